@@ -1,0 +1,89 @@
+"""What a decision says: verdicts on newcomers, a plan for every job, GPUs and changes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduling.core.snapshot import StoredPlan
+
+
+class ReasonCode(StrEnum):
+    """Why a verdict is what it is; stable, for programs. The sentence beside it is for people."""
+
+    FITS = "fits"
+    BEST_EFFORT = "best_effort"
+    SOFT_UNPROMISED = "soft_unpromised"
+    DEADLINE_PASSED = "deadline_passed"
+    NO_LEVELS = "no_levels"
+    TOO_SLOW_ALONE = "too_slow_alone"
+    CAPACITY = "capacity"
+    WOULD_BREAK_PROMISE = "would_break_promise"
+
+
+class ChangeKind(StrEnum):
+    """How a job's GPUs change between two plans."""
+
+    START = "start"
+    GROW = "grow"
+    SHRINK = "shrink"
+    MIGRATE = "migrate"
+    SUSPEND = "suspend"
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """The answer to one newcomer.
+
+    ``admitted`` is false only for an ``slo`` job that cannot be promised. ``promised`` is true
+    when the deadline is guaranteed. ``missing_gpus`` is the share that was missing: GPUs by which
+    the tightest slot fell short. ``broken_job`` names the admitted job that would have been late.
+    """
+
+    job_id: str
+    admitted: bool
+    promised: bool
+    reason_code: ReasonCode
+    reason: str
+    minimum_satisfactory_share: StoredPlan | None = None
+    missing_gpus: int = 0
+    broken_job: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One job's move to new GPUs. ``addresses`` is empty for a suspension."""
+
+    job_id: str
+    kind: ChangeKind
+    gpus_before: int
+    gpus_after: int
+    addresses: tuple[int, ...]
+    pause_seconds: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """The whole answer. ``plans`` and ``placements`` cover every job that is not declined.
+
+    ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time a
+    forecast changes, or infinity.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    plans: dict[str, StoredPlan]
+    placements: dict[str, tuple[int, ...]]
+    changes: tuple[Change, ...]
+    at_risk: tuple[str, ...] = ()
+    next_wake_at: float = float("inf")
+    used_stored_plans: bool = False
+    notes: tuple[str, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class FoundOffer:
+    """A later deadline that admission accepts for work starting after the hold."""
+
+    deadline_at: float
+    plan: StoredPlan

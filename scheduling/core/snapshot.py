@@ -1,0 +1,139 @@
+"""What a decision is computed from: one frozen picture of jobs, curves, plans and servers.
+
+Times are seconds on one monotone axis chosen by the caller (live: Unix time, simulated: trace
+time). Throughput is iterations of the *global* batch per second. GPU addresses are indices into
+the cluster's GPUs in topology order: server 0's GPUs first, then server 1's, and so on.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import numpy as np
+from numpy.typing import NDArray
+
+IntArray = NDArray[np.int64]
+FloatArray = NDArray[np.float64]
+
+NO_DEADLINE = float("inf")
+
+
+class ServiceClass(StrEnum):
+    """How a job's deadline binds: a promise, a wish, or none."""
+
+    SLO = "slo"
+    SOFT = "soft"
+    BEST_EFFORT = "best_effort"
+
+
+class Fill(StrEnum):
+    """Variant of progressive filling (ElasticFlow section 4.1; spec 2.4)."""
+
+    UNIFORM = "uniform"
+    SUFFIX = "suffix"
+
+
+@dataclass(frozen=True, slots=True)
+class ScalingCurve:
+    """Measured throughput of one job by number of GPUs. Only measured levels are levels.
+
+    ``levels``: ascending powers of two. ``throughput``: iterations per second at each level,
+    strictly increasing. ``pause_seconds``: the pause charged when the job starts on, or is moved
+    or rescaled onto, that many GPUs.
+    """
+
+    levels: IntArray
+    throughput: FloatArray
+    pause_seconds: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class StoredPlan:
+    """The GPUs a job is planned to hold over time: ``gpus[k]`` on ``[start[k], end[k])``.
+
+    Pieces are ascending, do not overlap and may be zero. ``finish_at`` is the exact forecast
+    time of the last iteration with all pauses charged (infinity when the plan does not finish).
+    """
+
+    start: FloatArray
+    end: FloatArray
+    gpus: IntArray
+    finish_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobSnapshot:
+    """One unfinished job as the planner sees it.
+
+    ``newcomer`` jobs await their verdict. ``promised`` jobs hold a stored plan that must keep
+    meeting ``deadline_at``. ``gpus_now`` is what the job holds until ``next_slot_at``;
+    ``placement`` its GPU addresses. ``pause_left_seconds`` is what is left of a pause it is in.
+    ``finishing_seconds`` is the measured time to store final weights after the last iteration:
+    every finish test includes it.
+    """
+
+    id: str
+    service_class: ServiceClass
+    submitted_at: float
+    deadline_at: float
+    remaining_iterations: float
+    curve: ScalingCurve
+    newcomer: bool = False
+    promised: bool = False
+    at_risk: bool = False
+    gpus_now: int = 0
+    placement: tuple[int, ...] = ()
+    pause_left_seconds: float = 0.0
+    finishing_seconds: float = 0.0
+    stored_plan: StoredPlan | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ServerSnapshot:
+    """One server: ``usable`` is false while it is down, suspect or drained."""
+
+    id: str
+    gpus: int
+    usable: bool = True
+    rack: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class HeldOffer:
+    """Capacity held for an offer that its project may still accept."""
+
+    id: str
+    plan: StoredPlan
+    valid_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class PlannerSettings:
+    """Operator's choices. ``reserve_servers`` whole servers back no promise (contracts 6)."""
+
+    slot_seconds: float = 5.0
+    fill: Fill = Fill.UNIFORM
+    stored_plans: bool = True
+    reserve_servers: int = 0
+    reserve_slack_seconds: float = 0.0
+    offer_hold_seconds: float = 120.0
+    minimum_gain_iterations: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a decision depends on.
+
+    Allocations are frozen on ``[now, next_slot_at)``; a reallocation takes effect at
+    ``next_slot_at`` (equal to ``now`` when the slot boundary has come). ``seed`` feeds whatever
+    breaks ties at random; none of the default policy does.
+    """
+
+    now: float
+    next_slot_at: float
+    servers: tuple[ServerSnapshot, ...]
+    jobs: tuple[JobSnapshot, ...]
+    held_offers: tuple[HeldOffer, ...] = ()
+    settings: PlannerSettings = field(default_factory=PlannerSettings)
+    seed: int = 0
