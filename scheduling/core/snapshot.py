@@ -87,6 +87,9 @@ class JobSnapshot:
     pause_left_seconds: float = 0.0
     finishing_seconds: float = 0.0
     stored_plan: StoredPlan | None = None
+    #: The job is in the middle of a change of generation: it keeps `gpus_now` and `placement`
+    #: through this decision (no change for it), whatever else moves.
+    locked: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +109,14 @@ class HeldOffer:
     id: str
     plan: StoredPlan
     valid_until: float
+
+
+@dataclass(frozen=True, slots=True)
+class BlockedGpus:
+    """GPUs that no job may be placed on before ``until``: a profiling run, workers being swept away."""
+
+    addresses: tuple[int, ...]
+    until: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,5 +146,6 @@ class Snapshot:
     servers: tuple[ServerSnapshot, ...]
     jobs: tuple[JobSnapshot, ...]
     held_offers: tuple[HeldOffer, ...] = ()
+    blocked: tuple[BlockedGpus, ...] = ()
     settings: PlannerSettings = field(default_factory=PlannerSettings)
     seed: int = 0
