@@ -1,0 +1,163 @@
+"""What exists: clusters, servers, GPUs, agents with their leases, and enrolment."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.choices import DrainState, ServerState
+
+
+class Cluster(models.Model):
+    """One pool of servers under one planner, with the operator's settings.
+
+    ``planning_version`` grows with every fact that planning depends on (jobs, capacity, curves,
+    generations; never heartbeats or progress): a plan is committed only if it has not moved.
+    ``epoch`` grows with every change of planner: agents refuse commands of an older one.
+    """
+
+    name = models.SlugField(max_length=64, unique=True, default="default")
+
+    policy = models.CharField(max_length=40, default="punctual")
+    slot_seconds = models.FloatField(default=5.0)
+    reserve_servers = models.PositiveIntegerField(default=0)
+    fill = models.CharField(max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")])
+    offer_hold_seconds = models.FloatField(default=120.0)
+    report_seconds = models.FloatField(default=1.0)
+    suspect_seconds = models.FloatField(default=10.0)
+    fence_seconds = models.FloatField(default=60.0)
+    fence_margin_seconds = models.FloatField(default=2.0)
+    prepare_timeout_seconds = models.FloatField(default=120.0)
+    handover_timeout_seconds = models.FloatField(default=60.0)
+    suspend_timeout_seconds = models.FloatField(default=60.0)
+    profile_seconds_per_level = models.FloatField(default=2.0)
+    profile_maximum_seconds = models.FloatField(default=60.0)
+
+    planning_version = models.BigIntegerField(default=1)
+    planned_version = models.BigIntegerField(default=0)
+    replanned_at = models.DateTimeField(null=True, blank=True)
+    next_slot_at = models.DateTimeField(null=True, blank=True)
+    next_wake_at = models.DateTimeField(null=True, blank=True)
+
+    epoch = models.BigIntegerField(default=0)
+    planner_owner = models.CharField(max_length=200, blank=True)
+    planner_token = models.CharField(max_length=40, blank=True)
+    planner_lease_expires_at = models.DateTimeField(null=True, blank=True)
+
+    #: When leases were last checked: a gap means that the control plane itself was away.
+    leases_checked_at = models.DateTimeField(null=True, blank=True)
+    #: No lease expires before this time (set after such a gap).
+    leases_hold_until = models.DateTimeField(null=True, blank=True)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Server(models.Model):
+    """One machine with GPUs (or declared CPU slots)."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="servers")
+    name = models.CharField(max_length=100)
+    rack = models.CharField(max_length=100, blank=True)
+    address = models.CharField(max_length=255)
+    port_first = models.PositiveIntegerField()
+    port_last = models.PositiveIntegerField()
+    port_next = models.PositiveIntegerField(default=0)
+    state = models.CharField(max_length=10, choices=ServerState.choices, default=ServerState.UP)
+    state_changed_at = models.DateTimeField(default=timezone.now)
+    drain = models.CharField(max_length=10, choices=DrainState.choices, default=DrainState.NONE)
+    drain_reason = models.CharField(max_length=300, blank=True)
+    hostname = models.CharField(max_length=255, blank=True)
+    cpu_cores = models.PositiveIntegerField(default=0)
+    memory_bytes = models.BigIntegerField(default=0)
+    sandbox = models.CharField(max_length=20, blank=True)
+    #: Grows when the desired state of this server changes.
+    desired_version = models.BigIntegerField(default=1)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["cluster", "name"], name="server_name_once_per_cluster"),
+            models.CheckConstraint(condition=Q(port_first__lte=models.F("port_last")), name="server_port_range_ascends"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def usable(self) -> bool:
+        """Whether new work may be planned here."""
+        return self.state == ServerState.UP and self.drain == DrainState.NONE
+
+
+class Gpu(models.Model):
+    """One GPU or declared CPU slot. ``emulated`` is shown wherever the GPU is shown."""
+
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="gpus")
+    index = models.PositiveIntegerField()
+    uuid = models.CharField(max_length=100, blank=True)
+    kind = models.CharField(max_length=100)
+    memory_bytes = models.BigIntegerField(default=0)
+    emulated = models.BooleanField(default=False)
+    healthy = models.BooleanField(default=True)
+
+    class Meta:
+        ordering = ["server_id", "index"]
+        constraints = [models.UniqueConstraint(fields=["server", "index"], name="gpu_index_once_per_server")]
+
+    def __str__(self) -> str:
+        return f"{self.server.name}:{self.index}"
+
+
+class Agent(models.Model):
+    """The node agent of a server: its credential and its lease."""
+
+    server = models.OneToOneField(Server, on_delete=models.CASCADE, related_name="agent")
+    credential_digest = models.CharField(max_length=64, unique=True)
+    version = models.CharField(max_length=40, blank=True)
+    enrolled_at = models.DateTimeField(default=timezone.now)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+    last_report_at = models.DateTimeField(null=True, blank=True)
+    boot_id = models.CharField(max_length=64, blank=True)
+    sequence = models.BigIntegerField(default=0)
+    epoch_seen = models.BigIntegerField(default=0)
+    desired_version_seen = models.BigIntegerField(default=0)
+    #: Its work was given away: it must report an empty list before it gets any again.
+    fenced_at = models.DateTimeField(null=True, blank=True)
+
+    def silent_seconds(self, now: datetime) -> float:
+        """Seconds since the last report (since enrolment when there was none)."""
+        return (now - (self.last_report_at or self.enrolled_at)).total_seconds()
+
+
+class EnrolmentToken(models.Model):
+    """Lets one agent enrol once."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE)
+    digest = models.CharField(max_length=64, unique=True)
+    server_name = models.CharField(max_length=100, blank=True)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    used_at = models.DateTimeField(null=True, blank=True)
+
+
+class UtilisationSample(models.Model):
+    """GPUs by use at one moment, taken by the planner's tick: what the overview's chart shows."""
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="samples")
+    taken_at = models.DateTimeField(default=timezone.now, db_index=True)
+    total = models.PositiveIntegerField()
+    promised = models.PositiveIntegerField(default=0)
+    soft = models.PositiveIntegerField(default=0)
+    best_effort = models.PositiveIntegerField(default=0)
+    profiling = models.PositiveIntegerField(default=0)
+    changing = models.PositiveIntegerField(default=0)
+    idle = models.PositiveIntegerField(default=0)
+    unavailable = models.PositiveIntegerField(default=0)
+    waiting_jobs = models.PositiveIntegerField(default=0)
+    running_jobs = models.PositiveIntegerField(default=0)

@@ -1,0 +1,5 @@
+"""Settings, URLs and entry points of the Django project: nothing else."""
+
+from config.celery import app as celery_app
+
+__all__ = ["celery_app"]

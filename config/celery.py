@@ -1,0 +1,29 @@
+"""The Celery application and its periodic wake-ups."""
+
+from __future__ import annotations
+
+import os
+
+from celery import Celery
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
+
+app = Celery("punctual")
+app.config_from_object("django.conf:settings", namespace="CELERY")
+app.autodiscover_tasks(["workers"], related_name="tasks")
+
+
+def _every(seconds: float, task: str) -> dict[str, object]:
+    # A message that waited a whole period is dropped: the next one does the same work.
+    return {"task": f"workers.tasks.{task}", "schedule": seconds, "options": {"expires": seconds}}
+
+
+app.conf.beat_schedule = {
+    "plan": _every(1.0, "plan"),
+    "reconcile": _every(2.0, "reconcile"),
+    "expire-leases": _every(1.0, "expire_leases"),
+    "sweep-outbox": _every(2.0, "sweep_outbox"),
+    "refine-curves": _every(15.0, "refine_curves"),
+    "build-environments": _every(5.0, "build_environments"),
+    "housekeeping": _every(60.0, "housekeeping"),
+}

@@ -1,0 +1,44 @@
+"""Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
+
+Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
+reconcile, leases, outbox, curves) and `long` (environments).
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+
+def broker_url(redis_url: str) -> str:
+    """Celery spells a Unix socket differently from redis-py."""
+    if redis_url.startswith("unix://"):
+        path, _, query = redis_url.removeprefix("unix://").partition("?")
+        database = query.removeprefix("db=") if query.startswith("db=") else "0"
+        return f"redis+socket://{path}?virtual_host={database}"
+    return redis_url
+
+
+CELERY_BROKER_URL = broker_url(os.environ.get("REDIS_URL", "redis://localhost:6379/0"))
+CELERY_TASK_IGNORE_RESULT = True
+CELERY_TASK_SERIALIZER = "json"
+CELERY_ACCEPT_CONTENT = ["json"]
+CELERY_TASK_ACKS_LATE = True
+CELERY_TASK_REJECT_ON_WORKER_LOST = True
+CELERY_WORKER_PREFETCH_MULTIPLIER = 1
+CELERY_TASK_SOFT_TIME_LIMIT = 50
+CELERY_TASK_TIME_LIMIT = 60
+CELERY_BROKER_CONNECTION_RETRY_ON_STARTUP = True
+CELERY_BROKER_CONNECTION_MAX_RETRIES = None
+#: The same value wherever Celery reads it (the shortest wins); far above any task's time limit.
+CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {"visibility_timeout": 3600, "socket_timeout": 10, "socket_connect_timeout": 5}
+CELERY_TASK_PUBLISH_RETRY = False
+CELERY_TASK_DEFAULT_QUEUE = "control"
+CELERY_WORKER_HIJACK_ROOT_LOGGER = False
+CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
+CELERY_TIMEZONE = "UTC"
+
+CELERY_TASK_ROUTES = {
+    "workers.tasks.plan": {"queue": "planner"},
+    "workers.tasks.build_environments": {"queue": "long"},
+}

@@ -1,0 +1,179 @@
+"""Django settings. Everything that differs between installations comes from the environment.
+
+Variables and their defaults are listed in docs/configuration.md.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import environ
+
+from config.celery_settings import *  # noqa: F403
+from config.logging_settings import LOGGING  # noqa: F401
+
+BASE_DIR = Path(__file__).resolve().parent.parent
+env = environ.Env()
+
+DATA_DIR = Path(env.str("PUNCTUAL_DATA", str(BASE_DIR / "data")))
+DEBUG = env.bool("DEBUG", False)
+SECRET_KEY = env.str("SECRET_KEY", "")
+if not SECRET_KEY:
+    # Commands that serve nobody (checks, the OpenAPI document, simulation) need no real key.
+    SECRET_KEY = "not-for-serving" if not env.bool("PUNCTUAL_SERVING", False) else ""
+ALLOWED_HOSTS = env.list("ALLOWED_HOSTS", default=["localhost", "127.0.0.1", "[::1]"])
+CSRF_TRUSTED_ORIGINS = env.list("CSRF_TRUSTED_ORIGINS", default=[])
+
+INSTALLED_APPS = [
+    "django.contrib.admin",
+    "django.contrib.auth",
+    "django.contrib.contenttypes",
+    "django.contrib.sessions",
+    "django.contrib.messages",
+    "django.contrib.staticfiles",
+    "django.contrib.postgres",
+    "rest_framework",
+    "django_filters",
+    "drf_spectacular",
+    "drf_spectacular_sidecar",
+    "projects",
+    "cluster",
+    "scheduling",
+    "dashboard",
+    "workers.tasks",
+]
+
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "whitenoise.middleware.WhiteNoiseMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.middleware.common.CommonMiddleware",
+    "django.middleware.csrf.CsrfViewMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+    "django.contrib.messages.middleware.MessageMiddleware",
+    "django.middleware.clickjacking.XFrameOptionsMiddleware",
+]
+
+ROOT_URLCONF = "config.urls"
+WSGI_APPLICATION = "config.wsgi.application"
+ASGI_APPLICATION = "config.asgi.application"
+
+TEMPLATES = [
+    {
+        "BACKEND": "django.template.backends.django.DjangoTemplates",
+        "DIRS": [],
+        "APP_DIRS": True,
+        "OPTIONS": {
+            "context_processors": [
+                "django.template.context_processors.request",
+                "django.contrib.auth.context_processors.auth",
+                "django.contrib.messages.context_processors.messages",
+            ]
+        },
+    }
+]
+
+DATABASES = {"default": env.db_url("DATABASE_URL", "postgres://punctual@localhost/punctual")}
+DATABASES["default"]["CONN_MAX_AGE"] = env.int("DATABASE_CONN_MAX_AGE", 60)
+DATABASES["default"]["CONN_HEALTH_CHECKS"] = True
+DATABASES["default"]["TEST"] = {"NAME": env.str("TEST_DATABASE_NAME", "test_punctual")}
+DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
+
+REDIS_URL = env.str("REDIS_URL", "redis://localhost:6379/0")
+
+AUTH_USER_MODEL = "projects.User"
+AUTH_PASSWORD_VALIDATORS = [
+    {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
+    {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
+]
+LOGIN_URL = "/login/"
+LOGIN_REDIRECT_URL = "/"
+LOGOUT_REDIRECT_URL = "/login/"
+
+LANGUAGE_CODE = "en-us"
+TIME_ZONE = "UTC"
+USE_TZ = True
+USE_I18N = False
+
+STATIC_URL = "/static/"
+STATIC_ROOT = env.path("STATIC_ROOT", default=DATA_DIR / "static")()
+STORAGES = {
+    "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
+    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+}
+WHITENOISE_USE_FINDERS = True
+
+# Behind TLS these are switched on together; plain HTTP on one's own machine works out of the box.
+_https = env.bool("HTTPS", False)
+SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = _https
+SECURE_SSL_REDIRECT = _https
+SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
+SECURE_PROXY_SSL_HEADER = ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("TRUST_FORWARDED_PROTO", False) else None
+SECURE_CONTENT_TYPE_NOSNIFF = True
+X_FRAME_OPTIONS = "DENY"
+
+DATA_UPLOAD_MAX_MEMORY_SIZE = env.int("MAX_REQUEST_BYTES", 5 * 1024 * 1024)
+FILE_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+
+REST_FRAMEWORK = {
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "projects.api.authentication.TokenAuthentication",
+        "rest_framework.authentication.SessionAuthentication",
+    ],
+    "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
+    "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
+    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
+    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
+    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PAGINATION_CLASS": "projects.api.pagination.NewestFirstCursorPagination",
+    "PAGE_SIZE": 50,
+    "EXCEPTION_HANDLER": "projects.api.problems.problem_exception_handler",
+    "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
+    "DEFAULT_THROTTLE_RATES": {
+        "submissions": env.str("THROTTLE_SUBMISSIONS", "600/min"),
+        "login": "30/min",
+    },
+}
+
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Punctual",
+    "DESCRIPTION": "Submit a training function with a deadline; Punctual says whether it can promise it, and keeps the promise.",
+    "VERSION": "1",
+    "OAS_VERSION": "3.1.0",
+    "SCHEMA_PATH_PREFIX": "/api/v1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "SWAGGER_UI_DIST": "SIDECAR",
+    "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "COMPONENT_SPLIT_REQUEST": True,
+    "ENUM_NAME_OVERRIDES": {
+        "JobState": "scheduling.choices.JobState",
+        "ServiceClass": "scheduling.choices.ServiceClass",
+        "PromiseOutcome": "scheduling.choices.PromiseOutcome",
+    },
+}
+
+CACHES = {
+    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL},
+}
+
+# --- Punctual's own -------------------------------------------------------------------------
+#: Where checkpoints, artifacts and environments live (any fsspec URL).
+CHECKPOINT_URL = env.str("CHECKPOINT_URL", f"file://{DATA_DIR}/checkpoints")
+#: The stream server's address as browsers and agents see it; empty: same host, next port.
+STREAM_URL = env.str("STREAM_URL", "")
+AGENT_URL = env.str("AGENT_URL", "")
+#: Values of the cluster row when it is first made; afterwards operators change the row.
+CLUSTER_DEFAULTS = {
+    "slot_seconds": env.float("SLOT_SECONDS", 5.0),
+    "suspect_seconds": env.float("SUSPECT_SECONDS", 10.0),
+    "fence_seconds": env.float("FENCE_SECONDS", 60.0),
+    "fence_margin_seconds": env.float("FENCE_MARGIN_SECONDS", 2.0),
+    "report_seconds": env.float("REPORT_SECONDS", 1.0),
+    "reserve_servers": env.int("RESERVE_SERVERS", 0),
+    "offer_hold_seconds": env.float("OFFER_HOLD_SECONDS", 120.0),
+    "profile_seconds_per_level": env.float("PROFILE_SECONDS_PER_LEVEL", 2.0),
+    "profile_maximum_seconds": env.float("PROFILE_MAXIMUM_SECONDS", 60.0),
+}
+MAXIMUM_BUNDLE_BYTES = env.int("MAXIMUM_BUNDLE_BYTES", 20 * 1024 * 1024)
+MAXIMUM_UNPACKED_BUNDLE_BYTES = env.int("MAXIMUM_UNPACKED_BUNDLE_BYTES", 100 * 1024 * 1024)
+SNAPSHOT_RETENTION_DAYS = env.int("SNAPSHOT_RETENTION_DAYS", 14)

@@ -1,0 +1,12 @@
+"""Settings of the stream process. It keeps no database connection between requests (ASGI would pile them up)."""
+
+from config.settings import *  # noqa: F403
+from config.settings import DATABASES
+
+ROOT_URLCONF = "config.urls_streams"
+DATABASES["default"]["CONN_MAX_AGE"] = 0
+MIDDLEWARE = [
+    "django.middleware.security.SecurityMiddleware",
+    "django.contrib.sessions.middleware.SessionMiddleware",
+    "django.contrib.auth.middleware.AuthenticationMiddleware",
+]

@@ -1,0 +1,106 @@
+"""Who may ask: users, projects, memberships with roles, quotas and tokens."""
+
+from __future__ import annotations
+
+import hashlib
+from datetime import datetime
+
+from django.contrib.auth.models import AbstractUser
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+
+class User(AbstractUser):
+    """A person. Operators see and steer the whole cluster; everyone else sees their projects."""
+
+    is_operator = models.BooleanField(default=False)
+
+    def operates(self) -> bool:
+        return self.is_active and (self.is_operator or self.is_superuser)
+
+
+class Role(models.TextChoices):
+    """What a member may do in a project: look; also submit and steer jobs; also manage members and quotas."""
+
+    VIEWER = "viewer", "Viewer"
+    MEMBER = "member", "Member"
+    OWNER = "owner", "Owner"
+
+
+class Project(models.Model):
+    """A group of people with jobs of their own."""
+
+    name = models.SlugField(max_length=64, unique=True)
+    description = models.CharField(max_length=500, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    members = models.ManyToManyField(User, through="Membership", related_name="projects")
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Membership(models.Model):
+    """A person's role in a project."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="memberships")
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="memberships")
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "user"], name="membership_once_per_project")]
+
+
+class Quota(models.Model):
+    """Limits of one project, checked just before a yes becomes final. Empty means no limit."""
+
+    project = models.OneToOneField(Project, on_delete=models.CASCADE, related_name="quota")
+    active_jobs = models.PositiveIntegerField(null=True, blank=True, default=1000)
+    promised_gpu_hours = models.FloatField(null=True, blank=True)
+    profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=3600.0)
+    stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=2 * 1024**3)
+
+
+class ApiToken(models.Model):
+    """A person's token, stored as a digest: the token itself is shown once, when it is issued."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE, related_name="tokens")
+    name = models.CharField(max_length=100)
+    prefix = models.CharField(max_length=12, unique=True)
+    digest = models.CharField(max_length=64, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField(null=True, blank=True)
+    last_used_at = models.DateTimeField(null=True, blank=True)
+    revoked_at = models.DateTimeField(null=True, blank=True)
+
+    def usable(self, now: datetime) -> bool:
+        """Whether the token opens the door at ``now``."""
+        return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+def token_digest(token: str) -> str:
+    """Digest under which a token is stored. Tokens carry 256 random bits, so a plain hash is enough."""
+    return hashlib.sha256(token.encode()).hexdigest()
+
+
+class IdempotencyRecord(models.Model):
+    """The first answer to a request with an ``Idempotency-Key``, or the mark that it is still running."""
+
+    user = models.ForeignKey(User, on_delete=models.CASCADE)
+    key = models.CharField(max_length=200)
+    request_digest = models.CharField(max_length=64)
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    status_code = models.PositiveSmallIntegerField(null=True, blank=True)
+    body = models.JSONField(null=True, blank=True)
+    headers = models.JSONField(default=dict)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["user", "key"], name="idempotency_key_once_per_user"),
+            models.CheckConstraint(
+                condition=Q(finished_at__isnull=True) | Q(status_code__isnull=False),
+                name="finished_idempotent_request_has_answer",
+            ),
+        ]

@@ -1,0 +1,119 @@
+"""States of what is promised, the transitions between them, their groups and colours."""
+
+from __future__ import annotations
+
+from django.db import models
+
+
+class ServiceClass(models.TextChoices):
+    SLO = "slo", "Hard deadline"
+    SOFT = "soft", "Soft deadline"
+    BEST_EFFORT = "best_effort", "Best effort"
+
+
+class JobState(models.TextChoices):
+    SUBMITTED = "submitted", "Submitted"
+    PROFILING = "profiling", "Profiling"
+    DECLINED = "declined", "Declined"
+    ADMITTED = "admitted", "Admitted"
+    RUNNING = "running", "Running"
+    SUSPENDED = "suspended", "Suspended"
+    COMPLETED = "completed", "Completed"
+    FAILED = "failed", "Failed"
+    CANCELLED = "cancelled", "Cancelled"
+
+
+TERMINAL_STATES = (JobState.DECLINED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED)
+UNDECIDED_STATES = (JobState.SUBMITTED, JobState.PROFILING)
+PLANNED_STATES = (JobState.ADMITTED, JobState.RUNNING, JobState.SUSPENDED)
+
+JOB_TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
+    JobState.SUBMITTED: (JobState.PROFILING, JobState.ADMITTED, JobState.DECLINED, JobState.FAILED, JobState.CANCELLED),
+    JobState.PROFILING: (JobState.ADMITTED, JobState.DECLINED, JobState.FAILED, JobState.CANCELLED),
+    JobState.ADMITTED: (JobState.RUNNING, JobState.CANCELLED, JobState.FAILED),
+    JobState.RUNNING: (JobState.SUSPENDED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED),
+    JobState.SUSPENDED: (JobState.RUNNING, JobState.CANCELLED, JobState.FAILED),
+    JobState.DECLINED: (),
+    JobState.COMPLETED: (),
+    JobState.FAILED: (),
+    JobState.CANCELLED: (),
+}
+
+JOB_COLOURS = {
+    JobState.SUBMITTED: "#78909c",
+    JobState.PROFILING: "#7e57c2",
+    JobState.DECLINED: "#8d6e63",
+    JobState.ADMITTED: "#1e88e5",
+    JobState.RUNNING: "#2e7d32",
+    JobState.SUSPENDED: "#ef8e19",
+    JobState.COMPLETED: "#00695c",
+    JobState.FAILED: "#c62828",
+    JobState.CANCELLED: "#757575",
+}
+
+
+class PromiseOutcome(models.TextChoices):
+    NONE = "none", "No promise"
+    OPEN = "open", "Open"
+    MET = "met", "Met"
+    MISSED = "missed", "Missed"
+    VOID = "void", "Void"
+
+
+class VoidReason(models.TextChoices):
+    FUNCTION_SLOWER = "function_slower_than_profile", "Function slower than its profile"
+    FUNCTION_FAILED = "function_failed", "Function failed"
+    CANCELLED = "cancelled", "Cancelled"
+    PAUSED = "paused_by_owner", "Paused by its owner"
+    FAILURES = "failures_beyond_reserve", "Failures beyond the reserve"
+
+
+class Purpose(models.TextChoices):
+    TRAINING = "training", "Training"
+    PROFILING = "profiling", "Profiling"
+
+
+class GenerationState(models.TextChoices):
+    PREPARING = "preparing", "Preparing"
+    READY = "ready", "Ready"
+    HANDOVER = "handover", "Handover"
+    LIVE = "live", "Live"
+    RETIRED = "retired", "Retired"
+
+
+class Goal(models.TextChoices):
+    PREPARE = "prepare", "Prepare"
+    TRAIN = "train", "Train"
+    HAND_OVER = "hand_over", "Hand over"
+    SUSPEND = "suspend", "Suspend"
+    STOP = "stop", "Stop"
+
+
+class AssignmentState(models.TextChoices):
+    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to go, not confirmed), `released`."""
+
+    WAITING = "waiting", "Waiting"
+    HELD = "held", "Held"
+    CLEARING = "clearing", "Clearing"
+    RELEASED = "released", "Released"
+
+
+class CurveState(models.TextChoices):
+    UNKNOWN = "unknown", "Unknown"
+    MEASURING = "measuring", "Measuring"
+    READY = "ready", "Ready"
+    FAILED = "failed", "Failed"
+
+
+class EnvironmentState(models.TextChoices):
+    PENDING = "pending", "Pending"
+    BUILDING = "building", "Building"
+    READY = "ready", "Ready"
+    FAILED = "failed", "Failed"
+
+
+class OfferState(models.TextChoices):
+    OPEN = "open", "Open"
+    ACCEPTED = "accepted", "Accepted"
+    EXPIRED = "expired", "Expired"
+    WITHDRAWN = "withdrawn", "Withdrawn"

@@ -1,0 +1,30 @@
+"""What is promised: functions, curves, jobs, generations, decisions, and what was seen of them."""
+
+from scheduling.models.decisions import Decision, Offer, OutboxMessage
+from scheduling.models.functions import Bundle, CurveLevel, Environment, Function, FunctionVersion, ScalingCurve
+from scheduling.models.generations import Assignment, Generation, Worker
+from scheduling.models.jobs import Job, new_job_id
+from scheduling.models.records import AppliedEvent, Artifact, Checkpoint, JobEvent, JobMetric, LogChunk
+
+__all__ = [
+    "AppliedEvent",
+    "Artifact",
+    "Assignment",
+    "Bundle",
+    "Checkpoint",
+    "CurveLevel",
+    "Decision",
+    "Environment",
+    "Function",
+    "FunctionVersion",
+    "Generation",
+    "Job",
+    "JobEvent",
+    "JobMetric",
+    "LogChunk",
+    "Offer",
+    "OutboxMessage",
+    "ScalingCurve",
+    "Worker",
+    "new_job_id",
+]

@@ -1,0 +1,65 @@
+"""Decisions with their reasons and snapshots, offers, and messages that follow from committed rows."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.models import Project
+from scheduling.choices import OfferState
+from scheduling.models.jobs import Job
+
+
+class Decision(models.Model):
+    """One answer of the planner. ``snapshot`` is its whole input, compressed, so that it can be replayed."""
+
+    class Kind(models.TextChoices):
+        ADMISSION = "admission", "Admission"
+        REALLOCATION = "reallocation", "Reallocation"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="decisions")
+    kind = models.CharField(max_length=12, choices=Kind.choices)
+    policy = models.CharField(max_length=40)
+    epoch = models.BigIntegerField()
+    planning_version = models.BigIntegerField()
+    decided_at = models.DateTimeField(default=timezone.now, db_index=True)
+    trigger = models.CharField(max_length=200, blank=True)
+    #: Verdicts, changes, at-risk jobs and notes, as JSON.
+    summary = models.JSONField(default=dict)
+    snapshot = models.BinaryField(null=True, blank=True)
+    compute_seconds = models.FloatField(default=0.0)
+    code_version = models.CharField(max_length=64, blank=True)
+    jobs = models.ManyToManyField(Job, related_name="decisions")
+
+    class Meta:
+        ordering = ["-id"]
+
+
+class Offer(models.Model):
+    """A deadline that can be promised, held for a short time. A project has one open at a time."""
+
+    job = models.OneToOneField(Job, on_delete=models.CASCADE, related_name="offer")
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="offers")
+    deadline_at = models.DateTimeField()
+    plan = models.JSONField()
+    state = models.CharField(max_length=10, choices=OfferState.choices, default=OfferState.OPEN)
+    created_at = models.DateTimeField(default=timezone.now)
+    valid_until = models.DateTimeField()
+    accepted_job = models.OneToOneField(Job, on_delete=models.SET_NULL, null=True, related_name="accepted_offer")
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project"], condition=Q(state="open"), name="project_has_one_open_offer")
+        ]
+
+
+class OutboxMessage(models.Model):
+    """A wake-up that follows from committed rows. Sent on commit; a sweeper takes what was left behind."""
+
+    topic = models.CharField(max_length=100, help_text="plan, reconcile, agent:<server id>, job:<id>, cluster:<id>")
+    payload = models.JSONField(default=dict)
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+    attempts = models.PositiveIntegerField(default=0)
+    due_at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -1,0 +1,115 @@
+"""Training functions: content-addressed bundles, their environments and their scaling curves."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from projects.models import Project
+from scheduling.choices import CurveState, EnvironmentState
+
+
+class Bundle(models.Model):
+    """The bytes of an uploaded function, addressed by their SHA-256 digest. Never changed."""
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    content = models.BinaryField()
+    size_bytes = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=timezone.now)
+
+
+class Function(models.Model):
+    """A named function of a project; its versions hold the code."""
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="functions")
+    name = models.SlugField(max_length=100)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="function_name_once_per_project")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class FunctionVersion(models.Model):
+    """One immutable version of a function. Entry, class and ``speed_neutral`` are read from the syntax tree."""
+
+    function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT)
+    entry = models.CharField(max_length=200, help_text="module:Class")
+    speed_neutral = models.JSONField(default=list)
+    description = models.TextField(blank=True)
+    requirements_digest = models.CharField(max_length=64, blank=True)
+    files = models.JSONField(default=list)
+    created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["function", "number"], name="version_number_once_per_function"),
+            models.UniqueConstraint(fields=["function", "bundle", "entry"], name="bundle_once_per_function"),
+        ]
+
+
+class Environment(models.Model):
+    """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's text."""
+
+    digest = models.CharField(max_length=64, primary_key=True)
+    requirements = models.TextField()
+    state = models.CharField(max_length=10, choices=EnvironmentState.choices, default=EnvironmentState.PENDING)
+    log = models.TextField(blank=True)
+    uri = models.CharField(max_length=500, blank=True)
+    size_bytes = models.BigIntegerField(default=0)
+    lease_owner = models.CharField(max_length=200, blank=True)
+    lease_token = models.CharField(max_length=40, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    attempts = models.PositiveIntegerField(default=0)
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+
+class ScalingCurve(models.Model):
+    """Measured throughput by number of GPUs for one curve key (contracts 1).
+
+    ``complete`` once profiling stopped because more GPUs brought nothing; until then higher
+    levels may still be measured on idle GPUs.
+    """
+
+    key = models.CharField(max_length=64, unique=True)
+    function_digest = models.CharField(max_length=64, db_index=True)
+    data_digest = models.CharField(max_length=64, blank=True)
+    gpu_kind = models.CharField(max_length=100)
+    hyperparameters = models.JSONField(default=dict)
+    state = models.CharField(max_length=10, choices=CurveState.choices, default=CurveState.UNKNOWN)
+    complete = models.BooleanField(default=False)
+    failure = models.TextField(blank=True)
+    finishing_seconds = models.FloatField(default=0.0)
+    created_at = models.DateTimeField(default=timezone.now)
+    measured_at = models.DateTimeField(null=True, blank=True)
+
+
+class CurveLevel(models.Model):
+    """One measured level. ``train_seconds`` is the function's own share of an iteration."""
+
+    curve = models.ForeignKey(ScalingCurve, on_delete=models.CASCADE, related_name="levels")
+    gpus = models.PositiveIntegerField()
+    iterations_per_second = models.FloatField()
+    train_seconds = models.FloatField(default=0.0)
+    pause_seconds = models.FloatField(default=0.0)
+    memory_bytes = models.BigIntegerField(default=0)
+    profiled_iterations_per_second = models.FloatField(default=0.0)
+    profiled_train_seconds = models.FloatField(default=0.0)
+    samples = models.PositiveIntegerField(default=1)
+    source = models.CharField(max_length=10, default="profiled", choices=[("profiled", "Profiled"), ("live", "Live")])
+    measured_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["gpus"]
+        constraints = [
+            models.UniqueConstraint(fields=["curve", "gpus"], name="curve_level_once"),
+            models.CheckConstraint(condition=Q(gpus__gt=0) & Q(iterations_per_second__gt=0), name="curve_level_positive"),
+        ]

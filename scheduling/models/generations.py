@@ -1,0 +1,110 @@
+"""Generations of a job, the GPUs assigned to them and the workers that agents report."""
+
+from __future__ import annotations
+
+from django.contrib.postgres.constraints import ExclusionConstraint
+from django.contrib.postgres.fields import RangeOperators
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.models import Gpu, Server
+from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
+from scheduling.models.jobs import Job
+
+
+class Generation(models.Model):
+    """One fixed set of workers of a job (docs/protocols.md 1)."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")
+    number = models.PositiveIntegerField()
+    purpose = models.CharField(max_length=10, choices=Purpose.choices, default=Purpose.TRAINING)
+    state = models.CharField(max_length=10, choices=GenerationState.choices, default=GenerationState.PREPARING)
+    goal = models.CharField(max_length=10, choices=Goal.choices, default=Goal.PREPARE)
+    epoch = models.BigIntegerField()
+    world_size = models.PositiveIntegerField()
+    master_server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="+")
+    master_port = models.PositiveIntegerField()
+    handover_port = models.PositiveIntegerField()
+    secret = models.CharField(max_length=64)
+    #: Where its state comes from; null until decided.
+    start = models.JSONField(null=True, blank=True)
+    start_iteration = models.PositiveBigIntegerField(default=0)
+    profile = models.JSONField(null=True, blank=True)
+    reason = models.CharField(max_length=300, blank=True)
+    retire_reason = models.CharField(max_length=300, blank=True)
+    pause_seconds = models.FloatField(null=True, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    #: When the present step gives up; null while it waits for GPUs or trains.
+    step_expires_at = models.DateTimeField(null=True, blank=True)
+    held_at = models.DateTimeField(null=True, blank=True)
+    ready_at = models.DateTimeField(null=True, blank=True)
+    live_at = models.DateTimeField(null=True, blank=True)
+    retired_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["job_id", "number"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "number"], name="generation_number_once_per_job"),
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(purpose="training", state="live"), name="job_trains_one_generation"
+            ),
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=Q(purpose="training", state__in=["preparing", "ready", "handover"]),
+                name="job_prepares_one_successor",
+            ),
+            models.UniqueConstraint(
+                fields=["job"],
+                condition=Q(purpose="profiling") & ~Q(state="retired"),
+                name="job_profiles_once_at_a_time",
+            ),
+        ]
+        indexes = [models.Index(fields=["state"], condition=~Q(state="retired"), name="generation_unretired")]
+
+
+class Assignment(models.Model):
+    """One GPU given to one rank of a generation.
+
+    The exclusion constraint makes a GPU with two owners impossible: among `held` and `clearing`
+    assignments a GPU belongs to one job (whose old and new generation may overlap on it).
+    """
+
+    generation = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="assignments")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="assignments")
+    gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="assignments")
+    rank = models.PositiveIntegerField()
+    state = models.CharField(max_length=10, choices=AssignmentState.choices, default=AssignmentState.WAITING)
+    held_at = models.DateTimeField(null=True, blank=True)
+    released_at = models.DateTimeField(null=True, blank=True)
+    #: The server's desired version from which on its agent knows that the GPU must be left.
+    clear_version = models.BigIntegerField(default=0)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["generation", "rank"], name="rank_once_per_generation"),
+            models.UniqueConstraint(fields=["generation", "gpu"], name="gpu_once_per_generation"),
+            ExclusionConstraint(
+                name="gpu_has_one_owner",
+                expressions=[("gpu", RangeOperators.EQUAL), ("job", RangeOperators.NOT_EQUAL)],
+                condition=Q(state__in=["held", "clearing"]),
+            ),
+        ]
+        indexes = [models.Index(fields=["gpu"], condition=~Q(state="released"), name="assignment_unreleased")]
+
+
+class Worker(models.Model):
+    """A worker as its agent last reported it."""
+
+    generation = models.ForeignKey(Generation, on_delete=models.CASCADE, related_name="workers")
+    server = models.ForeignKey(Server, on_delete=models.CASCADE, related_name="workers")
+    rank = models.PositiveIntegerField()
+    key = models.CharField(max_length=100)
+    gpu_index = models.PositiveIntegerField()
+    phase = models.CharField(max_length=20)
+    exit = models.JSONField(null=True, blank=True)
+    changed_at = models.DateTimeField(default=timezone.now)
+    gone = models.BooleanField(default=False)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["generation", "rank"], name="worker_once_per_rank")]

@@ -1,0 +1,115 @@
+"""A job: what was asked, what was answered, and how far it is."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.models import Project
+from scheduling.choices import TERMINAL_STATES, JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.models.functions import FunctionVersion, ScalingCurve
+
+_ALPHABET = "abcdefghjkmnpqrstuvwxyz23456789"
+
+
+def new_job_id() -> str:
+    """Short, unguessable and easy to read aloud: 12 characters, about 59 bits."""
+    return "".join(secrets.choice(_ALPHABET) for _ in range(12))
+
+
+class Job(models.Model):
+    """One submission and its life.
+
+    ``plan`` is the stored plan ({start, end, gpus, finish_at}: lists in Unix seconds); ``verdict`` what was
+    answered (contracts 3). ``iterations_done`` is what agents reported, never an estimate.
+    """
+
+    id = models.CharField(primary_key=True, max_length=16, default=new_job_id, editable=False)
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="jobs")
+    owner = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="jobs")
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="jobs")
+    function_version = models.ForeignKey(FunctionVersion, on_delete=models.PROTECT, related_name="jobs")
+    curve = models.ForeignKey(ScalingCurve, on_delete=models.PROTECT, null=True, related_name="jobs")
+    name = models.CharField(max_length=200)
+    labels = models.JSONField(default=dict)
+
+    hyperparameters = models.JSONField(default=dict)
+    global_batch_size = models.PositiveIntegerField()
+    max_iterations = models.PositiveBigIntegerField()
+    target = models.JSONField(null=True, blank=True)
+    seed = models.PositiveIntegerField(default=0)
+    data = models.JSONField(default=list)
+    checkpoint_seconds = models.FloatField(default=60.0)
+    service_class = models.CharField(max_length=12, choices=ServiceClass.choices)
+    deadline_at = models.DateTimeField(null=True, blank=True)
+
+    state = models.CharField(max_length=10, choices=JobState.choices, default=JobState.SUBMITTED)
+    promised = models.BooleanField(default=False)
+    at_risk = models.BooleanField(default=False)
+    late = models.BooleanField(default=False)
+    paused_by_owner = models.BooleanField(default=False)
+    promise_outcome = models.CharField(max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE)
+    void_reason = models.CharField(max_length=40, choices=VoidReason.choices, blank=True)
+
+    submitted_at = models.DateTimeField(default=timezone.now)
+    decided_at = models.DateTimeField(null=True, blank=True)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    plan = models.JSONField(null=True, blank=True)
+    verdict = models.JSONField(null=True, blank=True)
+    failure = models.JSONField(null=True, blank=True)
+
+    iterations_done = models.PositiveBigIntegerField(default=0)
+    iterations_reported_at = models.DateTimeField(null=True, blank=True)
+    iterations_per_second = models.FloatField(default=0.0)
+    pause_until = models.DateTimeField(null=True, blank=True)
+    failures = models.PositiveIntegerField(default=0)
+    failed_at_iteration = models.PositiveBigIntegerField(default=0)
+
+    last_generation = models.PositiveIntegerField(default=0)
+    checkpoint = models.ForeignKey("scheduling.Checkpoint", on_delete=models.SET_NULL, null=True, related_name="+")
+    resubmission_of = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="resubmissions")
+    final_metrics = models.JSONField(null=True, blank=True)
+    sample_order_digest = models.CharField(max_length=64, blank=True)
+
+    class Meta:
+        ordering = ["-submitted_at", "-id"]
+        indexes = [
+            models.Index(fields=["project", "-submitted_at"]),
+            models.Index(fields=["cluster", "state"], condition=~Q(state__in=TERMINAL_STATES), name="job_unfinished"),
+        ]
+        constraints = [
+            models.CheckConstraint(
+                condition=~Q(state__in=TERMINAL_STATES) | Q(finished_at__isnull=False), name="terminal_job_has_finish_time"
+            ),
+            models.CheckConstraint(condition=Q(promised=False) | Q(deadline_at__isnull=False), name="promise_has_deadline"),
+            models.CheckConstraint(
+                condition=~Q(service_class="slo") | Q(deadline_at__isnull=False), name="hard_deadline_is_given"
+            ),
+            models.CheckConstraint(condition=Q(max_iterations__gt=0) & Q(global_batch_size__gt=0), name="job_has_work"),
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.name} ({self.id})"
+
+    def finished(self) -> bool:
+        return self.state in TERMINAL_STATES
+
+    def remaining_iterations(self) -> int:
+        return max(0, self.max_iterations - self.iterations_done)
+
+    def slack_seconds(self, now: datetime) -> float | None:
+        """Seconds between the planned finish and the deadline (actual finish once there is one)."""
+        if self.deadline_at is None:
+            return None
+        if self.finished_at is not None:
+            return (self.deadline_at - self.finished_at).total_seconds()
+        finish = (self.plan or {}).get("finish_at")
+        return None if finish is None else self.deadline_at.timestamp() - float(finish)

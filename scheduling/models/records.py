@@ -1,0 +1,98 @@
+"""What was seen of a job: events with reasons, metrics, logs, checkpoints and artifacts."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.utils import timezone
+
+from scheduling.models.jobs import Job
+
+
+class JobEvent(models.Model):
+    """One line of a job's history: a state change or a decision, with its reason in words and numbers."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="events")
+    happened_at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=40)
+    message = models.TextField()
+    detail = models.JSONField(default=dict)
+    actor = models.CharField(max_length=150, blank=True)
+    decision = models.ForeignKey("scheduling.Decision", on_delete=models.SET_NULL, null=True, related_name="events")
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["job", "id"])]
+
+
+class JobMetric(models.Model):
+    """Values that the function reported at one iteration."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="metrics")
+    generation = models.PositiveIntegerField()
+    iteration = models.PositiveBigIntegerField()
+    values = models.JSONField()
+    iterations_per_second = models.FloatField(default=0.0)
+    train_seconds = models.FloatField(default=0.0)
+    gpus = models.PositiveIntegerField(default=0)
+    measured_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["iteration"]
+        constraints = [models.UniqueConstraint(fields=["job", "generation", "iteration"], name="metric_once")]
+
+
+class LogChunk(models.Model):
+    """A piece of one worker's output. ``offset`` counts bytes, so that a repeated piece is recognised."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="log_chunks")
+    generation = models.PositiveIntegerField()
+    rank = models.PositiveIntegerField()
+    offset = models.PositiveBigIntegerField()
+    text = models.TextField()
+    received_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "generation", "rank", "offset"], name="log_chunk_once"),
+        ]
+
+
+class Checkpoint(models.Model):
+    """A durable state of a job under a key unique to its generation and iteration."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
+    generation = models.PositiveIntegerField()
+    iteration = models.PositiveBigIntegerField()
+    uri = models.CharField(max_length=500)
+    size_bytes = models.BigIntegerField(default=0)
+    reason = models.CharField(max_length=20)
+    store_seconds = models.FloatField(default=0.0)
+    stored_at = models.DateTimeField(default=timezone.now)
+    deleted_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-iteration"]
+        constraints = [models.UniqueConstraint(fields=["job", "generation", "iteration"], name="checkpoint_once")]
+
+
+class Artifact(models.Model):
+    """A file that a completed job leaves: final weights, metrics, what the function saved."""
+
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="artifacts")
+    name = models.CharField(max_length=200)
+    uri = models.CharField(max_length=500)
+    size_bytes = models.BigIntegerField()
+    sha256 = models.CharField(max_length=64)
+    stored_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["name"]
+        constraints = [models.UniqueConstraint(fields=["job", "name"], name="artifact_name_once_per_job")]
+
+
+class AppliedEvent(models.Model):
+    """Ids of agents' events that were applied, so that a repeated report changes nothing."""
+
+    id = models.UUIDField(primary_key=True)
+    applied_at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -1,0 +1,7 @@
+from django.apps import AppConfig
+
+
+class TasksConfig(AppConfig):
+    name = "workers.tasks"
+    label = "tasks"
+    verbose_name = "Tasks"
