@@ -1,0 +1,216 @@
+"""One process of the platform: how it is started, known to be ready, restarted and ended."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO
+
+from launch.errors import LaunchError
+from launch.privileges import Identity, child_setup
+
+_FIRST_BACKOFF_SECONDS = 0.2
+_LONGEST_BACKOFF_SECONDS = 15.0
+#: A process that ran this long has recovered: its next crash is restarted at once again.
+_STABLE_SECONDS = 30.0
+_LARGEST_LOG_BYTES = 20 * 1024 * 1024
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(frozen=True)
+class ProcessSpecification:
+    """What to run and how to treat it."""
+
+    name: str
+    command: Sequence[str]
+    environment: Mapping[str, str]
+    log: Path
+    working_folder: Path
+    is_ready: Callable[[], bool] = _always
+    ready_timeout_seconds: float = 60.0
+    stop_signal: signal.Signals = signal.SIGTERM
+    #: How long it may take to end by itself; then its whole process group is killed.
+    stop_grace_seconds: float = 10.0
+    #: What the kernel sends it when the supervisor is gone.
+    death_signal: signal.Signals = signal.SIGKILL
+    #: False where the last word may never be SIGKILL (PostgreSQL): then SIGQUIT.
+    may_be_killed: bool = True
+    identity: Identity = field(default_factory=Identity)
+
+
+class ManagedProcess:
+    """A process kept running. Not thread-safe: the supervisor's one thread forks, asks and ends it."""
+
+    def __init__(self, specification: ProcessSpecification) -> None:
+        self.specification = specification
+        self.restarts = 0
+        self._child: subprocess.Popen[bytes] | None = None
+        self._started_at = 0.0
+        self._backoff_seconds = _FIRST_BACKOFF_SECONDS
+        self._restart_at: float | None = None
+
+    @property
+    def name(self) -> str:
+        return self.specification.name
+
+    @property
+    def pid(self) -> int | None:
+        """Its process id, or None while it does not run."""
+        return self._child.pid if self._child is not None else None
+
+    @property
+    def is_running(self) -> bool:
+        return self._child is not None and self._child.poll() is None
+
+    def start(self) -> None:
+        """Fork it. Raises LaunchError if its program cannot be run."""
+        specification = self.specification
+        cut_log(specification.log)
+        with _open_log(specification.log) as log:
+            arguments: dict[str, object] = {"cwd": specification.working_folder}
+            arguments |= specification.identity.popen_arguments()
+            try:
+                self._child = subprocess.Popen(
+                    specification.command,
+                    env=dict(specification.environment),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    preexec_fn=child_setup(specification.death_signal, identity=specification.identity),
+                    **arguments,  # type: ignore[call-overload]
+                )
+            except (OSError, subprocess.SubprocessError) as error:
+                raise LaunchError(f"{specification.name} cannot be started: {error}") from error
+        self._started_at = time.monotonic()
+        self._restart_at = None
+
+    def wait_ready(self, keep_others: Callable[[], None] = lambda: None) -> None:
+        """Wait for the ready gate, calling `keep_others` meanwhile.
+
+        Raises LaunchError, with the end of its log, if it ends before or does not get ready in time.
+        """
+        end = time.monotonic() + self.specification.ready_timeout_seconds
+        while not self.specification.is_ready():
+            if not self.is_running:
+                raise LaunchError(
+                    f"{self.name} ended while starting (log: {self.specification.log})\n{self.log_tail()}"
+                )
+            if time.monotonic() > end:
+                raise LaunchError(
+                    f"{self.name} was not ready within {self.specification.ready_timeout_seconds:.0f} s "
+                    f"(log: {self.specification.log})\n{self.log_tail()}"
+                )
+            keep_others()
+            time.sleep(0.03)
+
+    def keep_running(self) -> str | None:
+        """Restart it if it ended, later each time it ends soon. Answers what happened, if anything."""
+        if self.is_running:
+            return None
+        now = time.monotonic()
+        if self._child is not None:
+            code = self._child.returncode
+            self._kill_group(signal.SIGKILL)
+            self._child = None
+            if now - self._started_at > _STABLE_SECONDS:
+                self._backoff_seconds = _FIRST_BACKOFF_SECONDS
+            self._restart_at = now + self._backoff_seconds
+            self._backoff_seconds = min(self._backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
+            return f"{self.name} ended ({_describe(code)}), restarting"
+        if self._restart_at is not None and now >= self._restart_at:
+            self.restarts += 1
+            self.start()
+        return None
+
+    def ask_to_stop(self) -> None:
+        """Send the stop signal, once; `finish` waits."""
+        if self.is_running and self._child is not None:
+            # A stopped process (SIGSTOP) would not hear anything else.
+            self._child.send_signal(self.specification.stop_signal)
+            self._child.send_signal(signal.SIGCONT)
+
+    def finish(self, *, grace_seconds: float | None = None) -> bool:
+        """Wait for it to end; at the end of its grace kill it and what it started. Answers whether it ended itself."""
+        child = self._child
+        if child is None:
+            return True
+        grace = self.specification.stop_grace_seconds if grace_seconds is None else grace_seconds
+        ended_itself = _wait(child, grace)
+        if not ended_itself:
+            if not self.specification.may_be_killed:
+                child.send_signal(signal.SIGQUIT)
+                _wait(child, 5.0)
+            self._kill_group(signal.SIGKILL)
+            child.wait()
+        else:
+            self._kill_group(signal.SIGKILL)
+        self._child = None
+        return ended_itself
+
+    def log_tail(self, lines: int = 15) -> str:
+        """The last lines of its log."""
+        return log_tail(self.specification.log, lines)
+
+    def _kill_group(self, sent: signal.Signals) -> None:
+        """Whatever of its group is left: children of a killed parent hold ports and queues."""
+        if self._child is not None:
+            with contextlib.suppress(ProcessLookupError, PermissionError):
+                os.killpg(self._child.pid, sent)
+
+
+def log_tail(log: Path, lines: int = 15) -> str:
+    """The last lines of a log file, indented; empty if there is none."""
+    try:
+        with log.open("rb") as file:
+            file.seek(max(0, log.stat().st_size - 20_000))
+            text = file.read().decode("utf-8", "replace")
+    except FileNotFoundError:
+        return ""
+    return "\n".join(f"    {line}" for line in text.splitlines()[-lines:])
+
+
+def cut_log(log: Path) -> None:
+    """Keep a log from growing for ever: its content moves to `<log>.1`, the open file goes on empty."""
+    try:
+        if log.stat().st_size < _LARGEST_LOG_BYTES:
+            return
+    except FileNotFoundError:
+        return
+    content = log.read_bytes()
+    previous = log.with_name(f"{log.name}.1")
+    descriptor = os.open(previous, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(content)
+    os.truncate(log, 0)
+
+
+def _open_log(log: Path) -> IO[bytes]:
+    # Append mode: after `cut_log` every writer goes on at the new end.
+    return os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab")
+
+
+def _wait(child: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
+    try:
+        child.wait(timeout_seconds)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _describe(code: int | None) -> str:
+    if code is None:
+        return "unknown"
+    if code < 0:
+        with contextlib.suppress(ValueError):
+            return signal.Signals(-code).name
+    return f"exit code {code}"

@@ -1,0 +1,18 @@
+"""Waiting for a condition, with an end."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+
+def wait_until(
+    condition: Callable[[], bool], *, timeout_seconds: float, interval_seconds: float = 0.05
+) -> bool:
+    """Ask `condition` until it holds; answers False when `timeout_seconds` have passed without it."""
+    end = time.monotonic() + timeout_seconds
+    while not condition():
+        if time.monotonic() >= end:
+            return False
+        time.sleep(interval_seconds)
+    return True

@@ -1,0 +1,111 @@
+"""Starts a throwaway PostgreSQL and Valkey before Django's settings are read, and ends them with the test run.
+
+Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_load_initial_conftests`, so a conftest
+would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to be used instead;
+`DATABASE_URL` is deliberately not read, for tests must never reach a database that somebody works with.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from launch.postgresql import EmbeddedPostgres
+from launch.privileges import child_setup, unprivileged_identity
+from launch.valkey import EmbeddedValkey
+from launch.waiting import wait_until
+
+_folder: Path | None = None
+_servers: list[tuple[subprocess.Popen[bytes], signal.Signals]] = []
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests() -> None:
+    """Start what is not given, and tell Django where it is."""
+    database_url = os.environ.get("PUNCTUAL_TEST_DATABASE_URL")
+    redis_url = os.environ.get("PUNCTUAL_TEST_REDIS_URL")
+    if database_url is None or redis_url is None:
+        folder = _make_folder()
+        database_url = database_url or _start_postgresql(folder)
+        redis_url = redis_url or _start_valkey(folder)
+    # For processes that a test starts or xdist forks as well.
+    os.environ["PUNCTUAL_TEST_DATABASE_URL"] = os.environ["DATABASE_URL"] = database_url
+    os.environ["PUNCTUAL_TEST_REDIS_URL"] = os.environ["REDIS_URL"] = redis_url
+    os.environ.setdefault("SECRET_KEY", "only-for-tests-0123456789-0123456789-0123456789-0123456789")
+    if _folder is not None:
+        os.environ["PUNCTUAL_DATA"] = str(_folder / "data")
+
+
+def pytest_unconfigure() -> None:
+    """End the servers; `atexit` covers runs that end earlier, and the kernel those that are killed."""
+    stop_servers()
+
+
+def _make_folder() -> Path:
+    global _folder
+    _folder = Path(tempfile.mkdtemp(prefix="punctual-test-"))
+    atexit.register(stop_servers)
+    return _folder
+
+
+def _start_postgresql(folder: Path) -> str:
+    identity = unprivileged_identity()
+    if identity.user_id is not None:
+        folder.chmod(0o711)
+    server = EmbeddedPostgres(folder / "postgresql", folder / "sql", identity, durable=False)
+    server.prepare()
+    _start("PostgreSQL", server, folder)
+    server.create_database()
+    return server.url()
+
+
+def _start_valkey(folder: Path) -> str:
+    server = EmbeddedValkey(folder / "valkey", folder / "broker", durable=False)
+    server.prepare()
+    _start("Valkey", server, folder)
+    return server.url()
+
+
+def _start(name: str, server: EmbeddedPostgres | EmbeddedValkey, folder: Path) -> None:
+    identity = server.identity if isinstance(server, EmbeddedPostgres) else None
+    log = folder / f"{name}.log"
+    with log.open("wb") as output:
+        child = subprocess.Popen(
+            server.command(),
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
+            # Ctrl-C ends the test run, which ends the servers: they must not be first.
+            start_new_session=True,
+            preexec_fn=child_setup(server.stop_signal, identity=identity),
+            **(identity.popen_arguments() if identity else {}),  # type: ignore[call-overload]
+        )
+    _servers.append((child, server.stop_signal))
+    if not wait_until(lambda: server.is_ready() or child.poll() is not None, timeout_seconds=60):
+        pytest.exit(f"{name} did not get ready for the tests", returncode=3)
+    if child.poll() is not None:
+        pytest.exit(f"{name} ended while starting:\n{log.read_text(errors='replace')[-2000:]}", returncode=3)
+
+
+def stop_servers() -> None:
+    """End what this plugin started, newest first, and remove its folder. Harmless when repeated."""
+    global _folder
+    while _servers:
+        child, stop_signal = _servers.pop()
+        child.send_signal(stop_signal)
+        try:
+            child.wait(10)
+        except subprocess.TimeoutExpired:
+            child.kill()
+            child.wait()
+    if _folder is not None:
+        shutil.rmtree(_folder, ignore_errors=True)
+        _folder = None
