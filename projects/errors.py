@@ -1,0 +1,66 @@
+"""Errors of the domain: services raise them, the API turns them into problem documents."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+
+class DomainError(Exception):
+    """Something a caller can act on. ``detail`` is a sentence that says what would be right."""
+
+    status = 400
+    code = "invalid"
+    title = "Invalid request"
+
+    def __init__(
+        self, detail: str, *, errors: Mapping[str, Sequence[str]] | None = None, extra: Mapping[str, Any] | None = None
+    ) -> None:
+        super().__init__(detail)
+        self.detail = detail
+        self.errors = {field: list(messages) for field, messages in (errors or {}).items()}
+        self.extra = dict(extra or {})
+
+
+class InvalidRequest(DomainError):
+    """400: the request itself is wrong; ``errors`` names the fields."""
+
+
+class NotAllowed(DomainError):
+    """403: a known object, a missing right."""
+
+    status = 403
+    code = "not_allowed"
+    title = "Not allowed"
+
+
+class Conflict(DomainError):
+    """409: the object's present state forbids it."""
+
+    status = 409
+    code = "conflict"
+    title = "Conflict"
+
+
+class TooLarge(DomainError):
+    """413: more bytes than are taken."""
+
+    status = 413
+    code = "too_large"
+    title = "Too large"
+
+
+class QuotaExceeded(DomainError):
+    """429: a limit of the project is reached."""
+
+    status = 429
+    code = "quota_exceeded"
+    title = "Quota exceeded"
+
+
+class Unavailable(DomainError):
+    """503: try again soon."""
+
+    status = 503
+    code = "unavailable"
+    title = "Unavailable"
