@@ -1,0 +1,271 @@
+"""The launcher: starts one worker in its sandbox, outlives the agent, and kills the worker when its lease ends.
+
+    python -I -S -c "..." WORKER_FOLDER        (see `launcher_command`)
+
+It stands outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs the standard
+library alone, and reads nothing that the worker can write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import selectors
+import signal
+import socket
+import sys
+from pathlib import Path
+from typing import Any, NoReturn
+
+from workers.agent import clock, linux
+from workers.agent.durable_files import read_json, write_json
+from workers.agent.process_tree import kill_descendants, kill_user
+from workers.agent.sandbox import Sandbox, enter, separate_processes
+
+# After a suspended machine wakes up, timers have not run on: look at the lease at least this often.
+LONGEST_WAIT_SECONDS = 1.0
+READ_BYTES = 65536
+
+
+def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -> list[str]:
+    """The command that starts a launcher for `worker_folder`; `source_root` holds the package `workers`."""
+    code = "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.launcher import main; main(sys.argv[2])"
+    return [interpreter, "-I", "-S", "-c", code, str(source_root), str(worker_folder)]
+
+
+class LimitedLog:
+    """A worker's output in a file that stops growing at a limit, so that no worker fills the disk by printing."""
+
+    def __init__(self, path: Path, limit_bytes: int) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._left_bytes = limit_bytes - os.fstat(self._descriptor).st_size
+
+    def write(self, output: bytes) -> None:
+        """Append `output`, as far as the limit allows."""
+        if self._left_bytes <= 0:
+            return
+        try:
+            os.write(self._descriptor, output[: self._left_bytes])
+            self._left_bytes -= len(output)
+            if self._left_bytes <= 0:
+                os.write(
+                    self._descriptor, b"\n[the log is full: further output of this worker is discarded]\n"
+                )
+        except OSError:
+            # A full disk must not end the launcher, and with it a worker that trains: its output is what can be lost.
+            self._left_bytes = 0
+
+
+class Launcher:
+    """One worker's life: start, output, lease, end."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.launch: dict[str, Any] = read_json(folder / "launch.json")
+        self.sandbox = Sandbox.from_json(self.launch["sandbox"])
+        self.log = LimitedLog(folder / "worker.log", self.launch["log_limit_bytes"])
+        self.kill_reason: str | None = None
+        self.stop_asked = False
+        self._wake_read, self._wake_write = socket.socketpair()
+
+    def run(self) -> None:
+        """Start the worker and watch it until it is gone; then write exit.json."""
+        self._catch_signals()
+        output_read, output_write = os.pipe()
+        status_read, status_write = os.pipe()
+        go_read, go_write = os.pipe()
+        if self.sandbox.mode == "namespaces":
+            try:
+                separate_processes()
+            except OSError as error:
+                self._write_exit(
+                    {"code": 127, "signal": None, "message": f"no PID namespace: {error}"}, "start_failed"
+                )
+                return
+        else:
+            linux.process_control(linux.PR_SET_CHILD_SUBREAPER, 1)
+        self._lower_priority()
+        child = os.fork()
+        if child == 0:
+            for descriptor in (output_read, status_read, go_write):
+                os.close(descriptor)
+            _run_first_process(
+                self.launch, self.sandbox, str(self.folder / "root"), output_write, status_write, go_read
+            )
+        for descriptor in (output_write, status_write, go_read):
+            os.close(descriptor)
+        write_json(
+            self.folder / "launcher.json",
+            {
+                "pid": os.getpid(),
+                "started": clock.process_start_ticks(os.getpid()),
+                "worker_pid": child,
+                "boot": clock.machine_boot_id(),
+            },
+        )
+        os.write(go_write, b"g")
+        status = self._watch(child, output_read, status_read)
+        self._write_exit(status, self.kill_reason or ("start_failed" if status.get("message") else "exited"))
+
+    def _catch_signals(self) -> None:
+        for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+            signal.signal(ignored, signal.SIG_IGN)
+        for end in (self._wake_read, self._wake_write):
+            end.setblocking(False)
+        signal.set_wakeup_fd(self._wake_write.fileno(), warn_on_full_buffer=False)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+        signal.signal(signal.SIGTERM, self._ask_stop)
+
+    def _ask_stop(self, number: int, frame: object) -> None:
+        self.stop_asked = True
+
+    def _lower_priority(self) -> None:
+        """A warm worker's start must not slow down those that train; the agent raises it again when it is assigned."""
+        if self.launch["nice"]:
+            os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
+
+    def _watch(self, child: int, output: int, status_pipe: int) -> dict[str, Any]:
+        os.set_blocking(output, False)
+        with selectors.DefaultSelector() as selector:
+            selector.register(output, selectors.EVENT_READ)
+            selector.register(self._wake_read, selectors.EVENT_READ)
+            while True:
+                for key, _ in selector.select(self._wait_seconds()):
+                    if key.fd == output and not self._copy_output(output):
+                        selector.unregister(output)
+                    elif key.fd == self._wake_read.fileno():
+                        self._wake_read.recv(READ_BYTES)
+                ended = self._reap(child)
+                if ended is None and self.kill_reason is None:
+                    self._kill_if_due(child)
+                    ended = self._reap(child)
+                if ended is not None:
+                    self._end_descendants()
+                    while self._copy_output(output):
+                        pass
+                    return _read_status(status_pipe, ended)
+
+    def _wait_seconds(self) -> float:
+        left = self._lease_deadline() - clock.boot_time_seconds()
+        return min(LONGEST_WAIT_SECONDS, max(0.0, left)) if self.kill_reason is None else LONGEST_WAIT_SECONDS
+
+    def _lease_deadline(self) -> float:
+        """The end of the lease; a lease that cannot be read has ended."""
+        try:
+            return float((self.folder / "lease").read_text())
+        except (OSError, ValueError):
+            return 0.0
+
+    def _kill_if_due(self, child: int) -> None:
+        if self.stop_asked:
+            self.kill_reason = "stopped"
+        elif clock.boot_time_seconds() >= self._lease_deadline():
+            self.kill_reason = "lease_ended"
+        else:
+            return
+        # In a PID namespace its first process takes every other one with it, whatever they did to hide.
+        os.kill(child, signal.SIGKILL)
+        os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+
+    def _reap(self, child: int) -> int | None:
+        """Collect ended children; the wait status of `child` once it has ended."""
+        found = None
+        while True:
+            try:
+                process_id, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return found
+            if process_id == 0:
+                return found
+            if process_id == child:
+                found = status
+
+    def _end_descendants(self) -> None:
+        if self.sandbox.mode == "user" and self.sandbox.user_id is not None:
+            kill_user(self.sandbox.user_id)
+        if self.sandbox.mode != "namespaces":
+            kill_descendants(os.getpid())
+
+    def _copy_output(self, output: int) -> bool:
+        """Move what the worker printed into its log; False when there is nothing (more)."""
+        try:
+            text = os.read(output, READ_BYTES)
+        except BlockingIOError:
+            return False
+        if text:
+            self.log.write(text)
+        return bool(text)
+
+    def _write_exit(self, status: dict[str, Any], reason: str) -> None:
+        write_json(self.folder / "exit.json", {"message": None, **status, "reason": reason})
+
+
+def _run_first_process(
+    launch: dict[str, Any], sandbox: Sandbox, root_folder: str, output: int, status_pipe: int, go: int
+) -> NoReturn:
+    """In the child: enter the sandbox, start the worker, wait for it, tell the launcher how it ended."""
+    try:
+        signal.set_wakeup_fd(-1)
+        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
+            signal.signal(number, signal.SIG_DFL)
+        os.setsid()
+        # Not before the launcher has recorded this process: what nobody knows of, nobody can fence.
+        if os.read(go, 1) != b"g":
+            os._exit(127)
+        for target in (1, 2):
+            os.dup2(output, target)
+        null = os.open("/dev/null", os.O_RDONLY)
+        os.dup2(null, 0)
+        enter(sandbox, root_folder)
+        # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
+        linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+        os.set_blocking(go, False)
+        with contextlib.suppress(BlockingIOError):
+            os.read(go, 1)
+            os._exit(127)
+        _start_and_wait(launch, sandbox, status_pipe)
+    except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
+        message = f"sandbox: {error}"
+        os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
+        os._exit(127)
+
+
+def _start_and_wait(launch: dict[str, Any], sandbox: Sandbox, status_pipe: int) -> NoReturn:
+    worker = os.fork()
+    if worker == 0:
+        try:
+            linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+            os.chdir(f"{sandbox.box_inside}/home")
+            os.execve(launch["command"][0], launch["command"], launch["environment"])
+        except BaseException as error:  # noqa: BLE001 - as above
+            message = f"cannot start {launch['command'][0]}: {error}"
+            os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
+            os._exit(127)
+    while True:
+        process_id, status = os.waitpid(-1, 0)
+        if process_id == worker:
+            break
+    code = os.waitstatus_to_exitcode(status)
+    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+    os.write(status_pipe, json.dumps(ended).encode())
+    os._exit(0)
+
+
+def _read_status(pipe: int, wait_status: int) -> dict[str, Any]:
+    """How the worker ended: as its first process told, else how that process itself ended."""
+    told = os.read(pipe, READ_BYTES)
+    if told:
+        status: dict[str, Any] = json.JSONDecoder().raw_decode(told.decode())[0]
+        return status
+    code = os.waitstatus_to_exitcode(wait_status)
+    return {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+
+
+def main(worker_folder: str) -> None:
+    """Run the launcher of the worker that `worker_folder` describes."""
+    Launcher(Path(worker_folder)).run()
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
