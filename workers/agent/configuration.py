@@ -1,0 +1,226 @@
+"""The agent's configuration: a TOML file, overruled by environment variables, overruled by command-line options."""
+
+from __future__ import annotations
+
+import os
+import socket
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any
+
+EMULATED_PREFIX = "emulated-"
+DEVICE_MODEL_FIELDS = (
+    "fixed_seconds",
+    "seconds_per_sample",
+    "latency_seconds",
+    "intra_server_bytes_per_second",
+    "inter_server_bytes_per_second",
+)
+GIBIBYTE = 1024**3
+
+# Environment variables of their own; every other setting is PUNCTUAL_AGENT_<NAME>.
+VARIABLES = {
+    "AGENT_URL": "server_url",
+    "STREAM_URL": "stream_url",
+    "CHECKPOINT_URL": "checkpoint_url",
+    "PUNCTUAL_ENROL_TOKEN": "enrol_token",
+    "PUNCTUAL_ENROL_TOKEN_FILE": "enrol_token_file",
+}
+
+
+class ConfigurationError(ValueError):
+    """A setting is missing or makes no sense; the message names it and what is expected."""
+
+
+@dataclass(frozen=True)
+class Emulation:
+    """A declared accelerator that CPU slots stand in for. `model` has the fields of protocol 3.1."""
+
+    kind: str
+    model: Mapping[str, float]
+    memory_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """What an operator says about one server; docs/agents.md explains each setting."""
+
+    server_url: str
+    stream_url: str
+    checkpoint_url: str
+    data: Path
+    name: str
+    address: str
+    port_range: tuple[int, int] = (21000, 21999)
+    interface: str | None = None
+    slots: int = 0
+    gpus: bool = True
+    emulate: Emulation | None = None
+    warm_workers: int = 1
+    report_seconds: float | None = None
+    allow_unsandboxed: bool = False
+    hide: tuple[Path, ...] = ()
+    readable: tuple[Path, ...] = ()
+    data_roots: tuple[Path, ...] = ()
+    data_schemes: tuple[str, ...] = ("http", "https", "s3", "gs", "abfs")
+    data_options: Mapping[str, Mapping[str, Any]] = field(
+        default_factory=lambda: {"s3": {"anon": True}, "gs": {"token": "anon"}, "abfs": {"anon": True}}
+    )
+    allow_private_addresses: bool = False
+    data_limit_bytes: int = 100 * GIBIBYTE
+    cache_limit_bytes: int = 200 * GIBIBYTE
+    log_limit_bytes: int = 64 * 1024**2
+    worker_users: tuple[int, int] | None = None
+    stop_workers_on_exit: bool = False
+    stop_seconds: float = 10.0
+    enrol_token: str | None = field(default=None, repr=False)
+    enrol_token_file: Path | None = None
+
+
+_WHOLE_NUMBERS = ("slots", "warm_workers", "data_limit_bytes", "cache_limit_bytes", "log_limit_bytes")
+_SECONDS = ("report_seconds", "stop_seconds")
+_SWITCHES = ("gpus", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
+_FOLDER_LISTS = ("hide", "readable", "data_roots")
+_PAIRS = ("port_range", "worker_users")
+_TEXTS = ("server_url", "stream_url", "checkpoint_url", "name", "address", "interface", "enrol_token")
+
+
+def load_configuration(
+    file: Path | None, overrides: Mapping[str, Any], environment: Mapping[str, str] = os.environ
+) -> Configuration:
+    """Read the settings. Paths in the file are relative to its folder. Raises ConfigurationError."""
+    values = _read_file(file) if file is not None else {}
+    base = file.parent.absolute() if file is not None else Path.cwd()
+    known = {item.name for item in fields(Configuration)}
+    unknown = sorted(set(values) - known)
+    if unknown:
+        raise ConfigurationError(
+            f"{file}: unknown setting {unknown[0]!r}; known are {', '.join(sorted(known))}"
+        )
+    values |= _from_environment(environment, known)
+    values |= {name: value for name, value in overrides.items() if value is not None}
+    return _check(values, base)
+
+
+def _read_file(file: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(file.read_text())
+    except OSError as error:
+        raise ConfigurationError(f"{file}: {error.strerror or error}") from error
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise ConfigurationError(f"{file} is not TOML: {error}") from error
+
+
+def _from_environment(environment: Mapping[str, str], known: set[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for variable, text in environment.items():
+        name = VARIABLES.get(variable) or variable.removeprefix("PUNCTUAL_AGENT_").lower()
+        if text == "" or (variable not in VARIABLES and not variable.startswith("PUNCTUAL_AGENT_")):
+            continue
+        if name not in known:
+            raise ConfigurationError(f"{variable}: there is no setting {name!r}")
+        found[name] = _from_text(variable, name, text)
+    return found
+
+
+def _from_text(variable: str, name: str, text: str) -> Any:
+    """An environment variable's text as the value that a TOML file would give."""
+    if name in _TEXTS or name in ("data", "enrol_token_file"):
+        return text
+    if name in _FOLDER_LISTS:
+        return text.split(":")
+    if name in _SWITCHES:
+        text = text.lower()
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except tomllib.TOMLDecodeError as error:
+        raise ConfigurationError(f"{variable}: cannot read {text!r}") from error
+
+
+def _check(values: dict[str, Any], base: Path) -> Configuration:
+    checked: dict[str, Any] = {}
+    for name, value in values.items():
+        checked[name] = _check_one(name, value, base)
+    for name in ("server_url", "stream_url", "checkpoint_url"):
+        if name not in checked:
+            raise ConfigurationError(
+                f"{name} is not set (in the file, or by an environment variable or option)"
+            )
+    for name in ("server_url", "stream_url"):
+        if not checked[name].startswith(("http://", "https://")):
+            raise ConfigurationError(f"{name} must start with http:// or https://, not {checked[name]!r}")
+        checked[name] = checked[name].rstrip("/")
+    if "://" not in checked["checkpoint_url"]:
+        checked["checkpoint_url"] = (base / checked["checkpoint_url"]).absolute().as_uri()
+    checked["checkpoint_url"] = checked["checkpoint_url"].rstrip("/")
+    checked.setdefault("data", base / "agent-data")
+    checked.setdefault("name", socket.gethostname())
+    checked.setdefault("address", socket.gethostname())
+    if checked.get("emulate") is not None and not checked.get("slots"):
+        raise ConfigurationError("emulate needs slots: how many accelerators to emulate")
+    first, last = checked.get("port_range", (21000, 21999))
+    if not 1024 <= first <= last <= 65535:
+        raise ConfigurationError(f"port_range must lie within 1024 and 65535, not {first} to {last}")
+    return Configuration(**checked)
+
+
+def _check_one(name: str, value: Any, base: Path) -> Any:
+    if name in _TEXTS:
+        return _typed(name, value, str, "a text")
+    if name in ("data", "enrol_token_file"):
+        return base / Path(_typed(name, value, (str, Path), "a path")).expanduser()
+    if name in _SWITCHES:
+        return _typed(name, value, bool, "true or false")
+    if name in _FOLDER_LISTS:
+        return tuple(
+            base / Path(_typed(name, item, (str, Path), "paths")).expanduser() for item in _list(name, value)
+        )
+    if name in _PAIRS:
+        pair = tuple(_number(name, item, int) for item in _list(name, value))
+        if len(pair) != 2 or pair[0] > pair[1]:
+            raise ConfigurationError(f"{name} must be two numbers, first and last")
+        return pair
+    if name in _WHOLE_NUMBERS:
+        return _number(name, value, int)
+    if name in _SECONDS:
+        return float(_number(name, value, (int, float)))
+    if name == "data_schemes":
+        return tuple(_typed(name, item, str, "names of schemes") for item in _list(name, value))
+    return _emulation(value) if name == "emulate" else _typed(name, value, dict, "a table")
+
+
+def _typed(name: str, value: Any, kinds: type | tuple[type, ...], expected: str) -> Any:
+    if not isinstance(value, kinds):
+        raise ConfigurationError(f"{name} must be {expected}, not {value!r}")
+    return value
+
+
+def _list(name: str, value: Any) -> list[Any]:
+    return list(_typed(name, value, (list, tuple), "a list"))
+
+
+def _number(name: str, value: Any, kinds: type | tuple[type, ...]) -> Any:
+    if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
+        raise ConfigurationError(f"{name} must be a number of at least 0, not {value!r}")
+    return value
+
+
+def _emulation(value: Any) -> Emulation:
+    table = dict(_typed("emulate", value, dict, "a table"))
+    name = _typed("emulate.name", table.pop("name", None), str, "a text")
+    memory_bytes = table.pop("memory_bytes", None)
+    missing = [field_name for field_name in DEVICE_MODEL_FIELDS if field_name not in table]
+    if missing:
+        raise ConfigurationError(f"emulate.{missing[0]} is not set")
+    unknown = sorted(set(table) - {*DEVICE_MODEL_FIELDS, "parameter_bytes"})
+    if unknown:
+        raise ConfigurationError(f"emulate.{unknown[0]} is no part of a device model")
+    model = {key: float(_number(f"emulate.{key}", item, (int, float))) for key, item in table.items()}
+    return Emulation(
+        # The prefix is not the operator's to leave out: wherever the kind is shown, it says that it is emulated.
+        kind=EMULATED_PREFIX + name.removeprefix(EMULATED_PREFIX),
+        model=model,
+        memory_bytes=None if memory_bytes is None else _number("emulate.memory_bytes", memory_bytes, int),
+    )

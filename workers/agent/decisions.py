@@ -1,0 +1,178 @@
+"""What an agent does next: a pure function of what should be, what is, and what it has obeyed before.
+
+No clock, no files, no processes: the same arguments give the same decision, so lost, doubled, delayed and reordered
+answers of the control plane can be tried by the thousand in tests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from workers.agent.desired_state import DesiredState, GenerationDesire, Goal, Purpose, WorkerSlot, goal_rank
+
+JobKey = tuple[str, Purpose]
+WorkerName = tuple[str, Purpose, int, int]  # job, purpose, generation, rank
+
+
+@dataclass(frozen=True)
+class SeenGeneration:
+    """The highest generation of a job that was ever obeyed here, and the ranks of it that were ever started here."""
+
+    generation: int
+    started: frozenset[int] = frozenset()
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What an agent must never forget: with it, no late message can start anything that is over."""
+
+    epoch: int = 0
+    generations: Mapping[JobKey, SeenGeneration] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class WorkerView:
+    """A worker as the decision sees it. `settled`: all that it left behind (files, log) has been delivered."""
+
+    key: str
+    job: str
+    purpose: Purpose
+    generation: int
+    rank: int
+    alive: bool
+    goal: Goal | None
+    start: Mapping[str, Any] | None
+    settled: bool
+
+    @property
+    def name(self) -> WorkerName:
+        """What this worker is, as opposed to `key`, which process it is."""
+        return (self.job, self.purpose, self.generation, self.rank)
+
+
+@dataclass(frozen=True)
+class StartWorker:
+    """Start (or take from the warm pool) the worker of `slot`."""
+
+    desire: GenerationDesire
+    slot: WorkerSlot
+
+
+@dataclass(frozen=True)
+class SetGoal:
+    """Tell a worker a goal, and where its state comes from."""
+
+    key: str
+    goal: Goal
+    start: Mapping[str, Any] | None
+
+
+@dataclass(frozen=True)
+class KillWorker:
+    """End a worker and all that it started, at once."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class ForgetWorker:
+    """Delete what is left of a worker that is gone and that nobody asks about."""
+
+    key: str
+
+
+Action = StartWorker | SetGoal | KillWorker | ForgetWorker
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Actions in order, the memory to be stored *before* they are done, and what was not done, with reasons.
+
+    `lost` names workers that should be here, were started once, and of which nothing is left (say, because the data folder
+    was deleted): they are reported as gone and never started again.
+    """
+
+    actions: tuple[Action, ...]
+    memory: Memory
+    lost: tuple[tuple[GenerationDesire, WorkerSlot], ...] = ()
+    refused: tuple[str, ...] = ()
+
+
+def decide(
+    desired: DesiredState, workers: Iterable[WorkerView], memory: Memory, *, may_start: bool
+) -> Decision:
+    """The steps from `workers` to `desired`.
+
+    Whether an entry is obeyed is judged by the memory from before the whole answer, so the order of its entries does not
+    matter. `may_start` is False while no lease is held or the agent is stopping.
+    """
+    views = list(workers)
+    present = {view.name: view for view in views}
+    actions: list[Action] = []
+    lost: list[tuple[GenerationDesire, WorkerSlot]] = []
+    refused: list[str] = []
+    named: set[WorkerName] = set()
+    seen = dict(memory.generations)
+    epoch = memory.epoch
+    for desire in desired.generations:
+        running = any(view.name[:3] == (desire.job, desire.purpose, desire.generation) for view in views)
+        objection = None if running else _objection(desire, memory)
+        if objection is not None:
+            refused.append(objection)
+            continue
+        epoch = max(epoch, desire.epoch)
+        job_key = (desire.job, desire.purpose)
+        before = seen.get(job_key)
+        if before is None or desire.generation > before.generation:
+            before = seen[job_key] = SeenGeneration(desire.generation)
+        for slot in desire.workers:
+            name = (desire.job, desire.purpose, desire.generation, slot.rank)
+            named.add(name)
+            view = present.get(name)
+            if view is not None:
+                actions.extend(_change_goal(view, desire))
+            elif desire.generation == before.generation and slot.rank in before.started:
+                lost.append((desire, slot))
+            elif may_start and desire.goal != "stop" and _may_start(desire, memory):
+                actions.append(StartWorker(desire, slot))
+                if desire.generation == before.generation:
+                    before = seen[job_key] = replace(before, started=before.started | {slot.rank})
+    for view in views:
+        if view.name not in named:
+            if view.alive:
+                actions.insert(0, KillWorker(view.key, "not wanted any more"))
+            elif view.settled:
+                actions.append(ForgetWorker(view.key))
+    return Decision(tuple(actions), Memory(epoch, seen), tuple(lost), tuple(refused))
+
+
+def is_stale(desired: DesiredState, newest: tuple[int, int] | None, memory: Memory) -> bool:
+    """Whether an answer is older than one already obeyed; `newest` is the (epoch, version) of the newest so far."""
+    return desired.epoch < memory.epoch or (newest is not None and (desired.epoch, desired.version) < newest)
+
+
+def _objection(desire: GenerationDesire, memory: Memory) -> str | None:
+    """Why an entry about a generation that does not run here is refused, or None."""
+    if desire.epoch < memory.epoch:
+        return f"job {desire.job} generation {desire.generation}: epoch {desire.epoch} is older than {memory.epoch}"
+    if not _may_start(desire, memory):
+        highest = memory.generations[(desire.job, desire.purpose)].generation
+        return f"job {desire.job} generation {desire.generation}: generation {highest} was already obeyed"
+    return None
+
+
+def _may_start(desire: GenerationDesire, memory: Memory) -> bool:
+    seen = memory.generations.get((desire.job, desire.purpose))
+    return seen is None or desire.generation >= seen.generation
+
+
+def _change_goal(view: WorkerView, desire: GenerationDesire) -> Iterable[Action]:
+    """Goals only move on; a new source of the state is passed on while the goal stays the same."""
+    if not view.alive or goal_rank(desire.goal) < goal_rank(view.goal):
+        return ()
+    if desire.goal == view.goal and desire.start == view.start:
+        return ()
+    return (SetGoal(view.key, desire.goal, desire.start),)

@@ -1,0 +1,100 @@
+"""What the control plane says should be true on this server, as checked values (protocol 2.3)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, Literal, get_args
+
+Goal = Literal["prepare", "train", "hand_over", "suspend", "stop"]
+Purpose = Literal["training", "profiling"]
+
+# A worker only ever moves to the right.
+GOALS: tuple[Goal, ...] = get_args(Goal)
+
+
+def goal_rank(goal: Goal | None) -> int:
+    """The place of a goal in the order in which goals may follow each other; -1 before the first."""
+    return -1 if goal is None else GOALS.index(goal)
+
+
+class InvalidDesiredState(ValueError):
+    """The control plane's answer cannot be understood; nothing of it is obeyed."""
+
+
+@dataclass(frozen=True)
+class WorkerSlot:
+    """One worker of a generation that belongs on this server."""
+
+    rank: int
+    gpu_index: int
+
+
+@dataclass(frozen=True)
+class GenerationDesire:
+    """One generation of one job, as far as it concerns this server. `specification` is the entry as it was sent."""
+
+    job: str
+    generation: int
+    epoch: int
+    purpose: Purpose
+    goal: Goal
+    start: Mapping[str, Any] | None
+    workers: tuple[WorkerSlot, ...]
+    specification: Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class DesiredState:
+    """All that should run here, with the planner's epoch and the version by which newer and older are told apart."""
+
+    epoch: int
+    version: int
+    generations: tuple[GenerationDesire, ...]
+
+
+def parse_desired_state(body: Any) -> DesiredState:
+    """The desired state in an answer's JSON `body`. Raises InvalidDesiredState with the field that is wrong."""
+    generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
+    return DesiredState(_integer(body, "epoch"), _integer(body, "desired_version"), generations)
+
+
+def _parse_generation(entry: Any) -> GenerationDesire:
+    job = entry.get("job") if isinstance(entry, dict) else None
+    if not isinstance(job, str) or not job:
+        raise InvalidDesiredState("a generation without a job")
+    purpose, goal, start = entry.get("purpose"), entry.get("goal"), entry.get("start")
+    if purpose not in get_args(Purpose):
+        raise InvalidDesiredState(f"job {job}: unknown purpose {purpose!r}")
+    if goal not in GOALS:
+        raise InvalidDesiredState(f"job {job}: unknown goal {goal!r}")
+    if start is not None and not isinstance(start, dict):
+        raise InvalidDesiredState(f"job {job}: start is neither null nor an object")
+    slots = tuple(
+        WorkerSlot(_integer(worker, "rank"), _integer(worker, "gpu_index"))
+        for worker in _list(entry, "workers")
+    )
+    return GenerationDesire(
+        job=job,
+        generation=_integer(entry, "generation"),
+        epoch=_integer(entry, "epoch"),
+        purpose=purpose,
+        goal=goal,
+        start=start,
+        workers=slots,
+        specification=entry,
+    )
+
+
+def _list(body: Any, name: str) -> list[Any]:
+    value = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(value, list):
+        raise InvalidDesiredState(f"{name} is not a list")
+    return value
+
+
+def _integer(body: Any, name: str) -> int:
+    value = body.get(name) if isinstance(body, dict) else None
+    if not isinstance(value, int) or isinstance(value, bool):
+        raise InvalidDesiredState(f"{name} is not a whole number")
+    return value
