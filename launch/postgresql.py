@@ -193,7 +193,7 @@ class EmbeddedPostgres:
             raise LaunchError(f"cannot create the database cluster in {self.data}: {done.stderr.strip()}")
 
     def _run(self, command: Sequence[str]) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
+        done: subprocess.CompletedProcess[str] = subprocess.run(
             command,
             preexec_fn=child_setup(signal.SIGKILL, identity=self.identity),
             capture_output=True,
@@ -202,3 +202,4 @@ class EmbeddedPostgres:
             env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
             **self.identity.popen_arguments(),  # type: ignore[call-overload]
         )
+        return done

@@ -26,6 +26,10 @@ def _always() -> bool:
     return True
 
 
+def _nothing() -> None:
+    return None
+
+
 @dataclass(frozen=True)
 class ProcessSpecification:
     """What to run and how to treat it."""
@@ -35,6 +39,8 @@ class ProcessSpecification:
     environment: Mapping[str, str]
     log: Path
     working_folder: Path
+    #: Called before every start: a crash may have left something to clear away.
+    prepare: Callable[[], None] = _nothing
     is_ready: Callable[[], bool] = _always
     ready_timeout_seconds: float = 60.0
     stop_signal: signal.Signals = signal.SIGTERM
@@ -74,6 +80,7 @@ class ManagedProcess:
     def start(self) -> None:
         """Fork it. Raises LaunchError if its program cannot be run."""
         specification = self.specification
+        specification.prepare()
         cut_log(specification.log)
         with _open_log(specification.log) as log:
             arguments: dict[str, object] = {"cwd": specification.working_folder}
@@ -94,7 +101,7 @@ class ManagedProcess:
         self._started_at = time.monotonic()
         self._restart_at = None
 
-    def wait_ready(self, keep_others: Callable[[], None] = lambda: None) -> None:
+    def wait_ready(self, keep_others: Callable[[], None] = _nothing) -> None:
         """Wait for the ready gate, calling `keep_others` meanwhile.
 
         Raises LaunchError, with the end of its log, if it ends before or does not get ready in time.
@@ -124,13 +131,20 @@ class ManagedProcess:
             self._child = None
             if now - self._started_at > _STABLE_SECONDS:
                 self._backoff_seconds = _FIRST_BACKOFF_SECONDS
-            self._restart_at = now + self._backoff_seconds
-            self._backoff_seconds = min(self._backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
+            self._schedule_restart(now)
             return f"{self.name} ended ({_describe(code)}), restarting"
         if self._restart_at is not None and now >= self._restart_at:
             self.restarts += 1
-            self.start()
+            try:
+                self.start()
+            except LaunchError as error:
+                self._schedule_restart(now)
+                return str(error)
         return None
+
+    def _schedule_restart(self, now: float) -> None:
+        self._restart_at = now + self._backoff_seconds
+        self._backoff_seconds = min(self._backoff_seconds * 2, _LONGEST_BACKOFF_SECONDS)
 
     def ask_to_stop(self) -> None:
         """Send the stop signal, once; `finish` waits."""

@@ -1,0 +1,70 @@
+# Punctual's commands; `make help` lists them. The only needs are make and Python 3.11 or newer.
+PYTHON ?= python3
+SETUP := $(PYTHON) -I launch/environment.py
+PY := .venv/bin/python
+# Tests that a developer wants to single out: make test T=tests/core
+T ?= tests
+# For Django's check of a deployment's settings: long enough to pass, used nowhere else.
+NO_SECRET := only-for-checks-0123456789abcdefghijklmnopqrstuvwxyz-0123456789
+export PYTHONDONTWRITEBYTECODE :=
+
+.DEFAULT_GOAL := help
+.NOTPARALLEL:
+.PHONY: help setup setup-dev run demo status down test test-all lint format check bench clean lock openapi
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+setup: ## Make the environment in .venv (run and test do it by themselves)
+	@$(SETUP)
+
+setup-dev:
+	@$(SETUP) --dev --browser
+
+run: setup ## Start the whole platform on this machine; Ctrl-C stops it, the data stays
+	@exec $(PY) -m launch up
+
+demo: ## On a running platform: submit a mixed workload for some minutes
+	@$(PY) -m launch demo
+
+status: ## Show the processes of the running platform
+	@$(PY) -m launch status
+
+down: ## Stop the running platform from another terminal
+	@$(PY) -m launch down
+
+test: setup-dev lint check ## Lint, types, contracts, drift checks and all tests but the slow ones
+	@$(PY) -m pytest $(T)
+
+test-all: setup-dev lint check ## The same with the slow tests
+	@$(PY) -m pytest -m '' $(T)
+
+lint: setup-dev ## Style, types and import contracts
+	$(PY) -m ruff check .
+	$(PY) -m ruff format --check .
+	$(PY) -m mypy
+	.venv/bin/lint-imports
+
+# The database is not needed here: a warning that it does not answer is no finding.
+check: setup-dev ## Django's own checks, forgotten migrations, drift of the OpenAPI document
+	HTTPS=true SECRET_KEY=$(NO_SECRET) $(PY) manage.py check --deploy --fail-level WARNING
+	$(PY) -W ignore::RuntimeWarning manage.py makemigrations --check --dry-run
+	@mkdir -p .tool && $(PY) manage.py spectacular --validate --fail-on-warn > .tool/openapi.yaml
+	@diff -u docs/openapi.yaml .tool/openapi.yaml || { echo "docs/openapi.yaml is out of date: make openapi"; exit 1; }
+
+format: setup-dev ## Format the code and sort its imports
+	@$(PY) -m ruff check --fix --quiet . ; $(PY) -m ruff format .
+
+openapi: setup-dev ## Write docs/openapi.yaml from the code
+	@$(PY) manage.py spectacular --file docs/openapi.yaml --validate
+
+bench: setup-dev ## The short set of benchmarks: ratios, not bare times
+	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
+
+lock: setup-dev ## Write constraints.txt from the requirements
+	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt -o constraints.txt
+	@sed -i 's/+cpu$$//' constraints.txt
+
+clean: ## Remove the environment and all caches; the platform's data stays
+	rm -rf .venv .tool .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,0 +1,126 @@
+"""The node agents that run on the platform's own machine, and the first users, project and jobs."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from launch import ports
+from launch.commands import ManagementCommands
+from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.errors import LaunchError
+from launch.folders import PROJECT, Folders, make_private, write_private
+from launch.process import ProcessSpecification
+from launch.services import Addresses, base_environment
+from launch.settings import PlatformSettings
+
+
+class LocalAgents:
+    """Enrols and describes the agents of this machine."""
+
+    def __init__(
+        self, settings: PlatformSettings, folders: Folders, addresses: Addresses, credentials: Credentials
+    ) -> None:
+        self._settings = settings
+        self._folders = folders
+        self._addresses = addresses
+        self._credentials = credentials
+        self.names = [f"node-{number}" for number in range(1, settings.agents + 1)]
+
+    def bootstrap(self, commands: ManagementCommands) -> Mapping[str, str]:
+        """Make users and project where they are missing; answer an enrolment token for each new agent.
+
+        Raises LaunchError if the command fails or answers nonsense.
+        """
+        newcomers = [name for name in self.names if not self._credential(name).exists()]
+        arguments = [part for name in newcomers for part in ("--agent", name)]
+        answer = commands.run(
+            "bootstrap_demo",
+            *arguments,
+            secrets={
+                "PUNCTUAL_DEMO_USER": DEMO_USER,
+                "PUNCTUAL_DEMO_PASSWORD": self._credentials.demo_password,
+                "PUNCTUAL_OPERATOR_USER": OPERATOR_USER,
+                "PUNCTUAL_OPERATOR_PASSWORD": self._credentials.operator_password,
+            },
+        )
+        try:
+            found = json.loads(answer)
+            return {str(name): str(token) for name, token in found["agents"].items()}
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            raise LaunchError(f"`manage.py bootstrap_demo` answered {answer[:200]!r}") from error
+
+    def submit_examples(self, commands: ManagementCommands) -> None:
+        """Submit the example functions and jobs, once in the life of the data."""
+        done = self._folders.run / "examples-submitted"
+        if not done.exists():
+            commands.run("submit_examples")
+            done.touch()
+
+    def specifications(self, tokens: Mapping[str, str]) -> Sequence[ProcessSpecification]:
+        """Write each agent's configuration and describe its process."""
+        ranges = ports.choose_ranges(
+            "127.0.0.1", len(self.names), self._settings.first_worker_port, self._settings.worker_ports
+        )
+        return [
+            self._specification(name, ranges[index], tokens.get(name))
+            for index, name in enumerate(self.names)
+        ]
+
+    def _specification(
+        self, name: str, port_range: tuple[int, int], token: str | None
+    ) -> ProcessSpecification:
+        folder = self._folders.agents / name
+        make_private(folder)
+        configuration = folder / "agent.toml"
+        write_private(configuration, to_toml(self._configuration(name, port_range)))
+        credential = self._credential(name)
+        return ProcessSpecification(
+            name=f"agent-{name}",
+            command=[sys.executable, "-m", "workers.agent", "run", "--config", str(configuration)],
+            environment=base_environment() | ({"PUNCTUAL_ENROL_TOKEN": token} if token else {}),
+            log=self._folders.logs / f"agent-{name}.log",
+            working_folder=PROJECT,
+            is_ready=credential.exists,
+            # SIGINT: let the workers write their state and stop; SIGTERM would leave them running.
+            stop_signal=signal.SIGINT,
+            stop_grace_seconds=25.0,
+        )
+
+    def _credential(self, name: str) -> Any:
+        return self._folders.agents / name / "credential.json"
+
+    def _configuration(self, name: str, port_range: tuple[int, int]) -> dict[str, Any]:
+        settings, folders, addresses = self._settings, self._folders, self._addresses
+        configuration: dict[str, Any] = {
+            "name": name,
+            "server_url": addresses.agent_url,
+            "stream_url": addresses.stream_url,
+            "data": str(folders.agents / name),
+            "address": "127.0.0.1",
+            "interface": "lo",
+            "port_range": list(port_range),
+            "slots": settings.slots,
+            "warm_workers": settings.warm_workers,
+            "storage_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
+            "hide": [str(folders.data), str(folders.sockets)],
+        }
+        if settings.emulate is not None:
+            configuration["emulate"] = {"name": settings.emulate, "model": dict(settings.device_model)}
+        return configuration | dict(settings.agent_configuration)
+
+
+def to_toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:
+    """Write strings, numbers, booleans, lists and nested tables as TOML. JSON's scalars are TOML's too."""
+    lines = [
+        f"{name} = {json.dumps(value)}" for name, value in values.items() if not isinstance(value, Mapping)
+    ]
+    text = "\n".join(lines) + "\n"
+    for name, value in values.items():
+        if isinstance(value, Mapping):
+            inner = (*path, name)
+            text += f"\n[{'.'.join(inner)}]\n" + to_toml(value, inner)
+    return text

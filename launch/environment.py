@@ -1,0 +1,202 @@
+"""Makes the environment in `.venv`: the first step of `make run` and `make test`.
+
+Run as `python3 -I launch/environment.py`, before anything is installed: standard library alone, and syntax that an
+older Python can read, so that it can say what it needs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+PROJECT = Path(__file__).resolve().parent.parent
+VIRTUAL_ENVIRONMENT = PROJECT / ".venv"
+TOOLS = PROJECT / ".tool"
+INTERPRETER = VIRTUAL_ENVIRONMENT / "bin" / "python"
+LEAST_VERSION = (3, 11)
+NEWER_INTERPRETERS = ("python3.13", "python3.12", "python3.11")
+#: Names under which distributions install Chromium.
+BROWSERS = ("chromium", "chromium-browser", "google-chrome")
+UV = "uv==0.13.8"
+
+
+class SetupError(Exception):
+    """The environment cannot be made; the message says why and what helps."""
+
+
+def main() -> int:
+    """Make or refresh the environment. Arguments: `--dev` adds what tests need, `--browser` adds Chromium."""
+    use_newer_interpreter()
+    TOOLS.mkdir(exist_ok=True)
+    try:
+        with one_at_a_time():
+            install("requirements-dev.txt" if "--dev" in sys.argv else "requirements.txt")
+            if "--browser" in sys.argv:
+                install_browser()
+    except SetupError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except subprocess.CalledProcessError as error:
+        print("error: this step failed: {}".format(" ".join(map(str, error.cmd))), file=sys.stderr)
+        return 1
+    return 0
+
+
+def use_newer_interpreter() -> None:
+    """Python 3.11 at least; if `python3` is older but a newer one is installed, go on with that."""
+    if sys.version_info[:2] >= LEAST_VERSION:
+        return
+    for name in NEWER_INTERPRETERS:
+        found = shutil.which(name)
+        if found:
+            os.execv(found, [found, "-I", __file__, *sys.argv[1:]])
+    print(
+        "error: Python %d.%d is too old, %d.%d or newer is needed: install it, or name it with `make PYTHON=...`"
+        % (*sys.version_info[:2], *LEAST_VERSION),
+        file=sys.stderr,
+    )
+    raise SystemExit(1)
+
+
+@contextlib.contextmanager
+def one_at_a_time():
+    """Two set-ups in one checkout take turns."""
+    with (TOOLS / "lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("another set-up is running here: waiting for it")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def install(requirements: str) -> None:
+    """Install what the file names, unless that very set is installed already."""
+    stamp = VIRTUAL_ENVIRONMENT / (".installed-" + requirements)
+    wanted = fingerprint(requirements)
+    if INTERPRETER.exists() and stamp.exists() and stamp.read_text() == wanted:
+        return
+    begun = time.monotonic()
+    make_virtual_environment()
+    environment = dict(os.environ)
+    sys.path.insert(0, str(PROJECT))
+    from launch.pip_configuration import uv_environment
+
+    environment.update(uv_environment())
+    if "UV_CACHE_DIR" not in environment and not home_is_writable():
+        environment["UV_CACHE_DIR"] = str(TOOLS / "cache")
+    environment.pop("VIRTUAL_ENV", None)
+    say(f"installing {requirements} into .venv (the first time takes a minute or two)")
+    # Bytecode is compiled now: otherwise each process would do it at each start.
+    command = [find_uv(), "pip", "install", "--compile-bytecode", "--python", str(INTERPRETER)]
+    command += ["-r", requirements, "-c", "constraints.txt"]
+    subprocess.run(command, cwd=PROJECT, env=environment, check=True)
+    stamp.write_text(wanted)
+    say("environment ready after %.0f s" % (time.monotonic() - begun))
+
+
+def fingerprint(requirements: str) -> str:
+    """Changes when the wanted packages or the interpreter do."""
+    digest = hashlib.sha256(repr(sys.version_info[:2]).encode())
+    for name in sorted({requirements, "requirements.txt", "constraints.txt"}):
+        digest.update((PROJECT / name).read_bytes())
+    return digest.hexdigest()
+
+
+def make_virtual_environment() -> None:
+    """A fresh `.venv` where there is none that works with this Python's minor version."""
+    if INTERPRETER.exists():
+        asked = subprocess.run(
+            [str(INTERPRETER), "-c", "import sys; print(sys.version_info[:2] >= (3, 11))"],
+            stdout=subprocess.PIPE,
+            check=False,
+        )
+        if asked.stdout.strip() == b"True":
+            return
+        say("the environment in .venv does not work any more: making a new one")
+        shutil.rmtree(VIRTUAL_ENVIRONMENT)
+    say("making the environment in .venv with Python %d.%d" % sys.version_info[:2])
+    # Without pip: uv installs, so machines without ensurepip (Debian without python3-venv) do as well.
+    done = subprocess.run(
+        [sys.executable, "-m", "venv", "--without-pip", str(VIRTUAL_ENVIRONMENT)], check=False
+    )
+    if done.returncode != 0:
+        raise SetupError("Python cannot make a virtual environment (on Debian: apt-get install python3-venv)")
+
+
+def find_uv() -> str:
+    """The installer: ours from an earlier run, one that is installed on the machine, or a fresh one by pip."""
+    own = TOOLS / "bin" / "uv"
+    if own.exists():
+        return str(own)
+    if has_module("pip"):
+        command = [sys.executable, "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        if os.geteuid() == 0:
+            command.append("--root-user-action=ignore")
+        subprocess.run([*command, "--target", str(TOOLS), UV], check=True)
+        return str(own)
+    installed = shutil.which("uv")
+    if installed:
+        return installed
+    if has_module("ensurepip"):
+        bootstrap = TOOLS / "bootstrap"
+        subprocess.run([sys.executable, "-m", "venv", str(bootstrap)], check=True)
+        pip = [str(bootstrap / "bin" / "python"), "-m", "pip", "install", "-q", "--disable-pip-version-check"]
+        subprocess.run([*pip, "--target", str(TOOLS), UV], check=True)
+        shutil.rmtree(bootstrap)
+        return str(own)
+    raise SetupError(
+        f"{sys.executable} has neither pip nor ensurepip (on Debian: apt-get install python3-pip)"
+    )
+
+
+def has_module(name: str) -> bool:
+    asked = subprocess.run([sys.executable, "-c", "import " + name], stderr=subprocess.DEVNULL, check=False)
+    return asked.returncode == 0
+
+
+def home_is_writable() -> bool:
+    home = Path(os.path.expanduser("~"))
+    return home.is_dir() and os.access(str(home), os.W_OK)
+
+
+def install_browser() -> None:
+    """Chromium from Debian's packages, for the browser tests; only root may, and only where apt-get is.
+
+    Without it the tests skip, with a counted line, what needs a browser (see tests/plugins/browser.py).
+    """
+    if any(shutil.which(name) for name in BROWSERS) or os.geteuid() != 0 or not shutil.which("apt-get"):
+        return
+    environment = dict(os.environ, DEBIAN_FRONTEND="noninteractive")
+    say("installing Chromium from the distribution's packages for the browser tests")
+    log = TOOLS / "browser.log"
+    with log.open("wb") as output:
+        for arguments in (
+            ["update"],
+            ["install", "-y", "--no-install-recommends", "chromium", "fonts-dejavu-core"],
+        ):
+            done = subprocess.run(
+                ["apt-get", "-q", *arguments],
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                check=False,
+            )
+            if done.returncode != 0 and arguments[0] == "install":
+                say(f"Chromium cannot be installed here ({log})")
+
+
+def say(text: str) -> None:
+    print("  " + text, flush=True)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

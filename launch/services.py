@@ -1,0 +1,223 @@
+"""The processes of the control plane: their command lines, environments, ready gates and how each is ended."""
+
+from __future__ import annotations
+
+import os
+import socket
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import httpx
+
+from launch.credentials import Credentials
+from launch.folders import PROJECT, Folders
+from launch.pip_configuration import uv_environment
+from launch.process import ProcessSpecification
+from launch.settings import PlatformSettings
+
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work apart.
+CELERY_QUEUES: Mapping[str, int] = {"planner": 1, "control": 2, "long": 1}
+
+#: What a child may inherit: nothing of make's, pip's or somebody's Django.
+_INHERITED = (
+    "PATH",
+    "HOME",
+    "LANG",
+    "LC_ALL",
+    "TMPDIR",
+    "SSL_CERT_FILE",
+    "HTTP_PROXY",
+    "HTTPS_PROXY",
+    "NO_PROXY",
+)
+
+#: Documented settings of the control plane that are handed on as they are (docs/configuration.md).
+_HANDED_ON = (
+    "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "HTTPS", "TRUST_FORWARDED_PROTO", "MAX_REQUEST_BYTES",
+    "MAXIMUM_BUNDLE_BYTES", "MAXIMUM_UNPACKED_BUNDLE_BYTES", "THROTTLE_SUBMISSIONS", "DATABASE_CONN_MAX_AGE",
+    "LOG_LEVEL", "DEBUG", "SLOT_SECONDS", "SUSPECT_SECONDS", "FENCE_SECONDS", "FENCE_MARGIN_SECONDS",
+    "REPORT_SECONDS", "RESERVE_SERVERS", "OFFER_HOLD_SECONDS", "PROFILE_SECONDS_PER_LEVEL",
+    "PROFILE_MAXIMUM_SECONDS", "SNAPSHOT_RETENTION_DAYS", "CHECKPOINT_URL",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Addresses:
+    """Where the platform is reached."""
+
+    host: str
+    web_port: int
+    agent_port: int
+    stream_port: int
+    database_url: str
+    redis_url: str
+
+    @property
+    def reachable_host(self) -> str:
+        """The host for a client on this machine: a server on every address is reached on the local one."""
+        return {"0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(self.host, self.host)
+
+    @property
+    def web_url(self) -> str:
+        return f"http://{self.reachable_host}:{self.web_port}"
+
+    @property
+    def agent_url(self) -> str:
+        return f"http://{self.reachable_host}:{self.agent_port}"
+
+    @property
+    def stream_url(self) -> str:
+        return f"http://{self.reachable_host}:{self.stream_port}"
+
+
+def base_environment() -> dict[str, str]:
+    """What every process gets, the agents included: nothing secret."""
+    inherited = {name: os.environ[name] for name in _INHERITED if name in os.environ}
+    return inherited | {"PYTHONUNBUFFERED": "1", "TZ": "UTC", "OMP_NUM_THREADS": "1"}
+
+
+def control_plane_environment(
+    settings: PlatformSettings, folders: Folders, addresses: Addresses, credentials: Credentials
+) -> dict[str, str]:
+    """What Django and Celery read."""
+    handed_on = {name: os.environ[name] for name in _HANDED_ON if name in os.environ}
+    hosts = ",".join(dict.fromkeys(["localhost", "127.0.0.1", "[::1]", settings.host]))
+    own = {
+        "DJANGO_SETTINGS_MODULE": "config.settings",
+        "PUNCTUAL_SERVING": "true",
+        "PUNCTUAL_DATA": str(folders.data),
+        "DATABASE_URL": addresses.database_url,
+        "REDIS_URL": addresses.redis_url,
+        "SECRET_KEY": credentials.secret_key,
+        "CHECKPOINT_URL": f"file://{folders.checkpoints}",
+        "ALLOWED_HOSTS": hosts,
+        "STREAM_URL": os.environ.get("STREAM_URL", addresses.stream_url),
+        "AGENT_URL": os.environ.get("AGENT_URL", addresses.agent_url),
+    }
+    return base_environment() | uv_environment() | own | handed_on | dict(settings.environment)
+
+
+class ControlPlane:
+    """Makes the specifications of the control plane's processes."""
+
+    def __init__(self, folders: Folders, addresses: Addresses, environment: Mapping[str, str]) -> None:
+        self._folders = folders
+        self._addresses = addresses
+        self._environment = environment
+
+    def web(self) -> ProcessSpecification:
+        """REST API and dashboard."""
+        return self._http(
+            "web", self._gunicorn("config.wsgi", self._addresses.web_port, workers=2), self._addresses.web_url
+        )
+
+    def agent_api(self) -> ProcessSpecification:
+        """The agents' API, a process of its own: nothing a person does starves agents."""
+        command = self._gunicorn("config.wsgi_agents", self._addresses.agent_port, workers=1)
+        return self._http("agent-api", command, self._addresses.agent_url)
+
+    def streams(self) -> ProcessSpecification:
+        """Event streams."""
+        command = [
+            sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", self._addresses.host,
+            "--port", str(self._addresses.stream_port), "--timeout-graceful-shutdown", "2", "--no-access-log",
+            "--lifespan", "off",
+        ]  # fmt: skip
+        return self._http("streams", command, self._addresses.stream_url)
+
+    def celery(self, queue: str) -> ProcessSpecification:
+        """The worker of one queue. Its pool sometimes hangs in a warm stop, so its grace ends with SIGKILL."""
+        node = f"{queue}@{socket.gethostname()}"
+        command = [
+            sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", queue, "--concurrency",
+            str(CELERY_QUEUES[queue]), "--hostname", node, "--without-mingle", "--without-gossip",
+        ]  # fmt: skip
+        return ProcessSpecification(
+            name=f"celery-{queue}",
+            command=command,
+            environment=self._environment,
+            log=self._folders.logs / f"celery-{queue}.log",
+            working_folder=PROJECT,
+            is_ready=_celery_answers(self._addresses.redis_url, node),
+            stop_grace_seconds=6.0,
+        )
+
+    def beat(self) -> ProcessSpecification:
+        """The clock of the periodic tasks. Its schedule file is a cache; a broken one must not stop it."""
+        schedule = self._folders.run / "beat-schedule"
+
+        def forget_schedule() -> None:
+            for part in self._folders.run.glob(f"{schedule.name}*"):
+                part.unlink()
+
+        return ProcessSpecification(
+            name="beat",
+            command=[
+                sys.executable,
+                "-m",
+                "celery",
+                "-A",
+                "config",
+                "beat",
+                "-s",
+                str(schedule),
+                "--pidfile=",
+            ],
+            environment=self._environment,
+            log=self._folders.logs / "beat.log",
+            working_folder=PROJECT,
+            prepare=forget_schedule,
+            stop_grace_seconds=3.0,
+        )
+
+    def _gunicorn(self, application: str, port: int, *, workers: int) -> list[str]:
+        return [
+            sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w", str(workers),
+            "--threads", "4", "--no-control-socket", "--bind", f"{self._addresses.host}:{port}",
+            "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
+        ]  # fmt: skip
+
+    def _http(self, name: str, command: list[str], url: str) -> ProcessSpecification:
+        return ProcessSpecification(
+            name=name,
+            command=command,
+            environment=self._environment,
+            log=self._folders.logs / f"{name}.log",
+            working_folder=PROJECT,
+            is_ready=_http_answers(url),
+            stop_grace_seconds=8.0,
+        )
+
+
+def _http_answers(url: str) -> Callable[[], bool]:
+    def answers() -> bool:
+        try:
+            return httpx.get(f"{url}/healthz", timeout=5.0, trust_env=False).status_code < 500
+        except httpx.HTTPError:
+            return False
+
+    return answers
+
+
+def _celery_answers(redis_url: str, node: str) -> Callable[[], bool]:
+    def answers() -> bool:
+        # Here, not above: nothing else of this package needs it, and it takes a third of a second to import.
+        from celery import Celery
+        from kombu.exceptions import OperationalError
+
+        with Celery(broker=broker_url(redis_url), set_as_current=False) as application:
+            try:
+                return bool(application.control.ping([node], timeout=0.5))
+            except OperationalError:
+                return False
+
+    return answers
+
+
+def broker_url(redis_url: str) -> str:
+    """Celery spells a Unix socket differently from redis-py."""
+    if not redis_url.startswith("unix://"):
+        return redis_url
+    path, _, query = redis_url.removeprefix("unix://").partition("?")
+    return f"redis+socket://{path}?virtual_host={query.removeprefix('db=') or '0'}"

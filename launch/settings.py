@@ -1,0 +1,112 @@
+"""What a person or a test may choose about a platform on one machine; docs/configuration.md lists the variables."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast, get_args
+
+from launch.errors import LaunchError
+from launch.folders import PROJECT
+from launch.privileges import RootMode
+
+#: How an emulated accelerator takes its time (docs/protocols.md 3.1). Slow enough that eight of them fit on two
+#: cores: every gradient is computed for real, and each iteration is then padded to the time this model gives.
+DEFAULT_DEVICE_MODEL: Mapping[str, float] = {
+    "fixed_seconds": 0.05,
+    "seconds_per_sample": 0.008,
+    "latency_seconds": 0.004,
+    "intra_server_bytes_per_second": 20e9,
+    "inter_server_bytes_per_second": 2.5e9,
+}
+
+
+@dataclass(frozen=True)
+class PlatformSettings:
+    """One platform on one machine."""
+
+    data: Path = PROJECT / "data"
+    host: str = "127.0.0.1"
+    #: A fixed port that is taken is an error; None takes the next free one from `first_port` on.
+    web_port: int | None = None
+    agent_port: int | None = None
+    stream_port: int | None = None
+    first_port: int = 8000
+    #: Ports for training between workers; each agent gets a range of its own. Below 32768, where the kernel
+    #: starts to hand ports out to outgoing connections.
+    first_worker_port: int = 21000
+    worker_ports: int = 200
+    agents: int = 2
+    slots: int = 4
+    #: Kind of the emulated accelerator, or None for plain CPU slots.
+    emulate: str | None = "emulated-gpu"
+    device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
+    warm_workers: int = 2
+    examples: bool = True
+    root_mode: RootMode = "auto"
+    database_url: str | None = None
+    redis_url: str | None = None
+    #: More variables for the control plane's processes, such as SLOT_SECONDS.
+    environment: Mapping[str, str] = field(default_factory=dict)
+    #: More entries for every agent's configuration file.
+    agent_configuration: Mapping[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PlatformSettings:
+        """Read the variables. Raises LaunchError for a value that makes no sense."""
+        read = _Reader(environment)
+        emulate = read.text("PUNCTUAL_EMULATE", "emulated-gpu")
+        root_mode = read.text("PUNCTUAL_ROOT_MODE", "auto")
+        if root_mode not in get_args(RootMode):
+            raise LaunchError(
+                f"PUNCTUAL_ROOT_MODE must be one of {', '.join(get_args(RootMode))}, not {root_mode!r}"
+            )
+        return cls(
+            data=Path(read.text("PUNCTUAL_DATA", str(PROJECT / "data"))).absolute(),
+            host=read.text("PUNCTUAL_HOST", "127.0.0.1"),
+            web_port=read.port("PUNCTUAL_WEB_PORT"),
+            agent_port=read.port("PUNCTUAL_AGENT_PORT"),
+            stream_port=read.port("PUNCTUAL_STREAM_PORT"),
+            agents=read.number("PUNCTUAL_AGENTS", 2, least=0),
+            slots=read.number("PUNCTUAL_SLOTS", 4, least=1),
+            emulate=None if emulate.lower() in ("", "none", "off", "false") else emulate,
+            warm_workers=read.number("PUNCTUAL_WARM_WORKERS", 2, least=0),
+            examples=read.text("PUNCTUAL_EXAMPLES", "true").lower() not in ("false", "0", "no", "off"),
+            root_mode=cast(RootMode, root_mode),
+            database_url=read.text("DATABASE_URL", "") or None,
+            redis_url=read.text("REDIS_URL", "") or None,
+        )
+
+    def to_json(self) -> str:
+        """The settings as text that `from_json` reads: how a test hands them to the supervisor's process."""
+        return json.dumps(dataclasses.asdict(self) | {"data": str(self.data)}, indent=1)
+
+    @classmethod
+    def from_json(cls, text: str) -> PlatformSettings:
+        """Read what `to_json` wrote."""
+        values = json.loads(text)
+        return cls(**(values | {"data": Path(values["data"])}))
+
+
+class _Reader:
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self._environment = environment
+
+    def text(self, name: str, default: str) -> str:
+        return self._environment.get(name, default).strip()
+
+    def number(self, name: str, default: int, *, least: int) -> int:
+        text = self.text(name, "") or str(default)
+        if not text.isascii() or not text.isdigit() or int(text) < least:
+            raise LaunchError(f"{name} must be a whole number of at least {least}, not {text!r}")
+        return int(text)
+
+    def port(self, name: str) -> int | None:
+        port = self.number(name, 0, least=0)
+        if port > 65535:
+            raise LaunchError(f"{name} must be a port number below 65536, not {port}")
+        return port or None

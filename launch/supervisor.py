@@ -1,0 +1,294 @@
+"""Starts the platform's processes in order, keeps them running, and ends them in order.
+
+One thread, because the kernel ties a child's death signal to the thread that forked it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from types import FrameType
+from typing import Any
+
+from launch import migrations, ports
+from launch.agents import LocalAgents
+from launch.commands import ManagementCommands
+from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.folders import PROJECT, Folders
+from launch.postgresql import EmbeddedPostgres
+from launch.privileges import Identity, unprivileged_identity
+from launch.process import ManagedProcess, ProcessSpecification, cut_log
+from launch.progress import Progress
+from launch.services import (
+    CELERY_QUEUES,
+    Addresses,
+    ControlPlane,
+    control_plane_environment,
+)
+from launch.settings import PlatformSettings
+from launch.state import PlatformLock, write_state
+from launch.valkey import EmbeddedValkey
+
+_TICK_SECONDS = 0.1
+_LOG_CHECK_SECONDS = 30.0
+
+
+class StopRequestedError(Exception):
+    """Somebody asked for the end while the platform was starting."""
+
+
+class Supervisor:
+    """One run of the platform: `run` returns when it has been stopped."""
+
+    def __init__(self, settings: PlatformSettings, progress: Progress) -> None:
+        self._settings = settings
+        self._progress = progress
+        self._folders = Folders(settings.data)
+        #: In start order; a stage is ended together. Ended in the order of `_STOP_ORDER`.
+        self._processes: dict[str, ManagedProcess] = {}
+        self._stop_requests = 0
+        self._ready = False
+        self._addresses: Addresses | None = None
+        self._started_at = datetime.now(UTC)
+        self._written: dict[str, Any] | None = None
+        self._next_log_check = 0.0
+
+    def run(self) -> None:
+        """Start, keep running until SIGINT, SIGTERM or SIGHUP, stop.
+
+        Raises LaunchError if the platform cannot be started; whatever was started by then is ended.
+        """
+        self._folders.prepare()
+        with PlatformLock(self._folders), self._signals():
+            try:
+                self._start()
+                while not self._stop_requests:
+                    self._tick()
+                    time.sleep(_TICK_SECONDS)
+            except StopRequestedError:
+                self._progress.say("")
+            finally:
+                self._stop()
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        def request_stop(_number: int, _frame: FrameType | None) -> None:
+            self._stop_requests += 1
+
+        caught = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+        before = {number: signal.signal(number, request_stop) for number in caught}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
+
+    # --- start ------------------------------------------------------------------------------------------------
+
+    def _start(self) -> None:
+        self._progress.headline("Punctual is starting")
+        settings, folders = self._settings, self._folders
+        credentials = Credentials.load(folders.secrets)
+        chosen = ports.choose(
+            settings.host,
+            {
+                "web server": settings.web_port,
+                "agent API": settings.agent_port,
+                "streams": settings.stream_port,
+            },
+            settings.first_port,
+        )
+        database_url, redis_url = self._start_servers()
+        addresses = Addresses(
+            settings.host,
+            chosen["web server"],
+            chosen["agent API"],
+            chosen["streams"],
+            database_url,
+            redis_url,
+        )
+        self._addresses = addresses
+        environment = control_plane_environment(settings, folders, addresses, credentials)
+        commands = ManagementCommands(folders, environment, self._tick)
+        with self._progress.step("database schema"):
+            migrations.migrate(database_url, commands)
+        self._start_control_plane(ControlPlane(folders, addresses, environment))
+        agents = LocalAgents(settings, folders, addresses, credentials)
+        with self._progress.step("users, project and agent enrolment"):
+            enrolment = agents.bootstrap(commands)
+        with self._progress.step(f"{settings.agents} node agents with {settings.slots} slots each"):
+            self._start_all(agents.specifications(enrolment))
+        if settings.examples:
+            with self._progress.step("example functions and jobs"):
+                agents.submit_examples(commands)
+        self._ready = True
+        self._tick()
+        self._greet(addresses, credentials, chosen)
+
+    def _start_servers(self) -> tuple[str, str]:
+        settings, folders = self._settings, self._folders
+        own: list[ProcessSpecification] = []
+        postgres: EmbeddedPostgres | None = None
+        database_url, redis_url = settings.database_url, settings.redis_url
+        if redis_url is None:
+            valkey = EmbeddedValkey(folders.valkey, folders.sockets)
+            redis_url = valkey.url()
+            own.append(self._server("valkey", valkey))
+        if database_url is None:
+            postgres = EmbeddedPostgres(
+                folders.postgresql, folders.sockets, unprivileged_identity(settings.root_mode)
+            )
+            database_url = postgres.url()
+            own.append(self._server("postgresql", postgres))
+        if own:
+            with self._progress.step(
+                " and ".join({"valkey": "Valkey", "postgresql": "PostgreSQL"}[s.name] for s in own)
+            ):
+                self._start_all(own)
+                if postgres is not None:
+                    postgres.create_database()
+        return database_url, redis_url
+
+    def _server(self, name: str, server: EmbeddedPostgres | EmbeddedValkey) -> ProcessSpecification:
+        is_database = isinstance(server, EmbeddedPostgres)
+        return ProcessSpecification(
+            name=name,
+            command=server.command(),
+            environment={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
+            log=self._folders.logs / f"{name}.log",
+            working_folder=PROJECT,
+            prepare=server.prepare,
+            is_ready=server.is_ready,
+            stop_signal=server.stop_signal,
+            stop_grace_seconds=30.0,
+            death_signal=server.stop_signal,
+            may_be_killed=not is_database,
+            identity=server.identity if isinstance(server, EmbeddedPostgres) else Identity(),
+        )
+
+    def _start_control_plane(self, control_plane: ControlPlane) -> None:
+        workers = [control_plane.celery(queue) for queue in CELERY_QUEUES]
+        with self._progress.step("web server, agent API and event streams"):
+            everything = [control_plane.web(), control_plane.agent_api(), control_plane.streams(), *workers]
+            started = [self._begin(specification) for specification in [*everything, control_plane.beat()]]
+            for process in started[:3]:
+                process.wait_ready(self._tick)
+        with self._progress.step("Celery workers and beat"):
+            for process in started[3:]:
+                process.wait_ready(self._tick)
+
+    def _start_all(self, specifications: Sequence[ProcessSpecification]) -> None:
+        for process in [self._begin(specification) for specification in specifications]:
+            process.wait_ready(self._tick)
+
+    def _begin(self, specification: ProcessSpecification) -> ManagedProcess:
+        process = ManagedProcess(specification)
+        process.start()
+        self._processes[process.name] = process
+        return process
+
+    def _greet(self, addresses: Addresses, credentials: Credentials, chosen: dict[str, int]) -> None:
+        say = self._progress.say
+        avoided = self._settings.web_port is None and chosen["web server"] != self._settings.first_port
+        say("")
+        self._progress.headline(f"Punctual runs after {self._progress.elapsed_seconds:.1f} s")
+        say(
+            f"  Dashboard   {addresses.web_url}/"
+            + (f"   (port {self._settings.first_port} was taken)" if avoided else "")
+        )
+        say(f"  API         {addresses.web_url}/api/v1/")
+        say(f"  Log in as   {DEMO_USER} / {credentials.demo_password}")
+        say(f"  Operator    {OPERATOR_USER} / {credentials.operator_password}")
+        say(f"  Logs, data  {self._folders.logs}, {self._folders.data}")
+        if self._settings.emulate:
+            say(f"  The GPUs are emulated ({self._settings.emulate}): real gradients, modelled speed.")
+        say(
+            "  `make demo` submits a mixed workload. Ctrl-C stops everything; `make run` goes on with the same data."
+        )
+
+    # --- run --------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Restart what ended and write down what is. Raises StopRequestedError while starting."""
+        if self._stop_requests and not self._ready:
+            raise StopRequestedError
+        for process in self._processes.values():
+            # While starting, a process that ends is an error of its ready gate, not something to retry.
+            happened = process.keep_running() if self._ready else None
+            if happened is not None:
+                self._progress.warn(f"{datetime.now(UTC):%H:%M:%S} {happened}")
+        self._write_state()
+        if time.monotonic() > self._next_log_check:
+            self._next_log_check = time.monotonic() + _LOG_CHECK_SECONDS
+            for process in self._processes.values():
+                cut_log(process.specification.log)
+
+    def _write_state(self) -> None:
+        addresses = self._addresses
+        state: dict[str, Any] = {
+            "supervisor_pid": os.getpid(),
+            "started_at": self._started_at.isoformat(),
+            "ready": self._ready,
+            "processes": {
+                name: {
+                    "pid": process.pid,
+                    "restarts": process.restarts,
+                    "log": str(process.specification.log),
+                }
+                for name, process in self._processes.items()
+            },
+        }
+        if addresses is not None:
+            state |= {
+                "web_url": addresses.web_url,
+                "agent_url": addresses.agent_url,
+                "stream_url": addresses.stream_url,
+                "database_url": addresses.database_url,
+                "redis_url": addresses.redis_url,
+            }
+        if state != self._written:
+            write_state(self._folders, state)
+            self._written = state
+
+    # --- stop -------------------------------------------------------------------------------------------------
+
+    def _stop(self) -> None:
+        """Agents first, while the control plane still takes their last checkpoints; the database last."""
+        if not self._processes:
+            return
+        self._progress.headline("Stopping")
+        already_asked = self._stop_requests
+        for text, belongs in _STOP_ORDER:
+            stage = [process for name, process in self._processes.items() if belongs(name)]
+            if not stage:
+                continue
+            with self._progress.step(text):
+                for process in stage:
+                    process.ask_to_stop()
+                for process in stage:
+                    self._finish(process, already_asked)
+        self._processes.clear()
+
+    def _finish(self, process: ManagedProcess, already_asked: int) -> None:
+        """Wait for its end; a further Ctrl-C cuts the grace short."""
+        end = time.monotonic() + process.specification.stop_grace_seconds
+        while process.is_running and time.monotonic() < end:
+            if self._stop_requests > already_asked and process.specification.may_be_killed:
+                break
+            time.sleep(0.02)
+        if not process.finish(grace_seconds=0.0):
+            self._progress.warn(f"{process.name} did not end by itself and was killed")
+
+
+_STOP_ORDER: Sequence[tuple[str, Callable[[str], bool]]] = (
+    ("node agents: jobs write their state", lambda name: name.startswith("agent-") and name != "agent-api"),
+    ("beat", lambda name: name == "beat"),
+    ("web server, agent API and event streams", lambda name: name in ("web", "agent-api", "streams")),
+    ("Celery workers", lambda name: name.startswith("celery-")),
+    ("Valkey", lambda name: name == "valkey"),
+    ("PostgreSQL", lambda name: name == "postgresql"),
+)
