@@ -178,10 +178,10 @@ def _check_one(name: str, value: Any, base: Path) -> Any:
             base / Path(_typed(name, item, (str, Path), "paths")).expanduser() for item in _list(name, value)
         )
     if name in _PAIRS:
-        pair = tuple(_number(name, item, int) for item in _list(name, value))
+        pair: list[int] = [_number(name, item, int) for item in _list(name, value)]
         if len(pair) != 2 or pair[0] > pair[1]:
             raise ConfigurationError(f"{name} must be two numbers, first and last")
-        return pair
+        return tuple(pair)
     if name in _WHOLE_NUMBERS:
         return _number(name, value, int)
     if name in _SECONDS:

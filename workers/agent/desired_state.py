@@ -18,7 +18,7 @@ def goal_rank(goal: Goal | None) -> int:
     return -1 if goal is None else GOALS.index(goal)
 
 
-class InvalidDesiredState(ValueError):
+class DesiredStateError(ValueError):
     """The control plane's answer cannot be understood; nothing of it is obeyed."""
 
 
@@ -54,7 +54,7 @@ class DesiredState:
 
 
 def parse_desired_state(body: Any) -> DesiredState:
-    """The desired state in an answer's JSON `body`. Raises InvalidDesiredState with the field that is wrong."""
+    """The desired state in an answer's JSON `body`. Raises DesiredStateError with the field that is wrong."""
     generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
     return DesiredState(_integer(body, "epoch"), _integer(body, "desired_version"), generations)
 
@@ -62,14 +62,14 @@ def parse_desired_state(body: Any) -> DesiredState:
 def _parse_generation(entry: Any) -> GenerationDesire:
     job = entry.get("job") if isinstance(entry, dict) else None
     if not isinstance(job, str) or not job:
-        raise InvalidDesiredState("a generation without a job")
+        raise DesiredStateError("a generation without a job")
     purpose, goal, start = entry.get("purpose"), entry.get("goal"), entry.get("start")
     if purpose not in get_args(Purpose):
-        raise InvalidDesiredState(f"job {job}: unknown purpose {purpose!r}")
+        raise DesiredStateError(f"job {job}: unknown purpose {purpose!r}")
     if goal not in GOALS:
-        raise InvalidDesiredState(f"job {job}: unknown goal {goal!r}")
+        raise DesiredStateError(f"job {job}: unknown goal {goal!r}")
     if start is not None and not isinstance(start, dict):
-        raise InvalidDesiredState(f"job {job}: start is neither null nor an object")
+        raise DesiredStateError(f"job {job}: start is neither null nor an object")
     slots = tuple(
         WorkerSlot(_integer(worker, "rank"), _integer(worker, "gpu_index"))
         for worker in _list(entry, "workers")
@@ -89,12 +89,12 @@ def _parse_generation(entry: Any) -> GenerationDesire:
 def _list(body: Any, name: str) -> list[Any]:
     value = body.get(name) if isinstance(body, dict) else None
     if not isinstance(value, list):
-        raise InvalidDesiredState(f"{name} is not a list")
+        raise DesiredStateError(f"{name} is not a list")
     return value
 
 
 def _integer(body: Any, name: str) -> int:
     value = body.get(name) if isinstance(body, dict) else None
     if not isinstance(value, int) or isinstance(value, bool):
-        raise InvalidDesiredState(f"{name} is not a whole number")
+        raise DesiredStateError(f"{name} is not a whole number")
     return value

@@ -1,0 +1,114 @@
+"""The agent's calls to the control plane (protocol 2). Every failure becomes one of a few exceptions."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import httpx
+
+PREFIX = "/agent/v1/"
+TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+DOWNLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
+BUNDLE_LIMIT_BYTES = 512 * 1024**2
+
+
+class Unreachable(Exception):  # noqa: N818 - a condition that passes by itself, not a fault
+    """No answer, or one that says "later": try again."""
+
+
+class CredentialRevoked(Exception):  # noqa: N818
+    """The control plane does not know this agent any more."""
+
+
+class Fenced(Exception):  # noqa: N818
+    """The control plane gave this node's work away; whatever runs here must end."""
+
+
+class RequestRefused(Exception):  # noqa: N818
+    """The control plane will never accept this request. `status` is the HTTP status."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+class ControlPlane:
+    """One agent's connection. Its methods may be called from several threads."""
+
+    def __init__(self, server_url: str, credential: str | None = None) -> None:
+        headers = {} if credential is None else {"Authorization": f"Agent {credential}"}
+        self._client = httpx.Client(base_url=server_url + PREFIX, headers=headers, timeout=TIMEOUT)
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+    def enrol(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Trade a one-time token for a credential. Raises Unreachable, CredentialRevoked, RequestRefused."""
+        return self._json(self._send("POST", "enrol", body))
+
+    def report(self, body: dict[str, Any]) -> dict[str, Any]:
+        """Say what is. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
+        return self._json(self._send("POST", "report", body))
+
+    def desired(self) -> Any:
+        """Ask what should be. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
+        return self._json(self._send("GET", "desired", None))
+
+    @contextmanager
+    def download(self, path: str) -> Iterator[Iterator[bytes]]:
+        """The bytes behind `path` in pieces. Raises Unreachable, CredentialRevoked, RequestRefused."""
+        try:
+            with self._client.stream("GET", path, timeout=DOWNLOAD_TIMEOUT) as response:
+                if not response.is_success:
+                    response.read()
+                _raise_for_status(response)
+                yield response.iter_bytes(1 << 20)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{path}: {_describe(error)}") from error
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None) -> httpx.Response:
+        try:
+            response = self._client.request(method, path, json=body)
+        except httpx.HTTPError as error:
+            raise Unreachable(f"{path}: {_describe(error)}") from error
+        _raise_for_status(response)
+        return response
+
+    def _json(self, response: httpx.Response) -> Any:
+        try:
+            return response.json()
+        except ValueError as error:
+            raise Unreachable(
+                f"{response.url.path}: the answer is not JSON; is this the control plane?"
+            ) from error
+
+
+def _raise_for_status(response: httpx.Response) -> None:
+    if response.is_success:
+        return
+    message = f"{response.url.path}: {response.status_code} {_problem(response)}"
+    if response.status_code == 401:
+        raise CredentialRevoked(message)
+    if response.status_code == 409:
+        raise Fenced(message)
+    if response.status_code in (408, 425, 429) or response.status_code >= 500:
+        raise Unreachable(message)
+    raise RequestRefused(response.status_code, message)
+
+
+def _problem(response: httpx.Response) -> str:
+    """The sentence of a problem document (RFC 9457), or the status' own name."""
+    try:
+        body = response.json()
+    except ValueError:
+        return response.reason_phrase
+    if isinstance(body, dict):
+        return str(body.get("detail") or body.get("title") or response.reason_phrase)
+    return response.reason_phrase
+
+
+def _describe(error: httpx.HTTPError) -> str:
+    return str(error) or type(error).__name__
