@@ -1,0 +1,92 @@
+"""What the cluster's machines were and are used for: series for charts, counts for tiles. Names no job."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+
+from django.db.models import Avg, DateTimeField, F, Func, Max, Value
+from django.utils import timezone
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Server, UtilisationSample
+
+#: Uses of a GPU in the order in which they are stacked; each is a column of UtilisationSample.
+USES = ("promised", "soft", "best_effort", "profiling", "changing", "idle", "unavailable")
+
+
+@dataclass(frozen=True, slots=True)
+class UtilisationSeries:
+    """GPUs by use, and jobs by whether they run, averaged over buckets that start at ``times`` (UTC)."""
+
+    times: list[datetime]
+    gpus_by_use: dict[str, list[float]]
+    running_jobs: list[float]
+    waiting_jobs: list[float]
+    #: GPUs in the cluster, per bucket.
+    total_gpus: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AgentCounts:
+    """How many agents hold a lease, out of those that are enrolled."""
+
+    connected: int
+    enrolled: int
+
+
+def utilisation_series(since: datetime, until: datetime, maximum_points: int = 240) -> UtilisationSeries:
+    """Samples between two times, averaged in the database so that a week is as light as an hour."""
+    seconds = max(1.0, (until - since).total_seconds() / maximum_points)
+    bucket = Func(
+        Value(timedelta(seconds=seconds)),
+        F("taken_at"),
+        Value(datetime(2020, 1, 1, tzinfo=UTC)),
+        function="date_bin",
+        output_field=DateTimeField(),
+    )
+    rows = list(
+        UtilisationSample.objects.filter(taken_at__gte=since, taken_at__lte=until)
+        .annotate(bucket=bucket)
+        .values("bucket")
+        .annotate(
+            **{f"mean_{use}": Avg(use) for use in USES},
+            mean_running=Avg("running_jobs"),
+            mean_waiting=Avg("waiting_jobs"),
+            largest_total=Max("total"),
+        )
+        .order_by("bucket")
+    )
+    return UtilisationSeries(
+        times=[row["bucket"] for row in rows],
+        gpus_by_use={use: [round(row[f"mean_{use}"], 2) for row in rows] for use in USES},
+        running_jobs=[round(row["mean_running"], 2) for row in rows],
+        waiting_jobs=[round(row["mean_waiting"], 2) for row in rows],
+        total_gpus=[row["largest_total"] for row in rows],
+    )
+
+
+def agent_counts() -> AgentCounts:
+    """Agents whose server is up, out of all that are enrolled and neither revoked nor removed."""
+    states = list(
+        Agent.objects.filter(revoked_at__isnull=True)
+        .exclude(server__state=ServerState.REMOVED)
+        .values_list("server__state", flat=True)
+    )
+    return AgentCounts(connected=sum(state == ServerState.UP for state in states), enrolled=len(states))
+
+
+def servers_without_sandbox() -> list[str]:
+    """Names of servers whose agent runs users' code without a sandbox: every page warns of them."""
+    return list(
+        Server.objects.filter(sandbox="none", agent__revoked_at__isnull=True)
+        .exclude(state=ServerState.REMOVED)
+        .order_by("name")
+        .values_list("name", flat=True)
+    )
+
+
+def newest_sample_age_seconds() -> float | None:
+    """Seconds since the planner's tick last took a sample, or None when it never did."""
+    newest = UtilisationSample.objects.aggregate(newest=Max("taken_at"))["newest"]
+    return None if newest is None else (timezone.now() - newest).total_seconds()

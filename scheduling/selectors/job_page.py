@@ -1,0 +1,283 @@
+"""Everything that a job's page shows, read from rows; what is projected says from which plan."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from django.db.models import F, IntegerField, Max, Min, QuerySet
+from django.db.models.functions import Mod
+
+from projects.models import User
+from scheduling.choices import GenerationState, OfferState, Purpose
+from scheduling.models import (
+    Artifact,
+    Checkpoint,
+    CurveLevel,
+    Generation,
+    Job,
+    JobEvent,
+    JobMetric,
+    LogChunk,
+    Offer,
+)
+from scheduling.selectors.job_times import PlannedPiece, planned_finish_at, planned_pieces
+from scheduling.selectors.jobs_table import gpus_now
+from scheduling.selectors.visibility import visible_jobs
+
+MAXIMUM_METRIC_POINTS = 800
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Iterations done at a time (UTC)."""
+
+    at: datetime
+    iterations: float
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Measured progress, the projection along the plan, and the goal."""
+
+    measured: list[Point]
+    projected: list[Point]
+    max_iterations: int
+    deadline_at: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class GpuPhase:
+    """A generation's life on ``gpus`` GPUs; ``until`` is None while it lasts."""
+
+    since: datetime
+    until: datetime | None
+    gpus: int
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpusOverTime:
+    """GPUs the job had, is planned to have, and was promised at admission."""
+
+    actual: list[GpuPhase]
+    planned: list[PlannedPiece]
+    promised: list[PlannedPiece]
+    deadline_at: datetime | None
+    now: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """Measured levels of the job's scaling curve, ascending, and where the job is on it."""
+
+    levels: list[CurveLevel]
+    gpu_kind: str
+    complete: bool
+    gpus_now: int
+
+
+@dataclass(frozen=True, slots=True)
+class MetricSeries:
+    """Values of each metric by iteration, thinned evenly; and where generations began."""
+
+    iterations: list[int]
+    values: dict[str, list[float | None]]
+    iterations_per_second: list[float]
+    gpus: list[int]
+    #: (first iteration, GPUs) of every training generation that went live.
+    generations: list[tuple[int, int]]
+
+
+def visible_job(user: User, job_id: str) -> Job | None:
+    """The job with what its page names, or None when the person may not see it."""
+    return (
+        visible_jobs(user)
+        .select_related("project", "owner", "function_version__function", "curve", "resubmission_of")
+        .annotate(gpus=gpus_now())
+        .filter(pk=job_id)
+        .first()
+    )
+
+
+def gpu_kinds(job: Job) -> list[tuple[str, bool]]:
+    """(kind, emulated) of the GPUs the job holds now."""
+    held = job.assignments.filter(state="held").values_list("gpu__kind", "gpu__emulated").distinct()
+    return sorted(held)
+
+
+def open_offer(job: Job, now: datetime) -> Offer | None:
+    """The offer that can still be accepted, if any."""
+    return Offer.objects.filter(job=job, state=OfferState.OPEN, valid_until__gt=now).first()
+
+
+def successor(job: Job) -> Job | None:
+    """The job that took this one's place when its offer was accepted."""
+    return Job.objects.filter(accepted_offer__job=job).first()
+
+
+def progress(job: Job, now: datetime) -> Progress:
+    """Progress from reported metrics; the projection follows the plan at the curve's throughput."""
+    measured = [
+        Point(at, float(iteration))
+        for iteration, at in _thinned(job).values_list("iteration", "measured_at").order_by("measured_at")
+    ]
+    if job.started_at is not None:
+        measured.insert(0, Point(job.started_at, 0.0))
+    end = job.finished_at or job.iterations_reported_at
+    if end is not None and (not measured or measured[-1].at <= end):
+        measured.append(Point(end, float(job.iterations_done)))
+    return Progress(
+        measured=measured,
+        projected=[] if job.finished() else _projection(job, now),
+        max_iterations=job.max_iterations,
+        deadline_at=job.deadline_at,
+        now=now,
+    )
+
+
+def _projection(job: Job, now: datetime) -> list[Point]:
+    finish = planned_finish_at(job)
+    pieces = [piece for piece in planned_pieces(job) if piece.end > now]
+    if finish is None or not pieces or finish <= now:
+        return []
+    rates = _rates(job)
+    done = float(job.iterations_done)
+    points = [Point(now, done)]
+    for piece in pieces:
+        start = max(piece.start, now)
+        end = min(piece.end, finish)
+        if end <= start:
+            break
+        if start > points[-1].at:
+            points.append(Point(start, done))
+        done = min(
+            float(job.max_iterations), done + rates.get(piece.gpus, 0.0) * (end - start).total_seconds()
+        )
+        points.append(Point(end, done))
+    # The plan's own forecast is exact, pauses included: the line ends where the plan says.
+    points = [point for point in points if point.at < finish]
+    points.append(Point(finish, float(job.max_iterations)))
+    return points
+
+
+def _rates(job: Job) -> dict[int, float]:
+    if job.curve_id is None:
+        return {}
+    levels = CurveLevel.objects.filter(curve_id=job.curve_id)
+    return dict(levels.values_list("gpus", "iterations_per_second"))
+
+
+def gpus_over_time(job: Job, now: datetime) -> GpusOverTime:
+    """What generations had, what the plan says, and the minimum satisfactory share of the verdict."""
+    generations = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False)
+    actual = [
+        GpuPhase(generation.live_at, generation.retired_at, generation.world_size, generation.reason)
+        for generation in generations.order_by("live_at")
+        if generation.live_at is not None
+    ]
+    planned = [] if job.finished() else [piece for piece in planned_pieces(job) if piece.end > now]
+    return GpusOverTime(
+        actual=actual,
+        planned=[PlannedPiece(max(piece.start, now), piece.end, piece.gpus) for piece in planned],
+        promised=minimum_satisfactory_share(job),
+        deadline_at=job.deadline_at,
+        now=now,
+    )
+
+
+def minimum_satisfactory_share(job: Job) -> list[PlannedPiece]:
+    """The share that the verdict names (RFC 3339 there), as pieces; empty when there is none."""
+    share = (job.verdict or {}).get("minimum_satisfactory_share") or []
+    return [
+        PlannedPiece(_parsed(piece["start"]), _parsed(piece["end"]), int(piece["gpus"]))
+        for piece in share
+        if piece.get("start") and piece.get("end")
+    ]
+
+
+def _parsed(text: str) -> datetime:
+    moment = datetime.fromisoformat(text)
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)
+
+
+def curve(job: Job) -> Curve | None:
+    """The job's scaling curve, or None while nothing was measured."""
+    if job.curve is None:
+        return None
+    live = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, state=GenerationState.LIVE).first()
+    return Curve(
+        levels=list(job.curve.levels.all()),
+        gpu_kind=job.curve.gpu_kind,
+        complete=job.curve.complete,
+        gpus_now=live.world_size if live else 0,
+    )
+
+
+def _thinned(job: Job, maximum_points: int = MAXIMUM_METRIC_POINTS) -> QuerySet[JobMetric]:
+    metrics = JobMetric.objects.filter(job=job)
+    span = metrics.aggregate(first=Min("iteration"), last=Max("iteration"))
+    if span["last"] is None:
+        return metrics
+    stride = max(1, math.ceil((span["last"] - span["first"] + 1) / maximum_points))
+    if stride == 1:
+        return metrics
+    kept = metrics.annotate(remainder=Mod(F("iteration"), stride, output_field=IntegerField()))
+    return kept.filter(remainder=span["last"] % stride)
+
+
+def metric_series(job: Job) -> MetricSeries:
+    """Numeric values alone: what a function reports beside numbers is not drawn."""
+    rows = list(_thinned(job).order_by("iteration", "generation"))
+    names = sorted({name for row in rows for name, value in row.values.items() if _is_number(value)})
+    return MetricSeries(
+        iterations=[row.iteration for row in rows],
+        values={name: [_number_or_none(row.values.get(name)) for row in rows] for name in names},
+        iterations_per_second=[row.iterations_per_second for row in rows],
+        gpus=[row.gpus for row in rows],
+        generations=list(
+            Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False)
+            .order_by("number")
+            .values_list("start_iteration", "world_size")
+        ),
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _number_or_none(value: object) -> float | None:
+    if not _is_number(value):
+        return None
+    number = float(value)  # type: ignore[arg-type]
+    return number if math.isfinite(number) else None
+
+
+def newest_events(job: Job, limit: int = 200) -> list[JobEvent]:
+    """The job's history, newest first."""
+    return list(JobEvent.objects.filter(job=job).order_by("-id")[:limit])
+
+
+def stored_checkpoints(job: Job, limit: int = 20) -> list[Checkpoint]:
+    """Checkpoints that still exist, newest first."""
+    return list(
+        Checkpoint.objects.filter(job=job, deleted_at__isnull=True).order_by("-iteration", "-id")[:limit]
+    )
+
+
+def artifacts(job: Job) -> list[Artifact]:
+    """Files that the completed job left."""
+    return list(Artifact.objects.filter(job=job))
+
+
+def newest_log_chunks(job: Job, limit: int = 200) -> list[LogChunk]:
+    """The end of the log, in order."""
+    return list(LogChunk.objects.filter(job=job).order_by("-id")[:limit])[::-1]
+
+
+def log_chunks_after(job: Job, chunk_id: int, limit: int = 200) -> list[LogChunk]:
+    """The next pieces of the log after one that is known, in order."""
+    return list(LogChunk.objects.filter(job=job, id__gt=chunk_id).order_by("id")[:limit])

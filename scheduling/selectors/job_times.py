@@ -1,0 +1,62 @@
+"""Times that follow from a job's stored plan. Pure: they read the row they are given."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from scheduling.models import Job
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedPiece:
+    """``gpus`` planned on [start, end), in UTC."""
+
+    start: datetime
+    end: datetime
+    gpus: int
+
+
+def planned_pieces(job: Job) -> list[PlannedPiece]:
+    """The stored plan's pieces in order, without those that never end or are empty."""
+    plan = job.plan or {}
+    return [
+        PlannedPiece(_moment(start), _moment(end), int(gpus))
+        for start, end, gpus in zip(
+            plan.get("start", ()), plan.get("end", ()), plan.get("gpus", ()), strict=False
+        )
+        if _finite(start) and _finite(end) and end > start
+    ]
+
+
+def planned_start_at(job: Job, now: datetime) -> datetime | None:
+    """When it started, or is planned to get its first GPU; for a suspended job, its next one."""
+    if job.started_at is not None and (job.state != "suspended" or job.finished()):
+        return job.started_at
+    coming = [piece.start for piece in planned_pieces(job) if piece.gpus > 0 and piece.end > now]
+    return coming[0] if coming else job.started_at
+
+
+def planned_finish_at(job: Job) -> datetime | None:
+    """When it finished, or is planned to; None when no plan says."""
+    if job.finished_at is not None:
+        return job.finished_at
+    finish = (job.plan or {}).get("finish_at")
+    return _moment(finish) if _finite(finish) else None
+
+
+def progress_share(job: Job) -> float:
+    """Share of the iterations that are done, 0 to 1. A job that met its target early is complete."""
+    if job.state == "completed":
+        return 1.0
+    return min(1.0, job.iterations_done / job.max_iterations)
+
+
+def _finite(value: object) -> bool:
+    # A plan that does not finish stores infinity, as text or as null depending on who wrote it.
+    return isinstance(value, int | float) and math.isfinite(value)
+
+
+def _moment(seconds: float) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)

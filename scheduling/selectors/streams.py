@@ -1,0 +1,49 @@
+"""What the event streams ask the database: who is calling, and what was missed."""
+
+from __future__ import annotations
+
+from django.utils import timezone
+
+from cluster.models import Agent, Cluster, Server
+from projects.models import ApiToken, User, token_digest
+from scheduling.models import Job, LogChunk
+from scheduling.selectors.visibility import visible_jobs
+
+
+def user_of_token(token: str) -> User | None:
+    """The person whose token this is, unless it is unknown, expired, revoked or the person inactive."""
+    found = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
+    if found is None or not found.usable(timezone.now()) or not found.user.is_active:
+        return None
+    return found.user
+
+
+def agent_of_credential(credential: str) -> Agent | None:
+    """The agent with this credential, unless it was revoked."""
+    return Agent.objects.filter(credential_digest=token_digest(credential), revoked_at__isnull=True).first()
+
+
+def desired_version(server_id: int) -> int:
+    """Version of the desired state that a server's agent should know of."""
+    return Server.objects.values_list("desired_version", flat=True).get(pk=server_id)
+
+
+def job_is_visible(user: User, job_id: str) -> bool:
+    """Whether the person may follow the job."""
+    return visible_jobs(user).filter(pk=job_id).exists()
+
+
+def job_state(job_id: str) -> str | None:
+    """The job's present state, or None when it no longer exists."""
+    return Job.objects.filter(pk=job_id).values_list("state", flat=True).first()
+
+
+def cluster_ids() -> list[int]:
+    """Ids of the clusters whose changes the overview follows."""
+    return list(Cluster.objects.values_list("id", flat=True))
+
+
+def log_chunks_after(job_id: str, chunk_id: int, limit: int, rank: int | None = None) -> list[LogChunk]:
+    """Pieces of a job's log after one that is known, in order."""
+    chunks = LogChunk.objects.filter(job_id=job_id, id__gt=chunk_id).order_by("id")
+    return list(chunks.filter(rank=rank)[:limit] if rank is not None else chunks[:limit])
