@@ -105,11 +105,11 @@ class LocalAgents:
             "port_range": list(port_range),
             "slots": settings.slots,
             "warm_workers": settings.warm_workers,
-            "storage_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
+            "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
             "hide": [str(folders.data), str(folders.sockets)],
         }
         if settings.emulate is not None:
-            configuration["emulate"] = {"name": settings.emulate, "model": dict(settings.device_model)}
+            configuration["emulate"] = {"name": settings.emulate, **settings.device_model}
         return configuration | dict(settings.agent_configuration)
 
 

@@ -10,10 +10,12 @@ import contextlib
 import fcntl
 import hashlib
 import os
+import runpy
 import shutil
 import subprocess
 import sys
 import time
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 PROJECT = Path(__file__).resolve().parent.parent
@@ -44,7 +46,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except subprocess.CalledProcessError as error:
-        print("error: this step failed: {}".format(" ".join(map(str, error.cmd))), file=sys.stderr)
+        print(f"error: this step failed: {' '.join(map(str, error.cmd))}", file=sys.stderr)
         return 1
     return 0
 
@@ -58,15 +60,19 @@ def use_newer_interpreter() -> None:
         if found:
             os.execv(found, [found, "-I", __file__, *sys.argv[1:]])
     print(
-        "error: Python %d.%d is too old, %d.%d or newer is needed: install it, or name it with `make PYTHON=...`"
-        % (*sys.version_info[:2], *LEAST_VERSION),
+        f"error: Python {version_text(sys.version_info)} is too old, {version_text(LEAST_VERSION)} or newer is needed: "
+        "install it, or name it with `make PYTHON=...`",
         file=sys.stderr,
     )
     raise SystemExit(1)
 
 
+def version_text(version: Sequence[object]) -> str:
+    return f"{version[0]}.{version[1]}"
+
+
 @contextlib.contextmanager
-def one_at_a_time():
+def one_at_a_time() -> Iterator[None]:
     """Two set-ups in one checkout take turns."""
     with (TOOLS / "lock").open("w") as lock:
         try:
@@ -86,10 +92,9 @@ def install(requirements: str) -> None:
     begun = time.monotonic()
     make_virtual_environment()
     environment = dict(os.environ)
-    sys.path.insert(0, str(PROJECT))
-    from launch.pip_configuration import uv_environment
-
-    environment.update(uv_environment())
+    # Not imported: the package around it needs what is not installed yet.
+    configuration = runpy.run_path(str(PROJECT / "launch" / "pip_configuration.py"))
+    environment.update(configuration["uv_environment"]())
     if "UV_CACHE_DIR" not in environment and not home_is_writable():
         environment["UV_CACHE_DIR"] = str(TOOLS / "cache")
     environment.pop("VIRTUAL_ENV", None)
@@ -122,7 +127,7 @@ def make_virtual_environment() -> None:
             return
         say("the environment in .venv does not work any more: making a new one")
         shutil.rmtree(VIRTUAL_ENVIRONMENT)
-    say("making the environment in .venv with Python %d.%d" % sys.version_info[:2])
+    say(f"making the environment in .venv with Python {version_text(sys.version_info)}")
     # Without pip: uv installs, so machines without ensurepip (Debian without python3-venv) do as well.
     done = subprocess.run(
         [sys.executable, "-m", "venv", "--without-pip", str(VIRTUAL_ENVIRONMENT)], check=False

@@ -1,0 +1,49 @@
+"""One whole platform for all tests that need one: started at the first use, stopped at the end of the run."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from launch import Platform, PlatformSettings
+
+#: Short periods, so that a test of a lost node ends in seconds. Their relations are those of a live cluster.
+QUICK_PERIODS = {
+    "SLOT_SECONDS": "2",
+    "SUSPECT_SECONDS": "6",
+    "FENCE_SECONDS": "20",
+    "FENCE_MARGIN_SECONDS": "1",
+    "REPORT_SECONDS": "0.5",
+    "LOG_LEVEL": "INFO",
+}
+
+
+def quick_settings(
+    data: Path, *, first_port: int = 18000, first_worker_port: int = 22000
+) -> PlatformSettings:
+    """Two agents with four emulated slots each, on ports away from those of a platform somebody uses."""
+    return PlatformSettings(
+        data=data,
+        first_port=first_port,
+        first_worker_port=first_worker_port,
+        environment=QUICK_PERIODS,
+        examples=False,
+    )
+
+
+@pytest.fixture(scope="session")
+def running_platform() -> Iterator[Platform]:
+    """A running platform that the tests share: leave it as it was found."""
+    data = Path(tempfile.mkdtemp(prefix="punctual-platform-"))
+    platform = Platform(quick_settings(data))
+    try:
+        platform.start()
+        yield platform
+    finally:
+        platform.stop()
+        platform.remove_sockets()
+        shutil.rmtree(data, ignore_errors=True)
