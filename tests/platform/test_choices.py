@@ -1,0 +1,126 @@
+"""Ports, folders, settings and secrets of a platform on one machine."""
+
+from __future__ import annotations
+
+import socket
+import stat
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch import ports
+from launch.agents import to_toml
+from launch.credentials import Credentials
+from launch.errors import LaunchError
+from launch.folders import Folders, make_private
+from launch.settings import PlatformSettings
+from launch.state import PlatformLock, lock_holder, read_state, write_state
+
+
+@pytest.fixture
+def taken_port():
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen(1)
+        yield listener.getsockname()[1]
+
+
+def test_a_taken_port_is_passed_over(taken_port):
+    chosen = ports.choose("127.0.0.1", {"web": None, "streams": None}, taken_port)
+    assert taken_port not in chosen.values()
+    assert len(set(chosen.values())) == 2
+
+
+def test_a_port_that_was_asked_for_is_never_replaced(taken_port):
+    with pytest.raises(LaunchError, match=f"port {taken_port} for the web is taken"):
+        ports.choose("127.0.0.1", {"web": taken_port}, 8000)
+
+
+def test_a_foreign_address_is_reported_as_such():
+    with pytest.raises(LaunchError, match="no address of this machine"):
+        ports.is_free("192.0.2.1", 8000)
+
+
+def test_each_agent_has_ports_of_its_own():
+    (first, last), (next_first, _) = ports.choose_ranges("127.0.0.1", 2, 26000, 100)
+    assert last == first + 99
+    assert next_first > last
+
+
+def test_a_deep_project_keeps_its_sockets_in_a_short_private_folder(tmp_path):
+    deep = Folders(tmp_path / ("deep" * 30))
+    assert len(str(deep.sockets)) < 80
+    assert deep.sockets != Folders(tmp_path / ("deeq" * 30)).sockets
+    assert Folders(Path("/srv/punctual/data")).sockets == Path("/srv/punctual/data/run/sockets")
+
+
+def test_a_socket_folder_that_is_a_link_to_elsewhere_is_refused(tmp_path):
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "sockets").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(LaunchError, match="belongs to somebody else"):
+        make_private(tmp_path / "sockets")
+
+
+def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path):
+    first, second = Credentials.load(tmp_path), Credentials.load(tmp_path)
+    assert first == second
+    assert len({first.secret_key, first.demo_password, first.operator_password}) == 3
+    assert {stat.S_IMODE(file.stat().st_mode) for file in tmp_path.iterdir()} == {0o600}
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "message"),
+    [
+        ("PUNCTUAL_AGENTS", "two", "PUNCTUAL_AGENTS must be a whole number"),
+        ("PUNCTUAL_SLOTS", "0", "of at least 1"),
+        ("PUNCTUAL_WEB_PORT", "70000", "below 65536"),
+        ("PUNCTUAL_ROOT_MODE", "sudo", "must be one of auto, namespace, nobody"),
+    ],
+)
+def test_a_senseless_setting_is_named(variable, value, message):
+    with pytest.raises(LaunchError, match=message):
+        PlatformSettings.from_environment({variable: value})
+
+
+def test_settings_survive_the_way_to_the_supervisor(tmp_path):
+    settings = PlatformSettings(data=tmp_path, emulate=None, environment={"SLOT_SECONDS": "2"})
+    assert PlatformSettings.from_json(settings.to_json()) == settings
+
+
+def test_an_agents_configuration_is_toml():
+    import tomllib
+
+    values = {"name": 'a "b" \\ c', "slots": 4, "ports": [1, 2], "emulate": {"name": "x", "seconds": 20e9}}
+    assert tomllib.loads(to_toml(values)) == values
+
+
+def test_two_supervisors_never_share_data_and_the_second_is_told_who_has_it(tmp_path):
+    folders = Folders(tmp_path)
+    hold = (
+        "import sys, time; from pathlib import Path; from launch.folders import Folders;"
+        "from launch.state import PlatformLock;"
+        "lock = PlatformLock(Folders(Path(sys.argv[1]))).__enter__(); print('held', flush=True); time.sleep(600)"
+    )
+    with subprocess.Popen(
+        [sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True
+    ) as holder:
+        assert holder.stdout is not None
+        assert holder.stdout.readline() == "held\n"
+        assert lock_holder(folders) == holder.pid
+        with (
+            pytest.raises(LaunchError, match=rf"already runs .*\(process {holder.pid}\)"),
+            PlatformLock(folders),
+        ):
+            pass
+        holder.kill()
+    with PlatformLock(folders):
+        pass
+
+
+def test_the_state_of_a_platform_that_is_gone_is_not_believed(tmp_path):
+    folders = Folders(tmp_path)
+    folders.prepare()
+    write_state(folders, {"supervisor_pid": 1, "ready": True})
+    assert read_state(folders) is None

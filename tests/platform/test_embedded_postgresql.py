@@ -1,0 +1,121 @@
+"""The PostgreSQL of our own survives crashes, and refuses data that it would spoil."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psycopg2
+import pytest
+
+from launch.errors import LaunchError
+from launch.postgresql import EmbeddedPostgres
+from launch.privileges import unprivileged_identity
+from launch.process import ManagedProcess, ProcessSpecification
+
+as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
+
+
+@pytest.fixture
+def folder() -> Iterator[Path]:
+    # Not pytest's folder: its path may be too long for a socket, and others may not enter it.
+    made = Path(tempfile.mkdtemp(prefix="punctual-pg-"))
+    made.chmod(0o711)
+    yield made
+    shutil.rmtree(made)
+
+
+def server_in(folder: Path, mode: str = "auto") -> EmbeddedPostgres:
+    return EmbeddedPostgres(folder / "data", folder / "sockets", unprivileged_identity(mode))
+
+
+@contextmanager
+def serving(server: EmbeddedPostgres, folder: Path) -> Iterator[ManagedProcess]:
+    process = ManagedProcess(
+        ProcessSpecification(
+            "postgresql",
+            server.command(),
+            {},
+            folder / "log",
+            folder,
+            prepare=server.prepare,
+            is_ready=server.is_ready,
+            stop_signal=server.stop_signal,
+            may_be_killed=False,
+            identity=server.identity,
+        )
+    )
+    process.start()
+    process.wait_ready()
+    try:
+        yield process
+    finally:
+        process.ask_to_stop()
+        assert process.finish()
+
+
+def test_what_was_committed_is_there_after_kill_9(folder):
+    server = server_in(folder)
+    with serving(server, folder) as process:
+        server.create_database()
+        with psycopg2.connect(server.url()) as connection, connection.cursor() as cursor:
+            cursor.execute("CREATE TABLE kept AS SELECT 7 AS number")
+        connection.close()
+        os.kill(process.pid, signal.SIGKILL)
+        while process.restarts == 0 or not server.is_ready():
+            process.keep_running()
+        connection = psycopg2.connect(server.url())
+        with connection.cursor() as cursor:
+            cursor.execute("SELECT number FROM kept")
+            assert cursor.fetchone() == (7,)
+        connection.close()
+
+
+def test_a_pid_file_left_by_a_crash_is_removed_even_if_its_number_is_in_use_again(folder):
+    server = server_in(folder)
+    with serving(server, folder):
+        pass
+    (folder / "data" / "postmaster.pid").write_text(f"{os.getpid()}\n{folder / 'data'}\n")
+    with serving(server, folder):
+        assert server.is_ready()
+
+
+def test_a_second_server_on_the_same_data_is_refused(folder):
+    server = server_in(folder)
+    with serving(server, folder), pytest.raises(LaunchError, match="already serves"):
+        server.prepare()
+
+
+def test_data_of_another_major_version_is_refused_with_both_versions_named(folder):
+    (folder / "data").mkdir()
+    (folder / "data" / "PG_VERSION").write_text("15\n")
+    with pytest.raises(LaunchError, match=r"written by PostgreSQL 15, but PostgreSQL \d+ is installed"):
+        server_in(folder).prepare()
+
+
+def test_a_folder_with_something_else_in_it_is_left_alone(folder):
+    (folder / "data").mkdir()
+    (folder / "data" / "thesis.txt").write_text("years of work")
+    with pytest.raises(LaunchError, match="neither empty nor a PostgreSQL data folder"):
+        server_in(folder).prepare()
+    assert (folder / "data" / "thesis.txt").exists()
+
+
+@as_root
+def test_root_may_run_it_as_nobody_where_user_namespaces_are_forbidden(folder):
+    server = server_in(folder, "nobody")
+    with serving(server, folder):
+        assert (folder / "data").stat().st_uid == server.identity.user_id
+        assert server.is_ready()
+
+
+@as_root
+def test_nobody_cannot_serve_data_below_a_private_folder_and_is_told_so(folder):
+    folder.chmod(0o700)
+    with pytest.raises(LaunchError, match="cannot enter"):
+        server_in(folder, "nobody").prepare()

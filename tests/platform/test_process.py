@@ -1,0 +1,170 @@
+"""A process of the platform is kept running, and nothing of it is left behind."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launch.errors import LaunchError
+from launch.process import ManagedProcess, ProcessSpecification, cut_log
+from launch.waiting import wait_until
+
+#: Starts a child of its own, writes both ids, waits.
+WITH_CHILD = """
+import os, pathlib, subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-S", "-c", "import time; time.sleep(600)"])
+pathlib.Path(sys.argv[1]).write_text(f"{os.getpid()} {child.pid}")
+time.sleep(600)
+"""
+DEAF = """
+import pathlib, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+pathlib.Path(sys.argv[1]).write_text("deaf")
+while True:
+    time.sleep(1)
+"""
+
+
+@pytest.fixture
+def make(tmp_path: Path):
+    made: list[ManagedProcess] = []
+
+    def make_process(program: str, **more: Any) -> ManagedProcess:
+        process = ManagedProcess(
+            ProcessSpecification(
+                name="example",
+                command=[sys.executable, "-S", "-c", program, str(tmp_path / "said")],
+                environment={"PATH": os.environ["PATH"]},
+                log=tmp_path / "example.log",
+                working_folder=tmp_path,
+                **more,
+            )
+        )
+        made.append(process)
+        return process
+
+    yield make_process
+    for process in made:
+        process.finish(grace_seconds=0)
+
+
+def is_gone(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    assert wait_until(condition, timeout_seconds=20)
+
+
+def test_a_killed_process_is_restarted_and_its_orphans_are_ended(make, tmp_path):
+    process = make(WITH_CHILD)
+    process.start()
+    said = tmp_path / "said"
+    wait_for(lambda: said.exists() and len(said.read_text().split()) == 2)
+    parent, child = map(int, said.read_text().split())
+    os.kill(parent, signal.SIGKILL)
+    happened: list[str] = []
+
+    def restarted() -> bool:
+        message = process.keep_running()
+        if message:
+            happened.append(message)
+        return process.restarts == 1 and process.is_running
+
+    wait_for(restarted)
+    assert happened == ["example ended (SIGKILL), restarting"]
+    assert process.pid != parent
+    wait_for(lambda: is_gone(child))
+
+
+def test_a_process_that_ends_at_once_is_restarted_later_each_time(make):
+    process = make("raise SystemExit(3)")
+    process.start()
+    delays: list[float] = []
+
+    def ended_four_times() -> bool:
+        if process.keep_running():
+            delays.append(process._backoff_seconds)
+        return len(delays) == 4
+
+    wait_for(ended_four_times)
+    assert delays == sorted(delays)
+    assert delays[-1] >= 4 * delays[0]
+
+
+def test_a_process_deaf_to_its_stop_signal_is_killed_after_its_grace(make, tmp_path):
+    process = make(DEAF)
+    process.start()
+    wait_for((tmp_path / "said").exists)
+    pid = process.pid
+    process.ask_to_stop()
+    assert not process.finish(grace_seconds=0.2)
+    assert is_gone(pid)
+
+
+def test_even_a_frozen_process_can_be_stopped(make, tmp_path):
+    process = make(WITH_CHILD)
+    process.start()
+    wait_for((tmp_path / "said").exists)
+    os.kill(process.pid, signal.SIGSTOP)
+    process.ask_to_stop()
+    assert process.finish(grace_seconds=10)
+
+
+def test_a_process_that_ends_while_starting_shows_the_end_of_its_log(make):
+    process = make("raise SystemExit('the disk is full')", is_ready=lambda: False)
+    process.start()
+    with pytest.raises(LaunchError, match="the disk is full"):
+        process.wait_ready()
+
+
+def test_a_program_that_is_not_there_is_told_by_name(tmp_path):
+    process = ManagedProcess(
+        ProcessSpecification("ghost", ["/no/such/program"], {}, tmp_path / "log", tmp_path)
+    )
+    with pytest.raises(LaunchError, match="ghost cannot be started"):
+        process.start()
+
+
+def test_a_process_dies_with_its_supervisor(tmp_path):
+    said = tmp_path / "said"
+    supervisor = f"""
+import time
+from pathlib import Path
+from launch.process import ManagedProcess, ProcessSpecification
+folder = Path({str(tmp_path)!r})
+command = [{sys.executable!r}, "-S", "-c", {DEAF!r}, str(folder / "said")]
+process = ManagedProcess(ProcessSpecification("example", command, {{}}, folder / "log", folder))
+process.start()
+print(process.pid, flush=True)
+time.sleep(600)
+"""
+    with subprocess.Popen([sys.executable, "-c", supervisor], stdout=subprocess.PIPE, text=True) as parent:
+        assert parent.stdout is not None
+        pid = int(parent.stdout.readline())
+        wait_for(said.exists)
+        parent.kill()
+    wait_for(lambda: is_gone(pid))
+
+
+def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
+    monkeypatch.setattr("launch.process._LARGEST_LOG_BYTES", 100)
+    log = tmp_path / "example.log"
+    with log.open("ab") as writer:
+        writer.write(b"x" * 150)
+        writer.flush()
+        cut_log(log)
+        writer.write(b"after")
+    assert log.read_bytes() == b"after"
+    assert (tmp_path / "example.log.1").read_bytes() == b"x" * 150
