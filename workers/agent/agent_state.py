@@ -53,7 +53,8 @@ class AgentState:
                 f"cannot use the data folder {folder}: {error.strerror or error}"
             ) from error
         self.memory = self._read_memory()
-        self._reserved = self._sequence = self._read("sequence.json", {"reserved": 0})["reserved"]
+        self._reserved: int = self._read("sequence.json", {"reserved": 0})["reserved"]
+        self._sequence: int = self._reserved
 
     def close(self) -> None:
         """Let go of the folder."""

@@ -202,9 +202,10 @@ def _list(name: str, value: Any) -> list[Any]:
 
 
 def _number(name: str, value: Any, kinds: type | tuple[type, ...]) -> Any:
-    if isinstance(value, bool) or not isinstance(value, kinds) or value < 0:
+    number: Any = value
+    if isinstance(value, bool) or not isinstance(value, kinds) or number < 0:
         raise ConfigurationError(f"{name} must be a number of at least 0, not {value!r}")
-    return value
+    return number
 
 
 def _emulation(value: Any) -> Emulation:

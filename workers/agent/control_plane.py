@@ -53,7 +53,7 @@ class ControlPlane:
         """Say what is. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
         return self._json(self._send("POST", "report", body))
 
-    def desired(self) -> Any:
+    def desired(self) -> dict[str, Any]:
         """Ask what should be. Raises Unreachable, CredentialRevoked, Fenced, RequestRefused."""
         return self._json(self._send("GET", "desired", None))
 
@@ -77,13 +77,16 @@ class ControlPlane:
         _raise_for_status(response)
         return response
 
-    def _json(self, response: httpx.Response) -> Any:
+    def _json(self, response: httpx.Response) -> dict[str, Any]:
         try:
-            return response.json()
-        except ValueError as error:
+            body = response.json()
+        except ValueError:
+            body = None
+        if not isinstance(body, dict):
             raise Unreachable(
-                f"{response.url.path}: the answer is not JSON; is this the control plane?"
-            ) from error
+                f"{response.url.path}: the answer is no JSON object; is this the control plane?"
+            )
+        return body
 
 
 def _raise_for_status(response: httpx.Response) -> None:

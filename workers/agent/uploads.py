@@ -1,0 +1,197 @@
+"""Storing durably what workers wrote: in threads, again after failures, and on after a restart of the agent."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from workers.agent import box_files, clock
+from workers.agent.durable_files import read_json, write_json
+from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, checkpoint_key
+from workers.agent.event_outbox import event_id
+from workers.agent.worker_messages import FileWritten
+
+logger = logging.getLogger(__name__)
+
+FIRST_WAIT_SECONDS = 0.5
+LONGEST_WAIT_SECONDS = 15.0
+UPLOAD_THREADS = 2
+
+
+@dataclass(frozen=True)
+class Upload:
+    """One announced file or folder and whose it is. `since_boot_seconds` is when it was announced."""
+
+    worker_key: str
+    box: Path
+    job: str
+    generation: int
+    written: FileWritten
+    since_boot_seconds: float
+
+    @property
+    def identity(self) -> str:
+        """The same announcement, made twice, has the same identity."""
+        return f"{self.written.path}#{self.written.iteration}#{self.written.reason}"
+
+
+@dataclass(frozen=True)
+class StoredUpload:
+    """What has become of an upload: the event to report, or None where there was nothing to store."""
+
+    upload: Upload
+    event: dict[str, Any] | None
+
+
+class Uploads:
+    """Uploads of all workers. All methods are for the agent's main thread; `post` hands results back to it."""
+
+    def __init__(
+        self,
+        store: DurableStore,
+        post: Callable[[Callable[[], None]], None],
+        done: Callable[[StoredUpload], None],
+    ) -> None:
+        self._store = store
+        self._post = post
+        self._done = done
+        self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
+        self._pending: dict[tuple[str, str], Upload] = {}
+        self._retries: list[tuple[float, float, Upload]] = []
+
+    def add(self, upload: Upload) -> None:
+        """Store a file, unless that is under way or done; then say so again."""
+        if (upload.worker_key, upload.identity) in self._pending:
+            return
+        finished = _read_finished(upload.box).get(upload.identity)
+        if finished is not None:
+            self._done(StoredUpload(upload, finished))
+            return
+        self._pending[upload.worker_key, upload.identity] = upload
+        self._write_pending(upload)
+        self._submit(upload, FIRST_WAIT_SECONDS)
+
+    def resume(self, worker_key: str, box: Path, job: str, generation: int) -> None:
+        """Go on with what a worker announced before the agent was restarted."""
+        for entry in read_json(box.parent / "uploads.json") or []:
+            self.add(
+                Upload(worker_key, box, job, generation, FileWritten(**entry), clock.boot_time_seconds())
+            )
+
+    def pending(self, worker_key: str) -> list[Upload]:
+        """What is not stored yet of that worker."""
+        return [upload for (key, _), upload in self._pending.items() if key == worker_key]
+
+    def give_up(self, worker_key: str) -> None:
+        """Store nothing more of that worker."""
+        for upload in self.pending(worker_key):
+            del self._pending[worker_key, upload.identity]
+
+    def retry_due(self) -> None:
+        """Try again what failed and has waited long enough."""
+        now = clock.boot_time_seconds()
+        due = [entry for entry in self._retries if entry[0] <= now]
+        self._retries = [entry for entry in self._retries if entry[0] > now]
+        for _, wait_seconds, upload in due:
+            self._submit(upload, min(LONGEST_WAIT_SECONDS, wait_seconds * 2))
+
+    def stop(self) -> None:
+        """Begin nothing new; what is under way ends with the process and is resumed at the next start."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, upload: Upload, wait_seconds: float) -> None:
+        if (upload.worker_key, upload.identity) in self._pending:
+            self._threads.submit(self._run, upload, wait_seconds)
+
+    def _run(self, upload: Upload, wait_seconds: float) -> None:
+        """In an upload thread. Whatever a store's own library raises, the answer is to try again."""
+        try:
+            event = store_upload(self._store, upload)
+        except box_files.BoxFileError as error:
+            reason = str(error)
+            self._post(lambda: self._missing(upload, reason))
+        except Exception as error:  # noqa: BLE001
+            logger.warning("cannot store %s of job %s yet: %s", upload.written.path, upload.job, error)
+            due = clock.boot_time_seconds() + wait_seconds
+            self._post(lambda: self._retries.append((due, wait_seconds, upload)))
+        else:
+            self._post(lambda: self._finish(upload, event))
+
+    def _missing(self, upload: Upload, reason: str) -> None:
+        """Nothing to store: the worker wrote something else than it said, or the state was stored under another reason."""
+        for finished in _read_finished(upload.box).values():
+            if (
+                finished.get("kind") == "checkpoint_stored"
+                and finished["iteration"] == upload.written.iteration
+            ):
+                again = {**finished, "id": _event_id(upload), "reason": upload.written.reason}
+                self._finish(upload, again)
+                return
+        logger.error("job %s: %s cannot be stored: %s", upload.job, upload.written.path, reason)
+        self._finish(upload, None)
+
+    def _finish(self, upload: Upload, event: dict[str, Any] | None) -> None:
+        if self._pending.pop((upload.worker_key, upload.identity), None) is None:
+            return
+        if event is not None and upload.box.exists():
+            finished = _read_finished(upload.box)
+            finished[upload.identity] = event
+            write_json(upload.box.parent / "stored.json", finished)
+        self._done(StoredUpload(upload, event))
+        if not any(other.written.path == upload.written.path for other in self.pending(upload.worker_key)):
+            box_files.delete(upload.box, upload.written.path.removeprefix("out/"))
+        self._write_pending(upload)
+
+    def _write_pending(self, upload: Upload) -> None:
+        if upload.box.exists():
+            entries = [item.written.to_json() for item in self.pending(upload.worker_key)]
+            write_json(upload.box.parent / "uploads.json", entries)
+
+
+def store_upload(store: DurableStore, upload: Upload) -> dict[str, Any]:
+    """Copy an upload into the durable store; returns the event that says so. Raises BoxFileError and the store's errors."""
+    written = upload.written
+    name = written.path.removeprefix("out/")
+    event: dict[str, Any] = {
+        "id": _event_id(upload),
+        "job": upload.job,
+        "generation": upload.generation,
+        "iteration": written.iteration,
+        "reason": written.reason,
+    }
+    with box_files.open_output_folder(upload.box) as folder:
+        if written.kind == "checkpoint":
+            with box_files.open_file(folder, name) as file:
+                stored = store.store(file, checkpoint_key(upload.job, upload.generation, written.iteration))
+            event |= {"kind": "checkpoint_stored", "uri": stored.uri, "bytes": stored.bytes}
+        else:
+            event |= {
+                "kind": "completed",
+                "artifacts": _store_folder(store, upload, folder, name),
+                "metrics": dict(written.metrics),
+                "sample_order_digest": written.sample_order_digest,
+            }
+    event["store_seconds"] = max(0.0, clock.boot_time_seconds() - upload.since_boot_seconds)
+    return event
+
+
+def _store_folder(store: DurableStore, upload: Upload, folder: int, name: str) -> list[dict[str, Any]]:
+    artifacts = []
+    for path in box_files.list_files(folder, name):
+        with box_files.open_nested_file(folder, f"{name}/{path}") as file:
+            stored: StoredFile = store.store(file, artifact_key(upload.job, upload.generation, path))
+        artifacts.append({"name": path, **asdict(stored)})
+    return artifacts
+
+
+def _event_id(upload: Upload) -> str:
+    return event_id(upload.worker_key, upload.identity)
+
+
+def _read_finished(box: Path) -> dict[str, dict[str, Any]]:
+    value: dict[str, dict[str, Any]] | None = read_json(box.parent / "stored.json")
+    return value or {}
