@@ -1,0 +1,45 @@
+"""The REST client of Punctual. It needs httpx and pathspec, and nothing of the server."""
+
+from punctual.client.client import Client
+from punctual.client.configuration import Profile, resolve_profile
+from punctual.client.durations import parse_deadline, parse_duration
+from punctual.client.jobs import Job
+from punctual.client.models import (
+    Artifact,
+    Checkpoint,
+    FunctionVersion,
+    Gpu,
+    JobEvent,
+    LogChunk,
+    Member,
+    Metric,
+    Offer,
+    Project,
+    Server,
+    Share,
+    Token,
+    Verdict,
+)
+
+__all__ = [
+    "Artifact",
+    "Checkpoint",
+    "Client",
+    "FunctionVersion",
+    "Gpu",
+    "Job",
+    "JobEvent",
+    "LogChunk",
+    "Member",
+    "Metric",
+    "Offer",
+    "Profile",
+    "Project",
+    "Server",
+    "Share",
+    "Token",
+    "Verdict",
+    "parse_deadline",
+    "parse_duration",
+    "resolve_profile",
+]

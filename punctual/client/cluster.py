@@ -1,0 +1,70 @@
+"""The cluster: servers, GPUs and agents, and what operators do with them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+from urllib.parse import quote
+
+from punctual.client.models import Server
+from punctual.client.reading import read, unreadable
+from punctual.client.transport import Transport
+from punctual.errors import NotFoundError
+
+
+class Cluster:
+    """Look at the cluster; drain servers and enrol agents as its operator."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    def summary(self) -> dict[str, Any]:
+        """Numbers of GPUs by use, jobs by state, agents connected."""
+        document = self._transport.get("cluster/")
+        if not isinstance(document, dict):
+            raise unreadable("the cluster")
+        return document
+
+    def servers(self) -> Sequence[Server]:
+        """Every server with its GPUs."""
+        servers = [read(Server, item) for item in self._transport.pages("servers/")]
+        return sorted(servers, key=lambda server: server.name)
+
+    def server(self, name_or_id: str) -> Server:
+        """One server by name or id.
+
+        Raises:
+            NotFoundError: there is none.
+        """
+        for server in self.servers():
+            if name_or_id in (server.name, str(server.id)):
+                return server
+        raise NotFoundError(f"there is no server “{name_or_id}”", status=404, hint="see `punctual servers`")
+
+    def drain(self, server: Server, *, force: bool = False, reason: str = "") -> dict[str, Any]:
+        """Take a server's work away and plan nothing new there.
+
+        Raises:
+            ConflictError: promises would break; `extra["broken_promises"]` lists them. `force` breaks them.
+        """
+        return self._post(f"servers/{server.id}/drain/", {"force": force, "reason": reason})
+
+    def undrain(self, server: Server) -> dict[str, Any]:
+        """Use a server again."""
+        return self._post(f"servers/{server.id}/undrain/", {})
+
+    def agents(self) -> Sequence[dict[str, Any]]:
+        """Node agents with the age of their last report."""
+        return list(self._transport.pages("agents/"))
+
+    def revoke_agent(self, agent_id: str) -> dict[str, Any]:
+        """Refuse an agent's credential from now on; its workers stop when their lease ends."""
+        return self._post(f"agents/{quote(agent_id, safe='')}/revoke/", {})
+
+    def create_enrolment_token(self, *, server_name: str = "") -> dict[str, Any]:
+        """A token that lets one agent enrol once."""
+        return self._post("enrolment-tokens/", {"server_name": server_name} if server_name else {})
+
+    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
+        answer = self._transport.send("POST", path, body)
+        return answer if isinstance(answer, dict) else {}

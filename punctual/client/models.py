@@ -1,0 +1,273 @@
+"""What the platform answers, as typed values. Field names are those of the REST API; times are in UTC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from punctual.client.reading import listed, moment, nested, raw_object
+
+#: States that a job never leaves.
+TERMINAL_STATES = frozenset({"declined", "completed", "failed", "cancelled"})
+#: States in which the verdict is still open.
+UNDECIDED_STATES = frozenset({"submitted", "profiling"})
+
+
+@dataclass(frozen=True)
+class Share:
+    """So many GPUs from `start` to `end`."""
+
+    start: datetime = moment()
+    end: datetime = moment()
+    gpus: int = 0
+
+
+@dataclass(frozen=True)
+class Offer:
+    """A deadline that can be promised, held until `valid_until`."""
+
+    deadline_at: datetime = moment()
+    valid_until: datetime | None = moment()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The answer to a deadline: `admitted`, `declined` or `pending`, with its reason in words and numbers.
+
+    `minimum_satisfactory_share` is the least number of GPUs over time that meets the deadline (ElasticFlow, section
+    4.1). `slack_seconds` lies between planned finish and deadline.
+    """
+
+    decision: str = "pending"
+    reason_code: str = ""
+    reason: str = ""
+    minimum_satisfactory_share: tuple[Share, ...] = listed(Share)
+    planned_start_at: datetime | None = moment()
+    planned_finish_at: datetime | None = moment()
+    slack_seconds: float | None = None
+    offer: Offer | None = nested(Offer)
+    decision_id: int | None = None
+    needs_profiling: bool = False
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class FunctionVersion:
+    """One immutable version of an uploaded function."""
+
+    id: Any = None
+    name: str = ""
+    version: int = 0
+    digest: str = ""
+    entry: str = ""
+    project: str = ""
+    raw: dict[str, Any] = raw_object()
+
+    @property
+    def reference(self) -> str:
+        """How a job names exactly this version."""
+        return f"{self.name}@{self.version}"
+
+
+@dataclass
+class JobFacts:
+    """Everything the platform says of a job at one moment.
+
+    `promised` is true only for a job whose deadline was promised; `iterations_done` counts what was reported, never an
+    estimate; `progress` runs from 0 to 1; `slack_seconds` lies between planned (or actual) finish and deadline.
+    """
+
+    id: str
+    project: str = ""
+    owner: str = ""
+    name: str = ""
+    labels: dict[str, str] = field(default_factory=dict)
+    function: FunctionVersion | None = nested(FunctionVersion)
+    hyperparameters: dict[str, Any] = field(default_factory=dict)
+    termination: dict[str, Any] = field(default_factory=dict)
+    service_class: str = ""
+    deadline_at: datetime | None = moment()
+    data: list[dict[str, Any]] = field(default_factory=list)
+    checkpoint_seconds: float | None = None
+    seed: int | None = None
+    state: str = "submitted"
+    promised: bool = False
+    at_risk: bool = False
+    late: bool = False
+    paused_by_owner: bool = False
+    promise_outcome: str = "none"
+    void_reason: str = ""
+    submitted_at: datetime | None = moment()
+    decided_at: datetime | None = moment()
+    started_at: datetime | None = moment()
+    finished_at: datetime | None = moment()
+    iterations_done: int = 0
+    progress: float = 0.0
+    iterations_per_second: float | None = None
+    gpus: int = 0
+    gpu_kind: str = ""
+    emulated: bool = False
+    planned_start_at: datetime | None = moment()
+    planned_finish_at: datetime | None = moment()
+    slack_seconds: float | None = None
+    verdict: Verdict | None = nested(Verdict)
+    failure: dict[str, Any] | None = None
+    resubmission_of: str | None = None
+    final_metrics: dict[str, Any] | None = None
+    raw: dict[str, Any] = raw_object()
+
+    @property
+    def finished(self) -> bool:
+        """Whether the state is one that a job never leaves."""
+        return self.state in TERMINAL_STATES
+
+    @property
+    def decided(self) -> bool:
+        """Whether the verdict is known."""
+        return self.state not in UNDECIDED_STATES
+
+    @property
+    def offer(self) -> Offer | None:
+        """The deadline offered instead, if the job was declined with an offer."""
+        return self.verdict.offer if self.verdict is not None else None
+
+    @property
+    def max_iterations(self) -> int:
+        """Iterations at most; 0 when the server did not say."""
+        return int(self.termination.get("max_iterations") or 0)
+
+
+@dataclass(frozen=True)
+class JobEvent:
+    """One line of a job's history with its reason."""
+
+    id: int = 0
+    happened_at: datetime | None = moment()
+    kind: str = ""
+    message: str = ""
+    detail: dict[str, Any] = field(default_factory=dict)
+    actor: str = ""
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class LogChunk:
+    """A piece of one worker's output."""
+
+    id: int = 0
+    generation: int = 0
+    rank: int = 0
+    text: str = ""
+    received_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Metric:
+    """What the function reported at one iteration; `values` holds the loss and whatever else it names."""
+
+    iteration: int = 0
+    generation: int = 0
+    values: dict[str, float] = field(default_factory=dict)
+    iterations_per_second: float | None = None
+    gpus: int = 0
+    measured_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """A durable state of a job."""
+
+    iteration: int = 0
+    generation: int = 0
+    size_bytes: int = 0
+    reason: str = ""
+    store_seconds: float = 0.0
+    stored_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Artifact:
+    """A file that a completed job left, with the SHA-256 digest of its bytes."""
+
+    name: str = ""
+    size_bytes: int = 0
+    sha256: str = ""
+    stored_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class CurveLevel:
+    """Measured throughput on so many GPUs."""
+
+    gpus: int = 0
+    iterations_per_second: float = 0.0
+    samples: int = 0
+    source: str = ""
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Gpu:
+    """One GPU (or emulated accelerator) of a server; `job` is the job on it, or “busy” for one not yours."""
+
+    index: int = 0
+    kind: str = ""
+    memory_bytes: int = 0
+    emulated: bool = False
+    healthy: bool = True
+    job: Any = None
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Server:
+    """One machine of the cluster."""
+
+    id: int = 0
+    name: str = ""
+    state: str = ""
+    drain: str = "none"
+    drain_reason: str = ""
+    gpus: tuple[Gpu, ...] = listed(Gpu)
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Token:
+    """An API token. `token` itself is known once, when it is issued or rotated."""
+
+    id: int = 0
+    name: str = ""
+    prefix: str = ""
+    created_at: datetime | None = moment()
+    expires_at: datetime | None = moment()
+    last_used_at: datetime | None = moment()
+    revoked_at: datetime | None = moment()
+    token: str = field(default="", repr=False)
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Project:
+    """A group of people with jobs of their own."""
+
+    name: str = ""
+    description: str = ""
+    role: str = ""
+    created_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Member:
+    """A person's role in a project: `viewer`, `member` or `owner`."""
+
+    username: str = ""
+    role: str = ""
+    created_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()

@@ -1,0 +1,141 @@
+"""What a submission says: the options a person gives, and the JSON body they make (contracts of the REST API)."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from types import ModuleType
+from typing import Any, TypedDict
+
+from punctual.client.durations import deadline_fields
+from punctual.client.models import FunctionVersion
+from punctual.errors import InvalidInputError
+
+#: What names a function: a path, a class, a module, a stored version, or text such as `name@3` or `sha256:…`.
+FunctionSource = str | os.PathLike[str] | type | ModuleType | FunctionVersion
+Deadline = str | float | timedelta | datetime
+
+_TARGET = re.compile(r"\s*([^\s<>=]+)\s*(>=|<=)\s*(\S+)\s*")
+_NAMES_A_FILE = re.compile(r"[/\\]|\.(py|zip)$")
+
+
+class JobOptions(TypedDict, total=False):
+    """Everything a job may say beside its function. A number of GPUs is not among it: that is the platform's work.
+
+    `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
+    `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is `"accuracy>=0.9"` or
+    `{"metric": "accuracy", "at_least": 0.9}`. `data` maps names to URLs or paths on the nodes.
+    """
+
+    hyperparameters: Mapping[str, Any]
+    batch_size: int
+    max_iterations: int
+    deadline: Deadline | None
+    service_class: str
+    name: str
+    labels: Mapping[str, str]
+    project: str
+    target: str | Mapping[str, Any] | None
+    data: Mapping[str, str] | Sequence[Mapping[str, str]]
+    checkpoint_seconds: float
+    seed: int
+
+
+def job_body(function: str | int, options: JobOptions) -> dict[str, Any]:
+    """The body of `POST /jobs/` for a stored function.
+
+    Raises:
+        InvalidInputError: an option cannot be read, or the two that every job needs are missing.
+    """
+    body = override_body(options)
+    if "max_iterations" not in body.get("termination", {}):
+        raise InvalidInputError(
+            "the number of iterations is missing", hint="say max_iterations (--iterations)"
+        )
+    if "global_batch_size" not in body.get("hyperparameters", {}):
+        raise InvalidInputError("the global batch size is missing", hint="say batch_size (--batch-size)")
+    has_deadline = "deadline_at" in body or "deadline_seconds" in body
+    body.setdefault("service_class", "slo" if has_deadline else "best_effort")
+    return body | {"function": function}
+
+
+def override_body(options: JobOptions) -> dict[str, Any]:
+    """The members that `options` state, and no others: a body for cloning, or the core of one for submitting.
+
+    Raises:
+        InvalidInputError: an option cannot be read.
+    """
+    body: dict[str, Any] = {}
+    for key in ("name", "project", "service_class", "checkpoint_seconds", "seed"):
+        if (value := options.get(key)) is not None:
+            body[key] = value
+    if options.get("labels"):
+        body["labels"] = dict(options["labels"])
+    hyperparameters = dict(options.get("hyperparameters") or {})
+    if (batch_size := options.get("batch_size")) is not None:
+        hyperparameters["global_batch_size"] = batch_size
+    if hyperparameters:
+        body["hyperparameters"] = hyperparameters
+    if termination := _termination(options):
+        body["termination"] = termination
+    if data := options.get("data"):
+        body["data"] = data_sources(data)
+    body |= deadline_fields(options.get("deadline"))
+    if any(_not_json_number(value) for value in _leaves(body)):
+        raise InvalidInputError("a number is not finite (NaN or infinite)")
+    return body
+
+
+def _termination(options: JobOptions) -> dict[str, Any]:
+    termination: dict[str, Any] = {}
+    if (iterations := options.get("max_iterations")) is not None:
+        termination["max_iterations"] = iterations
+    target = options.get("target")
+    if target is not None:
+        termination["target"] = parse_target(target) if isinstance(target, str) else dict(target)
+    return termination
+
+
+def parse_target(text: str) -> dict[str, Any]:
+    """Read `accuracy>=0.9` or `loss<=0.2`.
+
+    Raises:
+        InvalidInputError: it is not of that form.
+    """
+    match = _TARGET.fullmatch(text)
+    try:
+        value = float(match.group(3)) if match else math.nan
+    except ValueError:
+        value = math.nan
+    if match is None or not math.isfinite(value):
+        raise InvalidInputError(
+            "a target is not of the form METRIC>=NUMBER", hint="such as accuracy>=0.9, loss<=0.2"
+        )
+    return {"metric": match.group(1), "at_least" if match.group(2) == ">=" else "at_most": value}
+
+
+def data_sources(data: Mapping[str, str] | Sequence[Mapping[str, str]]) -> list[dict[str, str]]:
+    """Named data as the API takes it: text with `://` is a URL, other text a path on the nodes."""
+    if isinstance(data, Mapping):
+        return [{"name": name, "url" if "://" in place else "path": place} for name, place in data.items()]
+    return [dict(source) for source in data]
+
+
+def names_stored_function(text: str) -> bool:
+    """Whether text rather names a stored function (`name`, `name@3`, `sha256:…`) than a file."""
+    return not os.path.exists(text) and not _NAMES_A_FILE.search(text)
+
+
+def _leaves(value: Any) -> list[Any]:
+    if isinstance(value, Mapping):
+        return [leaf for item in value.values() for leaf in _leaves(item)]
+    if isinstance(value, list | tuple):
+        return [leaf for item in value for leaf in _leaves(item)]
+    return [value]
+
+
+def _not_json_number(value: Any) -> bool:
+    return isinstance(value, float) and not math.isfinite(value)

@@ -1,0 +1,123 @@
+"""Watching one job: what is new since the last look, again and again, until the job is finished.
+
+Facts come over REST and are asked for after the last one seen, so nothing is lost or doubled when the connection
+breaks; the event stream only says when to ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from punctual.client.models import TERMINAL_STATES, JobEvent, LogChunk, Metric
+from punctual.client.reading import read, unreadable
+from punctual.client.streams import WakeUps
+from punctual.errors import ConnectionFailedError, LimitReachedError, ServerError
+
+if TYPE_CHECKING:
+    from punctual.client.client import Client
+
+
+@dataclass(frozen=True)
+class Update:
+    """What is new. `job` is the job's document; `outage` says why nothing could be asked, and is empty else."""
+
+    job: dict[str, Any]
+    events: tuple[JobEvent, ...] = ()
+    log_chunks: tuple[LogChunk, ...] = ()
+    metric: Metric | None = None
+    outage: str = ""
+
+
+class Watcher:
+    """Remembers what was seen of a job, and asks for what came after."""
+
+    def __init__(
+        self,
+        client: Client,
+        job_id: str,
+        *,
+        events: bool = True,
+        logs: bool = False,
+        metrics: bool = False,
+        rank: int | None = None,
+        tail: int | None = None,
+    ) -> None:
+        self._client = client
+        self._job_id = job_id
+        self._path = f"jobs/{quote(job_id, safe='')}/"
+        self._events, self._logs, self._metrics = events, logs, metrics
+        self._rank, self._tail = rank, tail
+        self._last_event = 0
+        self._last_chunk: int | None = None
+        self._last_iteration = -1
+        # What was received but not handed out yet, because a later question of the same look failed.
+        self._new_events: list[JobEvent] = []
+        self._new_chunks: list[LogChunk] = []
+        self._new_metric: Metric | None = None
+
+    def look(self) -> Update:
+        """Ask once. The job's state is asked for first: whatever came before its end is then seen as well."""
+        job = self._client.transport.get(self._path)
+        if not isinstance(job, dict) or "state" not in job:
+            raise unreadable("a job")
+        if self._events:
+            self._ask_for_events()
+        if self._logs:
+            self._ask_for_chunks()
+        if self._metrics:
+            self._ask_for_metrics()
+        update = Update(job, tuple(self._new_events), tuple(self._new_chunks), self._new_metric)
+        self._new_events, self._new_chunks, self._new_metric = [], [], None
+        return update
+
+    def _ask_for_events(self) -> None:
+        for event in self._client.events(self._job_id, after=self._last_event):
+            self._last_event = max(self._last_event, event.id)
+            self._new_events.append(event)
+
+    def _ask_for_chunks(self) -> None:
+        tail = self._tail if self._last_chunk is None else None
+        for chunk in self._client.log_chunks(
+            self._job_id, rank=self._rank, after=self._last_chunk, tail=tail
+        ):
+            self._last_chunk = max(self._last_chunk or 0, chunk.id)
+            self._new_chunks.append(chunk)
+
+    def _ask_for_metrics(self) -> None:
+        params = {"after_iteration": self._last_iteration} if self._last_iteration >= 0 else {}
+        for item in self._client.transport.pages(f"{self._path}metrics/", params):
+            metric = read(Metric, item)
+            if metric.iteration > self._last_iteration:
+                self._last_iteration, self._new_metric = metric.iteration, metric
+
+
+def watch(client: Client, job_id: str, **selection: Any) -> Iterator[Update]:
+    """Yield an update now and whenever something may have happened, until the job is finished.
+
+    `selection` chooses what is asked for (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`, `tail`.
+    An outage is sat out for as long as the caller goes on; each failed attempt yields an update that says so.
+    """
+    watcher = Watcher(client, job_id, **selection)
+    wake_ups = WakeUps(
+        client.transport.http, client.stream_address(f"stream/jobs/{quote(job_id, safe='')}/events")
+    )
+    latest: dict[str, Any] | None = None
+    try:
+        while True:
+            try:
+                update = watcher.look()
+            except (ConnectionFailedError, ServerError, LimitReachedError) as error:
+                # Without a first answer there is nothing to follow: the caller should know at once.
+                if latest is None:
+                    raise
+                update = Update(latest, outage=error.message)
+            latest = update.job
+            yield update
+            if latest["state"] in TERMINAL_STATES and not update.outage:
+                return
+            wake_ups.wait()
+    finally:
+        wake_ups.close()
