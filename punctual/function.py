@@ -1,0 +1,133 @@
+"""The function API: what a person writes for Punctual to train.
+
+A training function is single-device PyTorch code in one class (ElasticFlow, Table 1). It never sees ranks,
+devices, processes or the number of GPUs: the runtime splits the global batch, runs the backward pass, averages
+gradients, clips, steps, checkpoints, and moves the training between GPUs while it runs.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+    from torch.optim import Optimizer
+    from torch.optim.lr_scheduler import LRScheduler
+    from torch.utils.data import Dataset
+
+# torch is imported inside methods only: see punctual/randomness.py.
+
+
+class TrainingFunction(ABC):
+    """Base class of every training function; subclass it and fill in four methods.
+
+    Attributes:
+        speed_neutral: names of hyperparameters that change neither throughput nor memory. Jobs that differ in
+            these alone share one measured scaling curve. Must be a literal: the server reads it without running
+            the file.
+        unused_parameters: set to True when some parameters get no gradient in some iterations (DDP then searches
+            for them, which costs a little time).
+        hyperparameters: what the job was submitted with, `global_batch_size` among them.
+    """
+
+    speed_neutral: ClassVar[set[str]] = {"learning_rate"}
+    unused_parameters: ClassVar[bool] = False
+
+    def __init__(self, hyperparameters: Mapping[str, Any]) -> None:
+        self.hyperparameters = dict(hyperparameters)
+
+    @abstractmethod
+    def init_model(self) -> nn.Module:
+        """Build the model on the CPU. Random initialisation is seeded by the job's seed."""
+
+    @abstractmethod
+    def init_dataset(self) -> Dataset[Any]:
+        """Build the map-style data set (`__len__`, `__getitem__`); the same for the same hyperparameters.
+
+        A data set that also has `__getitems__(indices)` gets a whole local batch at once.
+        """
+
+    @abstractmethod
+    def init_optimizer(self, model: nn.Module) -> Optimizer:
+        """Build one optimizer over the model's parameters."""
+
+    @abstractmethod
+    def train(self, batch: Any, model: nn.Module) -> Tensor | tuple[Tensor, Mapping[str, Any]]:
+        """Compute one iteration's forward pass and its *mean* loss over `batch`; no backward, no step.
+
+        The runtime weights the losses of unequal local batches, so a mean over the samples given is what makes the
+        gradient that of the global batch. Metrics are averaged over the global batch in the same way.
+        """
+
+    def init_scheduler(self, optimizer: Optimizer) -> LRScheduler | None:
+        """Build a learning-rate scheduler, stepped once per iteration; None for none."""
+        return None
+
+    def collate(self, samples: list[Any]) -> Any:
+        """Join samples into a batch; the default is PyTorch's."""
+        from torch.utils.data import default_collate
+
+        return default_collate(samples)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, Any]:
+        """Measure the model, in evaluation mode and without gradients; called at the end of the job and, with the
+        hyperparameter `evaluate_every`, every so many iterations."""
+        return {}
+
+    def should_stop(self, metrics: Mapping[str, float]) -> bool:
+        """Say whether to stop after this iteration, given its metrics (and those of `evaluate` when it just ran)."""
+        return False
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """What the function itself remembers between iterations: tensors, numbers, strings, lists and dicts."""
+        return {}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Take back what :meth:`state_dict` gave."""
+        return
+
+
+class DataNotDeclaredError(LookupError):
+    """A function asked for data that its job does not declare."""
+
+
+_folders: dict[str, Path] = {"data": Path("data"), "artifacts": Path("artifacts")}
+
+
+def data_path(name: str) -> Path:
+    """Where the declared data `name` lies on this node, read-only.
+
+    Outside the platform this is ``data/<name>`` under the current folder, so that a function can be tried at home.
+
+    Raises:
+        DataNotDeclaredError: the job declares no data of that name.
+    """
+    folder = _folders["data"]
+    path = folder / name
+    if path.parent != folder or not path.exists():
+        present = sorted(entry.name for entry in folder.iterdir()) if folder.is_dir() else []
+        raise DataNotDeclaredError(
+            f"no data named {name!r} is declared for this job (declared: {', '.join(present) or 'none'})"
+        )
+    return path
+
+
+def artifact_path(name: str) -> Path:
+    """A path for a file that `evaluate` wants kept beside the final weights (a figure, a vocabulary).
+
+    What is written there when the job ends becomes downloadable; earlier writes may be lost when the job moves.
+    """
+    if Path(name).name != name or name in {"weights.pt", "metrics.json", "", ".", ".."}:
+        raise ValueError(f"an artifact needs a plain file name of its own, not {name!r}")
+    folder = _folders["artifacts"]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / name
+
+
+def set_folders(data: Path, artifacts: Path) -> None:
+    """For the runtime: say where declared data and artifacts are."""
+    _folders["data"] = data
+    _folders["artifacts"] = artifacts

@@ -1,0 +1,144 @@
+"""What a warm worker is told when it gets a job: the agent's `assign` message, read into types."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from workers.runtime.device_models import DeviceModel
+
+DEFAULT_CHECKPOINT_SECONDS = 60.0
+
+
+@dataclass(frozen=True)
+class Device:
+    """The accelerator of this worker.
+
+    Attributes:
+        kind: `cpu`, `cuda` or `emulated` (a CPU slot that keeps the time of a declared accelerator).
+        index: the CUDA device's index on its server.
+        model: the device model of an emulated accelerator.
+    """
+
+    kind: str
+    index: int = 0
+    model: DeviceModel | None = None
+
+
+@dataclass(frozen=True)
+class Target:
+    """A metric's value that ends the job."""
+
+    metric: str
+    at_least: float | None
+    at_most: float | None
+
+    def reached(self, values: Mapping[str, float]) -> bool:
+        """Whether `values` hold the metric and it is good enough."""
+        value = values.get(self.metric)
+        if value is None:
+            return False
+        above = self.at_least is None or value >= self.at_least
+        below = self.at_most is None or value <= self.at_most
+        return above and below
+
+
+@dataclass(frozen=True)
+class ProfilePlan:
+    """Which levels (GPU counts) to measure and for how long."""
+
+    levels: tuple[int, ...]
+    seconds_per_level: float
+    max_seconds: float
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """One rank of one generation (docs/protocols.md, 2.3 and 3)."""
+
+    job: str
+    generation: int
+    purpose: str
+    rank: int
+    world_size: int
+    master_address: str
+    master_port: int
+    handover_port: int | None
+    secret: str
+    interface_address: str | None
+    device: Device
+    entry: str
+    hyperparameters: Mapping[str, Any]
+    max_iterations: int | None
+    target: Target | None
+    seed: int
+    checkpoint_seconds: float
+    ranks_on_this_server: frozenset[int]
+    profile: ProfilePlan | None
+
+    @property
+    def global_batch_size(self) -> int:
+        """Samples per iteration over all workers."""
+        return int(self.hyperparameters["global_batch_size"])
+
+    @classmethod
+    def from_message(cls, message: Mapping[str, Any]) -> Assignment:
+        """Read an `assign` message.
+
+        Raises:
+            ValueError: a field is missing or has no sense; the message names it.
+        """
+        try:
+            return cls._read(message)
+        except KeyError as error:
+            raise ValueError(f"the assignment lacks {error.args[0]!r}") from error
+
+    @classmethod
+    def _read(cls, message: Mapping[str, Any]) -> Assignment:
+        termination = message.get("termination") or {}
+        profile = message.get("profile")
+        batch = message["hyperparameters"]["global_batch_size"]
+        if not isinstance(batch, int) or batch < 1:
+            raise ValueError(f"global_batch_size must be a positive whole number, not {batch!r}")
+        return cls(
+            job=str(message["job"]),
+            generation=int(message["generation"]),
+            purpose=message["purpose"],
+            rank=int(message["rank"]),
+            world_size=int(message["world_size"]),
+            master_address=message["master_address"],
+            master_port=int(message["master_port"]),
+            handover_port=message.get("handover_port"),
+            secret=message.get("secret") or "",
+            interface_address=message.get("interface_address"),
+            device=_read_device(message["device"]),
+            entry=message["function"]["entry"],
+            hyperparameters=dict(message["hyperparameters"]),
+            max_iterations=termination.get("max_iterations"),
+            target=_read_target(termination.get("target")),
+            seed=int(message.get("seed") or 0),
+            checkpoint_seconds=float(message.get("checkpoint_seconds") or DEFAULT_CHECKPOINT_SECONDS),
+            ranks_on_this_server=frozenset(worker["rank"] for worker in message.get("workers") or ()),
+            profile=None
+            if profile is None
+            else ProfilePlan(
+                levels=tuple(sorted({int(level) for level in profile["levels"]})),
+                seconds_per_level=float(profile["seconds_per_level"]),
+                max_seconds=float(profile["max_seconds"]),
+            ),
+        )
+
+
+def _read_device(message: Mapping[str, Any]) -> Device:
+    kind = message["kind"]
+    if kind not in {"cpu", "cuda", "emulated"}:
+        raise ValueError(f"unknown kind of device {kind!r}")
+    model = DeviceModel.from_message(message["model"]) if kind == "emulated" else None
+    return Device(kind=kind, index=int(message.get("index") or 0), model=model)
+
+
+def _read_target(message: Mapping[str, Any] | None) -> Target | None:
+    if message is None:
+        return None
+    return Target(message["metric"], message.get("at_least"), message.get("at_most"))

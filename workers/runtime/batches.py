@@ -1,0 +1,164 @@
+"""Local batches: a rank's share of the global batch, loaded so that its randomness survives a rescale."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils.data import DataLoader, Dataset
+
+from punctual.randomness import derive_seed, enter_iteration, seed_generators
+from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.sample_order import SampleOrder, local_slice
+
+
+@dataclass(frozen=True)
+class LocalBatch:
+    """What one rank computes in one iteration.
+
+    Attributes:
+        size: samples that count; 0 for a rank that has none in this batch (it computes one sample with weight 0,
+            as every rank must take part in the gradients' synchronisation).
+        weight: what the local mean loss is multiplied with, n_local * world_size / global_batch_size, so that the
+            mean over ranks is the mean over the global batch.
+        first_place: place of the first sample in the global batch.
+    """
+
+    content: Any
+    indices: tuple[int, ...]
+    size: int
+    weight: float
+    first_place: int
+    global_indices: Tensor
+
+
+class KeyedDataset(Dataset[Any]):
+    """The person's data set, each sample drawn under generators keyed by sample and iteration."""
+
+    def __init__(self, dataset: Any, seed: int) -> None:
+        self.dataset = dataset
+        self.seed = seed
+        self._fetch_many: Callable[[list[int]], list[Any]] | None = getattr(dataset, "__getitems__", None)
+
+    def __getitem__(self, key: tuple[int, tuple[int, ...]]) -> list[Any]:
+        """The samples of one local batch; `key` is the iteration and the samples' indices."""
+        iteration, indices = key
+        enter_iteration(self.seed, iteration, indices)
+        if self._fetch_many is not None:
+            return list(self._fetch_many(list(indices)))
+        samples = []
+        for index in indices:
+            seed_generators(derive_seed(self.seed, "sample", index, iteration))
+            samples.append(self.dataset[index])
+        return samples
+
+
+class BatchLoader:
+    """Loads the local batches of one rank, in the training process or in `data_workers` processes ahead of it."""
+
+    def __init__(
+        self,
+        dataset: Any,
+        collate: Callable[[list[Any]], Any],
+        order: SampleOrder,
+        *,
+        rank: int,
+        world_size: int,
+        device: torch.device,
+        data_workers: int = 0,
+    ) -> None:
+        self._keyed = KeyedDataset(dataset, order.seed)
+        self._collate = collate
+        self._order = order
+        self._rank = rank
+        self._world_size = world_size
+        self._device = device
+        self._data_workers = data_workers
+        self._ahead: Iterator[Any] | None = None
+        self._next_iteration = -1
+
+    def load(self, iteration: int) -> LocalBatch:
+        """The local batch of `iteration`, on the rank's device.
+
+        Raises:
+            WorkerFailureError: the data set or `collate` raised.
+        """
+        indices, first, size, everything = self._share(iteration)
+        with blaming_the_function("the data set"):
+            content = self._content(iteration, indices)
+        return LocalBatch(
+            content=move_to(content, self._device),
+            indices=indices,
+            size=size,
+            weight=size * self._world_size / self._order.global_batch_size,
+            first_place=first,
+            global_indices=everything,
+        )
+
+    def _share(self, iteration: int) -> tuple[tuple[int, ...], int, int, Tensor]:
+        everything = self._order.global_batch(iteration)
+        first, last = local_slice(self._order.global_batch_size, self._rank, self._world_size)
+        shown = everything[first:last] if last > first else everything[:1]
+        return tuple(shown.tolist()), first, last - first, everything
+
+    def _content(self, iteration: int, indices: tuple[int, ...]) -> Any:
+        if self._data_workers == 0:
+            return self._collate(self._keyed[(iteration, indices)])
+        if self._ahead is None or iteration != self._next_iteration:
+            self._ahead = iter(self._start_data_workers(iteration))
+        self._next_iteration = iteration + 1
+        return next(self._ahead)
+
+    def _start_data_workers(self, iteration: int) -> DataLoader[Any]:
+        def keys() -> Iterator[tuple[int, tuple[int, ...]]]:
+            coming = iteration
+            while True:
+                yield coming, self._share(coming)[0]
+                coming += 1
+
+        return DataLoader(
+            self._keyed,
+            batch_size=None,
+            sampler=keys(),
+            num_workers=self._data_workers,
+            collate_fn=self._collate,
+            worker_init_fn=_accept_termination,
+            multiprocessing_context="fork",
+        )
+
+
+def _accept_termination(_worker: int) -> None:
+    """The training process keeps SIGTERM for a thread of its own; a data worker simply ends on it."""
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGTERM})
+
+
+def move_to(content: Any, device: torch.device) -> Any:
+    """Move the tensors of a batch (in lists, tuples, dicts) to `device`."""
+    if device.type == "cpu":
+        return content
+    if isinstance(content, Tensor):
+        return content.to(device, non_blocking=True)
+    if isinstance(content, dict):
+        return {key: move_to(value, device) for key, value in content.items()}
+    if isinstance(content, tuple) and hasattr(content, "_fields"):
+        return type(content)(*(move_to(value, device) for value in content))
+    if isinstance(content, list | tuple):
+        return type(content)(move_to(value, device) for value in content)
+    return content
+
+
+def dataset_size(dataset: Any) -> int:
+    """How many samples a data set has.
+
+    Raises:
+        WorkerFailureError: it does not say, or it has none.
+    """
+    with blaming_the_function("init_dataset()"):
+        size = len(dataset)
+    if size < 1:
+        raise WorkerFailureError("function_error", "init_dataset(): the data set is empty")
+    return size

@@ -1,0 +1,116 @@
+"""Writes states into the box's out folder, from where the agent stores them durably."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import os
+import queue
+import threading
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.runtime.connection import AgentConnection
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.training_state import to_bytes
+
+_log = logging.getLogger(__name__)
+
+
+def write_atomically(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after a power cut."""
+    partial = path.with_name(f".{path.name}.partial")
+    with partial.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    partial.rename(path)
+
+
+class CheckpointWriter:
+    """Periodic checkpoints in a thread of its own, so that training pauses for the copy in memory alone."""
+
+    def __init__(self, box: Path, connection: AgentConnection, seconds: float) -> None:
+        self._box = box
+        self._connection = connection
+        self._seconds = seconds
+        self._last = time.monotonic()
+        self._written: str | None = None
+        self._work: queue.Queue[tuple[int, Mapping[str, Any]]] = queue.Queue()
+        threading.Thread(target=self._write_for_ever, name="checkpoints", daemon=True).start()
+
+    def due(self) -> bool:
+        """Whether the period is over and the last checkpoint has been written and stored."""
+        if time.monotonic() - self._last < self._seconds or self._work.unfinished_tasks:
+            return False
+        return self._written is None or self._connection.is_stored(self._written)
+
+    def write_later(self, iteration: int, state: Mapping[str, Any]) -> None:
+        """Write a snapshot (nobody else may change it) in the background, reason `periodic`."""
+        self._last = time.monotonic()
+        self._work.put((iteration, state))
+
+    def write_now(self, iteration: int, payload: bytes, reason: str) -> str:
+        """Write a serialised state and announce it; returns its path in the box.
+
+        Raises:
+            WorkerFailureError: the node's disk does not take it.
+        """
+        self._work.join()
+        path = f"out/state-{iteration}.pt"
+        try:
+            write_atomically(self._box / path, payload)
+        except OSError as error:
+            raise WorkerFailureError(
+                "environment_failed", f"the checkpoint cannot be written: {error}"
+            ) from error
+        self._connection.file(path, kind="checkpoint", iteration=iteration, reason=reason)
+        return path
+
+    def _write_for_ever(self) -> None:
+        while True:
+            iteration, state = self._work.get()
+            path = f"out/state-{iteration}.pt"
+            try:
+                write_atomically(self._box / path, to_bytes(state))
+            except OSError as error:
+                # The next period tries again; on suspend the same error ends the worker with a message.
+                _log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error)
+            else:
+                self._written = path
+                self._connection.file(path, kind="checkpoint", iteration=iteration, reason="periodic")
+            finally:
+                self._work.task_done()
+
+
+def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], report: Mapping[str, Any]) -> str:
+    """Write the final weights and metrics beside what the function saved; returns the folder's path in the box.
+
+    Raises:
+        WorkerFailureError: the node's disk does not take it.
+    """
+    try:
+        artifacts.mkdir(parents=True, exist_ok=True)
+        torch.save(dict(weights), artifacts / "weights.pt")
+        (artifacts / "metrics.json").write_text(json.dumps(_json_safe(report), indent=1) + "\n")
+        artifacts.rename(box / "out" / "final")
+    except OSError as error:
+        raise WorkerFailureError("environment_failed", f"the weights cannot be written: {error}") from error
+    return "out/final"
+
+
+def _json_safe(value: Any) -> Any:
+    """JSON knows neither NaN nor infinity: null stands for both."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _json_safe(entry) for key, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_json_safe(entry) for entry in value]
+    return value

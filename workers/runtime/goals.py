@@ -1,0 +1,69 @@
+"""What the control plane wants of this worker; it only ever grows."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Mapping
+from typing import Any
+
+GOAL_ORDER = {"prepare": 0, "train": 1, "hand_over": 2, "suspend": 2, "stop": 3}
+
+
+class Goals:
+    """The highest goal heard so far. Messages may be lost, doubled or late; a lower goal changes nothing."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._goal = "prepare"
+        self._start: Mapping[str, Any] | None = None
+        self._train_heard: float | None = None
+
+    def update(self, goal: str, start: Mapping[str, Any] | None) -> None:
+        """Take a goal and where to start from.
+
+        Raises:
+            ValueError: there is no such goal.
+        """
+        if goal not in GOAL_ORDER:
+            raise ValueError(f"unknown goal {goal!r}")
+        with self._changed:
+            if GOAL_ORDER[goal] > GOAL_ORDER[self._goal]:
+                self._goal = goal
+            if start is not None:
+                self._start = start
+            if self._train_heard is None and GOAL_ORDER[self._goal] >= GOAL_ORDER["train"]:
+                self._train_heard = time.monotonic()
+            self._changed.notify_all()
+
+    @property
+    def goal(self) -> str:
+        """The goal to obey."""
+        return self._goal
+
+    @property
+    def start(self) -> Mapping[str, Any] | None:
+        """Where the state comes from, as last told."""
+        return self._start
+
+    @property
+    def seconds_since_train(self) -> float:
+        """Seconds since the goal `train` was heard."""
+        return 0.0 if self._train_heard is None else time.monotonic() - self._train_heard
+
+    def wait_for_train(self) -> None:
+        """Sleep until told to train (or something later)."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._goal != "prepare")
+
+    def wait_for_start(self) -> Mapping[str, Any]:
+        """Sleep until told where the state comes from."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._start is not None)
+            assert self._start is not None
+            return self._start
+
+    def wait_for_change(self, seconds: float) -> None:
+        """Sleep for `seconds`, less when a message comes."""
+        with self._changed:
+            self._changed.wait(seconds)

@@ -1,0 +1,253 @@
+"""One iteration: forward, backward, synchronisation, clipping, step, and the exchange of what all ranks must know.
+
+Training and profiling run the same code, so that what was profiled is what is trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.nn.utils import get_total_norm
+from torch.optim.lr_scheduler import ReduceLROnPlateau
+
+from punctual.randomness import derive_seed, enter_iteration, seed_generators
+from workers.runtime.batches import BatchLoader, LocalBatch
+from workers.runtime.device_models import Pacer
+from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.parts import DistributedModel, TrainingParts
+
+METRIC_SLOTS = 32
+
+
+class Control(IntEnum):
+    """What rank 0 wants all ranks to do after this iteration."""
+
+    GO_ON = 0
+    HAND_OVER = 1
+    SUSPEND = 2
+    LEVEL_DONE = 3
+
+
+@dataclass(frozen=True)
+class IterationResult:
+    """What every rank knows after an iteration.
+
+    Attributes:
+        values: loss and metrics, averaged over the global batch.
+        seconds: the whole iteration, waiting for other ranks and an emulated device's padding included.
+        train_seconds: the function's forward and backward pass alone.
+    """
+
+    control: Control
+    values: dict[str, float]
+    seconds: float
+    train_seconds: float
+    global_indices: Tensor
+
+
+class IterationRunner:
+    """Runs iterations of one rank in one process group."""
+
+    def __init__(
+        self,
+        parts: TrainingParts,
+        model: DistributedModel,
+        loader: BatchLoader,
+        *,
+        group: dist.ProcessGroup | None,
+        world_size: int,
+        rank: int,
+        seed: int,
+        clip_norm: float | None,
+        pacer: Pacer | None,
+    ) -> None:
+        self.parts = parts
+        self.model = model
+        self.loader = loader
+        self.pacer = pacer
+        self._group = group
+        self._world_size = world_size
+        self._rank = rank
+        self._seed = seed
+        self._clip_norm = clip_norm
+        self._clock = TrainClock(parts)
+
+    def run(self, iteration: int, control: Control = Control.GO_ON) -> IterationResult:
+        """Compute iteration `iteration` on all ranks of the group.
+
+        Args:
+            control: rank 0's wish; what others pass is ignored.
+
+        Raises:
+            WorkerFailureError: the function raised, or a peer is gone.
+        """
+        started = time.perf_counter()
+        batch = self.loader.load(iteration)
+        loss, metrics = self.forward_and_backward(iteration, batch)
+        self._clip()
+        with blaming_the_function("the optimizer"):
+            self.parts.optimizer.step()
+        self.parts.optimizer.zero_grad(set_to_none=True)
+        control, values = self._exchange(control, loss, metrics, batch.size)
+        self._step_scheduler(values["loss"])
+        train_seconds = self._clock.seconds()
+        if self.pacer is not None:
+            self.pacer.pad(started)
+            train_seconds = max(train_seconds, self.pacer.compute_seconds)
+        return IterationResult(
+            control, values, time.perf_counter() - started, train_seconds, batch.global_indices
+        )
+
+    def forward_and_backward(self, iteration: int, batch: LocalBatch) -> tuple[float, Mapping[str, float]]:
+        """The function's `train` and the backward pass; returns the local mean loss and metrics."""
+        enter_iteration(self._seed, iteration, batch.indices)
+        seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
+        self.model.train()
+        calls = self.model.forward_calls
+        self._clock.start()
+        with blaming_the_function("train()"):
+            returned = self.parts.function.train(batch.content, self.model)
+        self._clock.forward_done()
+        loss, metrics = _read_result(returned)
+        if self.model.forward_calls == calls:
+            raise WorkerFailureError(
+                "function_error",
+                "train(): the loss was computed without calling model(...): methods of the model called directly "
+                "bypass the synchronisation of gradients",
+            )
+        with blaming_the_function("the backward pass"):
+            (loss * batch.weight).backward()
+        with blaming_the_function("the metrics of train()"):
+            return loss.item(), {name: float(value) for name, value in metrics.items()}
+
+    def _clip(self) -> None:
+        """Scale gradients down to the wanted norm; sparse ones by their values."""
+        if self._clip_norm is None:
+            return
+        gradients = []
+        for parameter in self.parts.module.parameters():
+            if parameter.grad is None:
+                continue
+            if parameter.grad.is_sparse:
+                parameter.grad = parameter.grad.coalesce()
+                gradients.append(parameter.grad._values())
+            else:
+                gradients.append(parameter.grad)
+        total = get_total_norm(gradients)
+        scale = torch.clamp(self._clip_norm / (total + 1e-6), max=1.0)
+        for gradient in gradients:
+            gradient.mul_(scale.to(gradient.device))
+
+    def _step_scheduler(self, loss: float) -> None:
+        scheduler = self.parts.scheduler
+        if scheduler is None:
+            return
+        with blaming_the_function("the scheduler"):
+            if isinstance(scheduler, ReduceLROnPlateau):
+                scheduler.step(loss)
+            else:
+                scheduler.step()
+
+    def _exchange(
+        self, control: Control, loss: float, metrics: Mapping[str, float], size: int
+    ) -> tuple[Control, dict[str, float]]:
+        """One small all-reduce: rank 0's control flag, the weighted loss and metrics."""
+        names = sorted(metrics)
+        if len(names) > METRIC_SLOTS:
+            raise WorkerFailureError(
+                "function_error", f"train() returned {len(names)} metrics, at most {METRIC_SLOTS} are kept"
+            )
+        fingerprint = _fingerprint(names)
+        vector = torch.zeros(4 + METRIC_SLOTS, dtype=torch.float64)
+        vector[0] = int(control) if self._rank == 0 else 0
+        vector[1] = size
+        vector[2] = fingerprint
+        if size > 0:
+            vector[3] = loss * size
+            for place, name in enumerate(names):
+                vector[4 + place] = metrics[name] * size
+        if self._world_size > 1:
+            dist.all_reduce(vector, group=self._group)
+        total = vector.tolist()
+        if total[2] != fingerprint * self._world_size:
+            raise WorkerFailureError(
+                "function_error",
+                f"train() must return the same metrics everywhere; this worker's are {names}",
+            )
+        values = {name: total[4 + place] / total[1] for place, name in enumerate(names)}
+        return Control(int(total[0])), {"loss": total[3] / total[1], **values}
+
+
+class TrainClock:
+    """Times `train()` and the backward pass without the waiting for other ranks.
+
+    DDP ends the backward pass by waiting for the gradients' all-reduce. What the function itself costs ends when
+    the last gradient has been computed, which a hook on each parameter sees.
+    """
+
+    def __init__(self, parts: TrainingParts) -> None:
+        self._cuda = parts.device.type == "cuda"
+        self._started: Any = None
+        self._last: Any = None
+        for parameter in parts.module.parameters():
+            if parameter.requires_grad:
+                parameter.register_post_accumulate_grad_hook(self._gradient_ready)
+
+    def _now(self) -> Any:
+        if not self._cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def _gradient_ready(self, _parameter: Tensor) -> None:
+        self._last = self._now()
+
+    def start(self) -> None:
+        """`train()` begins."""
+        self._started = self._last = self._now()
+
+    def forward_done(self) -> None:
+        """`train()` has returned."""
+        self._last = self._now()
+
+    def seconds(self) -> float:
+        """Seconds of the last iteration's forward and backward pass."""
+        if not self._cuda:
+            return float(self._last - self._started)
+        self._last.synchronize()
+        return float(self._started.elapsed_time(self._last)) / 1000
+
+
+def _read_result(returned: Any) -> tuple[Tensor, Mapping[str, Any]]:
+    loss, metrics = returned if isinstance(returned, tuple) and len(returned) == 2 else (returned, {})
+    if not isinstance(loss, Tensor) or loss.numel() != 1:
+        shape = f"a tensor of shape {tuple(loss.shape)}" if isinstance(loss, Tensor) else type(loss).__name__
+        raise WorkerFailureError("function_error", f"train() must return one number as its loss, not {shape}")
+    if not loss.requires_grad:
+        raise WorkerFailureError("function_error", "train() returned a loss that depends on no parameter")
+    if not isinstance(metrics, Mapping):
+        raise WorkerFailureError("function_error", "train() must return its metrics as a dict of numbers")
+    if "loss" in metrics:
+        metrics = {name: value for name, value in metrics.items() if name != "loss"}
+    return loss.reshape(()), metrics
+
+
+def _fingerprint(names: list[str]) -> float:
+    """40 bits of a hash of the metrics' names: sums over thousands of ranks stay exact in a float64."""
+    digest = hashlib.sha256("\0".join(names).encode()).digest()
+    return float(int.from_bytes(digest[:5], "little"))
+
+
+def finite(values: Mapping[str, float]) -> dict[str, float]:
+    """Those values that JSON can carry."""
+    return {name: value for name, value in values.items() if math.isfinite(value)}

@@ -1,0 +1,343 @@
+"""Plays the node agent on one machine, without a platform: starts workers, tells them what to do, hears them.
+
+The benchmarks, the tests and `python -m workers.runtime.try_function` drive real worker processes with it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+LOOPBACK = "127.0.0.1"
+_REPOSITORY = Path(__file__).resolve().parents[2]
+_STAGED = ("punctual", "workers/runtime")
+
+Message = dict[str, Any]
+Launch = Callable[[Path, Mapping[str, str]], "subprocess.Popen[bytes]"]
+
+
+class WorkerEndedError(RuntimeError):
+    """A worker ended, or was silent for too long, before it said what was waited for."""
+
+
+def free_port() -> int:
+    """A TCP port that nobody listens on at the moment."""
+    with socket.socket() as probe:
+        probe.bind((LOOPBACK, 0))
+        return int(probe.getsockname()[1])
+
+
+def stage_packages(target: Path) -> Path:
+    """Copy what a worker may import (`punctual`, `workers.runtime`) out of the repository."""
+    for name in _STAGED:
+        shutil.copytree(_REPOSITORY / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(_REPOSITORY / "workers/__init__.py", target / "workers/__init__.py")
+    return target
+
+
+class LocalWorker:
+    """One worker process, its box and its socket."""
+
+    def __init__(self, box: Path, process: subprocess.Popen[bytes], auto_store: bool) -> None:
+        self.box = box
+        self.process = process
+        self.messages: list[Message] = []
+        self.auto_store = auto_store
+        self._changed = threading.Condition()
+        self._connection: socket.socket | None = None
+        self.listen()
+
+    def listen(self) -> None:
+        """Open the agent's socket and take the worker's connections."""
+        path = self.box / "agent.sock"
+        path.unlink(missing_ok=True)
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._listener.bind(str(path))
+        self._listener.listen(1)
+        threading.Thread(target=self._accept, args=(self._listener,), daemon=True).start()
+
+    def hang_up(self) -> None:
+        """Behave like an agent that is gone: close the socket and the connection."""
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+        with self._changed:
+            connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.shutdown(socket.SHUT_RDWR)
+            connection.close()
+
+    def _accept(self, listener: socket.socket) -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            with self._changed:
+                self._connection = connection
+            self._read(connection)
+
+    def _read(self, connection: socket.socket) -> None:
+        try:
+            with connection.makefile("rb") as lines:
+                for line in lines:
+                    self._take(json.loads(line))
+        except (OSError, ValueError):
+            return
+
+    def _take(self, message: Message) -> None:
+        with self._changed:
+            self.messages.append(message)
+            self._changed.notify_all()
+        if "event" in message:
+            self.send({"acknowledged": [message["event"]["id"]]})
+        if "file" in message and self.auto_store:
+            self.send({"stored": message["file"]["path"]})
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Send a message; a worker that is just gone does not hear it."""
+        try:
+            if self._connection is not None:
+                self._connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return
+
+    def goal(self, goal: str, start: Mapping[str, Any] | None = None) -> None:
+        """Tell the worker a goal."""
+        self.send({"goal": goal, "start": start})
+
+    def wait_for(
+        self, wanted: Callable[[Message], bool], seconds: float = 60.0, *, after: int = 0
+    ) -> Message:
+        """The first message from place `after` on that is wanted.
+
+        Raises:
+            WorkerEndedError: the worker ended without it, or `seconds` went by.
+        """
+        deadline = time.monotonic() + seconds
+        while True:
+            with self._changed:
+                found = next((message for message in self.messages[after:] if wanted(message)), None)
+                if found is not None:
+                    return found
+                if self.process.poll() is not None or time.monotonic() > deadline:
+                    break
+                self._changed.wait(0.1)
+        raise WorkerEndedError(
+            f"worker (exit code {self.process.poll()}) never said it; last: {self.messages[-3:]}\n{self.log()}"
+        )
+
+    def wait_for_phase(self, phase: str, seconds: float = 60.0) -> Message:
+        """The message that reports `phase`."""
+        return self.wait_for(lambda message: message.get("phase") == phase, seconds)
+
+    def wait_for_event(self, kind: str, seconds: float = 60.0) -> Message:
+        """The event of this kind."""
+        found = self.wait_for(lambda message: message.get("event", {}).get("kind") == kind, seconds)
+        return dict(found["event"])
+
+    def wait_for_file(self, kind: str, seconds: float = 60.0) -> Message:
+        """The announcement of a checkpoint or of the final folder."""
+        found = self.wait_for(lambda message: message.get("file", {}).get("kind") == kind, seconds)
+        return dict(found["file"])
+
+    def of_kind(self, name: str) -> list[Any]:
+        """All contents of messages of one sort: `phase`, `metrics`, `event`, `file`, `hello`."""
+        with self._changed:
+            return [message[name] for message in self.messages if name in message]
+
+    def log(self) -> str:
+        """The end of what the worker wrote to stdout and stderr."""
+        path = self.box.parent / f"{self.box.name}.log"
+        return path.read_text(errors="replace")[-4000:] if path.exists() else ""
+
+    def end(self, seconds: float = 20.0) -> int:
+        """Wait for the worker to exit by itself; returns the exit code."""
+        return self.process.wait(seconds)
+
+    def kill(self) -> None:
+        """End the worker whatever it does."""
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        self.hang_up_quietly()
+
+    def hang_up_quietly(self) -> None:
+        """Close the sockets of a worker that is gone."""
+        try:
+            self.hang_up()
+        except OSError:
+            return
+
+
+def start_process(box: Path, environment: Mapping[str, str]) -> subprocess.Popen[bytes]:
+    """Start a worker as an agent does, without the sandbox."""
+    with (box.parent / f"{box.name}.log").open("wb") as log:
+        return subprocess.Popen(
+            [sys.executable, "-P", "-m", "workers.runtime", "--box", str(box)],
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=dict(environment),
+            cwd=box,
+        )
+
+
+class LocalAgent:
+    """Starts workers below one folder and ends them all at its own end."""
+
+    def __init__(self, launch: Launch = start_process) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="punctual-"))
+        self._launch = launch
+        self.workers: list[LocalWorker] = []
+        packages = stage_packages(self._folder / "packages")
+        self.environment = {
+            "PATH": os.environ.get("PATH", ""),
+            "PYTHONPATH": str(packages),
+            "OMP_NUM_THREADS": "1",
+        }
+        self.secret = secrets.token_hex(16)
+
+    def __enter__(self) -> LocalAgent:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for worker in self.workers:
+            worker.kill()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def start_worker(self, *, auto_store: bool = True) -> LocalWorker:
+        """Start a worker that gets warm; `auto_store`: confirm its files as if they were stored at once."""
+        box = self._folder / f"w{len(self.workers)}"
+        for name in ("bundle", "in", "out", "data"):
+            (box / name).mkdir(parents=True)
+        worker = LocalWorker(box, self._launch(box, self.environment), auto_store)
+        self.workers.append(worker)
+        return worker
+
+    def start_generation(
+        self, source: Path, assignment: Mapping[str, Any], world_size: int, *, auto_store: bool = True
+    ) -> Generation:
+        """Start the workers of a generation on the function in `source` and wait until they are warm.
+
+        Args:
+            assignment: what differs from :func:`assignment_defaults`.
+        """
+        workers = [self.start_worker(auto_store=auto_store) for _ in range(world_size)]
+        for worker in workers:
+            worker.wait_for(lambda message: "hello" in message)
+        return Generation(self, workers, source, assignment)
+
+
+def assignment_defaults() -> Message:
+    """An assignment that trains on the CPU of this machine."""
+    return {
+        "job": "local",
+        "generation": 1,
+        "epoch": 1,
+        "purpose": "training",
+        "goal": "prepare",
+        "start": None,
+        "master_address": LOOPBACK,
+        "interface_address": LOOPBACK,
+        "termination": {"max_iterations": 100, "target": None},
+        "seed": 0,
+        "checkpoint_seconds": 3600,
+        "data": [],
+        "profile": None,
+        "device": {"kind": "cpu"},
+    }
+
+
+class Generation:
+    """The workers of one generation."""
+
+    def __init__(
+        self, agent: LocalAgent, workers: Sequence[LocalWorker], source: Path, assignment: Mapping[str, Any]
+    ) -> None:
+        self.workers = list(workers)
+        self.assignment: Message = {
+            **assignment_defaults(),
+            "world_size": len(workers),
+            "master_port": free_port(),
+            "handover_port": free_port(),
+            "secret": agent.secret,
+            "workers": [{"rank": rank, "gpu_index": rank} for rank in range(len(workers))],
+            **assignment,
+        }
+        for rank, worker in enumerate(self.workers):
+            if source.is_dir():
+                shutil.copytree(source, worker.box / "bundle", dirs_exist_ok=True)
+            else:
+                shutil.copy(source, worker.box / "bundle" / source.name)
+            worker.send({"assign": {**self.assignment, "rank": rank, "gpu_index": rank}})
+
+    @property
+    def leader(self) -> LocalWorker:
+        """Rank 0."""
+        return self.workers[0]
+
+    def wait_until_ready(self, seconds: float = 60.0) -> Generation:
+        """Wait until every rank has reported `ready`."""
+        for worker in self.workers:
+            worker.wait_for_phase("ready", seconds)
+        return self
+
+    def goal(self, goal: str, start: Mapping[str, Any] | None = None) -> None:
+        """Tell all ranks a goal."""
+        for worker in self.workers:
+            worker.goal(goal, start)
+
+    def train_from_nothing(self) -> Generation:
+        """Tell all ranks to train from the beginning."""
+        self.goal("train", {"from": "nothing"})
+        return self
+
+    def train_from(self, predecessor: Generation) -> Generation:
+        """Tell all ranks to take over from `predecessor`, and that one to hand over."""
+        self.goal("train", predecessor.handover_start())
+        predecessor.goal("hand_over")
+        return self
+
+    def train_from_checkpoint(self, state: bytes, iteration: int) -> Generation:
+        """Give rank 0 a checkpoint and tell all ranks to train from it."""
+        (self.leader.box / "in" / "state.pt").write_bytes(state)
+        self.goal("train", {"from": "checkpoint", "file": "in/state.pt", "iteration": iteration})
+        return self
+
+    def handover_start(self) -> Message:
+        """Where a successor gets this generation's state."""
+        return {
+            "from": "handover",
+            "generation": self.assignment["generation"],
+            "address": LOOPBACK,
+            "port": self.assignment["handover_port"],
+        }
+
+    def wait_for_iteration(self, iteration: int, seconds: float = 60.0) -> None:
+        """Wait until rank 0 reports at least `iteration` iterations done."""
+        self.leader.wait_for(
+            lambda message: message.get("phase") == "training" and message["iteration"] >= iteration, seconds
+        )
+
+    def report(self, seconds: float = 60.0) -> Message:
+        """The finished job's metrics.json."""
+        self.leader.wait_for_file("final", seconds)
+        content: Message = json.loads((self.leader.box / "out" / "final" / "metrics.json").read_text())
+        return content
+
+    def stop(self) -> None:
+        """End all workers."""
+        self.goal("stop")
+        for worker in self.workers:
+            worker.kill()

@@ -1,0 +1,150 @@
+"""The things a function builds (model, optimizer, scheduler, data) and the model as DDP sees it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.optim import Optimizer
+
+from punctual.function import TrainingFunction
+from punctual.randomness import derive_seed, seed_generators
+from workers.runtime.assignment import Assignment
+from workers.runtime.batches import BatchLoader, dataset_size
+from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.sample_order import SampleOrder
+
+
+@dataclass
+class TrainingParts:
+    """What training consists of, as the function built it."""
+
+    function: TrainingFunction
+    module: nn.Module
+    optimizer: Optimizer
+    scheduler: Any | None
+    device: torch.device
+
+    @property
+    def parameter_bytes(self) -> int:
+        """Bytes of gradients that an iteration synchronises."""
+        return sum(p.numel() * p.element_size() for p in self.module.parameters() if p.requires_grad)
+
+
+class DistributedModel(DistributedDataParallel):
+    """DDP that lets `train()` read the model's own attributes and notices when it was bypassed."""
+
+    forward_calls = 0
+
+    def forward(self, *inputs: Any, **keywords: Any) -> Any:
+        """Call the model, counting calls: gradients of a bypassed model would not be synchronised."""
+        self.forward_calls += 1
+        return super().forward(*inputs, **keywords)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return super().__getattr__(name)
+        except AttributeError:
+            if name == "module":
+                raise
+            return getattr(super().__getattr__("module"), name)
+
+
+def select_device(assignment: Assignment) -> torch.device:
+    """The torch device of this worker; emulated accelerators compute on the CPU.
+
+    Raises:
+        WorkerFailureError: `start_failed` when the assigned GPU cannot be used.
+    """
+    if assignment.device.kind != "cuda":
+        return torch.device("cpu")
+    if not torch.cuda.is_available() or assignment.device.index >= torch.cuda.device_count():
+        raise WorkerFailureError(
+            "start_failed",
+            f"GPU {assignment.device.index} cannot be used by this worker (torch sees {torch.cuda.device_count()})",
+        )
+    device = torch.device("cuda", assignment.device.index)
+    torch.cuda.set_device(device)
+    return device
+
+
+def build_parts(function: TrainingFunction, device: torch.device, seed: int) -> TrainingParts:
+    """Let the function build model, optimizer and scheduler; every rank gets the same initial model.
+
+    Raises:
+        WorkerFailureError: `function_error`.
+    """
+    seed_generators(derive_seed(seed, "initial model"))
+    with blaming_the_function("init_model()"):
+        module = function.init_model()
+        _expect(module, nn.Module, "init_model()")
+        module.to(device)
+    with blaming_the_function("init_optimizer()"):
+        optimizer = function.init_optimizer(module)
+        _expect(optimizer, Optimizer, "init_optimizer()")
+    with blaming_the_function("init_scheduler()"):
+        scheduler = function.init_scheduler(optimizer)
+    return TrainingParts(function, module, optimizer, scheduler, device)
+
+
+def build_dataset(function: TrainingFunction, seed: int) -> Any:
+    """Let the function build its data set.
+
+    Raises:
+        WorkerFailureError: `function_error`.
+    """
+    seed_generators(derive_seed(seed, "data set"))
+    with blaming_the_function("init_dataset()"):
+        return function.init_dataset()
+
+
+def build_loader(
+    assignment: Assignment, function: TrainingFunction, dataset: Any, world_size: int, device: torch.device
+) -> BatchLoader:
+    """The loader of this rank's share of every batch."""
+    order = SampleOrder(dataset_size(dataset), assignment.global_batch_size, assignment.seed)
+    return BatchLoader(
+        dataset,
+        function.collate,
+        order,
+        rank=assignment.rank,
+        world_size=world_size,
+        device=device,
+        data_workers=int(assignment.hyperparameters.get("data_workers") or 0),
+    )
+
+
+def distribute(parts: TrainingParts, group: dist.ProcessGroup | None = None) -> DistributedModel:
+    """Wrap the model for data-parallel training in `group` (default: the whole generation).
+
+    Raises:
+        WorkerFailureError: DDP cannot train this model.
+    """
+    if parts.device.type == "cuda" and has_sparse_gradients(parts.module):
+        # NCCL has no all-reduce of sparse tensors, gloo does.
+        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
+        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    with blaming_the_function("the model under DistributedDataParallel"):
+        return DistributedModel(
+            parts.module,
+            device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
+            process_group=group,
+            find_unused_parameters=parts.function.unused_parameters,
+            gradient_as_bucket_view=not has_sparse_gradients(parts.module),
+        )
+
+
+def has_sparse_gradients(module: nn.Module) -> bool:
+    """Whether an embedding of the model asks for sparse gradients."""
+    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules())
+
+
+def _expect(value: Any, kind: type, method: str) -> None:
+    if not isinstance(value, kind):
+        raise WorkerFailureError(
+            "function_error", f"{method} must return {kind.__name__}, not {type(value).__name__}"
+        )

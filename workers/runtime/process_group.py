@@ -1,0 +1,138 @@
+"""Brings the ranks of a generation together: members, address and port come from the control plane, nothing is
+negotiated."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import socket
+import struct
+from collections.abc import Sequence
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from workers.runtime.assignment import Assignment
+from workers.runtime.failures import start_failed
+
+# The control plane retires a generation that does not become ready; this only ends an abandoned worker.
+START_TIMEOUT = timedelta(seconds=120)
+# A peer whose connection breaks is noticed at once; this bounds waiting for one that is merely silent, and has to
+# outlast the longest evaluation, during which the other ranks wait for rank 0.
+COLLECTIVE_TIMEOUT = timedelta(minutes=30)
+_BACKLOG = 1024
+_GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR
+
+
+def open_process_group(assignment: Assignment) -> None:
+    """Join the generation's process group: gloo for CPU tensors, NCCL for those on a GPU.
+
+    Raises:
+        WorkerFailureError: `start_failed` when the port is taken or the others do not come.
+    """
+    pin_interface(assignment.interface_address or assignment.master_address)
+    backend = "cpu:gloo,cuda:nccl" if assignment.device.kind == "cuda" else "gloo"
+    try:
+        store = _open_store(assignment)
+        dist.init_process_group(
+            backend,
+            store=dist.PrefixStore(f"generation-{assignment.generation}", store),
+            rank=assignment.rank,
+            world_size=assignment.world_size,
+            timeout=COLLECTIVE_TIMEOUT,
+        )
+    except (RuntimeError, OSError, ValueError) as error:
+        raise start_failed("the workers could not be connected", error) from error
+
+
+def _open_store(assignment: Assignment) -> dist.TCPStore:
+    """The generation's key-value store; rank 0 serves it, on the declared interface alone."""
+    if assignment.rank != 0:
+        return dist.TCPStore(
+            assignment.master_address,
+            assignment.master_port,
+            assignment.world_size,
+            is_master=False,
+            timeout=START_TIMEOUT,
+        )
+    listener = listen_on(assignment.master_address, assignment.master_port)
+    return dist.TCPStore(
+        assignment.master_address,
+        assignment.master_port,
+        assignment.world_size,
+        is_master=True,
+        timeout=START_TIMEOUT,
+        # The store owns the descriptor from here on.
+        master_listen_fd=listener.detach(),
+    )
+
+
+def listen_on(address: str, port: int) -> socket.socket:
+    """A listening TCP socket on one address.
+
+    Raises:
+        OSError: the address is not of this machine or the port is taken.
+    """
+    family = socket.AF_INET6 if ":" in address else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((address, port))
+        listener.listen(_BACKLOG)
+    except OSError as error:
+        listener.close()
+        raise OSError(error.errno, f"cannot listen on {address} port {port}: {error.strerror}") from error
+    return listener
+
+
+def pin_interface(address: str) -> None:
+    """Tell gloo and NCCL to use the network interface that has `address`, where there is one."""
+    name = interface_of(address)
+    if name is not None:
+        os.environ["GLOO_SOCKET_IFNAME"] = name
+        os.environ["NCCL_SOCKET_IFNAME"] = f"={name}"
+
+
+def interface_of(address: str) -> str | None:
+    """Name of the interface with this IPv4 address; None when no interface of this machine has it."""
+    try:
+        wanted = socket.inet_aton(socket.gethostbyname(address))
+    except OSError:
+        return None
+    fallback = None
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _index, name in socket.if_nameindex():
+            request = struct.pack("256s", name.encode()[:15])
+            try:
+                found = fcntl.ioctl(probe.fileno(), _GET_INTERFACE_ADDRESS, request)[20:24]
+            except OSError:  # an interface without an IPv4 address
+                continue
+            if found == wanted:
+                return name
+            # 127.0.0.2 and the like belong to the loopback interface, which has 127.0.0.1.
+            if found[0] == wanted[0] == 127:
+                fallback = name
+    return fallback
+
+
+def broadcast_bytes(payload: bytes | None) -> bytes:
+    """Give rank 0's bytes to every rank of the generation."""
+    if dist.get_world_size() == 1:
+        assert payload is not None
+        return payload
+    size = torch.tensor([len(payload) if payload is not None else 0], dtype=torch.int64)
+    dist.broadcast(size, src=0)
+    if payload is not None:
+        # A bytearray, as torch warns about tensors over memory that may not be written.
+        content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    else:
+        content = torch.empty(int(size), dtype=torch.uint8)
+    dist.broadcast(content, src=0)
+    return payload if payload is not None else content.numpy().tobytes()
+
+
+def subgroup(ranks: Sequence[int]) -> dist.ProcessGroup | None:
+    """A group of some ranks; every rank of the generation calls this, those outside get None."""
+    group = dist.new_group(list(ranks), timeout=COLLECTIVE_TIMEOUT)
+    return group if dist.get_rank() in ranks else None

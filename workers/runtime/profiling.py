@@ -1,0 +1,248 @@
+"""Measures a function's scaling curve: iterations per second of the global batch at 1, 2, 4, … GPUs.
+
+One start serves all levels. The generation spans the whole block; at level n the first n ranks train in a group of
+their own while the others sleep in a collective. Nothing of it is kept.
+"""
+
+from __future__ import annotations
+
+import logging
+import resource
+import time
+from dataclasses import dataclass
+
+import torch
+import torch.distributed as dist
+
+from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.function_loading import overrides
+from workers.runtime.iteration import Control, IterationRunner
+from workers.runtime.parts import (
+    TrainingParts,
+    build_dataset,
+    build_loader,
+    build_parts,
+    distribute,
+    select_device,
+)
+from workers.runtime.process_group import open_process_group, subgroup
+from workers.runtime.training import WorkerContext, build_pacer, clip_norm
+from workers.runtime.training_state import Progress, capture, check_portable, restore, snapshot, to_bytes
+
+_log = logging.getLogger(__name__)
+
+WARM_UP_ITERATIONS = 2
+LEAST_ITERATIONS = 5
+
+
+@dataclass(frozen=True)
+class LevelMeasurement:
+    """What a level of the curve is made of.
+
+    Attributes:
+        iterations_per_second: of the global batch, evaluation and checkpoints charged as often as they come.
+        train_seconds: forward and backward pass alone, mean.
+        pause_seconds: what taking the training over at this level costs: state to bytes, to all ranks, into the
+            model, and the first iteration.
+        memory_bytes: the most that a rank needed.
+    """
+
+    gpus: int
+    iterations_per_second: float
+    train_seconds: float
+    pause_seconds: float
+    memory_bytes: int
+
+
+class ProfilingGeneration:
+    """One rank of a profiling generation."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        assert context.assignment.profile is not None
+        self.context = context
+        self.assignment = context.assignment
+        self.plan = context.assignment.profile
+        self.connection = context.connection
+        self.leads = self.assignment.rank == 0
+        self._evaluate_seconds = 0.0
+        self._snapshot_seconds = 0.0
+
+    def run(self) -> int:
+        """Measure the levels and report them; returns the worker's exit code.
+
+        Raises:
+            WorkerFailureError: the function or the start failed.
+        """
+        assignment = self.assignment
+        self.connection.phase("preparing")
+        self.device = select_device(assignment)
+        self.dataset = build_dataset(self.context.function, assignment.seed)
+        check_portable(build_parts(self.context.function, self.device, assignment.seed))
+        open_process_group(assignment)
+        # Every level forms its group now, as all ranks have to take part in that.
+        levels = [n for n in self.plan.levels if self._measurable(n)]
+        groups = {level: subgroup(range(level)) for level in levels}
+        dist.all_reduce(torch.zeros(1))
+        self.connection.phase("profiling")
+        reason = self._measure_levels(levels, groups)
+        if self.leads:
+            extra = {"evaluate_seconds": self._evaluate_seconds} if self._evaluate_seconds else {}
+            self.connection.event("profile_done", reason=reason, **extra)
+        self.connection.phase("completed")
+        return 0
+
+    def _measurable(self, level: int) -> bool:
+        """Only levels of this block that divide the global batch are ever planned with."""
+        return level <= self.assignment.world_size and self.assignment.global_batch_size % level == 0
+
+    def _measure_levels(self, levels: list[int], groups: dict[int, dist.ProcessGroup | None]) -> str:
+        started = time.monotonic()
+        best: float | None = None
+        for level in levels:
+            if self._decide(time.monotonic() - started >= self.plan.max_seconds):
+                return "time"
+            left = self.plan.max_seconds - (time.monotonic() - started)
+            measured = None
+            if self.assignment.rank < level:
+                measured = self._measure(level, groups[level], min(self.plan.seconds_per_level, left))
+            if self.leads and measured is not None:
+                self.connection.event(
+                    "profile_level",
+                    gpus=measured.gpus,
+                    iterations_per_second=measured.iterations_per_second,
+                    train_seconds=measured.train_seconds,
+                    pause_seconds=measured.pause_seconds,
+                    memory_bytes=measured.memory_bytes,
+                )
+            rate = measured.iterations_per_second if measured is not None else None
+            if self._decide(best is not None and rate is not None and rate <= best):
+                return "no_gain"
+            best = rate if rate is not None else best
+        return "all_levels" if not self._decide(best is None) else "out_of_memory"
+
+    def _decide(self, answer: bool) -> bool:
+        """Rank 0's answer for all ranks; those that have nothing to do at a level sleep here."""
+        choice = torch.tensor([int(answer)])
+        dist.broadcast(choice, src=0)
+        return bool(int(choice))
+
+    def _measure(
+        self, level: int, group: dist.ProcessGroup | None, seconds: float
+    ) -> LevelMeasurement | None:
+        """Measure one level; None when the accelerator's memory does not hold it."""
+        parts = build_parts(self.context.function, self.device, self.assignment.seed)
+        runner = IterationRunner(
+            parts,
+            distribute(parts, group),
+            build_loader(self.assignment, self.context.function, self.dataset, level, self.device),
+            group=group,
+            world_size=level,
+            rank=self.assignment.rank,
+            seed=self.assignment.seed,
+            clip_norm=clip_norm(self.assignment),
+            pacer=build_pacer(self.assignment, parts, level, range(level)),
+        )
+        if self.device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self.device)
+        if not self._fits(runner, group):
+            _log.info("level %d does not fit into memory", level)
+            return None
+        pause = self._measure_pause(runner, group)
+        count, elapsed, train_seconds = self._measure_iterations(runner, seconds)
+        if self.leads and not self._snapshot_seconds:
+            self._measure_side_work(parts)
+        return LevelMeasurement(
+            gpus=level,
+            iterations_per_second=self._charged_rate(elapsed / count),
+            train_seconds=train_seconds,
+            pause_seconds=pause,
+            memory_bytes=self._peak_memory(group),
+        )
+
+    def _fits(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> bool:
+        """Try an iteration without synchronisation: a rank that runs out of memory must not leave others waiting."""
+        fits = True
+        try:
+            with runner.model.no_sync():
+                runner.forward_and_backward(0, runner.loader.load(0))
+            runner.parts.optimizer.step()
+            runner.parts.optimizer.zero_grad(set_to_none=True)
+        except WorkerFailureError as failure:
+            if not failure.out_of_memory:
+                raise
+            fits = False
+        except torch.OutOfMemoryError:
+            fits = False
+        if not fits:
+            runner.parts.optimizer.zero_grad(set_to_none=True)
+            torch.cuda.empty_cache()
+        votes = torch.tensor([int(fits)])
+        dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=group)
+        return bool(int(votes))
+
+    def _measure_pause(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> float:
+        """Take the state over as a new generation would, then run the first iteration."""
+        started = time.perf_counter()
+        size = self.assignment.global_batch_size
+        payload = b""
+        if self.leads:
+            state = capture(runner.parts, Progress(), generation=0, global_batch_size=size)
+            payload = to_bytes(state)
+        length = torch.tensor([len(payload)])
+        dist.broadcast(length, src=0, group=group)
+        content = torch.zeros(int(length), dtype=torch.uint8)
+        if self.leads:
+            content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+        dist.broadcast(content, src=0, group=group)
+        restore(runner.parts, content.numpy().tobytes(), global_batch_size=size)
+        runner.run(0)
+        return time.perf_counter() - started
+
+    def _measure_iterations(self, runner: IterationRunner, seconds: float) -> tuple[int, float, float]:
+        """Iterations done, seconds they took, and their mean `train_seconds`; the first ones are dropped."""
+        iteration = 1
+        for _ in range(WARM_UP_ITERATIONS):
+            runner.run(iteration)
+            iteration += 1
+        started = time.perf_counter()
+        count, train_seconds = 0, 0.0
+        control = Control.GO_ON
+        while control is not Control.LEVEL_DONE:
+            last = count + 1 >= LEAST_ITERATIONS and time.perf_counter() - started >= seconds
+            result = runner.run(iteration, Control.LEVEL_DONE if last else Control.GO_ON)
+            control = result.control
+            train_seconds += result.train_seconds
+            iteration += 1
+            count += 1
+        return count, time.perf_counter() - started, train_seconds / count
+
+    def _measure_side_work(self, parts: TrainingParts) -> None:
+        """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""
+        if overrides(self.context.function, "evaluate"):
+            started = time.perf_counter()
+            parts.module.eval()
+            with blaming_the_function("evaluate()"), torch.no_grad():
+                self.context.function.evaluate(parts.module)
+            self._evaluate_seconds = time.perf_counter() - started
+        started = time.perf_counter()
+        snapshot(
+            capture(parts, Progress(), generation=0, global_batch_size=self.assignment.global_batch_size)
+        )
+        self._snapshot_seconds = time.perf_counter() - started
+
+    def _charged_rate(self, iteration_seconds: float) -> float:
+        """Iterations per second when evaluations and checkpoints come as often as this job has them."""
+        every = int(self.assignment.hyperparameters.get("evaluate_every") or 0)
+        if every:
+            iteration_seconds += self._evaluate_seconds / every
+        training_share = 1 - min(0.5, self._snapshot_seconds / self.assignment.checkpoint_seconds)
+        return training_share / iteration_seconds
+
+    def _peak_memory(self, group: dist.ProcessGroup | None) -> int:
+        if self.device.type == "cuda":
+            peak = torch.cuda.max_memory_allocated(self.device)
+        else:
+            peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
+        most = torch.tensor([peak])
+        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+        return int(most)

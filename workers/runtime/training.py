@@ -1,0 +1,349 @@
+"""A training generation, from `prepare` to its end, as one rank lives it."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from punctual.function import TrainingFunction
+from punctual.randomness import derive_seed, seed_generators
+from workers.runtime.assignment import Assignment
+from workers.runtime.checkpoints import CheckpointWriter, write_final
+from workers.runtime.connection import AgentConnection
+from workers.runtime.device_models import Pacer
+from workers.runtime.failures import WorkerFailureError, blaming_the_function, start_failed
+from workers.runtime.function_loading import overrides
+from workers.runtime.goals import Goals
+from workers.runtime.handover import HandoverServer, receive_state
+from workers.runtime.iteration import Control, IterationResult, IterationRunner
+from workers.runtime.parts import (
+    TrainingParts,
+    build_dataset,
+    build_loader,
+    build_parts,
+    distribute,
+    select_device,
+)
+from workers.runtime.process_group import broadcast_bytes, open_process_group
+from workers.runtime.progress_reports import ProgressReports, history_stride
+from workers.runtime.sample_order import chain_digest, largest_local_batch
+from workers.runtime.training_state import (
+    Progress,
+    capture,
+    check_portable,
+    final_weights,
+    restore,
+    snapshot,
+    to_bytes,
+)
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class WorkerContext:
+    """What every part of a running worker needs to know."""
+
+    assignment: Assignment
+    function: TrainingFunction
+    connection: AgentConnection
+    goals: Goals
+    box: Path
+
+    @property
+    def artifacts(self) -> Path:
+        """Where the function's own files gather until the job ends."""
+        return self.box / "out" / ".final.partial"
+
+
+def build_pacer(assignment: Assignment, parts: TrainingParts, world_size: int, ranks: range) -> Pacer | None:
+    """The pace of an emulated device; None on a real one."""
+    model = assignment.device.model
+    if model is None:
+        return None
+    local_batch = largest_local_batch(assignment.global_batch_size, world_size)
+    same_server = assignment.ranks_on_this_server.issuperset(ranks)
+    return Pacer(
+        model.iteration_seconds(local_batch, world_size, parts.parameter_bytes, same_server),
+        model.compute_seconds(local_batch),
+    )
+
+
+def clip_norm(assignment: Assignment) -> float | None:
+    """The hyperparameter `gradient_clip_norm`."""
+    value = assignment.hyperparameters.get("gradient_clip_norm")
+    return None if value is None else float(value)
+
+
+class TrainingGeneration:
+    """One rank of a training generation."""
+
+    def __init__(self, context: WorkerContext) -> None:
+        self.context = context
+        self.assignment = context.assignment
+        self.connection = context.connection
+        self.goals = context.goals
+        self.leads = context.assignment.rank == 0
+        self.progress = Progress()
+        self.last_values: dict[str, float] = {}
+        self._handover: HandoverServer | None = None
+        self._reported_first = False
+
+    def run(self) -> int:
+        """Live the generation; returns the worker's exit code.
+
+        Raises:
+            WorkerFailureError: the worker cannot go on.
+        """
+        self._prepare()
+        self.connection.phase("ready")
+        self.goals.wait_for_train()
+        if self.goals.goal != "train":
+            # Never trained: there is no state to hand over or to keep.
+            self.connection.phase("suspended")
+            return 0
+        self._load()
+        reason = self._train()
+        return self._end(reason)
+
+    # -- prepare
+
+    def _prepare(self) -> None:
+        assignment = self.assignment
+        self.connection.phase("preparing")
+        device = select_device(assignment)
+        self.parts = build_parts(self.context.function, device, assignment.seed)
+        check_portable(self.parts)
+        self.dataset = build_dataset(self.context.function, assignment.seed)
+        if self.leads and assignment.handover_port:
+            try:
+                self._handover = HandoverServer(
+                    assignment.interface_address or assignment.master_address,
+                    assignment.handover_port,
+                    assignment.secret,
+                    assignment.generation,
+                )
+            except OSError as error:
+                raise start_failed("the handover port", error) from error
+        open_process_group(assignment)
+        world_size = assignment.world_size
+        self.runner = IterationRunner(
+            self.parts,
+            distribute(self.parts),
+            build_loader(assignment, self.context.function, self.dataset, world_size, device),
+            group=None,
+            world_size=world_size,
+            rank=assignment.rank,
+            seed=assignment.seed,
+            clip_norm=clip_norm(assignment),
+            pacer=build_pacer(assignment, self.parts, world_size, range(world_size)),
+        )
+        self.reports = ProgressReports(self.connection, assignment.rank)
+        self.writer = CheckpointWriter(self.context.box, self.connection, assignment.checkpoint_seconds)
+        # The first collective of a group sets up connections: have that behind us before the old one stops.
+        dist.all_reduce(torch.zeros(1))
+
+    # -- load
+
+    def _load(self) -> None:
+        self.connection.phase("loading")
+        payload = broadcast_bytes(self._fetch_state() if self.leads else None)
+        if payload:
+            self.progress = restore(self.parts, payload, global_batch_size=self.assignment.global_batch_size)
+        _log.info("starts at iteration %d", self.progress.iteration)
+
+    def _fetch_state(self) -> bytes:
+        """The serialised state to start from, empty to start from nothing; follows a changed order."""
+        while True:
+            start = self.goals.wait_for_start()
+            source = start["from"]
+            if source == "nothing":
+                return b""
+            if source == "checkpoint":
+                try:
+                    return (self.context.box / start["file"]).read_bytes()
+                except OSError as error:
+                    raise start_failed("the checkpoint", error) from error
+            if source != "handover":
+                raise WorkerFailureError("start_failed", f"unknown start {source!r}")
+            payload = self._receive_handover(start)
+            if payload is not None:
+                return payload
+
+    def _receive_handover(self, start: Mapping[str, Any]) -> bytes | None:
+        return receive_state(
+            start["address"],
+            int(start["port"]),
+            secret=self.assignment.secret,
+            predecessor=int(start["generation"]),
+            generation=self.assignment.generation,
+            still_wanted=lambda: self.goals.start == start,
+            pause=self.goals.wait_for_change,
+        )
+
+    # -- train
+
+    def _train(self) -> str:
+        """Train until an end; returns why: `max_iterations`, `target`, `should_stop`, `hand_over`, `suspend`."""
+        limit = self.assignment.max_iterations
+        self.reports.training_begins(self.progress.iteration)
+        while limit is None or self.progress.iteration < limit:
+            result = self.runner.run(self.progress.iteration, self._wish())
+            evaluated = self._account(result)
+            reason = self._reason_to_stop(result, evaluated)
+            self.reports.iteration_done(self.progress.iteration, result, evaluated, urgent=reason is not None)
+            if not self._reported_first:
+                self._reported_first = True
+                self._report_first_iteration()
+            if reason is not None:
+                return reason
+            self._checkpoint_if_due()
+        return "max_iterations"
+
+    def _wish(self) -> Control:
+        """What rank 0 lets all ranks do after the coming iteration."""
+        if not self.leads:
+            return Control.GO_ON
+        return {"hand_over": Control.HAND_OVER, "suspend": Control.SUSPEND}.get(
+            self.goals.goal, Control.GO_ON
+        )
+
+    def _account(self, result: IterationResult) -> dict[str, float]:
+        """Note an iteration; returns what an evaluation that was due measured."""
+        progress = self.progress
+        progress.iteration += 1
+        if self.leads:
+            progress.sample_order_digest = chain_digest(progress.sample_order_digest, result.global_indices)
+        self.last_values = result.values
+        every = int(self.assignment.hyperparameters.get("evaluate_every") or 0)
+        evaluated: dict[str, float] = {}
+        if every and progress.iteration % every == 0 and progress.iteration != self.assignment.max_iterations:
+            evaluated = self.evaluate() if self.leads else {}
+            self._restart_pace()
+        if evaluated or progress.iteration % history_stride(self.assignment.max_iterations) == 0:
+            progress.history.append([progress.iteration, {**result.values, **evaluated}])
+        return evaluated
+
+    def _reason_to_stop(self, result: IterationResult, evaluated: dict[str, float]) -> str | None:
+        """The same answer on every rank."""
+        if self.progress.iteration == self.assignment.max_iterations:
+            return "max_iterations"
+        reason = None
+        values = {**result.values, **evaluated}
+        target = self.assignment.target
+        if self.leads:
+            if target is not None and target.reached(values):
+                reason = "target"
+            elif overrides(self.context.function, "should_stop"):
+                with blaming_the_function("should_stop()"):
+                    reason = "should_stop" if self.context.function.should_stop(values) else None
+        if target is not None or overrides(self.context.function, "should_stop"):
+            reason = self._agree(reason)
+        if reason is not None:
+            return reason
+        return {Control.HAND_OVER: "hand_over", Control.SUSPEND: "suspend"}.get(result.control)
+
+    def _agree(self, reason: str | None) -> str | None:
+        """Rank 0 decides for all: only it has evaluated, and a person's code may answer differently elsewhere."""
+        answers = [None, "target", "should_stop"]
+        choice = torch.tensor([answers.index(reason)], dtype=torch.int64)
+        if self.assignment.world_size > 1:
+            dist.broadcast(choice, src=0)
+        return answers[int(choice)]
+
+    def evaluate(self) -> dict[str, float]:
+        """Run the function's `evaluate` on the bare model."""
+        module = self.parts.module
+        seed_generators(derive_seed(self.assignment.seed, "evaluate"))
+        module.eval()
+        try:
+            with blaming_the_function("evaluate()"), torch.no_grad():
+                measured = self.context.function.evaluate(module)
+                return {name: float(value) for name, value in measured.items()}
+        finally:
+            module.train()
+
+    def _report_first_iteration(self) -> None:
+        if self.leads:
+            self.connection.event(
+                "first_iteration",
+                iteration=self.progress.iteration,
+                pause_seconds=self.goals.seconds_since_train,
+            )
+
+    def _capture(self) -> dict[str, Any]:
+        return capture(
+            self.parts,
+            self.progress,
+            generation=self.assignment.generation,
+            global_batch_size=self.assignment.global_batch_size,
+        )
+
+    def _checkpoint_if_due(self) -> None:
+        if self.leads and self.writer.due():
+            self.writer.write_later(self.progress.iteration, snapshot(self._capture()))
+            self._restart_pace()
+
+    def _restart_pace(self) -> None:
+        if self.runner.pacer is not None:
+            self.runner.pacer.restart()
+
+    # -- end
+
+    def _end(self, reason: str) -> int:
+        iteration = self.progress.iteration
+        _log.info("stops after iteration %d: %s", iteration, reason)
+        if reason == "hand_over":
+            self._hand_over()
+        if reason == "suspend":
+            self.connection.phase("suspending", iteration)
+            if self.leads:
+                path = self.writer.write_now(iteration, to_bytes(self._capture()), "suspend")
+                self.connection.wait_until_stored(path)
+            self.connection.phase("suspended", iteration)
+            return 0
+        self.connection.phase("finishing", iteration)
+        if self.leads:
+            self._store_results(reason)
+        self.connection.phase("completed", iteration)
+        return 0
+
+    def _hand_over(self) -> None:
+        """Serve the state to the successor, keep a durable copy, stay until told to stop. Does not return."""
+        self.connection.phase("handing_over", self.progress.iteration)
+        if self.leads:
+            payload = to_bytes(self._capture())
+            if self._handover is not None:
+                self._handover.publish(payload)
+            self.writer.write_now(self.progress.iteration, payload, "handover")
+        self.connection.phase("handed_over", self.progress.iteration)
+        threading.Event().wait()
+
+    def _store_results(self, reason: str) -> None:
+        progress = self.progress
+        evaluated = self.evaluate() if overrides(self.context.function, "evaluate") else {}
+        metrics = {**self.last_values, **evaluated}
+        report = {
+            "final": metrics,
+            "iterations": progress.iteration,
+            "reason": reason,
+            "sample_order_digest": progress.sample_order_digest,
+            "history": [{"iteration": point, "values": values} for point, values in progress.history],
+        }
+        path = write_final(self.context.box, self.context.artifacts, final_weights(self.parts), report)
+        self.connection.file(
+            path,
+            kind="final",
+            iteration=progress.iteration,
+            reason=reason,
+            metrics={name: value for name, value in metrics.items() if value == value},
+            sample_order_digest=progress.sample_order_digest,
+        )
+        self.connection.wait_until_stored(path)

@@ -1,0 +1,158 @@
+"""All that training is at an iteration boundary, as bytes that another worker set goes on from.
+
+Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never code.
+"""
+
+from __future__ import annotations
+
+import copy
+import io
+import pickle
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.parts import TrainingParts
+from workers.runtime.sample_order import EMPTY_DIGEST
+
+STATE_FORMAT = 1
+
+
+@dataclass
+class Progress:
+    """How far a job has come.
+
+    Attributes:
+        iteration: iterations done.
+        sample_order_digest: chained SHA-256 over the indices of all samples seen, in order.
+        history: `[iterations done, values]` of selected iterations.
+    """
+
+    iteration: int = 0
+    sample_order_digest: str = EMPTY_DIGEST
+    history: list[list[Any]] = field(default_factory=list)
+
+
+def capture(
+    parts: TrainingParts, progress: Progress, *, generation: int, global_batch_size: int
+) -> dict[str, Any]:
+    """The state after `progress.iteration` iterations, tensors shared with the live model.
+
+    Raises:
+        WorkerFailureError: the function's own state cannot be had.
+    """
+    with blaming_the_function("state_dict()"):
+        own = dict(parts.function.state_dict())
+    return {
+        "format": STATE_FORMAT,
+        "generation": generation,
+        "iteration": progress.iteration,
+        "sample_position": progress.iteration * global_batch_size,
+        "sample_order_digest": progress.sample_order_digest,
+        "history": progress.history,
+        "model": parts.module.state_dict(),
+        "optimizer": parts.optimizer.state_dict(),
+        "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
+        "function": own,
+        "random": {"torch": torch.get_rng_state(), "python": random.getstate()},
+    }
+
+
+def snapshot(state: Any) -> Any:
+    """A copy of a captured state on the CPU that later iterations do not change."""
+    if isinstance(state, Tensor):
+        return state.detach().cpu() if state.device.type != "cpu" else state.detach().clone()
+    if isinstance(state, Mapping):
+        return {key: snapshot(value) for key, value in state.items()}
+    if isinstance(state, tuple):
+        return tuple(snapshot(value) for value in state)
+    if isinstance(state, list):
+        return [snapshot(value) for value in state]
+    return copy.deepcopy(state)
+
+
+def to_bytes(state: Mapping[str, Any]) -> bytes:
+    """Serialise a captured state."""
+    buffer = io.BytesIO()
+    torch.save(_on_cpu(state), buffer)
+    return buffer.getvalue()
+
+
+def restore(parts: TrainingParts, payload: bytes, *, global_batch_size: int) -> Progress:
+    """Put a serialised state into freshly built parts; returns how far the job has come.
+
+    Raises:
+        WorkerFailureError: `start_failed` when the bytes are no state of this job, `function_error` when the function
+            cannot take its part back.
+    """
+    try:
+        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
+        known = state["format"] == STATE_FORMAT
+        fits = state["sample_position"] == state["iteration"] * global_batch_size
+    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        raise WorkerFailureError("start_failed", f"the checkpoint cannot be read: {error}") from error
+    if not known:
+        raise WorkerFailureError("start_failed", f"the checkpoint has the unknown format {state['format']!r}")
+    if not fits:
+        raise WorkerFailureError("start_failed", "the checkpoint was written with another global batch size")
+    with blaming_the_function("taking the state back"):
+        parts.module.load_state_dict(state["model"])
+        parts.optimizer.load_state_dict(state["optimizer"])
+        if parts.scheduler is not None and state["scheduler"] is not None:
+            parts.scheduler.load_state_dict(state["scheduler"])
+        parts.function.load_state_dict(state["function"])
+    torch.set_rng_state(state["random"]["torch"])
+    version, numbers, gauss = state["random"]["python"]
+    random.setstate((version, tuple(numbers), gauss))
+    return Progress(state["iteration"], state["sample_order_digest"], state["history"])
+
+
+def check_portable(parts: TrainingParts) -> None:
+    """Find out before training whether the function's state can be written and read back.
+
+    Raises:
+        WorkerFailureError: `function_error` with what is wrong.
+    """
+    with blaming_the_function("state_dict()"):
+        own = dict(parts.function.state_dict())
+        kept = {
+            "function": own,
+            "scheduler": None if parts.scheduler is None else parts.scheduler.state_dict(),
+        }
+        buffer = io.BytesIO()
+        torch.save(kept, buffer)
+        buffer.seek(0)
+        try:
+            torch.load(buffer, map_location="cpu", weights_only=True)
+        except pickle.UnpicklingError as error:
+            raise WorkerFailureError(
+                "function_error",
+                "state_dict() of the function or its scheduler holds more than tensors, numbers, strings, lists and "
+                "dicts, so it cannot be read back safely",
+            ) from error
+
+
+def final_weights(parts: TrainingParts) -> dict[str, Tensor]:
+    """The model's weights as plain CPU tensors under their names."""
+    return {
+        name: value.detach().cpu().clone()
+        for name, value in parts.module.state_dict().items()
+        if isinstance(value, Tensor)
+    }
+
+
+def _on_cpu(state: Any) -> Any:
+    if isinstance(state, Tensor):
+        return state.detach().cpu()
+    if isinstance(state, Mapping):
+        return {key: _on_cpu(value) for key, value in state.items()}
+    if isinstance(state, tuple):
+        return tuple(_on_cpu(value) for value in state)
+    if isinstance(state, list):
+        return [_on_cpu(value) for value in state]
+    return state
