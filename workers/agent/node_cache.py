@@ -1,0 +1,95 @@
+"""What was fetched once per node and is used again: bundles, environments, data, checkpoints."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import threading
+import uuid
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+
+class NodeCache:
+    """Entries by kind and name. May be used from several threads; each entry is made once."""
+
+    def __init__(self, folder: Path, limit_bytes: int) -> None:
+        self._folder = folder
+        self._limit_bytes = limit_bytes
+        self._locks: defaultdict[str, threading.Lock] = defaultdict(threading.Lock)
+        self._guard = threading.Lock()
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # What an earlier run of the agent did not finish.
+        for unfinished in folder.glob("*/.*"):
+            _remove(unfinished)
+
+    def get(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
+        """The entry, made by `make(path)` if it is not there. Raises whatever `make` raises, leaving nothing behind."""
+        entry = self._folder / kind / hashlib.sha256(name.encode()).hexdigest()
+        with self._guard:
+            lock = self._locks[str(entry)]
+        with lock:
+            if not entry.exists():
+                entry.parent.mkdir(exist_ok=True)
+                partial = entry.with_name(f".{uuid.uuid4().hex}")
+                try:
+                    make(partial)
+                    partial.rename(entry)
+                finally:
+                    _remove(partial)
+                self._make_room(entry)
+            os.utime(entry)
+        return entry
+
+    def _make_room(self, newest: Path) -> None:
+        """Delete what was not used for longest. Workers that use it have links of their own and lose nothing."""
+        with self._guard:
+            entries = sorted(
+                (entry for entry in self._folder.glob("*/*") if not entry.name.startswith(".")),
+                key=lambda entry: entry.stat().st_mtime,
+            )
+            sizes = {entry: _size_bytes(entry) for entry in entries}
+            total = sum(sizes.values())
+            for entry in entries:
+                if total <= self._limit_bytes or entry == newest:
+                    continue
+                _remove(entry)
+                total -= sizes[entry]
+
+
+def link_tree(source: Path, target: Path, *, copy: bool) -> None:
+    """Show a cached file or folder at `target` by hard links: instant, and it survives the cache's clean-up.
+
+    `copy` makes real copies: for a worker that nothing would keep from writing into the shared files.
+    """
+    if source.is_dir():
+        shutil.copytree(
+            source, target, symlinks=True, dirs_exist_ok=True, copy_function=shutil.copy2 if copy else _link
+        )
+    else:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copy2 if copy else _link)(str(source), str(target))
+
+
+def _link(source: str, target: str) -> None:
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except FileExistsError:
+        return
+    except OSError:  # another file system, or one without links
+        shutil.copy2(source, target, follow_symlinks=False)
+
+
+def _size_bytes(entry: Path) -> int:
+    if not entry.is_dir():
+        return entry.stat().st_size
+    return sum(path.lstat().st_size for path in entry.rglob("*"))
+
+
+def _remove(entry: Path) -> None:
+    if entry.is_dir() and not entry.is_symlink():
+        shutil.rmtree(entry)
+    else:
+        entry.unlink(missing_ok=True)

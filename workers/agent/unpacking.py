@@ -1,0 +1,96 @@
+"""Unpacking of bundles and environments that may be malicious: nothing lands outside the target, nothing fills the disk."""
+
+from __future__ import annotations
+
+import re
+import stat
+import tarfile
+import zipfile
+from pathlib import Path, PurePosixPath
+
+FILES_LIMIT = 20_000
+BUNDLE_LIMIT_BYTES = 1 << 30
+ENVIRONMENT_FILES_LIMIT = 500_000
+ENVIRONMENT_LIMIT_BYTES = 64 << 30
+PIECE_BYTES = 1 << 20
+
+_MODULE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*\Z", re.ASCII)
+
+
+class UnpackingError(Exception):
+    """The archive is broken or malicious; the message says how. Trying again does not help."""
+
+
+def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
+    """Unpack a function's bundle (a zip, or one Python file) into the new folder `target`.
+
+    `entry` is `module:Class`; a single file gets the module's name. Raises UnpackingError.
+    """
+    target.mkdir()
+    if zipfile.is_zipfile(bundle):
+        _unpack_zip(bundle, target)
+        return
+    module = entry.partition(":")[0]
+    if not _MODULE.match(module):
+        raise UnpackingError(f"the entry {entry!r} is not of the form module:Class")
+    path = target.joinpath(*module.split(".")).with_suffix(".py")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(bundle.read_bytes())
+
+
+def unpack_environment(archive: Path, target: Path) -> None:
+    """Unpack an environment (tar.gz) into the new folder `target`. Raises UnpackingError."""
+    target.mkdir()
+    files = size = 0
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                files, size = files + 1, size + member.size
+                if files > ENVIRONMENT_FILES_LIMIT or size > ENVIRONMENT_LIMIT_BYTES:
+                    raise UnpackingError("the environment is too big")
+                # The standard library's filter refuses absolute paths, links that lead out, devices and special modes.
+                tar.extract(member, target, filter="data")
+    except (tarfile.TarError, EOFError, OSError) as error:
+        raise UnpackingError(f"the environment cannot be unpacked: {error}") from error
+
+
+def _unpack_zip(bundle: Path, target: Path) -> None:
+    try:
+        with zipfile.ZipFile(bundle) as archive:
+            members = archive.infolist()
+            if len(members) > FILES_LIMIT:
+                raise UnpackingError(f"the bundle holds more than {FILES_LIMIT} files")
+            left_bytes = BUNDLE_LIMIT_BYTES
+            for member in members:
+                path = _safe_path(member)
+                if member.is_dir():
+                    (target / path).mkdir(parents=True, exist_ok=True)
+                else:
+                    left_bytes -= _extract(archive, member, target / path, left_bytes)
+    except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
+        raise UnpackingError(f"the bundle cannot be unpacked: {error}") from error
+
+
+def _safe_path(member: zipfile.ZipInfo) -> PurePosixPath:
+    path = PurePosixPath(member.filename)
+    kind = stat.S_IFMT(member.external_attr >> 16)
+    if path.is_absolute() or ".." in path.parts or "\\" in member.filename or "\0" in member.filename:
+        raise UnpackingError(f"the bundle's file {member.filename!r} leads out of the bundle")
+    if kind not in (0, stat.S_IFREG, stat.S_IFDIR):
+        raise UnpackingError(f"the bundle's {member.filename!r} is a link or a device")
+    if member.flag_bits & 1:
+        raise UnpackingError("the bundle is encrypted")
+    return path
+
+
+def _extract(archive: zipfile.ZipFile, member: zipfile.ZipInfo, path: Path, limit_bytes: int) -> int:
+    """Write one file; what counts is its real size, not the one that the archive claims."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    size = 0
+    with archive.open(member) as source, path.open("wb") as file:
+        while piece := source.read(PIECE_BYTES):
+            size += len(piece)
+            if size > limit_bytes:
+                raise UnpackingError(f"the bundle unpacks to more than {BUNDLE_LIMIT_BYTES} bytes")
+            file.write(piece)
+    return size
