@@ -101,7 +101,6 @@ class LocalAgents:
             "stream_url": addresses.stream_url,
             "data": str(folders.agents / name),
             "address": "127.0.0.1",
-            "interface": "lo",
             "port_range": list(port_range),
             "slots": settings.slots,
             "warm_workers": settings.warm_workers,

@@ -1,0 +1,75 @@
+"""What is written down about running Punctual agrees with the code."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+
+from launch import services
+
+PROJECT = Path(__file__).resolve().parents[2]
+
+
+def packages() -> set[str]:
+    """Top-level Python packages of the product."""
+    return {init.parent.name for init in PROJECT.glob("*/__init__.py")} - {"tests", "examples", "benchmarks"}
+
+
+def test_every_room_is_under_the_import_contracts():
+    configuration = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    assert set(configuration["tool"]["importlinter"]["root_packages"]) == packages()
+
+
+def test_every_requirement_is_pinned_exactly():
+    lines = [
+        line
+        for name in ("requirements.txt", "requirements-dev.txt", "constraints.txt")
+        for line in (PROJECT / name).read_text().splitlines()
+        if line and not line.startswith(("#", "-r"))
+    ]
+    assert [line for line in lines if not re.fullmatch(r"[\w.-]+(\[[\w,]+\])?==[\w.]+", line)] == []
+
+
+def test_the_constraints_agree_with_the_requirements():
+    constraints = dict(line.split("==") for line in (PROJECT / "constraints.txt").read_text().split())
+    for name in ("requirements.txt", "requirements-dev.txt"):
+        for line in (PROJECT / name).read_text().splitlines():
+            if "==" in line and not line.startswith("#"):
+                package, version = re.sub(r"\[.*\]", "", line).split("==")
+                assert constraints[package.lower()] == version
+
+
+@pytest.mark.parametrize("name", ["compose.yaml", "agent.compose.yaml"])
+def test_compose_files_are_yaml_with_an_image_for_every_service(name):
+    document = yaml.safe_load((PROJECT / "docker" / name).read_text())
+    assert all(service.get("image") for service in document["services"].values())
+
+
+def test_compose_serves_every_queue_that_the_supervisor_serves():
+    document = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
+    commands = [service.get("command", []) for service in document["services"].values()]
+    queues = {command[command.index("--queues") + 1] for command in commands if "--queues" in command}
+    assert queues == set(services.CELERY_QUEUES)
+
+
+def test_the_images_copy_only_what_there_is():
+    copied = re.findall(r"^COPY ([^\n]+) \S+$", (PROJECT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    sources = [source for line in copied for source in line.split()]
+    assert sources
+    assert [source for source in sources if not (PROJECT / source).exists()] == []
+
+
+def test_every_setting_that_the_supervisor_hands_on_is_documented():
+    documented = (PROJECT / "docs" / "configuration.md").read_text()
+    assert [name for name in services._HANDED_ON if f"`{name}`" not in documented] == []
+
+
+def test_every_make_target_of_the_readme_exists():
+    targets = set(re.findall(r"^([a-z-]+):", (PROJECT / "Makefile").read_text(), re.MULTILINE))
+    named = set(re.findall(r"`make ([a-z-]+)", (PROJECT / "README.md").read_text()))
+    assert named
+    assert named <= targets
