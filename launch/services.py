@@ -95,7 +95,11 @@ def control_plane_environment(
         "STREAM_URL": os.environ.get("STREAM_URL", addresses.stream_url),
         "AGENT_URL": os.environ.get("AGENT_URL", addresses.agent_url),
     }
-    return base_environment() | uv_environment() | own | handed_on | dict(settings.environment)
+    installing = uv_environment()
+    if "UV_FIND_LINKS" in installing:
+        # Environments of functions are built from the same wheel folders.
+        installing["PIP_FIND_LINKS"] = installing["UV_FIND_LINKS"].replace(",", " ")
+    return base_environment() | installing | own | handed_on | dict(settings.environment)
 
 
 class ControlPlane:

@@ -1,0 +1,152 @@
+"""The mixed workload of `make demo`: deadlines tight and loose, wishes and best effort, for some minutes.
+
+Each example function is measured first (its first job is profiled); deadlines and lengths are then derived from what was
+measured, so that the mix is as tight on a slow machine as on a fast one.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from launch.credentials import DEMO_USER, Credentials
+from launch.errors import LaunchError
+from launch.folders import PROJECT, Folders
+from launch.settings import PlatformSettings
+from launch.state import read_state
+from punctual.client import Client, Job
+from punctual.client.requests import JobOptions
+from punctual.errors import PunctualError
+
+#: Example function -> its global batch size.
+FUNCTIONS = {"image_classifier": 64, "character_model": 32, "recommender": 128}
+_PROFILING_SECONDS = 180.0
+_MEAN_SECONDS_BETWEEN_JOBS = 9.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of job in the mix."""
+
+    name: str
+    service_class: str
+    share: float
+    #: How long it would train on one GPU.
+    single_gpu_seconds: tuple[float, float]
+    #: Its deadline as a multiple of the time at its fastest measured level; None: no deadline.
+    tightness: tuple[float, float] | None
+
+
+MIX = (
+    Kind("tight deadline", "slo", 0.30, (60.0, 150.0), (1.25, 1.8)),
+    Kind("loose deadline", "slo", 0.25, (60.0, 180.0), (4.0, 8.0)),
+    Kind("impossible deadline", "slo", 0.05, (120.0, 180.0), (0.5, 0.7)),
+    Kind("deadline as a wish", "soft", 0.15, (60.0, 120.0), (1.5, 3.0)),
+    Kind("best effort", "best_effort", 0.25, (40.0, 120.0), None),
+)
+#: What start, hand-over and the last write of a job cost beside training.
+_OVERHEAD_SECONDS = 12.0
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What profiling said of one function: iterations a second on one GPU and at the best level."""
+
+    reference: str
+    batch_size: int
+    single: float
+    fastest: float
+
+
+def run_demo(settings: PlatformSettings, *, minutes: float, seed: int) -> None:
+    """Submit jobs for `minutes`. Raises LaunchError if no platform runs on these settings or it refuses."""
+    folders = Folders(settings.data)
+    state = read_state(folders)
+    if state is None or not state["ready"]:
+        raise LaunchError("no platform runs on this data (or it is still starting): `make run` first")
+    url = str(state["web_url"])
+    try:
+        with Client(url, token="none yet") as stranger:
+            token = stranger.login(
+                DEMO_USER, Credentials.load(folders.secrets).demo_password, token_name="demo"
+            )
+        with Client(url, token=token, project=_project(url, token)) as client:
+            _submit_mix(client, random.Random(seed), minutes)
+    except PunctualError as error:
+        raise LaunchError(str(error)) from error
+    print(f"All submitted. Watch them on {url}/")
+
+
+def _project(url: str, token: str) -> str:
+    with Client(url, token=token) as client:
+        names = sorted(project.name for project in client.projects.list())
+    if not names:
+        raise LaunchError("the demo user has no project any more")
+    return names[0]
+
+
+def _submit_mix(client: Client, chance: random.Random, minutes: float) -> None:
+    print("Measuring the example functions (their first jobs are profiled)")
+    measured = [_measure(client, name, batch_size) for name, batch_size in FUNCTIONS.items()]
+    end = time.monotonic() + minutes * 60
+    for number, kind in enumerate(_kinds(chance), start=1):
+        if time.monotonic() >= end:
+            return
+        function = chance.choice(measured)
+        job = client.submit(
+            function.reference, verdict_seconds=20, **_options(chance, kind, function, number)
+        )
+        _tell(job, kind)
+        # Arrivals at random, as people make them: now and then several at once, now and then a pause.
+        time.sleep(min(chance.expovariate(1 / _MEAN_SECONDS_BETWEEN_JOBS), max(0.0, end - time.monotonic())))
+
+
+def _measure(client: Client, name: str, batch_size: int) -> Measured:
+    job = client.submit(
+        PROJECT / "examples" / f"{name}.py",
+        name=f"{name}: first run",
+        batch_size=batch_size,
+        max_iterations=60,
+        labels={"demo": "first run"},
+    )
+    job.wait_for_verdict(_PROFILING_SECONDS)
+    if job.state == "failed":
+        raise LaunchError(f"{name} could not be measured: {job.failure}")
+    rates = {
+        int(level["gpus"]): float(level["iterations_per_second"]) for level in job.curve().get("levels", [])
+    }
+    if not rates or job.function is None:
+        raise LaunchError(f"{name} has no measured level (job {job.id})")
+    print(f"  {name}: " + ", ".join(f"{gpus} GPUs {rate:.1f} it/s" for gpus, rate in sorted(rates.items())))
+    return Measured(job.function.reference, batch_size, rates[min(rates)], max(rates.values()))
+
+
+def _kinds(chance: random.Random) -> Iterator[Kind]:
+    while True:
+        yield chance.choices(MIX, weights=[kind.share for kind in MIX])[0]
+
+
+def _options(chance: random.Random, kind: Kind, function: Measured, number: int) -> JobOptions:
+    iterations = max(20, round(chance.uniform(*kind.single_gpu_seconds) * function.single))
+    options = JobOptions(
+        name=f"{kind.name} {number}",
+        batch_size=function.batch_size,
+        max_iterations=iterations,
+        service_class=kind.service_class,
+        labels={"demo": kind.name},
+        seed=number,
+    )
+    if kind.tightness is not None:
+        tightness = chance.uniform(*kind.tightness)
+        options["deadline"] = iterations / function.fastest * tightness + (
+            _OVERHEAD_SECONDS if tightness > 1 else 0.0
+        )
+    return options
+
+
+def _tell(job: Job, kind: Kind) -> None:
+    verdict = job.verdict.reason if job.verdict is not None else ""
+    offer = f"; offered {job.offer.deadline_at:%H:%M:%S} UTC" if job.offer and job.offer.deadline_at else ""
+    print(f"  {kind.name:<20} {job.state:<10} {verdict}{offer}")
