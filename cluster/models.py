@@ -25,7 +25,9 @@ class Cluster(models.Model):
     policy = models.CharField(max_length=40, default="punctual")
     slot_seconds = models.FloatField(default=5.0)
     reserve_servers = models.PositiveIntegerField(default=0)
-    fill = models.CharField(max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")])
+    fill = models.CharField(
+        max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
+    )
     offer_hold_seconds = models.FloatField(default=120.0)
     report_seconds = models.FloatField(default=1.0)
     suspect_seconds = models.FloatField(default=10.0)
@@ -36,6 +38,10 @@ class Cluster(models.Model):
     suspend_timeout_seconds = models.FloatField(default=60.0)
     profile_seconds_per_level = models.FloatField(default=2.0)
     profile_maximum_seconds = models.FloatField(default=60.0)
+    #: Promises are computed on throughput lowered by this fraction: measured speed varies, a promise must not.
+    promise_margin = models.FloatField(default=0.05)
+    #: A full replan happens at least this often, whatever the events.
+    replan_seconds = models.FloatField(default=30.0)
 
     planning_version = models.BigIntegerField(default=1)
     planned_version = models.BigIntegerField(default=0)
@@ -83,7 +89,9 @@ class Server(models.Model):
         ordering = ["id"]
         constraints = [
             models.UniqueConstraint(fields=["cluster", "name"], name="server_name_once_per_cluster"),
-            models.CheckConstraint(condition=Q(port_first__lte=models.F("port_last")), name="server_port_range_ascends"),
+            models.CheckConstraint(
+                condition=Q(port_first__lte=models.F("port_last")), name="server_port_range_ascends"
+            ),
         ]
 
     def __str__(self) -> str:

@@ -4,6 +4,6 @@ import os
 
 os.environ["DJANGO_SETTINGS_MODULE"] = "config.settings_streams"
 
-from django.core.asgi import get_asgi_application  # noqa: E402
+from django.core.asgi import get_asgi_application
 
 application = get_asgi_application()

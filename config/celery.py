@@ -10,7 +10,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["workers"], related_name="tasks")
+app.autodiscover_tasks(["workers.tasks"], related_name="periodic")
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:

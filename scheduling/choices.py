@@ -28,7 +28,13 @@ UNDECIDED_STATES = (JobState.SUBMITTED, JobState.PROFILING)
 PLANNED_STATES = (JobState.ADMITTED, JobState.RUNNING, JobState.SUSPENDED)
 
 JOB_TRANSITIONS: dict[JobState, tuple[JobState, ...]] = {
-    JobState.SUBMITTED: (JobState.PROFILING, JobState.ADMITTED, JobState.DECLINED, JobState.FAILED, JobState.CANCELLED),
+    JobState.SUBMITTED: (
+        JobState.PROFILING,
+        JobState.ADMITTED,
+        JobState.DECLINED,
+        JobState.FAILED,
+        JobState.CANCELLED,
+    ),
     JobState.PROFILING: (JobState.ADMITTED, JobState.DECLINED, JobState.FAILED, JobState.CANCELLED),
     JobState.ADMITTED: (JobState.RUNNING, JobState.CANCELLED, JobState.FAILED),
     JobState.RUNNING: (JobState.SUSPENDED, JobState.COMPLETED, JobState.FAILED, JobState.CANCELLED),

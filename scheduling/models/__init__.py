@@ -1,7 +1,14 @@
 """What is promised: functions, curves, jobs, generations, decisions, and what was seen of them."""
 
 from scheduling.models.decisions import Decision, Offer, OutboxMessage
-from scheduling.models.functions import Bundle, CurveLevel, Environment, Function, FunctionVersion, ScalingCurve
+from scheduling.models.functions import (
+    Bundle,
+    CurveLevel,
+    Environment,
+    Function,
+    FunctionVersion,
+    ScalingCurve,
+)
 from scheduling.models.generations import Assignment, Generation, Worker
 from scheduling.models.jobs import Job, new_job_id
 from scheduling.models.records import AppliedEvent, Artifact, Checkpoint, JobEvent, JobMetric, LogChunk

@@ -47,18 +47,24 @@ class Offer(models.Model):
     state = models.CharField(max_length=10, choices=OfferState.choices, default=OfferState.OPEN)
     created_at = models.DateTimeField(default=timezone.now)
     valid_until = models.DateTimeField()
-    accepted_job = models.OneToOneField(Job, on_delete=models.SET_NULL, null=True, related_name="accepted_offer")
+    accepted_job = models.OneToOneField(
+        Job, on_delete=models.SET_NULL, null=True, related_name="accepted_offer"
+    )
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["project"], condition=Q(state="open"), name="project_has_one_open_offer")
+            models.UniqueConstraint(
+                fields=["project"], condition=Q(state="open"), name="project_has_one_open_offer"
+            )
         ]
 
 
 class OutboxMessage(models.Model):
     """A wake-up that follows from committed rows. Sent on commit; a sweeper takes what was left behind."""
 
-    topic = models.CharField(max_length=100, help_text="plan, reconcile, agent:<server id>, job:<id>, cluster:<id>")
+    topic = models.CharField(
+        max_length=100, help_text="plan, reconcile, agent:<server id>, job:<id>, cluster:<id>"
+    )
     payload = models.JSONField(default=dict)
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
     attempts = models.PositiveIntegerField(default=0)

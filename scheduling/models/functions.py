@@ -28,7 +28,9 @@ class Function(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["project", "name"], name="function_name_once_per_project")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "name"], name="function_name_once_per_project")
+        ]
 
     def __str__(self) -> str:
         return self.name
@@ -60,7 +62,9 @@ class Environment(models.Model):
 
     digest = models.CharField(max_length=64, primary_key=True)
     requirements = models.TextField()
-    state = models.CharField(max_length=10, choices=EnvironmentState.choices, default=EnvironmentState.PENDING)
+    state = models.CharField(
+        max_length=10, choices=EnvironmentState.choices, default=EnvironmentState.PENDING
+    )
     log = models.TextField(blank=True)
     uri = models.CharField(max_length=500, blank=True)
     size_bytes = models.BigIntegerField(default=0)
@@ -104,12 +108,16 @@ class CurveLevel(models.Model):
     profiled_iterations_per_second = models.FloatField(default=0.0)
     profiled_train_seconds = models.FloatField(default=0.0)
     samples = models.PositiveIntegerField(default=1)
-    source = models.CharField(max_length=10, default="profiled", choices=[("profiled", "Profiled"), ("live", "Live")])
+    source = models.CharField(
+        max_length=10, default="profiled", choices=[("profiled", "Profiled"), ("live", "Live")]
+    )
     measured_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
         ordering = ["gpus"]
         constraints = [
             models.UniqueConstraint(fields=["curve", "gpus"], name="curve_level_once"),
-            models.CheckConstraint(condition=Q(gpus__gt=0) & Q(iterations_per_second__gt=0), name="curve_level_positive"),
+            models.CheckConstraint(
+                condition=Q(gpus__gt=0) & Q(iterations_per_second__gt=0), name="curve_level_positive"
+            ),
         ]

@@ -19,7 +19,9 @@ class Generation(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="generations")
     number = models.PositiveIntegerField()
     purpose = models.CharField(max_length=10, choices=Purpose.choices, default=Purpose.TRAINING)
-    state = models.CharField(max_length=10, choices=GenerationState.choices, default=GenerationState.PREPARING)
+    state = models.CharField(
+        max_length=10, choices=GenerationState.choices, default=GenerationState.PREPARING
+    )
     goal = models.CharField(max_length=10, choices=Goal.choices, default=Goal.PREPARE)
     epoch = models.BigIntegerField()
     world_size = models.PositiveIntegerField()
@@ -47,7 +49,9 @@ class Generation(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "number"], name="generation_number_once_per_job"),
             models.UniqueConstraint(
-                fields=["job"], condition=Q(purpose="training", state="live"), name="job_trains_one_generation"
+                fields=["job"],
+                condition=Q(purpose="training", state="live"),
+                name="job_trains_one_generation",
             ),
             models.UniqueConstraint(
                 fields=["job"],

@@ -54,7 +54,9 @@ class Job(models.Model):
     at_risk = models.BooleanField(default=False)
     late = models.BooleanField(default=False)
     paused_by_owner = models.BooleanField(default=False)
-    promise_outcome = models.CharField(max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE)
+    promise_outcome = models.CharField(
+        max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE
+    )
     void_reason = models.CharField(max_length=40, choices=VoidReason.choices, blank=True)
 
     submitted_at = models.DateTimeField(default=timezone.now)
@@ -74,8 +76,12 @@ class Job(models.Model):
     failed_at_iteration = models.PositiveBigIntegerField(default=0)
 
     last_generation = models.PositiveIntegerField(default=0)
-    checkpoint = models.ForeignKey("scheduling.Checkpoint", on_delete=models.SET_NULL, null=True, related_name="+")
-    resubmission_of = models.ForeignKey("self", on_delete=models.SET_NULL, null=True, related_name="resubmissions")
+    checkpoint = models.ForeignKey(
+        "scheduling.Checkpoint", on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    resubmission_of = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, related_name="resubmissions"
+    )
     final_metrics = models.JSONField(null=True, blank=True)
     sample_order_digest = models.CharField(max_length=64, blank=True)
 
@@ -83,17 +89,25 @@ class Job(models.Model):
         ordering = ["-submitted_at", "-id"]
         indexes = [
             models.Index(fields=["project", "-submitted_at"]),
-            models.Index(fields=["cluster", "state"], condition=~Q(state__in=TERMINAL_STATES), name="job_unfinished"),
+            models.Index(
+                fields=["cluster", "state"], condition=~Q(state__in=TERMINAL_STATES), name="job_unfinished"
+            ),
         ]
         constraints = [
             models.CheckConstraint(
-                condition=~Q(state__in=TERMINAL_STATES) | Q(finished_at__isnull=False), name="terminal_job_has_finish_time"
+                condition=~Q(state__in=TERMINAL_STATES) | Q(finished_at__isnull=False),
+                name="terminal_job_has_finish_time",
             ),
-            models.CheckConstraint(condition=Q(promised=False) | Q(deadline_at__isnull=False), name="promise_has_deadline"),
             models.CheckConstraint(
-                condition=~Q(service_class="slo") | Q(deadline_at__isnull=False), name="hard_deadline_is_given"
+                condition=Q(promised=False) | Q(deadline_at__isnull=False), name="promise_has_deadline"
             ),
-            models.CheckConstraint(condition=Q(max_iterations__gt=0) & Q(global_batch_size__gt=0), name="job_has_work"),
+            models.CheckConstraint(
+                condition=~Q(service_class="slo") | Q(deadline_at__isnull=False),
+                name="hard_deadline_is_given",
+            ),
+            models.CheckConstraint(
+                condition=Q(max_iterations__gt=0) & Q(global_batch_size__gt=0), name="job_has_work"
+            ),
         ]
 
     def __str__(self) -> str:

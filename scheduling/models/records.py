@@ -17,7 +17,9 @@ class JobEvent(models.Model):
     message = models.TextField()
     detail = models.JSONField(default=dict)
     actor = models.CharField(max_length=150, blank=True)
-    decision = models.ForeignKey("scheduling.Decision", on_delete=models.SET_NULL, null=True, related_name="events")
+    decision = models.ForeignKey(
+        "scheduling.Decision", on_delete=models.SET_NULL, null=True, related_name="events"
+    )
 
     class Meta:
         ordering = ["id"]
@@ -73,7 +75,9 @@ class Checkpoint(models.Model):
 
     class Meta:
         ordering = ["-iteration"]
-        constraints = [models.UniqueConstraint(fields=["job", "generation", "iteration"], name="checkpoint_once")]
+        constraints = [
+            models.UniqueConstraint(fields=["job", "generation", "iteration"], name="checkpoint_once")
+        ]
 
 
 class Artifact(models.Model):

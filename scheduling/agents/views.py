@@ -1,0 +1,156 @@
+"""The agent API (docs/protocols.md 2): thin views over services, plain JSON."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
+from django.views.decorators.csrf import csrf_exempt
+from django.views.decorators.http import require_GET, require_POST
+from pydantic import BaseModel, ValidationError
+
+from cluster.models import Agent
+from projects.errors import DomainError
+from scheduling.agents.authentication import agent_of
+from scheduling.agents.schemas import Enrolment, Report
+from scheduling.models import Assignment, Bundle
+from scheduling.selectors.desired_state import desired_state
+from scheduling.services.enrolment import agent_enrol
+from scheduling.services.environments import open_environment
+from scheduling.services.reports import Fenced, apply_report
+
+AgentView = Callable[..., HttpResponse]
+Model = TypeVar("Model", bound=BaseModel)
+
+
+def problem(status: int, code: str, title: str, detail: str, **extra: Any) -> JsonResponse:
+    """An RFC 9457 problem document."""
+    body = {
+        "type": f"urn:punctual:{code}",
+        "title": title,
+        "status": status,
+        "detail": detail,
+        "code": code,
+        **extra,
+    }
+    return JsonResponse(body, status=status, content_type="application/problem+json")
+
+
+def for_agents(view: AgentView) -> AgentView:
+    """Let only enrolled agents in, and turn domain errors into problem documents."""
+
+    @functools.wraps(view)
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+        agent = agent_of(request)
+        if agent is None:
+            return problem(
+                401, "unknown_agent", "Unknown agent", "The credential is unknown or revoked; enrol again."
+            )
+        try:
+            return view(request, agent, *args, **kwargs)
+        except _Malformed as error:
+            return error.response
+        except DomainError as error:
+            return problem(error.status, error.code, error.title, error.detail, **error.extra)
+
+    return csrf_exempt(wrapped)
+
+
+@csrf_exempt
+@require_POST
+def enrol(request: HttpRequest) -> HttpResponse:
+    """Spend a one-time token, get a credential."""
+    try:
+        body = _parse(request, Enrolment)
+        enrolled = agent_enrol(body.model_dump())
+    except _Malformed as error:
+        return error.response
+    except DomainError as error:
+        return problem(error.status, error.code, error.title, error.detail, errors=error.errors)
+    cluster = enrolled.cluster
+    return JsonResponse(
+        {
+            "server_id": enrolled.server.pk,
+            "credential": enrolled.credential,
+            "lease_seconds": cluster.fence_seconds,
+            "suspect_seconds": cluster.suspect_seconds,
+            "report_seconds": cluster.report_seconds,
+        },
+        status=201,
+    )
+
+
+@for_agents
+@require_POST
+def report(request: HttpRequest, agent: Agent) -> HttpResponse:
+    """Take a heartbeat with everything in it; renew the lease."""
+    body = _parse(request, Report)
+    try:
+        answer = apply_report(agent, body.model_dump(mode="json"))
+    except Fenced:
+        return problem(
+            409,
+            "fenced",
+            "Fenced",
+            "This node's work was given away; stop every worker and report an empty list.",
+        )
+    return JsonResponse(dataclasses.asdict(answer))
+
+
+@for_agents
+@require_GET
+def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
+    """What should be true on this node."""
+    if agent.fenced_at is not None:
+        return problem(409, "fenced", "Fenced", "Report an empty list of workers first.")
+    return JsonResponse(desired_state(agent.server_id))
+
+
+@for_agents
+@require_GET
+def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
+    """The bytes of a function that this node was given to run."""
+    needed = Assignment.objects.filter(
+        gpu__server_id=agent.server_id, job__function_version__bundle_id=digest
+    )
+    bundle = Bundle.objects.filter(pk=digest).first() if needed.exists() else None
+    if bundle is None:
+        return problem(404, "not_found", "Not found", "No work on this node needs such a function.")
+    return HttpResponse(bytes(bundle.content), content_type="application/octet-stream")
+
+
+@for_agents
+@require_GET
+def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
+    """The archive of an environment that this node needs."""
+    needed = Assignment.objects.filter(
+        gpu__server_id=agent.server_id, job__function_version__requirements_digest=digest
+    )
+    archive = open_environment(digest) if needed.exists() else None
+    if archive is None:
+        return problem(
+            404, "not_found", "Not found", "This environment is not built (yet), or no work here needs it."
+        )
+    return FileResponse(archive, content_type="application/gzip")
+
+
+class _Malformed(Exception):
+    def __init__(self, response: HttpResponse) -> None:
+        super().__init__("malformed request")
+        self.response = response
+
+
+def _parse(request: HttpRequest, model: type[Model]) -> Model:
+    try:
+        return model.model_validate(json.loads(request.body))
+    except ValidationError as error:
+        errors = {".".join(map(str, item["loc"])): [item["msg"]] for item in error.errors()[:20]}
+        raise _Malformed(
+            problem(400, "invalid", "Invalid request", "The body is malformed.", errors=errors)
+        ) from error
+    except ValueError as error:
+        raise _Malformed(problem(400, "invalid", "Invalid request", "The body is not JSON.")) from error

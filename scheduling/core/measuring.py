@@ -1,0 +1,54 @@
+"""Where a new function is measured: the largest aligned block that is free or held by best effort (contracts 5)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+#: What a GPU is to a measurement: in use or unusable, held by a best-effort job, or free.
+TAKEN, BEST_EFFORT, FREE = 0, 1, 2
+
+
+def measurable_levels(global_batch_size: int, total_gpus: int) -> list[int]:
+    """Powers of two up to the pool that divide the global batch (the planner uses no others)."""
+    levels = []
+    level = 1
+    while level <= min(global_batch_size, total_gpus) and global_batch_size % level == 0:
+        levels.append(level)
+        level *= 2
+    return levels
+
+
+def measuring_blocks(
+    server_gpus: Sequence[int], standing: NDArray[np.int8], levels: Sequence[int]
+) -> Iterator[tuple[int, ...]]:
+    """Candidate blocks, the largest first; among equals the one that displaces fewest best-effort GPUs.
+
+    ``server_gpus``: GPUs of each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by address.
+    A block larger than a server is made of whole servers. Yields the addresses of at most one block a level.
+    """
+    for size in sorted(levels, reverse=True):
+        blocks = [block for block in _blocks(server_gpus, size) if (standing[list(block)] != TAKEN).all()]
+        if blocks:
+            yield min(blocks, key=lambda block: (int((standing[list(block)] == BEST_EFFORT).sum()), block))
+
+
+def _blocks(server_gpus: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
+    first = 0
+    servers = []
+    for count in server_gpus:
+        servers.append(tuple(range(first, first + count)))
+        first += count
+    for addresses in servers:
+        for start in range(0, len(addresses) - size + 1, size):
+            yield addresses[start : start + size]
+    for start in range(len(servers)):
+        run: tuple[int, ...] = ()
+        for addresses in servers[start:]:
+            run += addresses
+            if len(run) >= size:
+                break
+        if len(run) == size and size > len(servers[start]):
+            yield run

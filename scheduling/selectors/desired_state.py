@@ -1,0 +1,77 @@
+"""What should be true on one server: the generations whose GPUs its agent holds for them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cluster.models import Cluster, Server
+from scheduling.choices import AssignmentState, GenerationState
+from scheduling.models import Assignment, Generation
+
+
+def desired_state(server_id: int) -> dict[str, Any]:
+    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after is at least as new."""
+    server = Server.objects.get(pk=server_id)
+    epoch = Cluster.objects.values_list("epoch", flat=True).get(pk=server.cluster_id)
+    members: dict[int, list[dict[str, int]]] = {}
+    assignments = (
+        Assignment.objects.filter(gpu__server_id=server_id, state=AssignmentState.HELD)
+        .exclude(generation__state=GenerationState.RETIRED)
+        .select_related("gpu")
+        .order_by("rank")
+    )
+    for assignment in assignments:
+        members.setdefault(assignment.generation_id, []).append(
+            {"rank": assignment.rank, "gpu_index": assignment.gpu.index}
+        )
+    generations = (
+        Generation.objects.filter(pk__in=members, held_at__isnull=False)
+        .select_related("job__function_version", "master_server")
+        .order_by("job_id", "number")
+    )
+    return {
+        "epoch": epoch,
+        "desired_version": server.desired_version,
+        "generations": [_entry(generation, members[generation.pk]) for generation in generations],
+    }
+
+
+def _entry(generation: Generation, workers: list[dict[str, int]]) -> dict[str, Any]:
+    job = generation.job
+    version = job.function_version
+    return {
+        "job": job.pk,
+        "generation": generation.number,
+        "epoch": generation.epoch,
+        "purpose": generation.purpose,
+        "goal": generation.goal,
+        "start": generation.start,
+        "world_size": generation.world_size,
+        "master_address": generation.master_server.address,
+        "master_port": generation.master_port,
+        "handover_port": generation.handover_port,
+        "secret": _job_secret(generation),
+        "workers": workers,
+        "function": {
+            "digest": version.bundle_id,
+            "entry": version.entry,
+            "requirements_digest": version.requirements_digest or None,
+        },
+        "hyperparameters": job.hyperparameters,
+        "termination": {"max_iterations": job.max_iterations, "target": job.target},
+        "seed": job.seed,
+        "checkpoint_seconds": job.checkpoint_seconds,
+        "data": job.data,
+        "profile": generation.profile,
+    }
+
+
+def _job_secret(generation: Generation) -> str:
+    """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor with it."""
+    first = (
+        Generation.objects.filter(job_id=generation.job_id)
+        .order_by("number")
+        .values_list("secret", flat=True)
+        .first()
+    )
+    return str(first)

@@ -1,0 +1,213 @@
+"""Events of workers, applied once each. A stale generation's checkpoints and results are refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import Any
+
+from django.utils import timezone
+
+from cluster.models import Agent, Cluster
+from scheduling.choices import CurveState, GenerationState, JobState, Purpose
+from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services.generations import let_go, retire
+from scheduling.services.lifecycle import advance, became_live, worker_failed
+from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.scoring import score_promise
+from scheduling.services.wakeups import wake
+
+Handler = Callable[[Job, Generation, Mapping[str, Any], Cluster, datetime], None]
+
+
+def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime) -> None:
+    """Apply one event under the cluster's row. Events of unknown jobs, or of another server's work, change nothing."""
+    generation = (
+        Generation.objects.filter(
+            job_id=event.get("job"),
+            number=event.get("generation"),
+            assignments__gpu__server_id=agent.server_id,
+        )
+        .select_related("master_server")
+        .first()
+    )
+    handler = HANDLERS.get(str(event.get("kind")))
+    if generation is None or handler is None:
+        return
+    job = Job.objects.select_related("checkpoint", "curve", "project", "owner").get(pk=generation.job_id)
+    handler(job, generation, event, cluster, happened_at)
+
+
+def _first_iteration(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    if generation.purpose != Purpose.TRAINING or job.finished():
+        return
+    generation.pause_seconds = float(event.get("pause_seconds", 0.0))
+    generation.save(update_fields=["pause_seconds"])
+    became_live(job, generation, int(event["iteration"]), cluster)
+
+
+def _checkpoint_stored(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    iteration = int(event["iteration"])
+    checkpoint, _ = Checkpoint.objects.update_or_create(
+        job=job,
+        generation=generation.number,
+        iteration=iteration,
+        defaults={
+            "uri": event["uri"],
+            "size_bytes": int(event.get("bytes", 0)),
+            "reason": str(event.get("reason", "periodic"))[:20],
+            "store_seconds": float(event.get("store_seconds", 0.0)),
+        },
+    )
+    # The pointer only moves forward, and a generation that has been replaced moves it no further
+    # than where its successor began.
+    current = job.checkpoint
+    newer = current is None or (checkpoint.iteration, checkpoint.generation) > (
+        current.iteration,
+        current.generation,
+    )
+    successor_began_earlier = (
+        job.generations.filter(
+            purpose=Purpose.TRAINING,
+            number__gt=generation.number,
+            live_at__isnull=False,
+            start_iteration__lt=iteration,
+        ).exists()
+        and generation.state == GenerationState.RETIRED
+    )
+    if newer and not successor_began_earlier and not job.finished():
+        Job.objects.filter(pk=job.pk, checkpoint=current).update(checkpoint=checkpoint)
+        job.checkpoint = checkpoint
+        record(
+            job,
+            "checkpoint",
+            f"State at iteration {iteration} is stored durably.",
+            generation=generation.number,
+        )
+    if generation.state == GenerationState.LIVE and job.iterations_done < iteration:
+        job.iterations_done = iteration
+        job.save(update_fields=["iterations_done"])
+    advance(job, cluster)
+
+
+def _profile_level(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    if job.curve is None or generation.purpose != Purpose.PROFILING:
+        return
+    speed = float(event["iterations_per_second"])
+    train_seconds = float(event.get("train_seconds", 0.0))
+    # What a change onto this many GPUs costs: from the start of the workers' preparation to training.
+    start_seconds = (happened_at - generation.held_at).total_seconds() if generation.held_at else 0.0
+    first = not CurveLevel.objects.filter(curve=job.curve).exists()
+    CurveLevel.objects.update_or_create(
+        curve=job.curve,
+        gpus=int(event["gpus"]),
+        defaults={
+            "iterations_per_second": speed,
+            "profiled_iterations_per_second": speed,
+            "train_seconds": train_seconds,
+            "profiled_train_seconds": train_seconds,
+            "pause_seconds": max(
+                float(event.get("pause_seconds", 0.0)), min(start_seconds, 5.0) if first else 0.0, 1.0
+            ),
+            "memory_bytes": int(event.get("memory_bytes", 0)),
+            "source": "profiled",
+            "measured_at": timezone.now(),
+        },
+    )
+    record(job, "profiled", f"{event['gpus']} GPUs: {speed:.3g} iterations a second.", gpus=event["gpus"])
+
+
+def _profile_done(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    if (
+        job.curve is None
+        or generation.purpose != Purpose.PROFILING
+        or generation.state == GenerationState.RETIRED
+    ):
+        return
+    retire(generation, f"profiled: {event.get('reason')}")
+    measured = CurveLevel.objects.filter(curve=job.curve).exists()
+    top = (generation.profile or {}).get("levels", [0])[-1]
+    reached_batch = top * 2 > job.global_batch_size or job.global_batch_size % (top * 2) != 0
+    complete = event.get("reason") == "no_gain" or (event.get("reason") == "all_levels" and reached_batch)
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(
+        state=CurveState.READY if measured else CurveState.FAILED,
+        complete=complete,
+        failure="" if measured else f"no level could be measured ({event.get('reason')})",
+        measured_at=timezone.now(),
+    )
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"profile of {job.pk} is ready")
+
+
+def _completed(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    if job.finished() or generation.purpose != Purpose.TRAINING:
+        return
+    if generation.state not in (GenerationState.LIVE, GenerationState.HANDOVER, GenerationState.PREPARING):
+        return
+    now = timezone.now()
+    for artifact in event.get("artifacts", []):
+        Artifact.objects.update_or_create(
+            job=job,
+            name=artifact["name"],
+            defaults={"uri": artifact["uri"], "size_bytes": artifact["bytes"], "sha256": artifact["sha256"]},
+        )
+    let_go(job, "completed")
+    job.iterations_done = int(event["iteration"])
+    job.final_metrics = event.get("metrics") or {}
+    job.sample_order_digest = event.get("sample_order_digest", "")
+    if job.state in (JobState.ADMITTED, JobState.SUSPENDED):
+        # It finished before its first iteration was reported: both reports are one fact here.
+        job.state = JobState.RUNNING
+        job.started_at = job.started_at or now
+    score_promise(job, now)
+    job.save()
+    slack = (
+        ""
+        if job.deadline_at is None
+        else f", {(job.deadline_at - now).total_seconds():+.1f} s before its deadline"
+    )
+    move(
+        job,
+        JobState.COMPLETED,
+        f"Completed at iteration {job.iterations_done} ({event.get('reason')}){slack}.",
+    )
+    if job.curve is not None:
+        seconds = float(event.get("store_seconds", 0.0))
+        ScalingCurve.objects.filter(pk=job.curve_id, finishing_seconds__lt=seconds).update(
+            finishing_seconds=seconds
+        )
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} completed")
+
+
+def _failed(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    reason = str(event.get("reason", "killed"))
+    message = str(event.get("message", ""))[:2000]
+    was_profiling = generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED
+    worker_failed(job, generation, reason, message, str(event.get("traceback", ""))[:20000], cluster)
+    if was_profiling and job.curve is not None and not job.finished():
+        ScalingCurve.objects.filter(pk=job.curve.pk, state=CurveState.MEASURING).update(
+            state=CurveState.UNKNOWN
+        )
+
+
+HANDLERS: dict[str, Handler] = {
+    "first_iteration": _first_iteration,
+    "checkpoint_stored": _checkpoint_stored,
+    "profile_level": _profile_level,
+    "profile_done": _profile_done,
+    "completed": _completed,
+    "failed": _failed,
+}

@@ -1,0 +1,288 @@
+"""Writing a decision down: verdicts, stored plans, risks, new generations, and the decision itself with its input.
+
+The caller holds the cluster's row and has checked that no planning fact moved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import Goal, JobState, PromiseOutcome
+from scheduling.core.decision import Change, ChangeKind, FoundOffer, Verdict
+from scheduling.core.decision import Decision as CoreDecision
+from scheduling.core.recording import pack_snapshot
+from scheduling.core.snapshot import StoredPlan
+from scheduling.models import Decision, Job
+from scheduling.services.generations import (
+    coming_generation,
+    create_generation,
+    live_generation,
+    suspend_live,
+)
+from scheduling.services.offers import offer_create
+from scheduling.services.quotas import promise_refusal
+from scheduling.services.records import move, record
+from scheduling.services.snapshots import Pool, plan_to_json
+from scheduling.services.utilisation import take_sample
+
+
+def commit_decision(
+    cluster: Cluster,
+    *,
+    pool: Pool,
+    decision: CoreDecision,
+    offers: Mapping[str, FoundOffer],
+    epoch: int,
+    reallocated: bool,
+    compute_seconds: float,
+    trigger: str,
+) -> Decision | None:
+    """Write one pool's decision. Returns its row, or None when it says nothing new."""
+    concerned = {verdict.job_id for verdict in decision.verdicts} | {
+        change.job_id for change in decision.changes
+    }
+    jobs = {
+        job.pk: job
+        for job in Job.objects.filter(
+            pk__in=concerned | set(decision.plans) | set(decision.at_risk)
+        ).select_related("checkpoint", "curve", "project__quota", "owner")
+    }
+    newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
+    row = None
+    if decision.verdicts or decision.changes or newly_at_risk:
+        row = _decision_row(cluster, pool, decision, epoch, reallocated, compute_seconds, trigger)
+        row.jobs.set([jobs[job_id] for job_id in sorted(concerned | set(newly_at_risk)) if job_id in jobs])
+    refused = set()
+    for verdict in decision.verdicts:
+        if not apply_verdict(jobs[verdict.job_id], verdict, decision.plans.get(verdict.job_id), offers, row):
+            refused.add(verdict.job_id)
+    _store_plans(jobs, decision.plans, refused)
+    _store_risks(jobs, set(decision.at_risk), row)
+    for change in decision.changes:
+        if change.job_id not in refused:
+            _apply_change(jobs[change.job_id], change, pool, epoch, row)
+    if reallocated:
+        take_sample(cluster, pool)
+    return row
+
+
+def verdict_json(
+    verdict: Verdict, plan: StoredPlan | None, deadline_at: datetime | None, decision_id: int | None
+) -> dict[str, Any]:
+    """A verdict as the API answers it (contracts 3), without its offer."""
+    share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
+    finish = float(plan.finish_at) if plan is not None else float("inf")
+    finish_at = _utc(finish)
+    return {
+        "decision": "admitted" if verdict.admitted else "declined",
+        "reason_code": str(verdict.reason_code),
+        "reason": verdict.reason,
+        "minimum_satisfactory_share": _pieces(share) if share is not None else [],
+        "planned_start_at": _utc(_planned_start(plan)) if plan is not None and verdict.admitted else None,
+        "planned_finish_at": finish_at if verdict.admitted else None,
+        "slack_seconds": (
+            round(deadline_at.timestamp() - finish, 3)
+            if deadline_at is not None and finish_at is not None and verdict.admitted
+            else None
+        ),
+        "missing_gpus": verdict.missing_gpus,
+        "offer": None,
+        "decision_id": decision_id,
+    }
+
+
+def apply_verdict(
+    job: Job,
+    verdict: Verdict,
+    plan: StoredPlan | None,
+    offers: Mapping[str, FoundOffer],
+    row: Decision | None,
+) -> bool:
+    """Tell a newcomer its verdict. False when it was declined (by the plan, or by the project's quota)."""
+    now = timezone.now()
+    answer = verdict_json(verdict, plan, job.deadline_at, row.pk if row else None)
+    admitted = verdict.admitted
+    if (
+        admitted
+        and plan is not None
+        and verdict.promised
+        and (refusal := promise_refusal(job, plan)) is not None
+    ):
+        admitted = False
+        answer |= {
+            "decision": "declined",
+            "reason_code": "quota",
+            "reason": refusal,
+            "planned_start_at": None,
+        }
+        answer |= {"planned_finish_at": None, "slack_seconds": None}
+    job.decided_at = now
+    job.verdict = answer
+    if admitted:
+        job.promised = verdict.promised
+        job.promise_outcome = PromiseOutcome.OPEN if verdict.promised else PromiseOutcome.NONE
+        job.plan = plan_to_json(plan) if plan is not None else None
+        job.save()
+        move(job, JobState.ADMITTED, verdict.reason, decision=row, code=str(verdict.reason_code))
+        return True
+    job.save()
+    if job.pk in offers and answer["reason_code"] != "quota":
+        job.verdict["offer"] = offer_create(job, offers[job.pk])
+        job.save(update_fields=["verdict"])
+    move(job, JobState.DECLINED, answer["reason"], decision=row, code=answer["reason_code"])
+    return False
+
+
+def _decision_row(
+    cluster: Cluster,
+    pool: Pool,
+    decision: CoreDecision,
+    epoch: int,
+    reallocated: bool,
+    compute_seconds: float,
+    trigger: str,
+) -> Decision:
+    return Decision.objects.create(
+        cluster=cluster,
+        kind=Decision.Kind.REALLOCATION if reallocated else Decision.Kind.ADMISSION,
+        policy=cluster.policy,
+        epoch=epoch,
+        planning_version=cluster.planning_version,
+        trigger=trigger[:200],
+        summary={
+            "gpu_kind": pool.kind,
+            "verdicts": [
+                {
+                    "job": verdict.job_id,
+                    "admitted": verdict.admitted,
+                    "promised": verdict.promised,
+                    "reason_code": str(verdict.reason_code),
+                    "reason": verdict.reason,
+                }
+                for verdict in decision.verdicts
+            ],
+            "changes": [
+                {
+                    "job": change.job_id,
+                    "kind": str(change.kind),
+                    "gpus_before": change.gpus_before,
+                    "gpus_after": change.gpus_after,
+                    "gpus": [str(pool.gpus[address]) for address in change.addresses],
+                    "pause_seconds": change.pause_seconds,
+                    "reason": change.reason,
+                }
+                for change in decision.changes
+            ],
+            "at_risk": list(decision.at_risk),
+            "notes": list(decision.notes),
+            "used_stored_plans": decision.used_stored_plans,
+        },
+        snapshot=pack_snapshot(pool.snapshot),
+        compute_seconds=compute_seconds,
+        code_version=code_version(),
+    )
+
+
+@cache
+def code_version() -> str:
+    """The commit that this process runs, when it runs from a checkout."""
+    git = Path(__file__).resolve().parents[2] / ".git"
+    try:
+        head = (git / "HEAD").read_text().strip()
+        return (
+            (git / head.removeprefix("ref: ")).read_text().strip()[:64]
+            if head.startswith("ref: ")
+            else head[:64]
+        )
+    except OSError:
+        return ""
+
+
+def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refused: set[str]) -> None:
+    changed = []
+    for job_id, plan in plans.items():
+        job = jobs.get(job_id)
+        if job is None or job_id in refused or job.finished():
+            continue
+        stored = plan_to_json(plan)
+        if job.plan != stored:
+            job.plan = stored
+            changed.append(job)
+    Job.objects.bulk_update(changed, ["plan"], batch_size=500)
+
+
+def _store_risks(jobs: Mapping[str, Job], at_risk: set[str], row: Decision | None) -> None:
+    for job in jobs.values():
+        risky = job.pk in at_risk
+        if risky == job.at_risk or job.finished():
+            continue
+        job.at_risk = risky
+        job.save(update_fields=["at_risk"])
+        if risky:
+            record(
+                job,
+                "at_risk",
+                "No plan meets its deadline any more; it runs on as well as it can.",
+                decision=row,
+            )
+        else:
+            record(job, "safe_again", "Its deadline can be met again.", decision=row)
+
+
+def _apply_change(job: Job, change: Change, pool: Pool, epoch: int, row: Decision | None) -> None:
+    if job.finished() or coming_generation(job) is not None:
+        return
+    if change.kind == ChangeKind.SUSPEND:
+        suspend_live(job, change.reason)
+        return
+    live = live_generation(job)
+    if live is not None and live.goal != Goal.TRAIN:
+        return
+    gpus = [pool.gpus[address] for address in change.addresses]
+    generation = create_generation(job, gpus, epoch=epoch, reason=change.reason)
+    if live is None:
+        job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
+        job.save(update_fields=["pause_until"])
+    record(
+        job,
+        str(change.kind),
+        f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}",
+        decision=row,
+        generation=generation.number,
+        gpus=[str(gpu) for gpu in gpus],
+    )
+
+
+_WORDS = {
+    ChangeKind.START: "Starts,",
+    ChangeKind.GROW: "Grows",
+    ChangeKind.SHRINK: "Shrinks",
+    ChangeKind.MIGRATE: "Moves,",
+}
+
+
+def _planned_start(plan: StoredPlan) -> float:
+    for start, gpus in zip(plan.start, plan.gpus, strict=True):
+        if gpus > 0:
+            return float(start)
+    return float("inf")
+
+
+def _pieces(plan: StoredPlan) -> list[dict[str, Any]]:
+    return [
+        {"start": _utc(float(start)), "end": _utc(float(end)), "gpus": int(gpus)}
+        for start, end, gpus in zip(plan.start, plan.end, plan.gpus, strict=True)
+    ]
+
+
+def _utc(moment: float) -> str | None:
+    if moment in (float("inf"), float("-inf")):
+        return None
+    return datetime.fromtimestamp(moment, tz=UTC).isoformat().replace("+00:00", "Z")

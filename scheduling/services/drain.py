@@ -1,0 +1,108 @@
+"""Emptying a server for its operator, against the promises that stand on it."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.choices import DrainState
+from cluster.models import Server
+from projects.errors import Conflict
+from projects.models import User
+from scheduling.choices import AssignmentState
+from scheduling.models import Assignment, Job
+from scheduling.policies import policy_named
+from scheduling.services.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.snapshots import pool_kinds, pool_snapshot
+from scheduling.services.wakeups import hint, wake
+
+
+def drain_preview(*, server: Server) -> list[dict[str, Any]]:
+    """The promises that would break without this server: job, name, deadline."""
+    cluster = server.cluster
+    now = timezone.now()
+    broken: set[str] = set()
+    policy = policy_named(cluster.policy)
+    for kind in pool_kinds(cluster):
+        pool = pool_snapshot(cluster, kind, now)
+        if all(known.id != server.name for known in pool.snapshot.servers):
+            continue
+        before = set(policy.replan(pool.snapshot).at_risk)
+        without = tuple(
+            dataclasses.replace(known, usable=False) if known.id == server.name else known
+            for known in pool.snapshot.servers
+        )
+        broken |= set(policy.replan(dataclasses.replace(pool.snapshot, servers=without)).at_risk) - before
+    jobs = Job.objects.filter(pk__in=broken).order_by("deadline_at")
+    return [
+        {"job": job.pk, "name": job.name, "project": job.project.name, "deadline_at": job.deadline_at}
+        for job in jobs
+    ]
+
+
+def server_drain(*, server: Server, actor: User, force: bool = False, reason: str = "") -> Server:
+    """Give the server no new work and move what is on it.
+
+    Raises:
+        Conflict: it is drained already, or promises would break and ``force`` is not set (``broken_promises``).
+    """
+    if server.drain != DrainState.NONE:
+        raise Conflict(f"Server {server.name} is {server.drain} already.")
+    broken = drain_preview(server=server)
+    if broken and not force:
+        raise Conflict(
+            f"Draining {server.name} would break {len(broken)} promise{'s' if len(broken) > 1 else ''}; "
+            "wait for them to end, or set force.",
+            extra={
+                "broken_promises": [
+                    {**item, "deadline_at": item["deadline_at"].isoformat() if item["deadline_at"] else None}
+                    for item in broken
+                ]
+            },
+        )
+    with transaction.atomic():
+        cluster = lock_cluster(server.cluster_id)
+        server.drain = DrainState.DRAINING
+        server.drain_reason = reason[:300]
+        server.save(update_fields=["drain", "drain_reason"])
+        for item in broken:
+            record(
+                Job.objects.get(pk=item["job"]),
+                "drain_forced",
+                f"{actor.username} drains server {server.name} although this promise may break.",
+                actor=actor.username,
+            )
+        planning_fact_changed(cluster)
+        hint(f"cluster:{cluster.pk}", kind="servers")
+        wake("plan", trigger=f"server {server.name} drains")
+    return server
+
+
+@transaction.atomic
+def server_undrain(*, server: Server, actor: User) -> Server:
+    """Let the server be used again.
+
+    Raises:
+        Conflict: it is not being drained.
+    """
+    cluster = lock_cluster(server.cluster_id)
+    if server.drain == DrainState.NONE:
+        raise Conflict(f"Server {server.name} is not being drained.")
+    server.drain = DrainState.NONE
+    server.drain_reason = ""
+    server.save(update_fields=["drain", "drain_reason"])
+    planning_fact_changed(cluster)
+    hint(f"cluster:{cluster.pk}", kind="servers")
+    wake("plan", trigger=f"server {server.name} is used again")
+    return server
+
+
+def finish_drains() -> int:
+    """Mark the draining servers on which nothing is left."""
+    busy = Assignment.objects.exclude(state=AssignmentState.RELEASED).values("gpu__server_id")
+    return (
+        Server.objects.filter(drain=DrainState.DRAINING).exclude(pk__in=busy).update(drain=DrainState.DRAINED)
+    )

@@ -1,0 +1,125 @@
+"""Agents come in: one-time tokens, credentials, revocation."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Cluster, EnrolmentToken, Server
+from projects.errors import DomainError, InvalidRequest
+from projects.models import User, token_digest
+from scheduling.services.inventory import inventory_update
+from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.wakeups import wake
+
+TOKEN_VALID_FOR = timedelta(hours=24)
+
+
+class RefusedToken(DomainError):
+    """401: the enrolment token is unknown, used or expired."""
+
+    status = 401
+    code = "enrolment_refused"
+    title = "Enrolment refused"
+
+
+@dataclass(frozen=True)
+class Enrolled:
+    """What an agent gets: its credential is shown once and stored as a digest."""
+
+    server: Server
+    credential: str
+    cluster: Cluster
+
+
+def cluster_get_or_create(name: str = "default") -> Cluster:
+    """The cluster, made with the installation's defaults when it is not there yet."""
+    return Cluster.objects.get_or_create(name=name, defaults=settings.CLUSTER_DEFAULTS)[0]
+
+
+def enrolment_token_create(
+    *, created_by: User | None, server_name: str = "", cluster: Cluster | None = None
+) -> str:
+    """A token that lets one agent enrol once within a day. Returned once; stored as a digest."""
+    token = f"enrol_{secrets.token_urlsafe(32)}"
+    EnrolmentToken.objects.create(
+        cluster=cluster or cluster_get_or_create(),
+        digest=token_digest(token),
+        server_name=server_name,
+        created_by=created_by,
+        expires_at=timezone.now() + TOKEN_VALID_FOR,
+    )
+    return token
+
+
+@transaction.atomic
+def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
+    """Spend a token and make (or take over) the server of that name.
+
+    Raises:
+        RefusedToken: the token is not good (any more), or is for a server of another name.
+        InvalidRequest: the port range or the inventory makes no sense.
+    """
+    now = timezone.now()
+    token = (
+        EnrolmentToken.objects.select_for_update().filter(digest=token_digest(str(request["token"]))).first()
+    )
+    if token is None or token.used_at is not None or token.expires_at < now:
+        raise RefusedToken(
+            "The enrolment token is unknown, used already or expired; ask an operator for a new one."
+        )
+    name = str(request["name"])
+    if token.server_name and token.server_name != name:
+        raise RefusedToken(f"This token enrols server {token.server_name}, not {name}.")
+    first, last = request["port_range"]
+    if not 1024 <= first < last <= 65535:
+        raise InvalidRequest(
+            "The port range is wrong.", errors={"port_range": ["two ports between 1024 and 65535, ascending"]}
+        )
+    cluster = lock_cluster(token.cluster_id)
+    credential = f"agent_{secrets.token_urlsafe(32)}"
+    server, _ = Server.objects.update_or_create(
+        cluster=cluster,
+        name=name,
+        defaults={
+            "address": request["address"],
+            "port_first": first,
+            "port_last": last,
+            "rack": str(request.get("rack", ""))[:100],
+            "state": ServerState.UP,
+            "state_changed_at": now,
+        },
+    )
+    Agent.objects.update_or_create(
+        server=server,
+        defaults={
+            "credential_digest": token_digest(credential),
+            "version": str(request.get("agent_version", ""))[:40],
+            "enrolled_at": now,
+            "revoked_at": None,
+            "last_report_at": None,
+            "boot_id": "",
+            "sequence": 0,
+            "desired_version_seen": 0,
+        },
+    )
+    inventory_update(server, request["inventory"])
+    token.used_at = now
+    token.save(update_fields=["used_at"])
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"server {name} enrolled")
+    return Enrolled(server, credential, cluster)
+
+
+@transaction.atomic
+def agent_revoke(*, agent: Agent) -> None:
+    """Refuse the agent from now on: its lease runs out, its workers end, its server is fenced."""
+    Agent.objects.filter(pk=agent.pk).update(revoked_at=timezone.now())

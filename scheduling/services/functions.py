@@ -1,0 +1,80 @@
+"""Storing training functions: immutable versions, addressed by the digest of their bytes."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import Max, Sum
+
+from projects.errors import QuotaExceeded
+from projects.models import Project, Quota, User
+from scheduling.bundles import BundleFacts, BundleLimits, read_bundle
+from scheduling.models import Bundle, Environment, Function, FunctionVersion
+
+
+def function_upload(
+    *, project: Project, actor: User, name: str, content: bytes, filename: str, entry: str | None = None
+) -> tuple[FunctionVersion, bool]:
+    """Store a bundle as the next version of a function; the same bytes and entry again are the same version.
+
+    Returns the version and whether it is new. Either everything is stored or nothing.
+
+    Raises:
+        BundleError: the bundle cannot be used, and why.
+        QuotaExceeded: the project's bundles would take more bytes than they may.
+    """
+    limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
+    facts = read_bundle(content, filename, entry, limits)
+    with transaction.atomic():
+        return _store(project, actor, name, content, facts)
+
+
+def _store(
+    project: Project, actor: User, name: str, content: bytes, facts: BundleFacts
+) -> tuple[FunctionVersion, bool]:
+    function, _ = Function.objects.get_or_create(project=project, name=name)
+    # Uploads to one project take turns: version numbers have no gaps and the quota holds.
+    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    known = FunctionVersion.objects.filter(function=function, bundle=facts.digest, entry=facts.entry).first()
+    if known is not None:
+        return known, False
+    _check_quota(project, facts)
+    Bundle.objects.get_or_create(
+        digest=facts.digest, defaults={"content": content, "size_bytes": facts.size_bytes}
+    )
+    if facts.requirements is not None:
+        Environment.objects.get_or_create(
+            digest=facts.requirements.digest, defaults={"requirements": facts.requirements.text}
+        )
+    latest = FunctionVersion.objects.filter(function=function).aggregate(number=Max("number"))["number"]
+    version = FunctionVersion.objects.create(
+        function=function,
+        number=(latest or 0) + 1,
+        bundle_id=facts.digest,
+        entry=facts.entry,
+        speed_neutral=list(facts.speed_neutral),
+        description=facts.description,
+        requirements_digest=facts.requirements.digest if facts.requirements else "",
+        files=[{"path": file.path, "size_bytes": file.size_bytes} for file in facts.files],
+        created_by=actor,
+    )
+    return version, True
+
+
+def _check_quota(project: Project, facts: BundleFacts) -> None:
+    quota = Quota.objects.filter(project=project).first()
+    limit = None if quota is None else quota.stored_bundle_bytes
+    if limit is None:
+        return
+    own = Bundle.objects.filter(functionversion__function__project=project).distinct()
+    if own.filter(digest=facts.digest).exists():
+        return
+    stored = (
+        Bundle.objects.filter(digest__in=own.values("digest")).aggregate(bytes=Sum("size_bytes"))["bytes"]
+        or 0
+    )
+    if stored + facts.size_bytes > limit:
+        raise QuotaExceeded(
+            f"Project {project.name} stores {stored} bytes of bundles and may store {limit}; "
+            f"this one has {facts.size_bytes}. An operator can raise the limit."
+        )

@@ -1,0 +1,82 @@
+"""What is kept for a time only: old snapshots, applied events, samples, logs and checkpoints that nothing needs."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import fsspec
+import structlog
+from django.conf import settings
+from django.db.models import Max, Sum
+from django.db.models.functions import Length
+from django.utils import timezone
+
+from cluster.models import UtilisationSample
+from projects.services import expire_idempotency_records
+from scheduling.choices import TERMINAL_STATES
+from scheduling.models import AppliedEvent, Checkpoint, Decision, Job, LogChunk
+from scheduling.services.progress import MAXIMUM_LOG_BYTES
+
+log = structlog.get_logger(__name__)
+
+KEPT_CHECKPOINTS = 2
+
+
+def keep_house() -> None:
+    """Delete what its time is up for. Each step stands alone and may run twice."""
+    now = timezone.now()
+    retention = timedelta(days=settings.SNAPSHOT_RETENTION_DAYS)
+    Decision.objects.filter(decided_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
+    AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
+    UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
+    expire_idempotency_records()
+    trim_logs()
+    delete_old_checkpoints(now)
+
+
+def trim_logs() -> None:
+    """Drop the oldest chunks of jobs whose logs outgrew their allowance."""
+    large = (
+        LogChunk.objects.values("job")
+        .annotate(total=Sum(Length("text")), newest=Max("id"))
+        .filter(total__gt=MAXIMUM_LOG_BYTES)
+    )
+    for row in large:
+        excess = row["total"] - MAXIMUM_LOG_BYTES
+        doomed = []
+        for pk, length in (
+            LogChunk.objects.filter(job=row["job"]).order_by("id").values_list("id", Length("text"))
+        ):
+            if excess <= 0:
+                break
+            doomed.append(pk)
+            excess -= length
+        LogChunk.objects.filter(pk__in=doomed).delete()
+
+
+def delete_old_checkpoints(now: datetime) -> None:
+    """Keep a running job's last two states, and none of a finished one's after an hour."""
+    live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
+    for job_id in live.values_list("job_id", flat=True).distinct():
+        job = Job.objects.get(pk=job_id)
+        finished = job.state in TERMINAL_STATES and job.finished_at is not None
+        if finished and job.finished_at is not None and now - job.finished_at < timedelta(hours=1):
+            continue
+        kept = 0 if finished else KEPT_CHECKPOINTS
+        for checkpoint in job.checkpoints.filter(deleted_at__isnull=True).order_by(
+            "-iteration", "-generation"
+        )[kept:]:
+            if checkpoint.pk != job.checkpoint_id or finished:
+                _delete(checkpoint, now)
+
+
+def _delete(checkpoint: Checkpoint, now: datetime) -> None:
+    filesystem, path = fsspec.core.url_to_fs(checkpoint.uri)
+    try:
+        filesystem.rm(path)
+    except FileNotFoundError:
+        pass
+    except OSError as error:
+        log.warning("checkpoint not deleted", uri=checkpoint.uri, error=str(error))
+        return
+    Checkpoint.objects.filter(pk=checkpoint.pk).update(deleted_at=now)

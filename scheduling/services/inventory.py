@@ -1,0 +1,43 @@
+"""What an agent says its server has, turned into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+
+from cluster.models import Gpu, Server
+from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.wakeups import wake
+
+
+@transaction.atomic
+def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
+    """Make the server's rows say what the agent reports. A GPU that is gone is kept as unhealthy."""
+    cluster = lock_cluster(server.cluster_id)
+    Server.objects.filter(pk=server.pk).update(
+        hostname=inventory.get("hostname", "")[:255],
+        cpu_cores=int(inventory.get("cpu_cores") or 0),
+        memory_bytes=int(inventory.get("memory_bytes") or 0),
+        sandbox=inventory.get("sandbox", "")[:20],
+    )
+    before = {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}
+    seen = set()
+    for entry in inventory.get("gpus", []):
+        seen.add(int(entry["index"]))
+        Gpu.objects.update_or_create(
+            server=server,
+            index=int(entry["index"]),
+            defaults={
+                "uuid": str(entry.get("uuid", ""))[:100],
+                "kind": str(entry["kind"])[:100],
+                "memory_bytes": int(entry.get("memory_bytes") or 0),
+                "emulated": bool(entry.get("emulated", False)),
+                "healthy": True,
+            },
+        )
+    server.gpus.exclude(index__in=seen).update(healthy=False)
+    if before != {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}:
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"GPUs of server {server.name} changed")

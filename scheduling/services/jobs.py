@@ -1,0 +1,275 @@
+"""Submitting and steering jobs. Verdicts come from the planner (planning.py); here is what people ask for."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Count
+from django.utils import timezone
+from redis.exceptions import RedisError
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Gpu
+from projects.errors import Conflict, QuotaExceeded, Unavailable
+from projects.models import Project, User
+from scheduling.choices import TERMINAL_STATES, JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.curve_keys import curve_key, data_digest
+from scheduling.models import FunctionVersion, Job, ScalingCurve
+from scheduling.services.generations import let_go, suspend_live
+from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
+from scheduling.services.wakeups import redis_client, wake
+
+
+@dataclass(frozen=True)
+class JobRequest:
+    """What a person asks for: everything but a GPU count."""
+
+    function_version: FunctionVersion
+    name: str
+    hyperparameters: Mapping[str, Any]
+    max_iterations: int
+    service_class: str
+    deadline_at: datetime | None = None
+    target: Mapping[str, Any] | None = None
+    labels: Mapping[str, str] = field(default_factory=dict)
+    data: Sequence[Mapping[str, Any]] = ()
+    checkpoint_seconds: float = 60.0
+    seed: int = 0
+
+    @property
+    def global_batch_size(self) -> int:
+        return int(self.hyperparameters["global_batch_size"])
+
+
+def default_cluster() -> Cluster:
+    """The cluster that jobs go to.
+
+    Raises:
+        Unavailable: no cluster has been set up yet.
+    """
+    cluster = Cluster.objects.order_by("id").first()
+    if cluster is None:
+        raise Unavailable("No cluster is set up yet; an operator has to enrol a server first.")
+    return cluster
+
+
+def pool_kind(cluster: Cluster) -> str:
+    """The GPU type that new jobs are planned on: the one with the most GPUs that are not given up.
+
+    A promise names one pool (issue of the spec's several GPU types: one pool per promise).
+    """
+    kinds = (
+        Gpu.objects.filter(server__cluster=cluster, healthy=True)
+        .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
+        .values_list("kind")
+        .annotate(count=Count("id"))
+        .order_by("-count", "kind")
+    )
+    first = kinds.first()
+    if first is None:
+        raise Unavailable("No server with GPUs is connected; try again when one is.")
+    return str(first[0])
+
+
+def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
+    """The curve under the request's key, known or not."""
+    version = request.function_version
+    digest = data_digest(request.data)
+    key = curve_key(
+        function_digest=version.bundle_id,
+        entry=version.entry,
+        data_digest=digest,
+        gpu_kind=gpu_kind,
+        hyperparameters=request.hyperparameters,
+        speed_neutral=version.speed_neutral,
+    )
+    return ScalingCurve.objects.get_or_create(
+        key=key,
+        defaults={
+            "function_digest": version.bundle_id,
+            "data_digest": digest,
+            "gpu_kind": gpu_kind,
+            "hyperparameters": dict(request.hyperparameters),
+        },
+    )[0]
+
+
+@transaction.atomic
+def job_submit(
+    *, project: Project, owner: User, request: JobRequest, resubmission_of: Job | None = None
+) -> Job:
+    """Store the job and wake the planner, in one transaction. The verdict follows.
+
+    Raises:
+        QuotaExceeded: the project has as many unfinished jobs as it may.
+        Unavailable: no GPU is connected.
+    """
+    cluster = default_cluster()
+    _check_active_jobs(project)
+    job = Job.objects.create(
+        project=project,
+        owner=owner,
+        cluster=cluster,
+        function_version=request.function_version,
+        curve=curve_for(request, pool_kind(cluster)),
+        name=request.name,
+        labels=dict(request.labels),
+        hyperparameters=dict(request.hyperparameters),
+        global_batch_size=request.global_batch_size,
+        max_iterations=request.max_iterations,
+        target=dict(request.target) if request.target else None,
+        seed=request.seed,
+        data=[dict(item) for item in request.data],
+        checkpoint_seconds=request.checkpoint_seconds,
+        service_class=request.service_class,
+        deadline_at=request.deadline_at,
+        resubmission_of=resubmission_of,
+    )
+    record(job, "submitted", f"Submitted by {owner.username}.", actor=owner.username)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"submitted {job.pk}")
+    if request.function_version.requirements_digest:
+        wake("build_environments")
+    return job
+
+
+def _check_active_jobs(project: Project) -> None:
+    limit = getattr(getattr(project, "quota", None), "active_jobs", None)
+    if limit is None:
+        return
+    active = project.jobs.exclude(state__in=TERMINAL_STATES).count()
+    if active >= limit:
+        raise QuotaExceeded(
+            f"Project {project.name} has {active} unfinished jobs and may have {limit}; "
+            "cancel one, wait, or ask an operator for more."
+        )
+
+
+def wait_for_verdict(job_id: str, seconds: float) -> Job:
+    """The job once it is decided, or as it is after ``seconds``. A lost wake-up costs a quarter of a second."""
+    ends_at = time.monotonic() + seconds
+    listener = redis_client().pubsub(ignore_subscribe_messages=True)
+    listening = True
+    try:
+        try:
+            listener.subscribe(f"punctual:job:{job_id}")
+        except RedisError:
+            listening = False
+        while True:
+            job = Job.objects.get(pk=job_id)
+            left = ends_at - time.monotonic()
+            if job.decided_at is not None or left <= 0:
+                return job
+            if listening:
+                try:
+                    listener.get_message(timeout=min(left, 0.25))
+                    continue
+                except RedisError:
+                    listening = False
+            time.sleep(min(left, 0.1))
+    finally:
+        listener.close()
+
+
+@transaction.atomic
+def job_cancel(*, job: Job, actor: User) -> Job:
+    """End the job now; its GPUs go as soon as its workers are gone.
+
+    Raises:
+        Conflict: it is finished already.
+    """
+    cluster = lock_cluster(job.cluster_id)
+    job = _unfinished(job)
+    let_go(job, reason=f"cancelled by {actor.username}")
+    _void_promise(job, VoidReason.CANCELLED)
+    if job.decided_at is None:
+        job.decided_at = timezone.now()
+    job.save()
+    move(job, JobState.CANCELLED, f"Cancelled by {actor.username}.", actor=actor.username)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"cancelled {job.pk}")
+    return job
+
+
+@transaction.atomic
+def job_pause(*, job: Job, actor: User) -> Job:
+    """Give up the job's GPUs until its owner resumes it. A promise becomes void.
+
+    Raises:
+        Conflict: it is finished, undecided or paused already.
+    """
+    cluster = lock_cluster(job.cluster_id)
+    job = _unfinished(job)
+    if job.paused_by_owner:
+        raise Conflict(f"Job {job.pk} is paused already.")
+    if job.state in (JobState.SUBMITTED, JobState.PROFILING):
+        raise Conflict(f"Job {job.pk} has no verdict yet; cancel it, or pause it once it is admitted.")
+    _void_promise(job, VoidReason.PAUSED)
+    job.paused_by_owner = True
+    job.promised = False
+    job.plan = None
+    job.save()
+    record(job, "paused", f"Paused by {actor.username}; the state is kept.", actor=actor.username)
+    suspend_live(job, reason="paused by its owner")
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"paused {job.pk}")
+    return job
+
+
+@transaction.atomic
+def job_resume(*, job: Job, actor: User) -> Job:
+    """Let a paused job be planned again, without a promise: ask for a new one by changing the deadline.
+
+    Raises:
+        Conflict: it is not paused.
+    """
+    cluster = lock_cluster(job.cluster_id)
+    job = _unfinished(job)
+    if not job.paused_by_owner:
+        raise Conflict(f"Job {job.pk} is not paused.")
+    job.paused_by_owner = False
+    job.save(update_fields=["paused_by_owner"])
+    record(job, "resumed", f"Resumed by {actor.username}, without a promise.", actor=actor.username)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"resumed {job.pk}")
+    return job
+
+
+def _unfinished(job: Job) -> Job:
+    fresh = (
+        Job.objects.select_for_update(of=("self",))
+        .select_related("project", "function_version")
+        .get(pk=job.pk)
+    )
+    if fresh.finished():
+        raise Conflict(f"Job {fresh.pk} is {fresh.state} already.")
+    return fresh
+
+
+def _void_promise(job: Job, reason: VoidReason) -> None:
+    if job.promise_outcome == PromiseOutcome.OPEN:
+        job.promise_outcome = PromiseOutcome.VOID
+        job.void_reason = reason
+
+
+def request_of(job: Job) -> JobRequest:
+    """The request that a job was made from: what cloning and asking again start from."""
+    return JobRequest(
+        function_version=job.function_version,
+        name=job.name,
+        hyperparameters=json.loads(json.dumps(job.hyperparameters)),
+        max_iterations=job.max_iterations,
+        service_class=job.service_class or ServiceClass.SLO,
+        deadline_at=job.deadline_at,
+        target=job.target,
+        labels=dict(job.labels),
+        data=list(job.data),
+        checkpoint_seconds=job.checkpoint_seconds,
+        seed=job.seed,
+    )

@@ -1,0 +1,58 @@
+"""What the passing of time decides: jobs become late, and a newcomer that cannot be measured in time is declined."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from cluster.models import Cluster
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, PromiseOutcome
+from scheduling.models import Job
+from scheduling.services.generations import let_go
+from scheduling.services.profiling import decide_by
+from scheduling.services.records import move, record
+from scheduling.services.scoring import function_slower_than_profile
+
+
+def mark_late(cluster: Cluster, now: datetime) -> int:
+    """Note the unfinished jobs whose deadline has passed. They keep running unless their owner says otherwise."""
+    overdue = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
+    for job in overdue:
+        job.late = True
+        fields = ["late"]
+        if job.promise_outcome == PromiseOutcome.OPEN and not function_slower_than_profile(job):
+            job.promise_outcome = PromiseOutcome.MISSED
+            fields.append("promise_outcome")
+        job.save(update_fields=fields)
+        record(
+            job,
+            "late",
+            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs on.",
+        )
+    return len(overdue)
+
+
+def decline_overdue(cluster: Cluster, now: datetime) -> int:
+    """Decline the undecided jobs that could not be measured by their latest time."""
+    count = 0
+    undecided = Job.objects.filter(
+        cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class="slo"
+    ).exclude(curve__state=CurveState.READY)
+    for job in undecided.select_related("function_version"):
+        latest = decide_by(job)
+        if latest is None or now < latest:
+            continue
+        reason = (
+            f"The function's speed is not known yet and could not be measured by {latest:%H:%M:%S} UTC, half the time to "
+            "its deadline; ask for a later deadline, or submit again once the function has been measured."
+        )
+        job.verdict = {
+            "decision": "declined", "reason_code": "not_profiled_in_time", "reason": reason, "offer": None,
+            "minimum_satisfactory_share": [], "planned_start_at": None, "planned_finish_at": None,
+            "slack_seconds": None, "missing_gpus": 0, "decision_id": None,
+        }  # fmt: skip
+        job.decided_at = now
+        let_go(job, "declined")
+        job.save()
+        move(job, JobState.DECLINED, reason, code="not_profiled_in_time")
+        count += 1
+    return count

@@ -1,0 +1,133 @@
+"""Silent servers: suspect first, then fenced (contracts 5). A fenced server's work may be started elsewhere."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Cluster, Server
+from scheduling.choices import AssignmentState, GenerationState, OfferState, Purpose
+from scheduling.models import Assignment, Generation, Job, Offer, Worker
+from scheduling.services.generations import free_assignments, hold_gpus, retire
+from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.wakeups import hint, wake
+
+log = structlog.get_logger(__name__)
+
+
+def expire_leases() -> None:
+    """Look at every agent's silence. A gap in these looks themselves expires no lease for one fence period."""
+    for cluster in Cluster.objects.all():
+        _expire_in(cluster)
+
+
+def _expire_in(cluster: Cluster) -> None:
+    now = timezone.now()
+    hold_until = _hold_after_gap(cluster, now)
+    agents = (
+        Agent.objects.filter(server__cluster=cluster)
+        .select_related("server")
+        .exclude(server__state=ServerState.REMOVED)
+    )
+    for agent in agents:
+        silent = agent.silent_seconds(now)
+        state = agent.server.state
+        fence_after = cluster.fence_seconds + cluster.fence_margin_seconds
+        if (
+            state == ServerState.SUSPECT
+            and silent > fence_after
+            and (hold_until is None or now >= hold_until)
+        ):
+            fence_server(agent, cluster)
+        elif state == ServerState.UP and silent > cluster.suspect_seconds:
+            _suspect(agent, cluster, silent)
+
+
+def _hold_after_gap(cluster: Cluster, now: datetime) -> datetime | None:
+    """Note this look. After a gap longer than the suspicion time, agents may have been silent only because nobody listened."""
+    last = cluster.leases_checked_at
+    hold_until = cluster.leases_hold_until
+    if last is None or (now - last).total_seconds() > cluster.suspect_seconds:
+        hold_until = now + timedelta(seconds=cluster.fence_seconds)
+    Cluster.objects.filter(pk=cluster.pk).update(leases_checked_at=now, leases_hold_until=hold_until)
+    return hold_until
+
+
+@transaction.atomic
+def _suspect(agent: Agent, cluster: Cluster, silent: float) -> None:
+    lock_cluster(cluster.pk)
+    changed = Server.objects.filter(pk=agent.server_id, state=ServerState.UP).update(
+        state=ServerState.SUSPECT, state_changed_at=timezone.now()
+    )
+    if changed:
+        log.warning("server is suspect", server=agent.server.name, silent_seconds=round(silent, 1))
+        planning_fact_changed(cluster)
+        hint(f"cluster:{cluster.pk}", kind="servers")
+        wake("plan", trigger=f"server {agent.server.name} is silent")
+
+
+@transaction.atomic
+def fence_server(agent: Agent, cluster: Cluster) -> None:
+    """Give the server up: its workers have stopped themselves by now, so its jobs may go on elsewhere."""
+    lock_cluster(cluster.pk)
+    now = timezone.now()
+    agent = Agent.objects.select_for_update().select_related("server").get(pk=agent.pk)
+    if agent.silent_seconds(now) <= cluster.fence_seconds:
+        return
+    log.warning("server is fenced", server=agent.server.name)
+    Server.objects.filter(pk=agent.server_id).update(state=ServerState.DOWN, state_changed_at=now)
+    Agent.objects.filter(pk=agent.pk).update(fenced_at=now)
+    Worker.objects.filter(server_id=agent.server_id).update(gone=True, changed_at=now)
+    # Offers were computed with this server's GPUs.
+    Offer.objects.filter(job__cluster=cluster, state=OfferState.OPEN).update(state=OfferState.WITHDRAWN)
+    unreleased = Assignment.objects.filter(gpu__server_id=agent.server_id).exclude(
+        state=AssignmentState.RELEASED
+    )
+    generations = Generation.objects.filter(pk__in=unreleased.values("generation_id")).exclude(
+        state=GenerationState.RETIRED
+    )
+    affected = set()
+    for generation in generations.select_related("job__checkpoint", "master_server"):
+        affected.add(generation.job_id)
+        _lose(generation, f"server {agent.server.name} fell silent", cluster)
+    waiting = free_assignments(list(unreleased.all()))
+    for job_id in waiting:
+        for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
+            state=GenerationState.RETIRED
+        ):
+            hold_gpus(generation)
+    for job in Job.objects.filter(pk__in=affected | waiting).select_related("checkpoint").order_by("pk"):
+        advance(job, cluster)
+    planning_fact_changed(cluster)
+    hint(f"cluster:{cluster.pk}", kind="servers")
+    wake("plan", trigger=f"server {agent.server.name} is fenced")
+
+
+def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
+    job = Job.objects.select_related("checkpoint").get(pk=generation.job_id)
+    if job.finished():
+        return
+    if generation.purpose == Purpose.TRAINING:
+        lose_generation(job, generation, reason, cluster)
+    else:
+        retire(generation, reason)
+
+
+@transaction.atomic
+def reconcile() -> int:
+    """Advance every job with unretired or waiting work: what a lost message or a time-out left behind."""
+    count = 0
+    for cluster in Cluster.objects.all():
+        cluster = lock_cluster(cluster.pk)
+        jobs = Job.objects.filter(cluster=cluster).filter(
+            pk__in=Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
+        )
+        for job in jobs.select_related("checkpoint").order_by("pk"):
+            advance(job, cluster)
+            count += 1
+    return count

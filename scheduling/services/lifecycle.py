@@ -1,0 +1,252 @@
+"""The steps of a job's generations, driven by what agents report and by time-outs.
+
+Level-triggered: `advance` looks at the rows and does the next step that they call for. Calling it once more,
+or much later, is harmless. Callers hold the cluster's row.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState, Goal, JobState, PromiseOutcome, Purpose, VoidReason
+from scheduling.models import Generation, Job, Worker
+from scheduling.services.generations import (
+    begin_handover,
+    begin_training,
+    coming_generation,
+    hold_gpus,
+    let_go,
+    live_generation,
+    retire,
+)
+from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.wakeups import wake
+
+#: How often a job may fail without having got further than before.
+MAXIMUM_FAILURES = 3
+_WAITING_PHASES = ("ready", "loading", "training")
+_LOST_PHASES = ("failed", "exited")
+
+
+def advance(job: Job, cluster: Cluster) -> None:
+    """Do every step that the job's rows call for now."""
+    now = timezone.now()
+    live = live_generation(job)
+    if live is not None:
+        _advance_live(job, live, cluster, now)
+        live = live_generation(job)
+    coming = coming_generation(job)
+    if coming is not None:
+        _advance_coming(job, coming, live, cluster, now)
+    for profiling in job.generations.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED):
+        _advance_profiling(job, profiling, cluster, now)
+
+
+def became_live(job: Job, generation: Generation, iteration: int, cluster: Cluster) -> None:
+    """Rank 0 has done its first iteration: this generation trains, its predecessor is retired."""
+    if generation.state not in (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER):
+        return
+    now = timezone.now()
+    predecessor = live_generation(job)
+    if predecessor is not None:
+        retire(predecessor, f"generation {generation.number} took over at iteration {iteration - 1}")
+    generation.state = GenerationState.LIVE
+    generation.live_at = now
+    generation.step_expires_at = None
+    if generation.start and generation.start.get("from") == "handover":
+        generation.start_iteration = max(0, iteration - 1)
+    generation.save(update_fields=["state", "live_at", "step_expires_at", "start_iteration"])
+    job.iterations_done = iteration
+    job.iterations_reported_at = now
+    job.pause_until = None
+    job.save(update_fields=["iterations_done", "iterations_reported_at", "pause_until"])
+    gpus = f"{generation.world_size} GPU{'s' if generation.world_size > 1 else ''}"
+    if job.state == JobState.RUNNING:
+        record(job, "rescaled", f"Trains on {gpus} from iteration {iteration}.", generation=generation.number)
+    else:
+        move(
+            job,
+            JobState.RUNNING,
+            f"Trains on {gpus} from iteration {iteration}.",
+            generation=generation.number,
+        )
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} trains on {gpus}")
+
+
+def became_suspended(job: Job, generation: Generation, cluster: Cluster) -> None:
+    """The state is durable and the generation has stopped: the job waits without a GPU."""
+    retire(generation, "suspended")
+    if job.state == JobState.RUNNING and coming_generation(job) is None:
+        move(job, JobState.SUSPENDED, f"Suspended at iteration {job.iterations_done}; the state is kept.")
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} suspended")
+
+
+def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
+    """A training generation is gone without having handed over: go on from the last durable state."""
+    was_live = generation.state == GenerationState.LIVE
+    retire(generation, reason)
+    record(
+        job,
+        "interrupted",
+        f"Generation {generation.number} was lost: {reason}.",
+        generation=generation.number,
+    )
+    _go_on_from_checkpoint(job, cluster, was_live=was_live)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} lost generation {generation.number}")
+
+
+def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback: str = "") -> None:
+    """End the job: its function, its environment or its data is at fault."""
+    let_go(job, reason)
+    job.failure = {"reason": reason, "message": message, "traceback": traceback}
+    if job.promise_outcome == PromiseOutcome.OPEN:
+        job.promise_outcome = PromiseOutcome.VOID
+        job.void_reason = VoidReason.FUNCTION_FAILED
+    if job.decided_at is None:
+        job.decided_at = timezone.now()
+    job.save()
+    move(job, JobState.FAILED, f"Failed: {message}", reason=reason)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} failed")
+
+
+def worker_failed(
+    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
+) -> None:
+    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do."""
+    if generation.state == GenerationState.RETIRED or job.finished():
+        return
+    if reason in ("function_load_error", "environment_failed", "data_unavailable"):
+        fail_job(job, reason, message, cluster, traceback=traceback)
+        return
+    if reason == "function_error":
+        progressed = job.iterations_done > job.failed_at_iteration
+        job.failures = 1 if progressed else job.failures + 1
+        job.failed_at_iteration = job.iterations_done
+        job.save(update_fields=["failures", "failed_at_iteration"])
+        if job.failures >= MAXIMUM_FAILURES or generation.state != GenerationState.LIVE:
+            fail_job(job, reason, message, cluster, traceback=traceback)
+            return
+    if generation.purpose == Purpose.PROFILING:
+        retire(generation, f"{reason}: {message}")
+        planning_fact_changed(cluster)
+        return
+    lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
+
+
+def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -> None:
+    phases = _phases(live)
+    if live.goal == Goal.SUSPEND and (_all(phases, live, ("suspended", "exited")) and _stored(job, live)):
+        became_suspended(job, live, cluster)
+    elif live.goal == Goal.SUSPEND and live.step_expires_at and now > live.step_expires_at:
+        lose_generation(job, live, "it did not write its state in time", cluster)
+    elif live.goal == Goal.TRAIN and any(phase in _LOST_PHASES for phase in phases.values()):
+        lose_generation(job, live, "a worker is gone", cluster)
+
+
+def _advance_coming(
+    job: Job, coming: Generation, live: Generation | None, cluster: Cluster, now: datetime
+) -> None:
+    if coming.held_at is None and not hold_gpus(coming):
+        return
+    phases = _phases(coming)
+    if any(phase in _LOST_PHASES for phase in phases.values()):
+        _give_up(job, coming, live, "a worker did not start", cluster)
+        return
+    if coming.step_expires_at and now > coming.step_expires_at:
+        _give_up(
+            job,
+            coming,
+            live,
+            f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time",
+            cluster,
+        )
+        return
+    if coming.state == GenerationState.PREPARING and _all(phases, coming, _WAITING_PHASES):
+        coming.state = GenerationState.READY
+        coming.ready_at = now
+        coming.save(update_fields=["state", "ready_at"])
+    if coming.state == GenerationState.READY and coming.goal == Goal.PREPARE:
+        if live is None:
+            coming.step_expires_at = now + timedelta(seconds=cluster.handover_timeout_seconds)
+            coming.save(update_fields=["step_expires_at"])
+            begin_training(coming, job)
+        elif live.goal == Goal.TRAIN:
+            begin_handover(coming, live, cluster)
+    elif coming.state == GenerationState.PREPARING and coming.goal == Goal.PREPARE and live is None:
+        begin_training(coming, job)
+
+
+def _give_up(job: Job, coming: Generation, live: Generation | None, reason: str, cluster: Cluster) -> None:
+    """The way back to the old generation: it goes on if it still trains, else the job restarts from its checkpoint."""
+    stopped_for_it = live is not None and live.goal == Goal.HAND_OVER
+    retire(coming, reason)
+    record(
+        job, "change_failed", f"Generation {coming.number} was given up: {reason}.", generation=coming.number
+    )
+    if stopped_for_it and live is not None:
+        retire(live, f"generation {coming.number} did not take over")
+        _go_on_from_checkpoint(job, cluster, was_live=True)
+    elif live is None:
+        _go_on_from_checkpoint(job, cluster, was_live=False)
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"{job.pk} gave up generation {coming.number}")
+
+
+def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: datetime) -> None:
+    if profiling.held_at is None and not hold_gpus(profiling):
+        return
+    phases = _phases(profiling)
+    if profiling.state == GenerationState.PREPARING and any(
+        phase == "profiling" for phase in phases.values()
+    ):
+        profiling.state = GenerationState.LIVE
+        profiling.live_at = now
+        profiling.step_expires_at = now + timedelta(seconds=cluster.profile_maximum_seconds * 2)
+        profiling.save(update_fields=["state", "live_at", "step_expires_at"])
+    lost = any(phase in _LOST_PHASES for phase in phases.values())
+    if lost or (profiling.step_expires_at and now > profiling.step_expires_at):
+        retire(profiling, "a worker is gone" if lost else "it took too long")
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"profiling of {job.pk} ended")
+
+
+def _go_on_from_checkpoint(job: Job, cluster: Cluster, *, was_live: bool) -> None:
+    """Roll the job's progress back to its last durable state and let what is coming, or the next plan, go on from there."""
+    if was_live:
+        job.iterations_done = job.checkpoint.iteration if job.checkpoint else 0
+        job.iterations_reported_at = None
+        job.save(update_fields=["iterations_done", "iterations_reported_at"])
+    coming = coming_generation(job)
+    if coming is not None:
+        begin_training(coming, job)
+    elif job.state == JobState.RUNNING:
+        move(
+            job,
+            JobState.SUSPENDED,
+            f"Goes on from iteration {job.iterations_done} as soon as it has GPUs again.",
+        )
+
+
+def _phases(generation: Generation) -> dict[int, str]:
+    return {
+        rank: "exited" if gone else phase
+        for rank, phase, gone in Worker.objects.filter(generation=generation).values_list(
+            "rank", "phase", "gone"
+        )
+    }
+
+
+def _all(phases: dict[int, str], generation: Generation, wanted: tuple[str, ...]) -> bool:
+    return len(phases) == generation.world_size and all(phase in wanted for phase in phases.values())
+
+
+def _stored(job: Job, generation: Generation) -> bool:
+    """Whether the state that this generation stopped with is durable."""
+    return job.checkpoints.filter(generation=generation.number, reason="suspend").exists()

@@ -1,0 +1,68 @@
+"""One planner at a time, fenced (contracts 4).
+
+A session advisory lock keeps two planners apart and is gone the moment its holder's connection is. The epoch
+grows whenever another process takes over; it travels with every generation to the agents, which refuse an older one,
+and a commit checks that the epoch is still its own.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+
+from django.db import connection
+from django.db.models import F
+from django.utils import timezone
+
+from cluster.models import Cluster
+
+LEASE = timedelta(seconds=30)
+_LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
+_process_token = ""
+_process_id = 0
+
+
+def process_token() -> str:
+    """Names this process; a forked child gets its own."""
+    global _process_token, _process_id
+    if _process_id != os.getpid():
+        _process_id = os.getpid()
+        _process_token = secrets.token_hex(16)
+    return _process_token
+
+
+@contextmanager
+def planner_lease(cluster: Cluster) -> Iterator[int | None]:
+    """Be the planner of the cluster: yields the epoch, or None while another process is."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_try_advisory_lock(%s, %s)", [_LOCK_CLASS, cluster.pk])
+        (held,) = cursor.fetchone()
+    if not held:
+        yield None
+        return
+    try:
+        yield _take_over(cluster)
+    finally:
+        # A broken connection has released the lock already.
+        if connection.is_usable():
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, cluster.pk])
+
+
+def _take_over(cluster: Cluster) -> int:
+    token = process_token()
+    owner = f"{socket.gethostname()}:{os.getpid()}"
+    expires_at = timezone.now() + LEASE
+    mine = Cluster.objects.filter(pk=cluster.pk, planner_token=token)
+    if not mine.update(planner_lease_expires_at=expires_at):
+        Cluster.objects.filter(pk=cluster.pk).update(
+            planner_token=token,
+            planner_owner=owner,
+            planner_lease_expires_at=expires_at,
+            epoch=F("epoch") + 1,
+        )
+    return Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)

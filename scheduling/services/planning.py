@@ -1,0 +1,218 @@
+"""The planner: reads a snapshot, asks the policy, commits the answer if nothing has moved meanwhile.
+
+Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside any
+transaction. A commit compares the planning version that the snapshot was read at; if it has moved, everything is
+computed again.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+
+import structlog
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.core.decision import Decision as CoreDecision
+from scheduling.core.decision import FoundOffer
+from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
+from scheduling.models import Job
+from scheduling.policies import Policy, policy_named
+from scheduling.services.committing import commit_decision
+from scheduling.services.lateness import decline_overdue, mark_late
+from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
+from scheduling.services.planner_lease import planner_lease, process_token
+from scheduling.services.profiling import (
+    fail_unmeasurable,
+    next_measurement,
+    start_measurement,
+    unmeasurable_jobs,
+)
+from scheduling.services.records import lock_cluster
+from scheduling.services.snapshots import Pool, pool_kinds, pool_snapshot
+from scheduling.services.wakeups import hint
+
+log = structlog.get_logger(__name__)
+
+MAXIMUM_ATTEMPTS = 5
+
+
+class Moved(Exception):
+    """A planning fact changed while the plan was computed, or another planner took over."""
+
+
+@dataclass(frozen=True)
+class Computed:
+    """One pool's decision, with the offers found for declined newcomers."""
+
+    pool: Pool
+    decision: CoreDecision
+    offers: dict[str, FoundOffer]
+    seconds: float
+
+
+def run_planner(trigger: str = "") -> int:
+    """Plan every cluster whose facts call for it. Returns the number of commits."""
+    commits = 0
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        cluster = Cluster.objects.get(pk=cluster_id)
+        with planner_lease(cluster) as epoch:
+            if epoch is None:
+                continue
+            for _ in range(MAXIMUM_ATTEMPTS):
+                try:
+                    commits += plan_cluster(cluster_id, epoch, trigger)
+                    break
+                except Moved:
+                    continue
+    return commits
+
+
+def plan_cluster(cluster_id: int, epoch: int, trigger: str) -> int:
+    """One pass: overdue jobs, verdicts, reallocation at a slot boundary, measurements.
+
+    Raises:
+        Moved: the facts changed meanwhile; nothing of this pass's last step was written.
+    """
+    cluster = Cluster.objects.get(pk=cluster_id)
+    now = timezone.now()
+    commits = _settle_time(cluster, epoch, now)
+    cluster = Cluster.objects.get(pk=cluster_id)
+    reallocate = reallocation_due(cluster, now)
+    if reallocate or newcomers_wait(cluster):
+        commits += _decide(cluster, epoch, now, trigger, reallocate=reallocate)
+        cluster = Cluster.objects.get(pk=cluster_id)
+    return commits + _measure(cluster, epoch)
+
+
+def reallocation_due(cluster: Cluster, now: datetime) -> bool:
+    """At a slot boundary, when facts changed, a forecast changes, or it is long ago."""
+    if cluster.next_slot_at is not None and now < cluster.next_slot_at:
+        return False
+    if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
+        return True
+    if cluster.next_wake_at is not None and now >= cluster.next_wake_at:
+        return True
+    return (now - cluster.replanned_at).total_seconds() >= cluster.replan_seconds
+
+
+def newcomers_wait(cluster: Cluster) -> bool:
+    """Whether an undecided job has a curve to be decided on."""
+    return Job.objects.filter(
+        cluster=cluster, state__in=UNDECIDED_STATES, curve__state=CurveState.READY
+    ).exists()
+
+
+@contextmanager
+def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
+    """A transaction that commits only if the facts and the planner are those that were computed with.
+
+    Raises:
+        Moved: they are not; nothing is written.
+    """
+    with transaction.atomic():
+        current = lock_cluster(cluster.pk)
+        same_planner = current.epoch == epoch and current.planner_token == process_token()
+        if current.planning_version != cluster.planning_version or not same_planner:
+            raise Moved
+        yield current
+
+
+def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
+    """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless measurements."""
+    with transaction.atomic():
+        current = lock_cluster(cluster.pk)
+        if current.epoch != epoch:
+            raise Moved
+        changed = mark_late(current, now) + decline_overdue(current, now) + expire_offers(current, now)
+        if unmeasurable_jobs(current):
+            fail_unmeasurable(current)
+            changed += 1
+        if changed:
+            Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+    return changed
+
+
+def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:
+    policy = policy_named(cluster.policy)
+    slot_at = now if reallocate else cluster.next_slot_at
+    computed = [
+        _compute(pool_snapshot(cluster, kind, now, reallocate_at=slot_at), policy, reallocate=reallocate)
+        for kind in pool_kinds(cluster)
+    ]
+    with unmoved(cluster, epoch) as current:
+        for result in computed:
+            commit_decision(
+                current,
+                pool=result.pool,
+                decision=result.decision,
+                offers=result.offers,
+                epoch=epoch,
+                reallocated=reallocate,
+                compute_seconds=result.seconds,
+                trigger=trigger,
+            )
+        version = current.planning_version + 1
+        facts = {"planning_version": version}
+        if reallocate:
+            wake_at = min((result.decision.next_wake_at for result in computed), default=float("inf"))
+            facts |= {
+                "planned_version": version,
+                "replanned_at": now,
+                "next_slot_at": now + timedelta(seconds=current.slot_seconds),
+                "next_wake_at": _time(wake_at, now),
+            }
+        Cluster.objects.filter(pk=cluster.pk).update(**facts)
+        hint(f"cluster:{cluster.pk}", kind="planned")
+    return len(computed)
+
+
+def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
+    began = time.perf_counter()
+    decision = policy.replan(pool.snapshot) if reallocate else policy.admit(pool.snapshot)
+    declined = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
+    offers: dict[str, FoundOffer] = {}
+    if declined:
+        after = snapshot_after(pool.snapshot, decision)
+        by_id = {job.id: job for job in pool.snapshot.jobs}
+        for job_id in projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id]))):
+            found = policy.find_offer(after, by_id[job_id])
+            if found is not None:
+                offers[job_id] = found
+                after = _with_offer(after, job_id, found)
+    return Computed(pool, decision, offers, time.perf_counter() - began)
+
+
+def _order(job: JobSnapshot) -> tuple[float, str]:
+    return job.submitted_at, job.id
+
+
+def _with_offer(snapshot: Snapshot, job_id: str, found: FoundOffer) -> Snapshot:
+    held = HeldOffer(
+        id=job_id, plan=found.plan, valid_until=snapshot.now + snapshot.settings.offer_hold_seconds
+    )
+    return replace(snapshot, held_offers=(*snapshot.held_offers, held))
+
+
+def _measure(cluster: Cluster, epoch: int) -> int:
+    """Start at most one measurement a pass."""
+    measurement = next_measurement(cluster, policy_named(cluster.policy), timezone.now())
+    if measurement is None:
+        return 0
+    with unmoved(cluster, epoch) as current:
+        start_measurement(measurement, current, epoch)
+        Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+    return 1
+
+
+def _time(moment: float, now: datetime) -> datetime | None:
+    # Forecast changes farther off than a day are found by the periodic replan.
+    seconds = moment - now.timestamp()
+    return now + timedelta(seconds=max(seconds, 0.0)) if seconds < 86_400 else None

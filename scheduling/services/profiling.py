@@ -1,0 +1,231 @@
+"""Measuring the scaling curve of a new function before it is admitted, and more of a known one on idle GPUs."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+import numpy as np
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import (
+    PLANNED_STATES,
+    UNDECIDED_STATES,
+    CurveState,
+    EnvironmentState,
+    GenerationState,
+    JobState,
+    Purpose,
+)
+from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
+from scheduling.core.snapshot import BlockedGpus, ServiceClass
+from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.policies import Policy
+from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.lifecycle import fail_job
+from scheduling.services.records import move, record
+from scheduling.services.snapshots import Pool, pool_snapshot
+
+#: How often a measurement may be broken off before the job is given up.
+MAXIMUM_ATTEMPTS = 4
+
+
+@dataclass(frozen=True)
+class Measurement:
+    """A measurement that may start: its job, its block, and the best-effort jobs that make room."""
+
+    job: Job
+    pool: Pool
+    block: tuple[int, ...]
+    levels: tuple[int, ...]
+    displaced: tuple[str, ...]
+
+
+def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
+    """Undecided jobs that will never get a curve, with the reason."""
+    undecided = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).select_related(
+        "curve", "function_version"
+    )
+    hopeless = []
+    for job in undecided:
+        if job.curve is not None and job.curve.state == CurveState.FAILED:
+            hopeless.append((job, f"its function could not be measured: {job.curve.failure}"))
+        elif _attempts(job) >= MAXIMUM_ATTEMPTS:
+            hopeless.append((job, f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"))
+        elif (environment := _environment(job)) is not None and environment.state == EnvironmentState.FAILED:
+            hopeless.append((job, "its requirements could not be installed"))
+    return hopeless
+
+
+def fail_unmeasurable(cluster: Cluster) -> None:
+    """End the jobs that will never get a curve. The caller holds the cluster's row."""
+    for job, reason in unmeasurable_jobs(cluster):
+        environment = _environment(job)
+        failed = environment is not None and environment.state == EnvironmentState.FAILED
+        fail_job(
+            job,
+            "environment_failed" if failed else "function_load_error",
+            reason,
+            cluster,
+            traceback=environment.log if failed and environment is not None else "",
+        )
+
+
+def decide_by(job: Job) -> datetime | None:
+    """The latest time at which a job without a curve is declined: half its time, as nothing could be promised later."""
+    if job.deadline_at is None or job.service_class != "slo":
+        return None
+    return job.submitted_at + (job.deadline_at - job.submitted_at) / 2
+
+
+def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+    """The measurement to start now: for the longest-waiting undecided job, else more levels of a running job's curve."""
+    for job in _waiting_jobs(cluster):
+        if job.curve is None or not _quota_left(job, now):
+            continue
+        found = _find_block(cluster, job, policy, now, above=0)
+        if found is not None:
+            return found
+    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
+        return None
+    for job in _extendable_jobs(cluster):
+        top = max(job.curve.levels.values_list("gpus", flat=True), default=0) if job.curve else 0
+        found = _find_block(cluster, job, policy, now, above=top)
+        if found is not None:
+            return found
+    return None
+
+
+def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation:
+    """Start it. The caller holds the cluster's row and has checked that nothing moved."""
+    job = measurement.job
+    ScalingCurve.objects.filter(pk=job.curve_id).update(state=CurveState.MEASURING)
+    for job_id in measurement.displaced:
+        displaced = Job.objects.get(pk=job_id)
+        suspend_live(displaced, reason=f"a new function is measured for {job.pk}")
+    undecided = job.state in UNDECIDED_STATES
+    generation = create_generation(
+        job,
+        [measurement.pool.gpus[address] for address in measurement.block],
+        epoch=epoch,
+        purpose=Purpose.PROFILING,
+        reason="measures its scaling curve",
+        profile={
+            "levels": list(measurement.levels),
+            "seconds_per_level": cluster.profile_seconds_per_level,
+            "max_seconds": cluster.profile_maximum_seconds,
+        },
+    )
+    text = f"Its speed is measured on up to {measurement.levels[-1]} GPUs."
+    if undecided and job.state == JobState.SUBMITTED:
+        move(job, JobState.PROFILING, text)
+    else:
+        record(job, "profiling", text)
+    for other in Job.objects.filter(curve_id=job.curve_id, state=JobState.SUBMITTED):
+        move(other, JobState.PROFILING, f"Its speed is being measured with job {job.pk}.")
+    return generation
+
+
+def _waiting_jobs(cluster: Cluster) -> list[Job]:
+    """One undecided job for each curve that is unknown and not being measured, longest-waiting first."""
+    measuring = set(
+        Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
+        .exclude(state=GenerationState.RETIRED)
+        .values_list("job__curve_id", flat=True)
+    )
+    jobs = Job.objects.filter(
+        cluster=cluster,
+        state__in=UNDECIDED_STATES,
+        curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING],
+    ).select_related("curve", "function_version", "project")
+    chosen: dict[int, Job] = {}
+    for job in jobs.order_by("submitted_at", "id"):
+        environment = _environment(job)
+        ready = environment is None or environment.state == EnvironmentState.READY
+        if ready and job.curve_id not in measuring and job.curve_id is not None:
+            chosen.setdefault(job.curve_id, job)
+    return list(chosen.values())
+
+
+def _extendable_jobs(cluster: Cluster) -> list[Job]:
+    jobs = Job.objects.filter(
+        cluster=cluster, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
+    ).select_related("curve", "function_version", "project")
+    busy = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
+        state=GenerationState.RETIRED
+    )
+    if busy.exists():
+        return []
+    return [job for job in jobs.order_by("submitted_at", "id")[:20] if _attempts(job) < MAXIMUM_ATTEMPTS]
+
+
+def _find_block(
+    cluster: Cluster, job: Job, policy: Policy, now: datetime, *, above: int
+) -> Measurement | None:
+    assert job.curve is not None
+    pool = pool_snapshot(cluster, job.curve.gpu_kind, now)
+    levels = [level for level in measurable_levels(job.global_batch_size, len(pool.gpus)) if level > above]
+    standing = _standing(pool, spare_best_effort=above > 0)
+    baseline: set[str] | None = None
+    for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
+        until = now.timestamp() + cluster.profile_maximum_seconds
+        blocked = (*pool.snapshot.blocked, BlockedGpus(addresses=block, until=until))
+        # A measurement may take nothing that a promise stands on.
+        if baseline is None:
+            baseline = set(policy.replan(pool.snapshot).at_risk)
+        tried = policy.replan(dataclasses.replace(pool.snapshot, blocked=blocked))
+        if set(tried.at_risk) <= baseline:
+            displaced = {pool.claims[address] for address in block if address in pool.claims}
+            wanted = measurable_levels(job.global_batch_size, len(block))
+            measured = tuple(level for level in wanted if level >= above)
+            return Measurement(job, pool, block, measured, tuple(sorted(displaced)))
+    return None
+
+
+def _standing(pool: Pool, *, spare_best_effort: bool) -> np.ndarray:
+    """What every GPU of the pool is to a measurement."""
+    standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
+    yielding = {
+        job.id
+        for job in pool.snapshot.jobs
+        if job.service_class == ServiceClass.BEST_EFFORT and not job.locked and not spare_best_effort
+    }
+    blocked = {address for block in pool.snapshot.blocked for address in block.addresses}
+    first = 0
+    for server in pool.snapshot.servers:
+        for address in range(first, first + server.gpus):
+            if not server.usable or address in blocked or not pool.gpus[address].healthy:
+                continue
+            if address in pool.free:
+                standing[address] = FREE
+            elif pool.claims.get(address) in yielding:
+                standing[address] = BEST_EFFORT
+        first += server.gpus
+    return standing
+
+
+def _attempts(job: Job) -> int:
+    broken = job.generations.filter(purpose=Purpose.PROFILING, state=GenerationState.RETIRED)
+    return broken.exclude(retire_reason__startswith="profiled").count()
+
+
+def _environment(job: Job) -> Environment | None:
+    digest = job.function_version.requirements_digest
+    return Environment.objects.filter(pk=digest).first() if digest else None
+
+
+def _quota_left(job: Job, now: datetime) -> bool:
+    """Whether the project may measure more today."""
+    limit = getattr(getattr(job.project, "quota", None), "profiling_seconds_per_day", None)
+    if limit is None:
+        return True
+    since = now - timedelta(days=1)
+    spent = 0.0
+    runs = Generation.objects.filter(
+        job__project=job.project, purpose=Purpose.PROFILING, created_at__gt=since
+    )
+    for created_at, retired_at in runs.values_list("created_at", "retired_at"):
+        spent += ((retired_at or timezone.now()) - created_at).total_seconds()
+    return spent < limit

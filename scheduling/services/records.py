@@ -1,0 +1,75 @@
+"""State changes of a job and the lines they leave in its history."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.db.models import F
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import JOB_TRANSITIONS, TERMINAL_STATES, JobState
+from scheduling.models import Decision, Job, JobEvent
+from scheduling.services.wakeups import hint
+
+
+class ForbiddenTransition(Exception):
+    """A state change that the table of transitions does not know: a defect, never a user's fault."""
+
+
+def lock_cluster(cluster_id: int) -> Cluster:
+    """Take the cluster's row: every change of a planning fact happens under it, in commit order."""
+    return Cluster.objects.select_for_update(no_key=True).get(pk=cluster_id)
+
+
+def planning_fact_changed(cluster: Cluster) -> None:
+    """Say that plans computed from earlier facts must not be committed any more."""
+    Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+
+
+def record(
+    job: Job,
+    kind: str,
+    message: str,
+    *,
+    actor: str = "",
+    decision: Decision | None = None,
+    **detail: Any,
+) -> JobEvent:
+    """Add one line to the job's history."""
+    hint(f"job:{job.pk}", kind="changed")
+    return JobEvent.objects.create(
+        job=job, kind=kind, message=message, actor=actor, decision=decision, detail=detail
+    )
+
+
+def move(
+    job: Job,
+    state: JobState,
+    message: str,
+    *,
+    actor: str = "",
+    decision: Decision | None = None,
+    **detail: Any,
+) -> None:
+    """Move the job to ``state`` and say why. The caller holds the cluster's row and saves nothing else of the job.
+
+    Raises:
+        ForbiddenTransition: the table of transitions has no such step.
+    """
+    if state == job.state:
+        return
+    if state not in JOB_TRANSITIONS[JobState(job.state)]:
+        raise ForbiddenTransition(f"job {job.pk}: {job.state} to {state}")
+    before = job.state
+    job.state = state
+    fields = ["state"]
+    if state in TERMINAL_STATES:
+        job.finished_at = timezone.now()
+        fields.append("finished_at")
+    if state == JobState.RUNNING and job.started_at is None:
+        job.started_at = timezone.now()
+        fields.append("started_at")
+    job.save(update_fields=fields)
+    hint(f"cluster:{job.cluster_id}", kind="jobs")
+    record(job, state, message, actor=actor, decision=decision, before=before, **detail)

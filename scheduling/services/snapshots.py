@@ -1,0 +1,350 @@
+"""The planner's input, read from rows: one snapshot per GPU type (a pool)."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Gpu, Server
+from scheduling.choices import (
+    PLANNED_STATES,
+    UNDECIDED_STATES,
+    AssignmentState,
+    CurveState,
+    GenerationState,
+    Goal,
+    JobState,
+    OfferState,
+    Purpose,
+)
+from scheduling.core.curves import curve_from_measurements, pause_at
+from scheduling.core.snapshot import (
+    NO_DEADLINE,
+    BlockedGpus,
+    Fill,
+    HeldOffer,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
+from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
+
+#: Reports come about once a second; progress is carried forward from the last one for no longer than this.
+EXTRAPOLATE_SECONDS = 3.0
+#: What a change onto new GPUs costs before any was measured.
+DEFAULT_PAUSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Pool:
+    """A snapshot with what its addresses and names stand for."""
+
+    kind: str
+    snapshot: Snapshot
+    gpus: tuple[Gpu, ...]
+    #: GPU addresses that no generation has a claim on.
+    free: frozenset[int]
+    #: Address -> job id of the unretired claim.
+    claims: Mapping[int, str]
+
+
+def pool_kinds(cluster: Cluster) -> list[str]:
+    """GPU types of the cluster, in a fixed order."""
+    return sorted(Gpu.objects.filter(server__cluster=cluster).values_list("kind", flat=True).distinct())
+
+
+def pool_snapshot(
+    cluster: Cluster, kind: str, now: datetime, *, reallocate_at: datetime | None = None
+) -> Pool:
+    """Read the pool of one GPU type. ``reallocate_at``: the slot boundary from which allocations may change."""
+    moment = now.timestamp()
+    servers, gpus, addresses = _servers(cluster, kind)
+    state = _GenerationState.read(cluster, addresses)
+    jobs = _jobs(cluster, kind, state, now, total=len(gpus))
+    snapshot = Snapshot(
+        now=moment,
+        next_slot_at=max(moment, (reallocate_at or now).timestamp()),
+        servers=tuple(server.snapshot for server in servers),
+        jobs=tuple(jobs),
+        held_offers=tuple(_held_offers(cluster, kind, now)),
+        blocked=tuple(_blocked(cluster, servers, state, {job.id for job in jobs}, moment)),
+        settings=planner_settings(cluster),
+    )
+    return Pool(
+        kind, snapshot, tuple(gpus), frozenset(set(addresses.values()) - set(state.claims)), state.claims
+    )
+
+
+def planner_settings(cluster: Cluster) -> PlannerSettings:
+    """The operator's choices as the core takes them."""
+    return PlannerSettings(
+        slot_seconds=cluster.slot_seconds,
+        fill=Fill(cluster.fill),
+        reserve_servers=cluster.reserve_servers,
+        reserve_slack_seconds=cluster.reserve_servers
+        * (cluster.fence_seconds + cluster.fence_margin_seconds + 2 * DEFAULT_PAUSE_SECONDS),
+        offer_hold_seconds=cluster.offer_hold_seconds,
+    )
+
+
+def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
+    """Measured levels as the core takes them, lowered by the promise margin. None when no level can be used."""
+    measured = {level.gpus: level.iterations_per_second * (1.0 - margin) for level in levels}
+    pauses = {level.gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for level in levels}
+    curve = curve_from_measurements(
+        measured, global_batch_size=batch, cluster_gpus=total, pause_seconds=lambda gpus: pauses[gpus]
+    )
+    return curve if curve.levels.size else None
+
+
+def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
+    """A stored plan as the job's row keeps it."""
+    finish = float(plan.finish_at)
+    return {
+        "start": [float(value) for value in plan.start],
+        "end": [_finite(value) for value in plan.end],
+        "gpus": [int(value) for value in plan.gpus],
+        "finish_at": finish if math.isfinite(finish) else None,
+    }
+
+
+def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
+    """The reverse of `plan_to_json`."""
+    if not stored:
+        return None
+    return StoredPlan(
+        start=np.array(stored["start"], dtype=np.float64),
+        end=np.array([math.inf if value is None else value for value in stored["end"]], dtype=np.float64),
+        gpus=np.array(stored["gpus"], dtype=np.int64),
+        finish_at=math.inf if stored["finish_at"] is None else float(stored["finish_at"]),
+    )
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(float(value)) else None
+
+
+@dataclass(frozen=True)
+class _ServerOfPool:
+    snapshot: ServerSnapshot
+    row: Server
+    addresses: tuple[int, ...]
+
+
+def _servers(cluster: Cluster, kind: str) -> tuple[list[_ServerOfPool], list[Gpu], dict[int, int]]:
+    """Servers in topology order, their GPUs, and the address of each GPU's row."""
+    by_server: dict[int, list[Gpu]] = defaultdict(list)
+    for gpu in Gpu.objects.filter(server__cluster=cluster, kind=kind).select_related("server"):
+        by_server[gpu.server_id].append(gpu)
+    ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
+    servers, flat = [], []
+    addresses: dict[int, int] = {}
+    for gpus in ordered:
+        row = gpus[0].server
+        first = len(flat)
+        for gpu in sorted(gpus, key=lambda gpu: gpu.index):
+            addresses[gpu.pk] = len(flat)
+            flat.append(gpu)
+        # A suspect server keeps its work and gets none: its free GPUs are blocked, not its jobs moved.
+        usable = row.usable() or (row.state == ServerState.SUSPECT and row.drain == "none")
+        snapshot = ServerSnapshot(id=row.name, gpus=len(gpus), usable=usable, rack=row.rack)
+        servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
+    return servers, flat, addresses
+
+
+@dataclass(frozen=True)
+class _GenerationState:
+    """Unretired generations and the GPUs they claim, by job."""
+
+    coming: Mapping[str, Generation]
+    live: Mapping[str, Generation]
+    profiling: Mapping[str, Generation]
+    placement: Mapping[int, tuple[int, ...]]
+    claims: Mapping[int, str]
+    clearing: frozenset[int]
+    servers: Mapping[int, frozenset[int]]
+
+    @classmethod
+    def read(cls, cluster: Cluster, addresses: Mapping[int, int]) -> _GenerationState:
+        coming, live, profiling = {}, {}, {}
+        for generation in Generation.objects.filter(job__cluster=cluster).exclude(
+            state=GenerationState.RETIRED
+        ):
+            target = (
+                profiling
+                if generation.purpose == Purpose.PROFILING
+                else live
+                if generation.state == GenerationState.LIVE
+                else coming
+            )
+            target[generation.job_id] = generation
+        placement: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        claims: dict[int, str] = {}
+        clearing = set()
+        servers: dict[int, set[int]] = defaultdict(set)
+        for generation_id, job_id, gpu_id, rank, state, server_id in (
+            Assignment.objects.filter(job__cluster=cluster)
+            .exclude(state=AssignmentState.RELEASED)
+            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id")
+        ):
+            if gpu_id not in addresses:
+                continue
+            address = addresses[gpu_id]
+            if state == AssignmentState.CLEARING:
+                clearing.add(address)
+                continue
+            placement[generation_id].append((rank, address))
+            claims[address] = job_id
+            servers[generation_id].add(server_id)
+        ordered = {key: tuple(address for _, address in sorted(pairs)) for key, pairs in placement.items()}
+        return cls(
+            coming,
+            live,
+            profiling,
+            ordered,
+            claims,
+            frozenset(clearing),
+            {k: frozenset(v) for k, v in servers.items()},
+        )
+
+
+def _jobs(
+    cluster: Cluster, kind: str, state: _GenerationState, now: datetime, *, total: int
+) -> list[JobSnapshot]:
+    rows = list(
+        Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False)
+        .filter(state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
+        .exclude(
+            state__in=UNDECIDED_STATES,
+            curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED],
+        )
+        .select_related("curve")
+        .order_by("submitted_at", "id")
+    )
+    levels: dict[int, list[CurveLevel]] = defaultdict(list)
+    for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
+        levels[level.curve_id].append(level)
+    suspect = set(
+        Server.objects.filter(cluster=cluster, state=ServerState.SUSPECT).values_list("pk", flat=True)
+    )
+    empty = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
+    jobs = []
+    for row in rows:
+        curve = core_curve(
+            levels[row.curve_id or 0], batch=row.global_batch_size, total=total, margin=cluster.promise_margin
+        )
+        jobs.append(job_snapshot(row, curve or empty, state, now, suspect))
+    return jobs
+
+
+def job_snapshot(
+    row: Job,
+    curve: ScalingCurve,
+    state: _GenerationState,
+    now: datetime,
+    suspect: set[int] = frozenset(),  # type: ignore[assignment]
+) -> JobSnapshot:
+    """One job as the planner sees it."""
+    live = state.live.get(row.pk)
+    coming = state.coming.get(row.pk)
+    shown = coming or live
+    placement = state.placement.get(shown.pk, ()) if shown else ()
+    suspending = live is not None and live.goal == Goal.SUSPEND and coming is None
+    silent = shown is not None and bool(state.servers.get(shown.pk, frozenset()) & suspect)
+    locked = coming is not None or suspending or silent
+    if suspending:
+        # Its GPUs come free when its state is written; until then nothing else can be planned for it.
+        placement = state.placement.get(live.pk, ()) if live else ()
+    newcomer = row.state in UNDECIDED_STATES
+    pause_left = 0.0
+    if coming is not None and live is None and curve.levels.size:
+        elapsed = (now - coming.created_at).total_seconds()
+        pause_left = max(0.0, pause_at(curve, len(placement)) - elapsed)
+    return JobSnapshot(
+        id=row.pk,
+        service_class=ServiceClass(row.service_class),
+        submitted_at=row.submitted_at.timestamp(),
+        deadline_at=row.deadline_at.timestamp() if row.deadline_at else NO_DEADLINE,
+        remaining_iterations=max(1.0, row.remaining_iterations() - _since_report(row, live, now)),
+        curve=curve,
+        newcomer=newcomer,
+        promised=row.promised and not newcomer,
+        at_risk=row.at_risk,
+        gpus_now=len(placement),
+        placement=placement,
+        pause_left_seconds=pause_left,
+        finishing_seconds=(row.curve.finishing_seconds if row.curve else 0.0) + 0.5,
+        stored_plan=plan_from_json(row.plan),
+        locked=locked,
+    )
+
+
+def _since_report(row: Job, live: Generation | None, now: datetime) -> float:
+    if live is None or row.iterations_reported_at is None or row.state != JobState.RUNNING:
+        return 0.0
+    age = (now - row.iterations_reported_at).total_seconds()
+    return min(max(age, 0.0), EXTRAPOLATE_SECONDS) * row.iterations_per_second
+
+
+def _held_offers(cluster: Cluster, kind: str, now: datetime) -> list[HeldOffer]:
+    offers = Offer.objects.filter(
+        job__cluster=cluster, job__curve__gpu_kind=kind, state=OfferState.OPEN, valid_until__gt=now
+    ).order_by("id")
+    held = []
+    for offer in offers:
+        plan = plan_from_json(offer.plan)
+        if plan is not None:
+            held.append(
+                HeldOffer(id=f"offer-{offer.pk}", plan=plan, valid_until=offer.valid_until.timestamp())
+            )
+    return held
+
+
+def _blocked(
+    cluster: Cluster,
+    servers: Sequence[_ServerOfPool],
+    state: _GenerationState,
+    planned: set[str],
+    moment: float,
+) -> list[BlockedGpus]:
+    """GPUs that cannot be planned for now: being measured, on a silent server, or still being left by a paused job."""
+    blocked = []
+    measured = {
+        address
+        for generation in state.profiling.values()
+        for address in state.placement.get(generation.pk, ())
+    }
+    leaving = [
+        address
+        for address, job_id in state.claims.items()
+        if job_id not in planned and address not in measured
+    ]
+    if leaving:
+        blocked.append(BlockedGpus(addresses=tuple(sorted(leaving)), until=moment + cluster.slot_seconds))
+    for generation in state.profiling.values():
+        addresses = state.placement.get(generation.pk, ())
+        if addresses:
+            until = generation.created_at.timestamp() + cluster.profile_maximum_seconds
+            blocked.append(
+                BlockedGpus(
+                    addresses=tuple(sorted(addresses)), until=max(until, moment + cluster.slot_seconds)
+                )
+            )
+    for server in servers:
+        if server.row.state == ServerState.SUSPECT:
+            idle = tuple(address for address in server.addresses if address not in state.claims)
+            if idle:
+                until = moment + cluster.fence_seconds + cluster.fence_margin_seconds
+                blocked.append(BlockedGpus(addresses=idle, until=until))
+    return blocked

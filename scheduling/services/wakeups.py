@@ -1,0 +1,84 @@
+"""Messages that follow from committed rows: written with them, sent on commit, swept up when lost.
+
+Topics: ``plan`` and ``reconcile`` start a Celery task; ``agent:<server id>``, ``job:<job id>`` and
+``cluster:<cluster id>`` are published on Redis for whoever listens. Nothing depends on any of them:
+every receiver also looks at the rows by itself after a while.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import timedelta
+from typing import Any
+
+import structlog
+from celery import current_app
+from django.conf import settings
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+from kombu.exceptions import OperationalError
+from redis import Redis
+from redis.exceptions import RedisError
+
+from scheduling.models import OutboxMessage
+
+log = structlog.get_logger(__name__)
+
+#: How long the sender of a message has before the sweeper takes it over.
+SWEEP_AFTER = timedelta(seconds=3)
+#: A wake-up older than this has been overtaken by the periodic ticks.
+FORGET_AFTER = timedelta(minutes=5)
+TASK_TOPICS = ("plan", "reconcile", "build_environments")
+_client: Redis | None = None
+
+
+def redis_client() -> Redis:
+    """This process's Redis client. Time-outs are short: a wake-up is worth little."""
+    global _client
+    if _client is None:
+        _client = Redis.from_url(settings.REDIS_URL, socket_timeout=2.0, socket_connect_timeout=1.0)
+    return _client
+
+
+def wake(topic: str, **payload: Any) -> None:
+    """Record a message and send it when the present transaction commits."""
+    message = OutboxMessage.objects.create(topic=topic, payload=payload, due_at=timezone.now() + SWEEP_AFTER)
+    transaction.on_commit(lambda: _send(message))
+
+
+def hint(topic: str, **payload: Any) -> None:
+    """Publish on commit without a row: for pages and followers, which lose nothing but a little time."""
+    transaction.on_commit(lambda: _deliver_or_log(topic, payload))
+
+
+def sweep_outbox() -> int:
+    """Send what its own process did not (it died, or the broker was away). Returns how many were sent."""
+    now = timezone.now()
+    OutboxMessage.objects.filter(created_at__lt=now - FORGET_AFTER).delete()
+    sent = 0
+    for message in OutboxMessage.objects.filter(due_at__lte=now).order_by("id")[:500]:
+        claimed = OutboxMessage.objects.filter(pk=message.pk, due_at=message.due_at).update(
+            due_at=now + SWEEP_AFTER, attempts=F("attempts") + 1
+        )
+        sent += bool(claimed and _send(message))
+    return sent
+
+
+def _send(message: OutboxMessage) -> bool:
+    if not _deliver_or_log(message.topic, message.payload):
+        return False
+    OutboxMessage.objects.filter(pk=message.pk).delete()
+    return True
+
+
+def _deliver_or_log(topic: str, payload: dict[str, Any]) -> bool:
+    try:
+        if topic in TASK_TOPICS:
+            current_app.send_task(f"workers.tasks.{topic}", kwargs=payload, expires=60)
+        else:
+            redis_client().publish(f"punctual:{topic}", json.dumps(payload))
+    except (RedisError, OperationalError, OSError) as error:
+        log.warning("wake-up not sent", topic=topic, error=str(error))
+        return False
+    return True

@@ -1,0 +1,246 @@
+"""What would be answered: the same verdict without a job, and a new deadline for a job there is."""
+
+from __future__ import annotations
+
+import dataclasses
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from django.db import transaction
+from django.db.models import F
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.errors import Conflict, InvalidRequest, Unavailable
+from projects.models import Project, User
+from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
+from scheduling.core import snapshot as core
+from scheduling.core.decision import Verdict
+from scheduling.models import Job
+from scheduling.policies import policy_named
+from scheduling.services.committing import verdict_json
+from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
+from scheduling.services.offers import snapshot_after
+from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
+from scheduling.services.records import lock_cluster, record
+from scheduling.services.snapshots import Pool, core_curve, plan_to_json, pool_snapshot
+from scheduling.services.wakeups import wake
+
+_TRIAL = "what-if"
+
+
+def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, Any]:
+    """The verdict that a submission would get now. Stores nothing and holds no offer."""
+    cluster = default_cluster()
+    curve = curve_for(request, pool_kind(cluster))
+    if curve.state != CurveState.READY:
+        return pending_verdict(
+            "The function has not been measured yet; submitting it measures it first.", profiling=True
+        )
+    now = timezone.now()
+    slot_at = max(now, cluster.next_slot_at or now)
+    pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
+    levels = core_curve(
+        list(curve.levels.all()),
+        batch=request.global_batch_size,
+        total=len(pool.gpus),
+        margin=cluster.promise_margin,
+    )
+    trial = core.JobSnapshot(
+        id=_TRIAL,
+        service_class=core.ServiceClass(request.service_class),
+        submitted_at=now.timestamp(),
+        deadline_at=request.deadline_at.timestamp() if request.deadline_at else core.NO_DEADLINE,
+        remaining_iterations=float(request.max_iterations),
+        curve=levels or _no_levels(),
+        newcomer=True,
+        finishing_seconds=curve.finishing_seconds + 0.5,
+    )
+    return _trial_verdict(cluster, pool, trial, request.deadline_at)
+
+
+def pending_verdict(reason: str, *, profiling: bool = False) -> dict[str, Any]:
+    """The answer while nothing is decided."""
+    return {
+        "decision": "pending",
+        "reason_code": "needs_profiling" if profiling else "undecided",
+        "reason": reason,
+        "minimum_satisfactory_share": [],
+        "planned_start_at": None,
+        "planned_finish_at": None,
+        "slack_seconds": None,
+        "missing_gpus": 0,
+        "offer": None,
+        "decision_id": None,
+        "needs_profiling": profiling,
+    }
+
+
+def _no_levels() -> core.ScalingCurve:
+    return core.ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
+
+
+def _trial_verdict(
+    cluster: Cluster, pool: Pool, trial: core.JobSnapshot, deadline_at: datetime | None
+) -> dict[str, Any]:
+    policy = policy_named(cluster.policy)
+    settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
+    snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
+    decision = policy.admit(snapshot)
+    verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
+    answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
+    if not verdict.admitted:
+        found = policy.find_offer(snapshot_after(snapshot, decision), trial)
+        if found is not None:
+            moment = datetime.fromtimestamp(found.deadline_at, tz=timezone.get_current_timezone())
+            answer["offer"] = {"deadline_at": moment.isoformat().replace("+00:00", "Z"), "valid_until": None}
+    return {**answer, "needs_profiling": False}
+
+
+def job_change_deadline(
+    *, job: Job, actor: User, deadline_at: datetime | None, service_class: str | None = None
+) -> tuple[Job, dict[str, Any], bool]:
+    """Ask for another deadline or class. A refused tightening keeps the old promise; loosening never revokes it.
+
+    Returns the job, the verdict, and whether anything changed.
+
+    Raises:
+        Conflict: the job is finished or undecided, or the facts kept moving.
+        InvalidRequest: class and deadline do not fit together.
+    """
+    wanted = service_class or job.service_class
+    if wanted == ServiceClass.BEST_EFFORT and deadline_at is not None:
+        raise InvalidRequest(
+            "A best-effort job has no deadline.",
+            errors={"deadline_at": ["leave it out, or ask for class soft"]},
+        )
+    if wanted != ServiceClass.BEST_EFFORT and deadline_at is None:
+        raise InvalidRequest(
+            f"Class {wanted} needs a deadline.",
+            errors={"deadline_at": ["give deadline_at or deadline_seconds"]},
+        )
+    for _ in range(MAXIMUM_ATTEMPTS):
+        try:
+            return _change_once(job.pk, actor, deadline_at, wanted)
+        except Moved:
+            continue
+    raise Unavailable("The cluster's plan keeps changing; try again in a moment.")
+
+
+def _change_once(
+    job_id: str, actor: User, deadline_at: datetime | None, wanted: str
+) -> tuple[Job, dict[str, Any], bool]:
+    job = Job.objects.select_related("curve", "cluster", "project").get(pk=job_id)
+    if job.finished():
+        raise Conflict(f"Job {job.pk} is {job.state} already.")
+    if job.state in UNDECIDED_STATES:
+        raise Conflict(f"Job {job.pk} has no verdict yet; wait for it, or cancel and submit again.")
+    if job.paused_by_owner:
+        raise Conflict(f"Job {job.pk} is paused; resume it first.")
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    verdict, plans = _asked(cluster, job, deadline_at, wanted)
+    loosened = (
+        job.promised
+        and wanted == job.service_class
+        and deadline_at is not None
+        and job.deadline_at is not None
+        and deadline_at >= job.deadline_at
+    )
+    granted = loosened or wanted != ServiceClass.SLO or (verdict is not None and verdict.promised)
+    answer = (
+        verdict_json(verdict, plans.get(job.pk), deadline_at, None)
+        if verdict is not None
+        else {
+            **pending_verdict("Its deadline is a wish from now on."),
+            "decision": "admitted",
+            "reason_code": "best_effort",
+        }
+    )
+    if loosened:
+        answer |= {
+            "decision": "admitted",
+            "reason_code": "fits",
+            "reason": "A later deadline keeps the promise.",
+        }
+    if not granted:
+        return job, answer, False
+    return _commit_change(cluster, job, actor, deadline_at, wanted, verdict, loosened, plans), answer, True
+
+
+def _asked(
+    cluster: Cluster, job: Job, deadline_at: datetime | None, wanted: str
+) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
+    """Admission of the job under its new deadline, in place of the old promise."""
+    if wanted == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
+        return None, {}
+    now = timezone.now()
+    pool = pool_snapshot(
+        cluster, job.curve.gpu_kind, now, reallocate_at=max(now, cluster.next_slot_at or now)
+    )
+    jobs = tuple(
+        dataclasses.replace(
+            known,
+            newcomer=True,
+            promised=False,
+            at_risk=False,
+            stored_plan=None,
+            service_class=core.ServiceClass(wanted),
+            deadline_at=deadline_at.timestamp(),
+        )
+        if known.id == job.pk
+        else known
+        for known in pool.snapshot.jobs
+        if known.id == job.pk or not known.newcomer
+    )
+    decision = policy_named(cluster.policy).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
+    verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
+    return verdict, dict(decision.plans)
+
+
+def _commit_change(
+    cluster: Cluster,
+    job: Job,
+    actor: User,
+    deadline_at: datetime | None,
+    wanted: str,
+    verdict: Verdict | None,
+    loosened: bool,
+    plans: dict[str, core.StoredPlan],
+) -> Job:
+    with transaction.atomic():
+        current = lock_cluster(cluster.pk)
+        if current.planning_version != cluster.planning_version:
+            raise Moved
+        job = Job.objects.select_for_update(of=("self",)).get(pk=job.pk)
+        before = job.deadline_at
+        promised = loosened or bool(verdict and verdict.promised)
+        job.service_class = wanted
+        job.deadline_at = deadline_at
+        job.late = job.late and deadline_at is not None and deadline_at <= timezone.now()
+        job.at_risk = job.at_risk and not promised
+        if promised and not job.promised:
+            job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
+        elif job.promised and not promised:
+            # Its owner let the promise go by asking for a class that has none.
+            job.promise_outcome = PromiseOutcome.NONE
+        job.promised = promised
+        job.save()
+        if promised and not loosened:
+            for other in Job.objects.filter(pk__in=plans).exclude(state__in=[*UNDECIDED_STATES]):
+                if not other.finished():
+                    Job.objects.filter(pk=other.pk).update(plan=plan_to_json(plans[other.pk]))
+        record(
+            job,
+            "deadline_changed",
+            f"{actor.username} changed the deadline from {_text(before)} to {_text(deadline_at)} (class {wanted}).",
+            actor=actor.username,
+        )
+        Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
+        wake("plan", trigger=f"deadline of {job.pk} changed")
+    job.refresh_from_db()
+    return job
+
+
+def _text(moment: datetime | None) -> str:
+    return f"{moment:%Y-%m-%d %H:%M:%S} UTC" if moment else "none"

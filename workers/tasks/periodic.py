@@ -1,0 +1,54 @@
+"""Celery tasks: wake-ups that call services. Each finds its work in PostgreSQL, so any may be lost or run twice."""
+
+from __future__ import annotations
+
+from celery import shared_task
+from django.db import OperationalError
+
+from scheduling.services import curves, drain, environments, housekeeping, leases, planning, wakeups
+
+#: A database that is away or full comes back; the task is tried again, and the next tick would do the same.
+_RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
+
+
+@shared_task(name="workers.tasks.plan", **_RETRY)
+def plan(trigger: str = "tick") -> None:
+    """Decide newcomers, reallocate at slot boundaries, measure new functions."""
+    planning.run_planner(trigger)
+
+
+@shared_task(name="workers.tasks.reconcile", **_RETRY)
+def reconcile() -> None:
+    """Close the difference between what should be and what is."""
+    leases.reconcile()
+    drain.finish_drains()
+
+
+@shared_task(name="workers.tasks.expire_leases", **_RETRY)
+def expire_leases() -> None:
+    """Suspect and fence silent servers."""
+    leases.expire_leases()
+
+
+@shared_task(name="workers.tasks.sweep_outbox", **_RETRY)
+def sweep_outbox() -> None:
+    """Send the messages that their writers did not."""
+    wakeups.sweep_outbox()
+
+
+@shared_task(name="workers.tasks.refine_curves", **_RETRY)
+def refine_curves() -> None:
+    """Sharpen scaling curves by what running jobs show."""
+    curves.refine_curves()
+
+
+@shared_task(name="workers.tasks.build_environments", time_limit=3600, soft_time_limit=3500, **_RETRY)
+def build_environments() -> None:
+    """Install the requirements that functions wait for."""
+    environments.build_environments()
+
+
+@shared_task(name="workers.tasks.housekeeping", **_RETRY)
+def keep_house() -> None:
+    """Delete what its time is up for."""
+    housekeeping.keep_house()
