@@ -12,7 +12,7 @@ from launch import ports
 from launch.commands import ManagementCommands
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
 from launch.errors import LaunchError
-from launch.folders import PROJECT, Folders, make_private, write_private
+from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import PlatformSettings
@@ -74,7 +74,7 @@ class LocalAgents:
         self, name: str, port_range: tuple[int, int], token: str | None
     ) -> ProcessSpecification:
         folder = self._folders.agents / name
-        make_private(folder)
+        folder.mkdir(mode=0o711, exist_ok=True)
         configuration = folder / "agent.toml"
         write_private(configuration, to_toml(self._configuration(name, port_range)))
         credential = self._credential(name)

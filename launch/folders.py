@@ -66,8 +66,11 @@ class Folders:
     def prepare(self) -> None:
         """Make every folder, readable by its owner alone."""
         self.data.mkdir(parents=True, exist_ok=True)
-        for folder in (self.checkpoints, self.agents, self.logs, self.secrets, self.run, self.sockets):
+        for folder in (self.checkpoints, self.logs, self.secrets, self.run, self.sockets):
             make_private(folder)
+        # A worker that runs as another user passes through to its own box, and lists nothing.
+        self.agents.mkdir(exist_ok=True)
+        self.agents.chmod(0o711)
 
 
 def make_private(folder: Path) -> None:

@@ -18,6 +18,7 @@ from launch import migrations, ports
 from launch.agents import LocalAgents
 from launch.commands import ManagementCommands
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
 from launch.postgresql import EmbeddedPostgres
 from launch.privileges import Identity, unprivileged_identity
@@ -120,14 +121,22 @@ class Supervisor:
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
-        with self._progress.step(f"{settings.agents} node agents with {settings.slots} slots each"):
-            self._start_all(agents.specifications(enrolment))
+        if settings.agents:
+            with self._progress.step(f"{settings.agents} node agents with {settings.slots} slots each"):
+                self._start_all(agents.specifications(enrolment))
         if settings.examples:
-            with self._progress.step("example functions and jobs"):
-                agents.submit_examples(commands)
+            self._submit_examples(agents, commands)
         self._ready = True
         self._tick()
         self._greet(addresses, credentials, chosen)
+
+    def _submit_examples(self, agents: LocalAgents, commands: ManagementCommands) -> None:
+        """Something to look at from the first minute. The platform is worth starting without it."""
+        try:
+            with self._progress.step("example functions and jobs"):
+                agents.submit_examples(commands)
+        except LaunchError as error:
+            self._progress.warn(str(error))
 
     def _start_servers(self) -> tuple[str, str]:
         settings, folders = self._settings, self._folders
