@@ -33,6 +33,10 @@ class ConfigurationError(PunctualError):
     """The configuration file or an environment variable cannot be used."""
 
 
+class NoPlatformError(ConfigurationError):
+    """Nobody said where the platform is: neither argument nor environment nor a login."""
+
+
 class ConnectionFailedError(PunctualError):
     """No answer from the server, even after retries."""
 

@@ -28,7 +28,7 @@ class Tokens:
         body: dict[str, Any] = {"name": name}
         if expires_at is not None:
             body["expires_at"] = utc(expires_at).isoformat()
-        return read(Token, self._transport.send("POST", "tokens/", body))
+        return read(Token, self._transport.send("POST", "tokens/", body, repeatable=False))
 
     def rotate(self, token_id: str | int) -> Token:
         """Replace a token by a new one under the same name; the old one stops working."""

@@ -83,7 +83,10 @@ class Client:
     def login(self, username: str, password: str, *, token_name: str = "punctual") -> str:
         """Exchange a password for a new API token and return it. It is not stored."""
         answer = self.transport.send(
-            "POST", "login/", {"username": username, "password": password, "token_name": token_name}
+            "POST",
+            "login/",
+            {"username": username, "password": password, "token_name": token_name},
+            repeatable=False,
         )
         if not isinstance(answer, dict) or not isinstance(answer.get("token"), str):
             raise unreadable("a login")
@@ -106,7 +109,7 @@ class Client:
         """
         if chosen := named or self.profile.project:
             return chosen
-        names = [project.name for project in self.projects.list()]
+        names = [str(project.get("name")) for project in self.me().get("projects") or []]
         if len(names) == 1:
             return names[0]
         if not names:

@@ -11,11 +11,11 @@ import os
 import re
 import tempfile
 import tomllib
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from punctual.errors import ConfigurationError
+from punctual.errors import ConfigurationError, NoPlatformError
 
 DEFAULT_PROFILE = "default"
 _PROFILE_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}", re.ASCII)
@@ -29,6 +29,10 @@ class Profile:
     token: str = field(default="", repr=False)
     username: str = ""
     project: str = ""
+
+    def with_token(self, token: str) -> Profile:
+        """The same profile with another token (empty: logged out)."""
+        return replace(self, token=token)
 
 
 @dataclass(frozen=True)
@@ -128,7 +132,8 @@ def resolve_profile(
     """Join arguments, `PUNCTUAL_URL`, `PUNCTUAL_TOKEN`, `PUNCTUAL_PROJECT`, `PUNCTUAL_PROFILE` and the file.
 
     Raises:
-        ConfigurationError: no address is known, it is no http(s) address, or the named profile does not exist.
+        NoPlatformError: no address is known.
+        ConfigurationError: it is no http(s) address, or the named profile does not exist.
     """
     named = profile or os.environ.get("PUNCTUAL_PROFILE") or None
     given_url = url or os.environ.get("PUNCTUAL_URL") or ""
@@ -136,7 +141,7 @@ def resolve_profile(
     given_project = project or os.environ.get("PUNCTUAL_PROJECT") or ""
     stored = _stored_profile(named)
     if not given_url and not stored.url:
-        raise ConfigurationError("no platform is known", hint="run `punctual login URL`, or set PUNCTUAL_URL")
+        raise NoPlatformError("no platform is known", hint="run `punctual login URL`, or set PUNCTUAL_URL")
     chosen_url = checked_url(given_url or stored.url)
     same_platform = not given_url or (bool(stored.url) and chosen_url == checked_url(stored.url))
     return Profile(

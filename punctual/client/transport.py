@@ -7,6 +7,7 @@ import time
 import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import httpx
@@ -19,16 +20,28 @@ _FIRST_BACKOFF_SECONDS = 0.2
 _LONGEST_BACKOFF_SECONDS = 3.0
 _UNAVAILABLE = (502, 503, 504)
 _CONFLICTS_AND_LIMITS = (409, 429)
+_SIGNS_OF_BAD_TLS = ("ssl", "certificate")
+_SIGNS_OF_UNKNOWN_HOST = ("name or service", "resolution", "getaddrinfo", "nodename", "no address")
 
 #: Called before a retry with what went wrong and the seconds until the next attempt.
 RetryNotice = Callable[[str, float], None]
 
 
+@dataclass(frozen=True)
+class _Failure:
+    """Why one attempt failed. `passes`: a later one may succeed. `pause_seconds`: what the server asked for."""
+
+    error: ApiError | ConnectionFailedError
+    passes: bool
+    may_have_arrived: bool = True
+    pause_seconds: float | None = None
+
+
 class Transport:
     """One connection pool to one platform under one identity.
 
-    Every POST, PATCH and DELETE carries an `Idempotency-Key` that stays the same over its retries, so that an answer
-    lost on the way is asked for again without doing the thing twice.
+    What is sent carries an `Idempotency-Key` that stays the same over its retries, so that an answer lost on the way is
+    asked for again without doing the thing twice.
     """
 
     def __init__(
@@ -73,8 +86,13 @@ class Transport:
         params: Mapping[str, Any] | None = None,
         wait_seconds: float = 0.0,
         idempotency_key: str | None = None,
+        repeatable: bool = True,
     ) -> Any:
-        """POST, PATCH or DELETE with a JSON body; returns the answer's document (None when it is empty)."""
+        """POST, PATCH or DELETE with a JSON body; returns the answer's document (None when it is empty).
+
+        `repeatable` is False for the few requests whose answers hold secrets: the server does not remember those, so
+        they are repeated only if they certainly never arrived.
+        """
         response = self.request(
             method,
             path,
@@ -82,6 +100,7 @@ class Transport:
             json=dict(body) if body is not None else None,
             headers={"Idempotency-Key": idempotency_key or uuid.uuid4().hex},
             wait_seconds=wait_seconds,
+            repeatable=repeatable,
         )
         return self._json(response)
 
@@ -107,7 +126,7 @@ class Transport:
             document = self.get(path, dict(httpx.URL(next_page).params.multi_items()))
 
     def request(
-        self, method: str, path: str, *, wait_seconds: float = 0.0, **arguments: Any
+        self, method: str, path: str, *, wait_seconds: float = 0.0, repeatable: bool = True, **arguments: Any
     ) -> httpx.Response:
         """Send one request and repeat it while the server is away, at most for `retry_seconds`.
 
@@ -117,29 +136,41 @@ class Transport:
         give_up_at = time.monotonic() + self.retry_seconds
         backoff = _FIRST_BACKOFF_SECONDS
         while True:
-            try:
-                response = self.http.request(
-                    method, self.address(path), timeout=self._timeout(wait_seconds), **arguments
-                )
-            except httpx.TransportError as error:
-                failure: ApiError | ConnectionFailedError = connection_failure(self.url, error)
-                asked_for = None
-            except httpx.InvalidURL as error:
-                raise InvalidInputError(f"the address cannot be used: {error}") from error
-            else:
-                if response.is_success:
-                    return response
-                failure = problem(response, self.url)
-                asked_for = _retry_after_seconds(response)
-                if not _worth_repeating(response, asked_for):
-                    raise failure
-            pause = asked_for if asked_for is not None else backoff * random.uniform(0.75, 1.25)
-            if time.monotonic() + pause > give_up_at:
-                raise failure
+            answer = self._attempt(method, path, wait_seconds, arguments)
+            if isinstance(answer, httpx.Response):
+                return answer
+            pause = answer.pause_seconds
+            if pause is None:
+                pause = backoff * random.uniform(0.75, 1.25)
+            lasting = not answer.passes or (not repeatable and answer.may_have_arrived)
+            if lasting or time.monotonic() + pause > give_up_at:
+                raise answer.error
             if self.on_retry is not None:
-                self.on_retry(failure.message, pause)
+                self.on_retry(answer.error.message, pause)
             time.sleep(pause)
             backoff = min(backoff * 2, _LONGEST_BACKOFF_SECONDS)
+
+    def _attempt(
+        self, method: str, path: str, wait_seconds: float, arguments: Mapping[str, Any]
+    ) -> httpx.Response | _Failure:
+        timeout = self._timeout(wait_seconds)
+        try:
+            response = self.http.request(method, self.address(path), timeout=timeout, **arguments)
+        except httpx.ConnectError as error:
+            return _Failure(
+                connection_failure(self.url, error), passes=not _is_lasting(error), may_have_arrived=False
+            )
+        except httpx.RequestError as error:
+            arrived = not isinstance(error, httpx.ConnectTimeout | httpx.PoolTimeout)
+            return _Failure(connection_failure(self.url, error), passes=True, may_have_arrived=arrived)
+        except httpx.InvalidURL as error:
+            raise InvalidInputError(f"the address cannot be used: {error}") from error
+        if response.is_success:
+            return response
+        asked_for = _retry_after_seconds(response)
+        return _Failure(
+            problem(response, self.url), passes=_passes(response, asked_for), pause_seconds=asked_for
+        )
 
     @contextmanager
     def stream(self, path: str, params: Mapping[str, Any] | None = None) -> Iterator[httpx.Response]:
@@ -150,7 +181,7 @@ class Transport:
                     response.read()
                     raise problem(response, self.url)
                 yield response
-        except httpx.TransportError as error:
+        except httpx.RequestError as error:
             raise connection_failure(self.url, error) from error
 
     def address(self, path: str) -> str:
@@ -166,15 +197,21 @@ class Transport:
             raise unreadable("not JSON") from error
 
 
-def connection_failure(url: str, error: httpx.TransportError) -> ConnectionFailedError:
+def _is_lasting(error: httpx.ConnectError) -> bool:
+    """Whether trying again is in vain: an unknown host, a certificate that does not fit."""
+    text = str(error).lower()
+    return any(sign in text for sign in (*_SIGNS_OF_BAD_TLS, *_SIGNS_OF_UNKNOWN_HOST))
+
+
+def connection_failure(url: str, error: httpx.RequestError) -> ConnectionFailedError:
     """The error for a request that got no answer; the hint tells a wrong address from a server that is away."""
     if isinstance(error, httpx.ConnectError):
         text = str(error).lower()
-        if "ssl" in text or "certificate" in text:
+        if any(sign in text for sign in _SIGNS_OF_BAD_TLS):
             return ConnectionFailedError(
                 f"no secure connection to {url}: {error}", hint="http instead of https?"
             )
-        if "name or service" in text or "resolution" in text or "getaddrinfo" in text or "nodename" in text:
+        if any(sign in text for sign in _SIGNS_OF_UNKNOWN_HOST):
             return ConnectionFailedError(f"the host of {url} is not known", hint="check the address")
         return ConnectionFailedError(f"nothing answers at {url}", hint="is the platform running there?")
     if isinstance(error, httpx.TimeoutException):
@@ -252,7 +289,7 @@ def _hint(status: int, code: str) -> str | None:
     return None
 
 
-def _worth_repeating(response: httpx.Response, asked_for: float | None) -> bool:
+def _passes(response: httpx.Response, asked_for: float | None) -> bool:
     if response.status_code in _UNAVAILABLE:
         return True
     # A conflict or a limit that passes by itself says when; one that does not, does not.

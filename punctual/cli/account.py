@@ -1,0 +1,204 @@
+"""`tokens` and `projects`: who may ask, and who works together."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Annotated
+
+import typer
+
+from punctual.cli import options, output, session
+from punctual.client import Client, Token
+from punctual.client.configuration import load_configuration, save_profile
+from punctual.client.durations import parse_deadline
+
+tokens_app = typer.Typer(help="List, create, rotate and revoke your API tokens.")
+projects_app = typer.Typer(help="List and create projects; manage their members.")
+members_app = typer.Typer(help="List, add and remove members; change their roles.")
+projects_app.add_typer(members_app, name="members")
+
+TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="The token's id.")]
+ProjectName = Annotated[str, typer.Argument(metavar="PROJECT")]
+Username = Annotated[str, typer.Argument(metavar="USERNAME")]
+
+
+class Role(StrEnum):
+    """Look; also submit and steer jobs; also manage members."""
+
+    VIEWER = "viewer"
+    MEMBER = "member"
+    OWNER = "owner"
+
+
+@tokens_app.callback(invoke_without_command=True)
+def tokens(context: typer.Context, as_json: options.Json = False) -> None:
+    """List your tokens."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found, own = client.tokens.list(), client.profile.token
+    if as_json:
+        output.print_json([token.raw for token in found])
+        return
+    output.print_table(
+        ("ID", "NAME", "BEGINS WITH", "CREATED", "EXPIRES", "LAST USED", ""),
+        [
+            (
+                token.id,
+                token.name,
+                token.prefix,
+                token.created_at,
+                token.expires_at or "never",
+                output.age_text(token.last_used_at),
+                "revoked" if token.revoked_at else "this one" if is_same(token, own) else " ",
+            )
+            for token in found
+        ],
+    )
+
+
+def is_same(token: Token, secret: str) -> bool:
+    """Whether a listed token is the one with this secret."""
+    return bool(token.prefix) and secret.startswith(token.prefix)
+
+
+@tokens_app.command("create")
+def create_token(
+    name: Annotated[str, typer.Argument(help="What it is for.")],
+    expires: Annotated[
+        str | None, typer.Option("--expires", help="30d, or 2030-01-31T00:00Z; else it never does.")
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Create a token. It is shown this once."""
+    with session.client() as client:
+        token = client.tokens.create(name, expires_at=_expiry(expires))
+    _show_secret(token, as_json)
+
+
+def _expiry(text: str | None) -> datetime | None:
+    if text is None:
+        return None
+    moment = parse_deadline(text)
+    return datetime.now(UTC) + moment if isinstance(moment, timedelta) else moment
+
+
+def _show_secret(token: Token, as_json: bool) -> None:
+    if as_json:
+        output.print_json(token.raw)
+    else:
+        output.say(token.token)
+        output.note("Keep it now: it is not shown again.")
+
+
+@tokens_app.command("rotate")
+def rotate_token(token: TokenId, as_json: options.Json = False) -> None:
+    """Replace a token by a new one; the old one stops working. The one you are logged in with is stored anew."""
+    with session.client() as client:
+        fresh, was_own = _rotate(client, token)
+        if was_own:
+            stored = load_configuration().profiles.get(session.profile_name())
+            if stored is not None and stored.token == client.profile.token:
+                save_profile(stored.with_token(fresh.token), session.profile_name())
+                output.note("You are logged in with it; the new one is stored.")
+    _show_secret(fresh, as_json)
+
+
+def _rotate(client: Client, token_id: str) -> tuple[Token, bool]:
+    was_own = any(
+        str(token.id) == token_id and is_same(token, client.profile.token) for token in client.tokens.list()
+    )
+    return client.tokens.rotate(token_id), was_own
+
+
+@tokens_app.command("revoke")
+def revoke_token(token: TokenId, as_json: options.Json = False) -> None:
+    """Make a token worthless."""
+    with session.client() as client:
+        client.tokens.revoke(token)
+    if as_json:
+        output.print_json({"id": token, "revoked": True})
+    else:
+        output.say(f"Token {token} is revoked.")
+
+
+@projects_app.callback(invoke_without_command=True)
+def projects(context: typer.Context, as_json: options.Json = False) -> None:
+    """List your projects."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found = client.projects.list()
+    if as_json:
+        output.print_json([project.raw for project in found])
+        return
+    output.print_table(
+        ("NAME", "YOUR ROLE", "DESCRIPTION", "CREATED"),
+        [(project.name, project.role, project.description, project.created_at) for project in found],
+        empty="No projects. Create one: punctual projects create NAME",
+    )
+
+
+@projects_app.command("create")
+def create_project(
+    name: ProjectName,
+    description: Annotated[str, typer.Option("--description")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Create a project; you become its owner."""
+    with session.client() as client:
+        project = client.projects.create(name, description=description)
+    if as_json:
+        output.print_json(project.raw)
+    else:
+        output.say(f"Project {project.name} is created.")
+
+
+@members_app.command("list")
+def list_members(project: ProjectName, as_json: options.Json = False) -> None:
+    """List a project's members."""
+    with session.client() as client:
+        found = client.projects.members(project)
+    if as_json:
+        output.print_json([member.raw for member in found])
+        return
+    output.print_table(("USERNAME", "ROLE", "SINCE"), [(m.username, m.role, m.created_at) for m in found])
+
+
+@members_app.command("add")
+def add_member(
+    project: ProjectName,
+    username: Username,
+    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also manages.")] = Role.MEMBER,
+    as_json: options.Json = False,
+) -> None:  # fmt: skip
+    """Take a person into a project."""
+    with session.client() as client:
+        member = client.projects.add_member(project, username, role.value)
+    if as_json:
+        output.print_json(member.raw)
+    else:
+        output.say(f"{member.username} is {member.role} of {project}.")
+
+
+@members_app.command("role")
+def change_role(project: ProjectName, username: Username, role: Role, as_json: options.Json = False) -> None:
+    """Give a member another role."""
+    with session.client() as client:
+        member = client.projects.change_role(project, username, role.value)
+    if as_json:
+        output.print_json(member.raw)
+    else:
+        output.say(f"{member.username} is {member.role} of {project}.")
+
+
+@members_app.command("remove")
+def remove_member(project: ProjectName, username: Username, as_json: options.Json = False) -> None:
+    """Take a person out of a project. The last owner cannot go."""
+    with session.client() as client:
+        client.projects.remove_member(project, username)
+    if as_json:
+        output.print_json({"project": project, "username": username, "removed": True})
+    else:
+        output.say(f"{username} is no longer a member of {project}.")

@@ -1,0 +1,246 @@
+"""`cluster`, `servers`, `agents`: what there is, and what its operator does with it."""
+
+from __future__ import annotations
+
+import time
+from contextlib import nullcontext
+from typing import Annotated, Any
+
+import typer
+from rich.console import Group
+from rich.live import Live
+from rich.text import Text
+
+from punctual.cli import options, output, session
+from punctual.client import Client, Gpu, Server
+from punctual.client.durations import format_duration
+from punctual.errors import ConflictError
+
+_SECONDS_BETWEEN_TABLES = 2.0
+
+servers_app = typer.Typer(help="List servers; drain and undrain them as the operator.")
+agents_app = typer.Typer(help="List node agents; enrol and revoke them as the operator.")
+ServerName = Annotated[str, typer.Argument(metavar="SERVER", help="The server's name or id.")]
+
+
+def cluster(watching: options.Watch = False, as_json: options.Json = False) -> None:
+    """Show servers and GPUs: what is used by which job, what is idle."""
+    with session.client() as client:
+        if not watching:
+            _show_once(client, as_json)
+            return
+        live = (
+            Live(console=output.console(), auto_refresh=False)
+            if output.is_terminal() and not as_json
+            else None
+        )
+        try:
+            with live if live is not None else nullcontext():
+                while True:
+                    if live is not None:
+                        live.update(
+                            _picture(client.cluster.summary(), client.cluster.servers()), refresh=True
+                        )
+                    else:
+                        _show_once(client, as_json, one_line=True)
+                    time.sleep(_SECONDS_BETWEEN_TABLES)
+        except KeyboardInterrupt:
+            raise typer.Exit(0) from None
+
+
+def _show_once(client: Client, as_json: bool, *, one_line: bool = False) -> None:
+    summary, servers = client.cluster.summary(), client.cluster.servers()
+    document = {"summary": summary, "servers": [server.raw for server in servers]}
+    if as_json and one_line:
+        output.print_json_line(document)
+    elif as_json:
+        output.print_json(document)
+    else:
+        output.console().print(_picture(summary, servers))
+
+
+def _picture(summary: dict[str, Any], servers: Any) -> Group:
+    lines = [Text(line) for line in summary_lines(summary)]
+    rows = [
+        (
+            server.name,
+            output.state_text(server.state, *_drain_mark(server)),
+            _kinds(server),
+            _gpu_cells(server),
+        )
+        for server in servers
+    ]
+    grid = output.table(("SERVER", "STATE", "GPU", "JOBS"), rows)
+    return Group(
+        *lines, grid if rows else Text("No servers yet: an operator enrols agents (punctual agents token).")
+    )
+
+
+def summary_lines(summary: dict[str, Any]) -> list[str]:
+    """The cluster's numbers, one line for each group of them."""
+    lines, single = [], []
+    for key, value in summary.items():
+        name = key.replace("_", " ")
+        if isinstance(value, dict):
+            inner = ", ".join(
+                f"{k.replace('_', ' ')} {v}" for k, v in value.items() if isinstance(v, int | float | str)
+            )
+            lines.append(f"{name}: {inner or '-'}")
+        elif isinstance(value, int | float | str) and value != "":
+            single.append(f"{name}: {value}")
+    return [output.safe(line) for line in [*single, *lines]]
+
+
+def _drain_mark(server: Server) -> list[str]:
+    return [server.drain] if server.drain not in ("none", "") else []
+
+
+def _kinds(server: Server) -> str:
+    counted: dict[str, int] = {}
+    for gpu in server.gpus:
+        kind = f"{gpu.kind} (emulated)" if gpu.emulated else gpu.kind
+        counted[kind] = counted.get(kind, 0) + 1
+    return ", ".join(f"{number} x {kind}" for kind, number in sorted(counted.items())) or "-"
+
+
+def _gpu_cells(server: Server) -> str:
+    return " ".join(_gpu_cell(gpu) for gpu in server.gpus) or "-"
+
+
+def _gpu_cell(gpu: Gpu) -> str:
+    if not gpu.healthy:
+        return "unhealthy"
+    job = gpu.job.get("id") if isinstance(gpu.job, dict) else gpu.job
+    return str(job) if job else "idle"
+
+
+@servers_app.callback(invoke_without_command=True)
+def servers(context: typer.Context, as_json: options.Json = False) -> None:
+    """List servers."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found = client.cluster.servers()
+    if as_json:
+        output.print_json([server.raw for server in found])
+        return
+    output.print_table(
+        ("ID", "NAME", "STATE", "GPUS", "DRAIN", "REASON"),
+        [
+            (s.id, s.name, output.state_text(s.state), len(s.gpus), s.drain, s.drain_reason)
+            for s in found
+        ],
+        right=("GPUS",),
+        empty="No servers yet: an operator enrols agents (punctual agents token).",
+    )  # fmt: skip
+
+
+@servers_app.command()
+def drain(
+    server: ServerName,
+    force: Annotated[bool, typer.Option("--force", help="Drain even if promises break.")] = False,
+    reason: Annotated[str, typer.Option("--reason", help="Why, for whoever asks later.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Empty a server. Refused, with a list, while promises stand on it, unless forced."""
+    with session.client() as client:
+        found = client.cluster.server(server)
+        try:
+            document = client.cluster.drain(found, force=force, reason=reason)
+        except ConflictError as error:
+            broken = error.extra.get("broken_promises")
+            if isinstance(broken, list) and broken and not as_json:
+                _print_broken(broken)
+            elif as_json:
+                output.print_json({"broken_promises": broken or [], "detail": error.message})
+            raise ConflictError(
+                error.message, status=409, code=error.code, hint="--force drains and breaks these promises"
+            ) from error
+    if as_json:
+        output.print_json(document)
+    else:
+        output.say(f"Server {found.name} is being drained.")
+
+
+def _print_broken(promises: list[Any]) -> None:
+    rows = [
+        (p.get("job") or p.get("id") or p.get("job_id"), p.get("name"), p.get("deadline_at"), p.get("reason") or p.get("detail"))
+        for p in promises
+        if isinstance(p, dict)
+    ]  # fmt: skip
+    output.print_table(("JOB", "NAME", "DEADLINE", "WHY"), rows)
+
+
+@servers_app.command()
+def undrain(server: ServerName, as_json: options.Json = False) -> None:
+    """Use a server again."""
+    with session.client() as client:
+        found = client.cluster.server(server)
+        document = client.cluster.undrain(found)
+    if as_json:
+        output.print_json(document)
+    else:
+        output.say(f"Server {found.name} is used again.")
+
+
+@agents_app.callback(invoke_without_command=True)
+def agents(context: typer.Context, as_json: options.Json = False) -> None:
+    """List node agents and how long ago they were heard of."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found = client.cluster.agents()
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("ID", "SERVER", "VERSION", "SILENT FOR", "REVOKED"),
+        [
+            (
+                agent.get("id"),
+                _named(agent.get("server")),
+                agent.get("version"),
+                _duration(agent.get("silent_seconds")),
+                agent.get("revoked_at"),
+            )
+            for agent in found
+        ],
+        empty="No agents yet: enrol one (punctual agents token).",
+    )
+
+
+def _named(server: Any) -> Any:
+    return server.get("name") if isinstance(server, dict) else server
+
+
+def _duration(seconds: Any) -> str:
+    return format_duration(seconds) if isinstance(seconds, int | float) else "-"
+
+
+@agents_app.command("token")
+def enrolment_token(
+    server: Annotated[str, typer.Option("--server", help="Only for a server of this name.")] = "",
+    as_json: options.Json = False,
+) -> None:
+    """Make a token with which one agent enrols once."""
+    with session.client() as client:
+        document = client.cluster.create_enrolment_token(server_name=server)
+    if as_json:
+        output.print_json(document)
+    else:
+        output.say(str(document.get("token", "")))
+        output.note("Give it to the agent now: it is shown this once.")
+
+
+@agents_app.command("revoke")
+def revoke_agent(
+    agent: Annotated[str, typer.Argument(metavar="AGENT", help="The agent's id.")],
+    as_json: options.Json = False,
+) -> None:
+    """Refuse an agent from now on; its workers stop when their lease ends."""
+    with session.client() as client:
+        document = client.cluster.revoke_agent(agent)
+    if as_json:
+        output.print_json(document)
+    else:
+        output.say(f"Agent {agent} is revoked.")

@@ -1,0 +1,72 @@
+"""`functions`: upload, list, versions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any
+
+import typer
+
+from punctual.cli import options, output, session
+from punctual.client import FunctionVersion
+from punctual.client.durations import parse_time
+
+functions_app = typer.Typer(help="Upload functions; list them and their versions.")
+
+
+@functions_app.callback(invoke_without_command=True)
+def functions(context: typer.Context, project: options.Project = None, as_json: options.Json = False) -> None:
+    """List functions with their newest versions."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found = client.functions.list(project=project)
+    _print(found, as_json)
+
+
+@functions_app.command("upload")
+def upload(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A .py, .zip or folder.")],
+    name: Annotated[str | None, typer.Option("--name", help="Its name; else the file's.")] = None,
+    entry: options.Entry = None,
+    requirements: options.Requirements = None,
+    project: options.Project = None,
+    as_json: options.Json = False,
+) -> None:
+    """Store a function's code. The same code again is the same version."""
+    with session.client() as client:
+        version = client.functions.upload(
+            path, name=name, project=project, entry=entry, requirements=requirements
+        )
+    if as_json:
+        output.print_json(version.raw)
+    else:
+        output.say(f"{version.reference}  {version.entry}  sha256:{version.digest}")
+
+
+@functions_app.command("versions")
+def versions(
+    name: Annotated[str, typer.Argument(metavar="NAME")],
+    project: options.Project = None,
+    as_json: options.Json = False,
+) -> None:
+    """List every version of a function."""
+    with session.client() as client:
+        found = client.functions.versions(client.functions.find(name, project=project))
+    _print(found, as_json)
+
+
+def _print(found: Sequence[FunctionVersion], as_json: bool) -> None:
+    if as_json:
+        output.print_json([version.raw for version in found])
+        return
+    output.print_table(
+        ("NAME", "PROJECT", "ENTRY", "DIGEST", "CREATED"),
+        [(v.reference, v.project, v.entry, v.digest[:16], _created(v.raw)) for v in found],
+        empty="No functions. Upload one: punctual functions upload train.py",
+    )
+
+
+def _created(raw: dict[str, Any]) -> str:
+    text = raw.get("created_at")
+    return output.time_text(parse_time(text)) if isinstance(text, str) else "-"

@@ -1,0 +1,314 @@
+"""`jobs`, `job`, `logs`, `events`, `cancel`, `pause`, `resume`, `deadline`: look at jobs and steer them."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import nullcontext
+from datetime import UTC, datetime
+from typing import Annotated, Any
+
+import typer
+from rich.live import Live
+
+from punctual.cli import options, output, session
+from punctual.cli.follow import INTERRUPTED, ending, event_line, projected_finish_at
+from punctual.cli.verdicts import say_verdict
+from punctual.client import Job
+from punctual.client.durations import parse_time
+from punctual.client.models import LogChunk
+from punctual.client.watching import watch
+from punctual.errors import InvalidInputError
+
+_SECONDS_BETWEEN_TABLES = 2.0
+_COLUMNS = ("ID", "NAME", "STATE", "CLASS", "DONE", "GPUS", "DEADLINE", "START", "FINISH", "SLACK", "PROMISE")
+
+
+def jobs(
+    state: Annotated[
+        list[str] | None, typer.Option("--state", help="Only jobs in this state (repeatable).")
+    ] = None,
+    project: options.Project = None,
+    service_class: options.ClassOption = None,
+    owner: Annotated[str | None, typer.Option("--owner", help="Only jobs of this person.")] = None,
+    function: Annotated[str | None, typer.Option("--function", help="Only jobs of this function.")] = None,
+    labels: Annotated[list[str] | None, typer.Option("--label", "-l", metavar="KEY=VALUE")] = None,
+    search: Annotated[str | None, typer.Option("--search", help="Text in names and ids.")] = None,
+    promised: Annotated[bool | None, typer.Option("--promised/--not-promised", help="By promise.")] = None,
+    at_risk: Annotated[
+        bool | None, typer.Option("--at-risk/--not-at-risk", help="By risk of being late.")
+    ] = None,
+    submitted_after: Annotated[str | None, typer.Option("--submitted-after", metavar="TIME")] = None,
+    deadline_before: Annotated[str | None, typer.Option("--deadline-before", metavar="TIME")] = None,
+    limit: Annotated[int, typer.Option("--limit", help="Jobs at most.", min=1, max=10_000)] = 50,
+    watching: options.Watch = False,
+    as_json: options.Json = False,
+) -> None:
+    """List jobs, newest first, with their planned start, planned finish and slack."""
+    filters = {
+        "project": project,
+        "service_class": service_class.value if service_class else None,
+        "owner": owner,
+        "function": function,
+        "search": search,
+        "promised": _flag(promised),
+        "at_risk": _flag(at_risk),
+        "submitted_after": parse_time(submitted_after).isoformat() if submitted_after else None,
+        "deadline_before": parse_time(deadline_before).isoformat() if deadline_before else None,
+    }
+    wanted = options.pairs(labels, "--label")
+    with session.client() as client:
+
+        def ask() -> list[Job]:
+            return list(client.jobs(state=state or (), labels=wanted, limit=limit, **filters))
+
+        if watching:
+            _watch_table(ask, as_json)
+        elif as_json:
+            output.print_json([job.raw for job in ask()])
+        else:
+            output.print_table(
+                _COLUMNS,
+                [_row(job) for job in ask()],
+                right=("DONE", "GPUS"),
+                empty="No jobs. Submit one: punctual submit train.py --deadline 20m --batch-size 256 --iterations 500",
+            )
+
+
+def _flag(value: bool | None) -> str | None:
+    return None if value is None else str(value).lower()
+
+
+def _row(job: Job) -> Sequence[Any]:
+    marks = [mark for mark, shown in (("at risk", job.at_risk), ("late", job.late)) if shown]
+    finish = job.finished_at or projected_finish_at(job, datetime.now(UTC))
+    return (
+        job.id,
+        job.name,
+        output.state_text("paused" if job.paused_by_owner and not job.finished else job.state, *marks),
+        job.service_class,
+        f"{100 * job.progress:.0f}%",
+        f"{job.gpus}" if job.gpus else "-",
+        output.time_text(job.deadline_at),
+        output.time_text(job.started_at or job.planned_start_at),
+        output.time_text(finish),
+        output.slack_text(job.slack_seconds),
+        "-" if job.promise_outcome == "none" else job.promise_outcome,
+    )
+
+
+def _watch_table(ask: Any, as_json: bool) -> None:
+    live = (
+        Live(console=output.console(), auto_refresh=False) if output.is_terminal() and not as_json else None
+    )
+    try:
+        with live if live is not None else nullcontext():
+            while True:
+                found = ask()
+                rows = output.table(_COLUMNS, [_row(job) for job in found], right=("DONE", "GPUS"))
+                if as_json:
+                    output.print_json_line([job.raw for job in found])
+                elif live is not None:
+                    live.update(rows, refresh=True)
+                else:
+                    output.console().print(rows)
+                time.sleep(_SECONDS_BETWEEN_TABLES)
+    except KeyboardInterrupt:
+        raise typer.Exit(0) from None
+
+
+def job(job_id: options.JobId, as_json: options.Json = False) -> None:
+    """Show one job: verdict, plan, progress, and what happened last."""
+    with session.client() as client:
+        found = client.job(job_id)
+        if as_json:
+            output.print_json(found.raw)
+            return
+        output.print_facts(_facts(found))
+        if found.verdict is not None:
+            say_verdict(found.verdict, subject="Verdict", promised=found.promised)
+        events = [] if found.finished else found.events()
+    if found.finished:
+        for line in ending(found):
+            output.say(line)
+    for event in events[-3:]:
+        output.say(event_line(event), style="dim")
+
+
+def _facts(job: Job) -> list[tuple[str, Any]]:
+    function = job.function
+    emulated = " (emulated)" if job.emulated else ""
+    pace = f"{job.iterations_per_second:.2f} it/s" if job.iterations_per_second and not job.finished else None
+    return [
+        ("Job", f"{job.id}  {job.name}"),
+        ("Project", f"{job.project}, by {job.owner}"),
+        ("Function", f"{function.reference}  {function.entry}" if function else None),
+        ("State", output.state_text(job.state, *(["paused"] if job.paused_by_owner else []))),
+        ("Class", job.service_class),
+        ("Deadline", output.time_text(job.deadline_at) if job.deadline_at else None),
+        ("Promise", _promise(job)),
+        ("Progress", f"{job.iterations_done} of {job.max_iterations} iterations ({100 * job.progress:.0f}%)"),
+        ("GPUs", f"{job.gpus} {job.gpu_kind}{emulated}".strip() if job.gpus else None),
+        ("Pace", pace),
+        ("Submitted", output.time_text(job.submitted_at)),
+        ("Started", output.time_text(job.started_at) if job.started_at else None),
+        ("Planned start", output.time_text(job.planned_start_at) if job.planned_start_at and not job.finished else None),
+        ("Planned finish", output.time_text(job.planned_finish_at) if job.planned_finish_at and not job.finished else None),
+        ("Finished", output.time_text(job.finished_at) if job.finished_at else None),
+        ("Slack", output.slack_text(job.slack_seconds) if job.slack_seconds is not None else None),
+        ("Hyperparameters", _pairs_text(job.hyperparameters)),
+        ("Labels", _pairs_text(job.labels)),
+        ("Resubmission of", job.resubmission_of),
+    ]  # fmt: skip
+
+
+def _promise(job: Job) -> str | None:
+    if job.promise_outcome == "none":
+        return "promised" if job.promised else None
+    reason = f" ({job.void_reason.replace('_', ' ')})" if job.void_reason else ""
+    return f"{job.promise_outcome}{reason}{', at risk' if job.at_risk else ''}"
+
+
+def _pairs_text(pairs: dict[str, Any]) -> str:
+    return ", ".join(f"{key}={value}" for key, value in sorted(pairs.items()))
+
+
+def logs(
+    job_id: options.JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is finished.")] = False,
+    rank: Annotated[int | None, typer.Option("--rank", help="Only this worker.", min=0)] = None,
+    tail: Annotated[
+        int | None, typer.Option("--tail", help="Only the last lines.", min=1, max=10_000)
+    ] = None,
+    as_json: options.Json = False,
+) -> None:
+    """Print what the workers wrote."""
+    printer = _LogPrinter(as_json)
+    try:
+        with session.client() as client:
+            if not follow:
+                printer.print(client.job(job_id).logs(rank=rank, tail=tail))
+                return
+            for update in watch(client, job_id, events=False, logs=True, rank=rank, tail=tail):
+                printer.print(update.log_chunks)
+    except KeyboardInterrupt:
+        output.note(f"Detached. Follow again: punctual logs {job_id} -f")
+        raise typer.Exit(INTERRUPTED) from None
+    finally:
+        printer.close()
+
+
+class _LogPrinter:
+    """Writes pieces of output; where several workers write, each line says whose it is."""
+
+    def __init__(self, as_json: bool) -> None:
+        self._as_json = as_json
+        self._for_person = output.is_terminal()
+        self._ranks: set[int] = set()
+        self._partial: dict[int, str] = {}
+
+    def print(self, chunks: Any) -> None:
+        for chunk in chunks:
+            if self._as_json:
+                output.print_json_line(chunk.raw)
+            else:
+                self._add(chunk)
+        sys.stdout.flush()
+
+    def _add(self, chunk: LogChunk) -> None:
+        self._ranks.add(chunk.rank)
+        *lines, rest = (self._partial.get(chunk.rank, "") + chunk.text).split("\n")
+        self._partial[chunk.rank] = rest
+        for line in lines:
+            self._write(chunk.rank, line)
+
+    def _write(self, rank: int, line: str) -> None:
+        # A program gets the bytes as they are; a terminal must not be steered by them.
+        shown = output.safe(line.rstrip("\r").rpartition("\r")[2]) if self._for_person else line
+        prefix = f"[{rank}] " if len(self._ranks) > 1 else ""
+        sys.stdout.write(f"{prefix}{shown}\n")
+
+    def close(self) -> None:
+        """Write what did not end in a newline."""
+        for rank, rest in sorted(self._partial.items()):
+            if rest:
+                self._write(rank, rest)
+        self._partial.clear()
+        sys.stdout.flush()
+
+
+def events(
+    job_id: options.JobId,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the job is finished.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Print a job's history with the reasons of each decision."""
+    try:
+        with session.client() as client:
+            updates = watch(client, job_id) if follow else None
+            batches = (
+                (update.events for update in updates) if updates is not None else [client.events(job_id)]
+            )
+            for batch in batches:
+                for event in batch:
+                    if as_json:
+                        output.print_json_line(event.raw)
+                    else:
+                        output.say(event_line(event))
+    except KeyboardInterrupt:
+        raise typer.Exit(INTERRUPTED) from None
+
+
+def cancel(
+    job_ids: Annotated[list[str], typer.Argument(metavar="JOB...", autocompletion=options.complete_job)],
+    as_json: options.Json = False,
+) -> None:
+    """Cancel jobs. A promise that they had becomes void."""
+    with session.client() as client:
+        for job_id in job_ids:
+            _report(client.job(job_id).cancel(), as_json)
+
+
+def pause(job_id: options.JobId, as_json: options.Json = False) -> None:
+    """Take a job's GPUs away until it is resumed. A promise that it had becomes void."""
+    with session.client() as client:
+        _report(client.job(job_id).pause(), as_json)
+
+
+def resume(job_id: options.JobId, as_json: options.Json = False) -> None:
+    """Let a paused job go on."""
+    with session.client() as client:
+        _report(client.job(job_id).resume(), as_json)
+
+
+def _report(job: Job, as_json: bool) -> None:
+    if as_json:
+        output.print_json(job.raw)
+    else:
+        paused = ", paused" if job.paused_by_owner and not job.finished else ""
+        output.say(f"Job {job.id} is {job.state}{paused}.")
+
+
+def deadline(
+    job_id: options.JobId,
+    new: Annotated[str, typer.Argument(metavar="NEW", help="20m, 1h30m, 2030-01-31T14:30Z, or none.")],
+    service_class: options.ClassOption = None,
+    as_json: options.Json = False,
+) -> None:
+    """Ask for another deadline. A refused tightening keeps the old promise."""
+    with session.client() as client:
+        chosen = None if new.strip().lower() == "none" else new
+        if chosen is None and service_class is options.ServiceClass.SLO:
+            raise InvalidInputError("a job of class slo has a deadline", hint="choose best_effort for none")
+        job, verdict, changed = client.job(job_id).change_deadline(
+            chosen, service_class.value if service_class else ("best_effort" if chosen is None else None)
+        )
+    if as_json:
+        output.print_json({"job": job.raw, "verdict": verdict.raw, "changed": changed})
+    else:
+        say_verdict(verdict, subject=f"Job {job.id}", promised=job.promised)
+        state = "has" if changed else "keeps"
+        when = output.time_text(job.deadline_at) if job.deadline_at else "no deadline"
+        output.say(f"It {state} the deadline {when}." if job.deadline_at else f"It {state} {when}.")
+    raise typer.Exit(0 if changed else 1)

@@ -1,0 +1,69 @@
+"""Saying a verdict, and what to do with an offer."""
+
+from __future__ import annotations
+
+import sys
+
+from punctual.cli import output
+from punctual.client.durations import format_duration
+from punctual.client.jobs import Job
+from punctual.client.models import Verdict
+
+
+def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False) -> None:
+    """Print a verdict with its reason, its plan and its offer."""
+    if verdict is None or verdict.decision == "pending":
+        reason = verdict.reason if verdict is not None and verdict.reason else "the verdict is not known yet"
+        output.say(f"{subject}: pending: {reason}")
+        return
+    style = "green" if verdict.decision == "admitted" else "yellow"
+    word = f"{verdict.decision}, promised" if promised else verdict.decision
+    output.say(f"{subject}: {word}. {verdict.reason}".rstrip(), style=style)
+    if verdict.planned_finish_at is not None:
+        slack = "" if verdict.slack_seconds is None else f", slack {output.slack_text(verdict.slack_seconds)}"
+        start, finish = (
+            output.time_text(verdict.planned_start_at),
+            output.time_text(verdict.planned_finish_at),
+        )
+        output.say(f"Planned: {start} to {finish}{slack}")
+    if verdict.minimum_satisfactory_share:
+        output.say(f"Minimum satisfactory share: {share_text(verdict)}")
+    if verdict.offer is not None:
+        output.say(f"Offer: {output.time_text(verdict.offer.deadline_at)}{_held(verdict)}")
+
+
+def share_text(verdict: Verdict) -> str:
+    """The share over time in words: `4 GPUs for 10m 00s, then 2 for 5m 00s`."""
+    pieces = [
+        f"{share.gpus} for {format_duration((share.end - share.start).total_seconds())}"
+        for share in verdict.minimum_satisfactory_share
+        if share.start is not None and share.end is not None
+    ]
+    text = ", then ".join(pieces[:6]) + (f", then {len(pieces) - 6} more steps" if len(pieces) > 6 else "")
+    return text.replace(" for", " GPUs for", 1)
+
+
+def _held(verdict: Verdict) -> str:
+    offer = verdict.offer
+    if offer is None or offer.valid_until is None:
+        return ""
+    return f" can be promised (held until {output.time_text(offer.valid_until)})"
+
+
+def offer_accepted(job: Job, *, yes: bool, may_ask: bool) -> bool:
+    """Whether the person takes the offered deadline: said beforehand, or asked now."""
+    if job.offer is None:
+        return False
+    if yes:
+        return True
+    if not may_ask or not output.can_ask():
+        return False
+    reason = job.verdict.reason if job.verdict is not None else ""
+    return ask(f"Declined: {reason} Accept {output.time_text(job.offer.deadline_at)} instead?")
+
+
+def ask(question: str) -> bool:
+    """A yes-or-no question on stderr; anything but yes is no."""
+    sys.stderr.write(f"{' '.join(output.safe(question).split())} [y/N] ")
+    sys.stderr.flush()
+    return sys.stdin.readline().strip().lower() in ("y", "yes")
