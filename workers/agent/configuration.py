@@ -73,6 +73,7 @@ class Configuration:
     cache_limit_bytes: int = 200 * GIBIBYTE
     log_limit_bytes: int = 64 * 1024**2
     worker_users: tuple[int, int] | None = None
+    runtime_source: Path | None = None
     stop_workers_on_exit: bool = False
     stop_seconds: float = 10.0
     enrol_token: str | None = field(default=None, repr=False)
@@ -127,7 +128,7 @@ def _from_environment(environment: Mapping[str, str], known: set[str]) -> dict[s
 
 def _from_text(variable: str, name: str, text: str) -> Any:
     """An environment variable's text as the value that a TOML file would give."""
-    if name in _TEXTS or name in ("data", "enrol_token_file"):
+    if name in _TEXTS or name in ("data", "enrol_token_file", "runtime_source"):
         return text
     if name in _FOLDER_LISTS:
         return text.split(":")
@@ -169,7 +170,7 @@ def _check(values: dict[str, Any], base: Path) -> Configuration:
 def _check_one(name: str, value: Any, base: Path) -> Any:
     if name in _TEXTS:
         return _typed(name, value, str, "a text")
-    if name in ("data", "enrol_token_file"):
+    if name in ("data", "enrol_token_file", "runtime_source"):
         return base / Path(_typed(name, value, (str, Path), "a path")).expanduser()
     if name in _SWITCHES:
         return _typed(name, value, bool, "true or false")

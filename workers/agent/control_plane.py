@@ -14,19 +14,19 @@ DOWNLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 BUNDLE_LIMIT_BYTES = 512 * 1024**2
 
 
-class Unreachable(Exception):  # noqa: N818 - a condition that passes by itself, not a fault
+class Unreachable(Exception):
     """No answer, or one that says "later": try again."""
 
 
-class CredentialRevoked(Exception):  # noqa: N818
+class CredentialRevoked(Exception):
     """The control plane does not know this agent any more."""
 
 
-class Fenced(Exception):  # noqa: N818
+class Fenced(Exception):
     """The control plane gave this node's work away; whatever runs here must end."""
 
 
-class RequestRefused(Exception):  # noqa: N818
+class RequestRefused(Exception):
     """The control plane will never accept this request. `status` is the HTTP status."""
 
     def __init__(self, status: int, message: str) -> None:

@@ -22,7 +22,7 @@ class DataError(Exception):
     """The declared data cannot be had, and trying again does not help; the message says why."""
 
 
-class DataNotNow(Exception):  # noqa: N818 - a condition that may pass, not a fault
+class DataNotNow(Exception):
     """The source does not answer at the moment."""
 
 

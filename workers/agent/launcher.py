@@ -85,7 +85,6 @@ class Launcher:
                 return
         else:
             linux.process_control(linux.PR_SET_CHILD_SUBREAPER, 1)
-        self._lower_priority()
         child = os.fork()
         if child == 0:
             for descriptor in (output_read, status_read, go_write):
@@ -119,11 +118,6 @@ class Launcher:
 
     def _ask_stop(self, number: int, frame: object) -> None:
         self.stop_asked = True
-
-    def _lower_priority(self) -> None:
-        """A warm worker's start must not slow down those that train; the agent raises it again when it is assigned."""
-        if self.launch["nice"]:
-            os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
 
     def _watch(self, child: int, output: int, status_pipe: int) -> dict[str, Any]:
         os.set_blocking(output, False)
@@ -217,6 +211,8 @@ def _run_first_process(
             os.dup2(output, target)
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
+        # A warm worker's start must not slow down those that train; the agent raises it again when it is assigned.
+        os.setpriority(os.PRIO_PROCESS, 0, launch["nice"])
         enter(sandbox, root_folder)
         # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
         linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)

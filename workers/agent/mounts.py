@@ -29,12 +29,18 @@ _OPTION_FLAGS = {
 
 
 def build_root(
-    root: str, *, box: str, readable: Iterable[tuple[str, str]], hidden: Iterable[str], devices: Iterable[str]
+    root: str,
+    *,
+    box: str,
+    readable: Iterable[tuple[str, str]],
+    data: Iterable[tuple[str, str]],
+    hidden: Iterable[str],
+    devices: Iterable[str],
 ) -> None:
     """Mount the worker's file tree at the folder `root` and enter it.
 
-    `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable` read-only at
-    its target; `hidden` folders are covered. Needs a mount namespace of its own. Raises OSError.
+    `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable` and `data`
+    read-only at its target; `hidden` folders are covered. Needs a mount namespace of its own. Raises OSError.
     """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("worker", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
@@ -46,9 +52,11 @@ def build_root(
     linux.mount("proc", root + "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     for source, target in readable:
         bind(source, root + target, read_only=True)
-    _bind_box(root, box)
-    for folder in hidden:
+    for folder in hidden:  # before the box and declared data, which may lie inside a hidden folder
         _cover(root + folder)
+    _bind_box(root, box)
+    for source, target in data:
+        bind(source, root + target, read_only=True)
     _enter(root)
 
 

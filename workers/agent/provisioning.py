@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +35,7 @@ class ProvisioningError(Exception):
         self.reason = reason
 
 
-class NotYet(Exception):  # noqa: N818 - a condition that passes by itself, not a fault
+class NotYet(Exception):
     """Something is not to be had at the moment; try again."""
 
 
@@ -87,7 +88,7 @@ class Provisioner:
         for item in specification.get("data") or []:
             if item.get("url"):
                 fetched = self._cache.get(
-                    "data", str(item["url"]), lambda path, url=item["url"]: self._fetch_data(url, path)
+                    "data", str(item["url"]), partial(self._fetch_data, str(item["url"]))
                 )
                 link_tree(fetched, box / "data" / _checked_name(item), copy=self._copy)
         if show_paths:

@@ -23,7 +23,8 @@ class Sandbox:
     """What a worker may see and be.
 
     `box` is its folder outside, `box_inside` the same folder as the worker sees it. `user_id` is the user that it becomes;
-    None keeps the agent's own (an ordinary user cannot become another one). `readable` lists (source, target) pairs.
+    None keeps the agent's own (an ordinary user cannot become another one). `readable` and `data` list (source, target)
+    pairs; the targets of `data` lie in the box.
     """
 
     mode: SandboxMode
@@ -31,6 +32,7 @@ class Sandbox:
     box_inside: str
     user_id: int | None = None
     readable: tuple[tuple[str, str], ...] = ()
+    data: tuple[tuple[str, str], ...] = ()
     hidden: tuple[str, ...] = ()
     devices: tuple[str, ...] = field(default=())
 
@@ -43,6 +45,7 @@ class Sandbox:
             box_inside=value["box_inside"],
             user_id=value["user_id"],
             readable=tuple((source, target) for source, target in value["readable"]),
+            data=tuple((source, target) for source, target in value["data"]),
             hidden=tuple(value["hidden"]),
             devices=tuple(value["devices"]),
         )
@@ -55,6 +58,7 @@ class Sandbox:
             "box_inside": self.box_inside,
             "user_id": self.user_id,
             "readable": [list(pair) for pair in self.readable],
+            "data": [list(pair) for pair in self.data],
             "hidden": list(self.hidden),
             "devices": list(self.devices),
         }
@@ -93,6 +97,7 @@ def enter(sandbox: Sandbox, root_folder: str) -> None:
             root_folder,
             box=sandbox.box,
             readable=sandbox.readable,
+            data=sandbox.data,
             hidden=sandbox.hidden,
             devices=sandbox.devices,
         )

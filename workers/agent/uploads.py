@@ -13,6 +13,7 @@ from workers.agent import box_files, clock
 from workers.agent.durable_files import read_json, write_json
 from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, checkpoint_key
 from workers.agent.event_outbox import event_id
+from workers.agent.main_loop import MainLoop
 from workers.agent.worker_messages import FileWritten
 
 logger = logging.getLogger(__name__)
@@ -48,20 +49,14 @@ class StoredUpload:
 
 
 class Uploads:
-    """Uploads of all workers. All methods are for the agent's main thread; `post` hands results back to it."""
+    """Uploads of all workers. All methods are for the agent's main thread; `loop` hands results back to it."""
 
-    def __init__(
-        self,
-        store: DurableStore,
-        post: Callable[[Callable[[], None]], None],
-        done: Callable[[StoredUpload], None],
-    ) -> None:
+    def __init__(self, store: DurableStore, loop: MainLoop, done: Callable[[StoredUpload], None]) -> None:
         self._store = store
-        self._post = post
+        self._loop = loop
         self._done = done
         self._threads = ThreadPoolExecutor(UPLOAD_THREADS, thread_name_prefix="upload")
         self._pending: dict[tuple[str, str], Upload] = {}
-        self._retries: list[tuple[float, float, Upload]] = []
 
     def add(self, upload: Upload) -> None:
         """Store a file, unless that is under way or done; then say so again."""
@@ -86,18 +81,14 @@ class Uploads:
         """What is not stored yet of that worker."""
         return [upload for (key, _), upload in self._pending.items() if key == worker_key]
 
+    def any_pending(self) -> bool:
+        """Whether anything is not stored yet."""
+        return bool(self._pending)
+
     def give_up(self, worker_key: str) -> None:
         """Store nothing more of that worker."""
         for upload in self.pending(worker_key):
             del self._pending[worker_key, upload.identity]
-
-    def retry_due(self) -> None:
-        """Try again what failed and has waited long enough."""
-        now = clock.boot_time_seconds()
-        due = [entry for entry in self._retries if entry[0] <= now]
-        self._retries = [entry for entry in self._retries if entry[0] > now]
-        for _, wait_seconds, upload in due:
-            self._submit(upload, min(LONGEST_WAIT_SECONDS, wait_seconds * 2))
 
     def stop(self) -> None:
         """Begin nothing new; what is under way ends with the process and is resumed at the next start."""
@@ -113,13 +104,13 @@ class Uploads:
             event = store_upload(self._store, upload)
         except box_files.BoxFileError as error:
             reason = str(error)
-            self._post(lambda: self._missing(upload, reason))
+            self._loop.post(lambda: self._missing(upload, reason))
         except Exception as error:  # noqa: BLE001
             logger.warning("cannot store %s of job %s yet: %s", upload.written.path, upload.job, error)
-            due = clock.boot_time_seconds() + wait_seconds
-            self._post(lambda: self._retries.append((due, wait_seconds, upload)))
+            longer_seconds = min(LONGEST_WAIT_SECONDS, wait_seconds * 2)
+            self._loop.post_later(wait_seconds, lambda: self._submit(upload, longer_seconds))
         else:
-            self._post(lambda: self._finish(upload, event))
+            self._loop.post(lambda: self._finish(upload, event))
 
     def _missing(self, upload: Upload, reason: str) -> None:
         """Nothing to store: the worker wrote something else than it said, or the state was stored under another reason."""

@@ -1,0 +1,279 @@
+"""`python -m workers.agent`: enrol a server, run its agent, look at it."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import logging
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from workers.agent.agent_state import AgentState, AgentStateError, Credential
+from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
+from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
+from workers.agent.durable_files import read_json
+from workers.agent.inventory import describe, find_accelerators
+from workers.agent.node_agent import NodeAgent
+from workers.agent.runtime_staging import stage_runtime
+from workers.agent.sandboxing import Sandboxing
+
+logger = logging.getLogger(__name__)
+
+AGENT_VERSION = "1"
+REVOKED_EXIT_CODE = 77
+LONGEST_ENROL_WAIT_SECONDS = 10.0
+
+app = typer.Typer(help="The node agent of Punctual.", no_args_is_help=True, add_completion=False)
+
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="TOML file; see docs/agents.md.")]
+ServerOption = Annotated[str | None, typer.Option(help="URL of the control plane's agent API.")]
+StreamOption = Annotated[str | None, typer.Option(help="URL of the stream server.")]
+StoreOption = Annotated[str | None, typer.Option(help="Durable store, any fsspec URL.")]
+NameOption = Annotated[str | None, typer.Option(help="Name of this server.")]
+DataOption = Annotated[Path | None, typer.Option(help="The agent's data folder.")]
+AddressOption = Annotated[str | None, typer.Option(help="Where peers reach this server's workers.")]
+SlotsOption = Annotated[int | None, typer.Option(min=0, help="CPU slots to declare.")]
+TokenOption = Annotated[str | None, typer.Option("--token", help="One-time token for enrolment.")]
+
+
+@app.command()
+def run(
+    config: ConfigOption = None,
+    server_url: ServerOption = None,
+    stream_url: StreamOption = None,
+    checkpoint_url: StoreOption = None,
+    name: NameOption = None,
+    data: DataOption = None,
+    address: AddressOption = None,
+    slots: SlotsOption = None,
+    warm_workers: Annotated[int | None, typer.Option(min=0, help="Workers kept ready.")] = None,
+    report_seconds: Annotated[float | None, typer.Option(min=0.01, help="Time between reports.")] = None,
+    token: TokenOption = None,
+    allow_unsandboxed: Annotated[
+        bool, typer.Option(help="Start although workers cannot be confined.")
+    ] = False,
+    stop_workers_on_exit: Annotated[
+        bool, typer.Option(help="SIGTERM suspends and stops the workers too.")
+    ] = False,
+    verbose: Annotated[bool, typer.Option(help="Log more.")] = False,
+) -> None:
+    """Run the agent; enrol the server first if it is not enrolled and a token is given.
+
+    SIGTERM ends the agent and leaves its workers running, for a restart. SIGINT (or SIGTERM with --stop-workers-on-exit)
+    lets them store their state durably, and ends them too.
+    """
+    _configure_log(verbose)
+    overrides = {
+        "server_url": server_url,
+        "stream_url": stream_url,
+        "checkpoint_url": checkpoint_url,
+        "name": name,
+        "data": data,
+        "address": address,
+        "slots": slots,
+        "warm_workers": warm_workers,
+        "report_seconds": report_seconds,
+        "enrol_token": token,
+        "allow_unsandboxed": allow_unsandboxed or None,
+        "stop_workers_on_exit": stop_workers_on_exit or None,
+    }
+    try:
+        configuration = load_configuration(config, overrides)
+        os.umask(0o022)
+        state = AgentState(configuration.data)
+        credential = state.credential or _enrol_when_reachable(configuration, state)
+        agent = NodeAgent(configuration, state, credential)
+    except (ConfigurationError, AgentStateError, OSError) as error:
+        _fail(str(error))
+    _stop_on_signals(agent, configuration)
+    in_order = agent.run()
+    state.close()
+    logging.shutdown()
+    # Not an orderly interpreter exit: it would wait for uploads and downloads under way, which the next start resumes.
+    os._exit(0 if in_order else REVOKED_EXIT_CODE)
+
+
+@app.command()
+def enrol(
+    token: Annotated[str, typer.Option("--token", help="One-time token for enrolment.")],
+    config: ConfigOption = None,
+    server_url: ServerOption = None,
+    stream_url: StreamOption = None,
+    checkpoint_url: StoreOption = None,
+    name: NameOption = None,
+    data: DataOption = None,
+    address: AddressOption = None,
+    slots: SlotsOption = None,
+) -> None:
+    """Enrol this server with a one-time token, and store its credential."""
+    _configure_log(False)
+    overrides = {
+        "server_url": server_url,
+        "stream_url": stream_url,
+        "checkpoint_url": checkpoint_url,
+        "name": name,
+        "data": data,
+        "address": address,
+        "slots": slots,
+    }
+    try:
+        configuration = load_configuration(config, overrides)
+        state = AgentState(configuration.data)
+        if state.credential is not None:
+            _fail(
+                f"already enrolled as server {state.credential.server_id}; to enrol anew, use another data folder"
+            )
+        credential = _enrol(configuration, state, token)
+    except (ConfigurationError, AgentStateError, OSError, Unreachable) as error:
+        _fail(str(error))
+    typer.echo(f"enrolled as server {credential.server_id}")
+
+
+@app.command()
+def status(
+    config: ConfigOption = None,
+    data: DataOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Machine-readable.")] = False,
+) -> None:
+    """Say whether this server is enrolled, whether its agent runs, and which workers it has."""
+    folder = data
+    if folder is None:
+        try:
+            folder = load_configuration(config, {}).data
+        except ConfigurationError as error:
+            _fail(str(error))
+    value = _status(folder)
+    if as_json:
+        typer.echo(json.dumps(value))
+        return
+    enrolled = f"enrolled as server {value['server_id']}" if value["server_id"] else "not enrolled"
+    typer.echo(f"{folder}: {enrolled}; the agent {'runs' if value['running'] else 'does not run'}")
+    for worker in value["workers"]:
+        work = (
+            f"job {worker['job']} generation {worker['generation']} rank {worker['rank']}"
+            if worker["job"]
+            else "warm"
+        )
+        typer.echo(f"  {worker['key'][:12]}  {worker['phase']:<12} {work}")
+
+
+def _status(folder: Path) -> dict[str, Any]:
+    credential = read_json(folder / "credential.json")
+    workers = []
+    for path in sorted((folder / "workers").glob("*/launch.json")):
+        assignment = read_json(path.parent / "assignment.json") or {}
+        progress = read_json(path.parent / "progress.json") or {}
+        ended = (path.parent / "exit.json").exists()
+        workers.append(
+            {
+                "key": path.parent.name,
+                "job": assignment.get("job"),
+                "generation": assignment.get("generation"),
+                "rank": assignment.get("rank"),
+                "phase": "exited" if ended else progress.get("phase", "starting"),
+            }
+        )
+    return {
+        "server_id": credential and credential["server_id"],
+        "running": _is_locked(folder / "lock"),
+        "workers": workers,
+    }
+
+
+def _is_locked(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return False
+    except BlockingIOError:
+        return True
+    return False
+
+
+def _enrol_when_reachable(configuration: Configuration, state: AgentState) -> Credential:
+    """Enrol, waiting for a control plane that is not up yet. Raises ConfigurationError."""
+    token = configuration.enrol_token
+    if token is None and configuration.enrol_token_file is not None:
+        token = configuration.enrol_token_file.read_text().strip()
+    if not token:
+        raise ConfigurationError(
+            f"this server is not enrolled ({configuration.data} holds no credential): give a one-time token in "
+            "PUNCTUAL_ENROL_TOKEN, enrol_token_file or --token"
+        )
+    wait_seconds = 0.2
+    while True:
+        try:
+            return _enrol(configuration, state, token)
+        except Unreachable as error:
+            logger.warning("cannot enrol yet: %s", error)
+            time.sleep(wait_seconds)
+            wait_seconds = min(LONGEST_ENROL_WAIT_SECONDS, 2 * wait_seconds)
+
+
+def _enrol(configuration: Configuration, state: AgentState, token: str) -> Credential:
+    sandboxing = Sandboxing(
+        configuration, stage_runtime(configuration.data / "runtime", configuration.runtime_source)
+    )
+    control_plane = ControlPlane(configuration.server_url)
+    try:
+        answer = control_plane.enrol(
+            {
+                "token": token,
+                "name": configuration.name,
+                "address": configuration.address,
+                "port_range": list(configuration.port_range),
+                "inventory": describe(find_accelerators(configuration), sandboxing.mode),
+                "agent_version": AGENT_VERSION,
+            }
+        )
+    except (CredentialRevoked, Fenced, RequestRefused) as error:
+        raise ConfigurationError(f"the control plane does not enrol this server: {error}") from error
+    finally:
+        control_plane.close()
+    credential = Credential(
+        server_id=str(answer["server_id"]),
+        credential=str(answer["credential"]),
+        server_url=configuration.server_url,
+        lease_seconds=float(answer["lease_seconds"]),
+        report_seconds=float(answer["report_seconds"]),
+    )
+    state.store_credential(credential)
+    logger.info("enrolled as server %s", credential.server_id)
+    return credential
+
+
+def _stop_on_signals(agent: NodeAgent, configuration: Configuration) -> None:
+    """The first signal stops in order, a second one at once."""
+    asked = threading.Event()
+
+    def take(number: int, frame: object) -> None:
+        if asked.is_set():
+            os._exit(128 + number)
+        asked.set()
+        agent.stop(stop_workers=number == signal.SIGINT or configuration.stop_workers_on_exit)
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, take)
+
+
+def _configure_log(verbose: bool) -> None:
+    logging.basicConfig(
+        level=logging.DEBUG if verbose else logging.INFO,
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    for name in ("httpx", "httpcore", "fsspec"):
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+def _fail(message: str) -> NoReturn:
+    typer.echo(f"agent: {message}", err=True)
+    raise typer.Exit(2)

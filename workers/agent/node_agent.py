@@ -1,0 +1,371 @@
+"""The agent itself: one loop that compares what should be with what is, acts, and reports."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from workers.agent import clock
+from workers.agent.agent_state import AgentState, Credential
+from workers.agent.assignments import Assignments
+from workers.agent.configuration import Configuration
+from workers.agent.control_plane import ControlPlane, CredentialRevoked, Fenced, RequestRefused, Unreachable
+from workers.agent.decisions import (
+    ForgetWorker,
+    KillWorker,
+    SetGoal,
+    StartWorker,
+    WorkerView,
+    decide,
+    is_stale,
+)
+from workers.agent.desired_state import DesiredState, DesiredStateError, parse_desired_state
+from workers.agent.durable_store import DurableStore
+from workers.agent.event_outbox import EventOutbox
+from workers.agent.inventory import describe, find_accelerators
+from workers.agent.main_loop import MainLoop
+from workers.agent.node_cache import NodeCache
+from workers.agent.provisioning import Provisioner
+from workers.agent.reports import Report, Reporter
+from workers.agent.runtime_staging import stage_runtime
+from workers.agent.sandboxing import Sandboxing
+from workers.agent.uploads import Uploads
+from workers.agent.wakeups import WakeupFollower
+from workers.agent.worker_pool import WorkerPool
+from workers.agent.worker_record import WorkerRecord
+from workers.agent.worker_sockets import WorkerSockets
+
+logger = logging.getLogger(__name__)
+
+TICK_SECONDS = 0.25
+# Changes that come together go into one report.
+GATHERING_SECONDS = 0.02
+# After a restart, living workers reconnect within a moment; until then their phase is what was last heard.
+RECONNECTION_SECONDS = 1.0
+KILL_SECONDS = 5.0
+
+
+class NodeAgent:
+    """One server's agent, enrolled. `run` returns when it is asked to stop or its credential is revoked."""
+
+    def __init__(self, configuration: Configuration, state: AgentState, credential: Credential) -> None:
+        """Probe the sandbox, stage the runtime, find the workers of an earlier run. Raises ConfigurationError, OSError."""
+        self._configuration = configuration
+        self._state = state
+        self._loop = MainLoop()
+        self._control_plane = ControlPlane(configuration.server_url, credential.credential)
+        self._calls = ThreadPoolExecutor(2, thread_name_prefix="control-plane")
+        runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
+        sandboxing = Sandboxing(configuration, runtime)
+        accelerators = find_accelerators(configuration)
+        self._outbox = EventOutbox(configuration.data / "events")
+        self._reporter = Reporter(state, self._outbox, describe(accelerators, sandboxing.mode))
+        self._sockets = WorkerSockets(
+            lambda key, message: self._loop.post(lambda: self._assignments.hear(key, message))
+        )
+        self._pool = WorkerPool(configuration, accelerators, sandboxing, self._sockets, runtime)
+        cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
+        self._uploads = Uploads(
+            DurableStore(configuration.checkpoint_url),
+            self._loop,
+            lambda result: self._assignments.stored(result),
+        )
+        self._assignments = Assignments(
+            configuration,
+            self._pool,
+            self._sockets,
+            Provisioner(configuration, self._control_plane, cache, copy=sandboxing.mode == "none"),
+            self._uploads,
+            self._outbox,
+            self._loop,
+            sandbox_shows_paths=sandboxing.mode == "namespaces",
+            on_metrics=self._reporter.add_metrics,
+            changed=self._report_soon,
+        )
+        self._wakeups = WakeupFollower(
+            configuration.stream_url,
+            credential.credential,
+            lambda version: self._loop.post(lambda: self._woken(version)),
+        )
+        self._report_seconds = configuration.report_seconds or credential.report_seconds
+        self._lease_deadline = 0.0
+        self._report_due = clock.boot_time_seconds() + 0.1
+        self._reporting = False
+        self._fetching = False
+        self._fetch_again = True
+        self._desired: DesiredState | None = None
+        self._lost: list[dict[str, Any]] = []
+        self._fenced = False
+        self._fences = 0
+        self._stopping: str | None = None
+        self._stop_deadline = 0.0
+        self._revoked = False
+
+    def run(self) -> bool:
+        """Work until stopped. True: stopped in order; False: the credential was revoked."""
+        self._sockets.start()
+        self._pool.adopt()
+        for record in self._pool.records.values():
+            if record.assignment is not None:
+                self._assignments.resume(record)
+                if not record.alive:
+                    self._assignments.ended(record)
+        if any(record.alive for record in self._pool.records.values()):
+            self._report_due = clock.boot_time_seconds() + RECONNECTION_SECONDS
+        self._wakeups.start()
+        logger.info("agent %s runs", self._configuration.name)
+        while not self._finished():
+            self._tick()
+            self._loop.run_for(TICK_SECONDS)
+        self._close()
+        return not self._revoked
+
+    def stop(self, *, stop_workers: bool) -> None:
+        """End the agent; may be called from a signal handler. With `stop_workers` they store their state and end first."""
+        self._loop.post(lambda: self._begin_stop("workers" if stop_workers else "agent"))
+
+    def _tick(self) -> None:
+        """Leases first: whatever else waits, a node that has slept must not act on what it knew before."""
+        for record in self._pool.poll():
+            self._assignments.ended(record)
+        self._pool.forget_warm()
+        if self._fenced and not any(record.alive for record in self._pool.records.values()):
+            self._leave_fence()
+        if self._stopping is None and not self._fenced:
+            self._reconcile()
+            if self._has_lease():
+                self._pool.keep_warm(self._lease_deadline)
+        self._fetch_desired()
+        self._report()
+
+    def _has_lease(self) -> bool:
+        return clock.boot_time_seconds() < self._lease_deadline
+
+    # What should be
+
+    def _woken(self, version: int | None) -> None:
+        known = None if self._desired is None else self._desired.version
+        if version is None or version != known:
+            self._fetch_again = True
+
+    def _fetch_desired(self) -> None:
+        if not self._fetch_again or self._fetching or self._stopping is not None or self._fenced:
+            return
+        self._fetch_again, self._fetching = False, True
+        fences = self._fences
+        self._call(self._control_plane.desired, lambda body: self._obey(body, fences), self._not_fetched)
+
+    def _not_fetched(self) -> None:
+        self._fetching = False
+        # The next report's answer says whether it is still needed.
+
+    def _obey(self, body: dict[str, Any], fences: int) -> None:
+        self._fetching = False
+        if fences != self._fences:
+            self._fetch_again = True  # asked before the fence: it may name work that was given away
+            return
+        try:
+            desired = parse_desired_state(body)
+        except DesiredStateError as error:
+            logger.error("the desired state cannot be obeyed: %s", error)
+            return
+        newest = None if self._desired is None else (self._desired.epoch, self._desired.version)
+        if is_stale(desired, newest, self._state.memory):
+            logger.warning(
+                "an old desired state (epoch %d, version %d) is ignored", desired.epoch, desired.version
+            )
+            return
+        self._desired = desired
+
+    def _reconcile(self) -> None:
+        if self._desired is None:
+            return
+        views = [view for record in self._pool.records.values() if (view := self._view(record)) is not None]
+        decision = decide(self._desired, views, self._state.memory, may_start=self._has_lease())
+        self._state.remember(decision.memory)
+        for action in decision.actions:
+            match action:
+                case StartWorker(desire, slot):
+                    self._assignments.start(desire, slot, self._lease_deadline)
+                case SetGoal(key, goal, start):
+                    self._assignments.set_goal(self._pool.records[key], goal, start)
+                case KillWorker(key, reason):
+                    self._pool.kill(self._pool.records[key], reason)
+                case ForgetWorker(key):
+                    self._uploads.give_up(key)
+                    self._pool.forget(self._pool.records[key])
+        self._lost = [
+            {
+                "key": f"lost-{desire.job}-{desire.generation}-{slot.rank}",
+                "job": desire.job,
+                "generation": desire.generation,
+                "rank": slot.rank,
+                "gpu_index": slot.gpu_index,
+                "phase": "exited",
+                "iteration": 0,
+                "age_seconds": 0.0,
+                "exit": {"code": None, "signal": None, "reason": "lost", "message": "nothing is left of it"},
+            }
+            for desire, slot in decision.lost
+        ]
+
+    def _view(self, record: WorkerRecord) -> WorkerView | None:
+        settled = (
+            not record.alive
+            and not self._uploads.pending(record.key)
+            and record.log_offset >= record.log_size
+        )
+        return record.view(settled=settled)
+
+    # What is
+
+    def _report_soon(self) -> None:
+        self._report_due = min(self._report_due, clock.boot_time_seconds() + GATHERING_SECONDS)
+
+    def _report(self) -> None:
+        if self._reporting or self._fenced or clock.boot_time_seconds() < self._report_due:
+            return
+        self._reporting = True
+        self._report_due = clock.boot_time_seconds() + self._report_seconds
+        report = self._reporter.build(self._pool.records.values(), self._lost)
+        self._call(
+            lambda: self._control_plane.report(report.body),
+            lambda answer: self._reported(report, answer),
+            self._not_reported,
+            lambda reason: self._reporter.refused(report, reason),
+        )
+
+    def _not_reported(self) -> None:
+        self._reporting = False
+        self._report_due = clock.boot_time_seconds() + self._report_seconds
+
+    def _reported(self, report: Report, answer: dict[str, Any]) -> None:
+        self._reporting = False
+        lease_seconds = answer.get("lease_seconds")
+        if not isinstance(lease_seconds, (int, float)) or lease_seconds < 0:
+            logger.error("the answer to a report grants no lease: %s", answer)
+            return
+        # From when the report was sent: the control plane counts from when it came, which is later.
+        self._lease_deadline = max(self._lease_deadline, report.sent_boot_seconds + lease_seconds)
+        self._pool.renew(self._lease_deadline)
+        self._reporter.answered(report, answer)
+        if len(self._outbox):
+            self._report_soon()
+        version = answer.get("desired_version")
+        if self._desired is None or version != self._desired.version:
+            self._fetch_again = True
+
+    def _call(
+        self,
+        call: Callable[[], dict[str, Any]],
+        done: Callable[[dict[str, Any]], None],
+        failed: Callable[[], None],
+        refused: Callable[[str], None] | None = None,
+    ) -> None:
+        """Ask the control plane in a thread, and go on in the main one."""
+
+        def run() -> None:
+            try:
+                answer = call()
+            except Unreachable as error:
+                logger.warning("control plane: %s", error)
+                self._loop.post(failed)
+            except Fenced as error:
+                reason = str(error)
+                self._loop.post(failed)
+                self._loop.post(lambda: self._fence(reason))
+            except CredentialRevoked as error:
+                reason = str(error)
+                self._loop.post(failed)
+                self._loop.post(lambda: self._revoke(reason))
+            except RequestRefused as error:
+                reason = str(error)
+                self._loop.post(failed)
+                self._loop.post(
+                    lambda: refused(reason) if refused else logger.error("control plane: %s", reason)
+                )
+            else:
+                self._loop.post(lambda: done(answer))
+
+        self._calls.submit(run)
+
+    # Ends
+
+    def _fence(self, reason: str) -> None:
+        """This node's work was given away: nothing of it may go on, and nothing of it be reported."""
+        logger.error("fenced (%s): ending every worker", reason)
+        self._fenced = True
+        self._fences += 1
+        self._desired = None
+        self._kill_all("the node was fenced")
+
+    def _leave_fence(self) -> None:
+        self._fenced = False
+        for record in list(self._pool.records.values()):
+            self._uploads.give_up(record.key)
+            self._pool.forget(record)
+        self._lost = []
+        self._reporter.forget_everything_measured()
+        self._fetch_again = True
+        self._report_due = clock.boot_time_seconds()
+
+    def _revoke(self, reason: str) -> None:
+        if not self._revoked:
+            logger.error("the credential is revoked (%s): ending every worker", reason)
+            self._revoked = True
+            self._kill_all("the agent's credential was revoked")
+            self._stop_deadline = clock.boot_time_seconds() + KILL_SECONDS
+
+    def _begin_stop(self, what: str) -> None:
+        if self._stopping is not None:
+            return
+        logger.info("stopping; the workers %s", "stop too" if what == "workers" else "go on")
+        self._stopping = what
+        self._stop_deadline = clock.boot_time_seconds() + self._configuration.stop_seconds
+        if what == "workers":
+            for record in self._pool.records.values():
+                assignment = record.assignment
+                if (
+                    assignment is not None
+                    and assignment.purpose == "training"
+                    and record.phase in ("loading", "training")
+                ):
+                    self._assignments.set_goal(record, "suspend", None)
+                elif record.phase not in (
+                    "suspending",
+                    "finishing",
+                    "handing_over",
+                    "completed",
+                    "suspended",
+                ):
+                    self._pool.kill(record, "the agent stops")
+
+    def _finished(self) -> bool:
+        now = clock.boot_time_seconds()
+        alive = any(record.alive for record in self._pool.records.values())
+        if self._revoked:
+            return not alive or now >= self._stop_deadline
+        if self._stopping != "workers":
+            return self._stopping is not None
+        busy = alive or len(self._outbox) > 0 or self._uploads.any_pending()
+        if now >= self._stop_deadline and alive:
+            self._kill_all("the agent stops, and it did not store its state in time")
+        return (
+            not busy
+            or now >= self._stop_deadline + KILL_SECONDS
+            or (now >= self._stop_deadline and not alive)
+        )
+
+    def _kill_all(self, reason: str) -> None:
+        for record in self._pool.records.values():
+            self._pool.kill(record, reason)
+
+    def _close(self) -> None:
+        self._wakeups.stop()
+        self._uploads.stop()
+        self._assignments.close()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        self._sockets.stop()
+        self._control_plane.close()

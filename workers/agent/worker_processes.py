@@ -1,0 +1,190 @@
+"""Launchers as the agent sees them: started, found again after a restart, told to end their workers."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import resource
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from workers.agent import clock
+from workers.agent.durable_files import read_json, write_atomically, write_json
+from workers.agent.launcher import launcher_command
+from workers.agent.mounts import WRITABLE_BOX_FOLDERS
+from workers.agent.runtime_staging import SOURCE_ROOT
+from workers.agent.sandbox import Sandbox
+
+WARMING_NICE = 10
+_READABLE_BOX_FOLDERS = ("in", "data")
+
+
+@dataclass(frozen=True)
+class ExitStatus:
+    """How a worker ended. `reason`: what made it end, in the words of exit.json or of the agent."""
+
+    code: int | None
+    signal: int | None
+    reason: str
+    message: str
+
+    def to_json(self) -> dict[str, Any]:
+        """As reported to the control plane."""
+        return dict(self.__dict__)
+
+
+class LauncherHandle:
+    """One launcher: the very process, never another one that got its id later."""
+
+    def __init__(
+        self, process_id: int, started_ticks: int | None, child: subprocess.Popen[bytes] | None = None
+    ) -> None:
+        self._process_id = process_id
+        self._started_ticks = started_ticks
+        self._child = child
+
+    def is_alive(self) -> bool:
+        """Whether the launcher still runs."""
+        if self._child is not None:
+            return self._child.poll() is None
+        return (
+            self._started_ticks is not None
+            and clock.process_start_ticks(self._process_id) == self._started_ticks
+        )
+
+    def wait(self, timeout_seconds: float) -> None:
+        """Wait for the end of a launcher that this process started. Raises OSError when it takes too long."""
+        if self._child is not None:
+            try:
+                self._child.wait(timeout_seconds)
+            except subprocess.TimeoutExpired as error:
+                self.ask_to_kill()
+                raise OSError("the launcher does not end") from error
+
+    def ask_to_kill(self) -> None:
+        """Let the launcher kill its worker now."""
+        with contextlib.suppress(ProcessLookupError):
+            # The descriptor names the process; only then is it checked that it is the right one.
+            descriptor = os.pidfd_open(self._process_id)
+            try:
+                if self.is_alive():
+                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+            finally:
+                os.close(descriptor)
+
+
+def make_folder(folder: Path, user_id: int | None) -> Path:
+    """Make a worker's folder; returns its box. Only `out`, `home` and `tmp` of it belong to the worker. Raises OSError."""
+    box = folder / "box"
+    folder.mkdir(parents=True, mode=0o711)
+    (folder / "root").mkdir()
+    for path in (box, *(box / name for name in _READABLE_BOX_FOLDERS)):
+        path.mkdir(mode=0o755)
+    for name in WRITABLE_BOX_FOLDERS:
+        (box / name).mkdir(mode=0o700)
+        if user_id is not None:
+            os.chown(box / name, user_id, user_id)
+    return box
+
+
+def launch(
+    folder: Path,
+    *,
+    command: list[str],
+    environment: dict[str, str],
+    sandbox: Sandbox,
+    log_limit_bytes: int,
+    nice: int,
+    notes: Mapping[str, Any] | None = None,
+) -> LauncherHandle:
+    """Start a launcher for the worker folder, whose lease must be written already. `notes` are for a restarted agent.
+
+    Raises OSError.
+    """
+    write_json(
+        folder / "launch.json",
+        {
+            "command": command,
+            "environment": environment,
+            "sandbox": sandbox.to_json(),
+            "log_limit_bytes": log_limit_bytes,
+            "nice": nice,
+            **(notes or {}),
+        },
+    )
+    with (folder / "launcher.log").open("ab") as log:
+        child = subprocess.Popen(
+            launcher_command(sys.executable, SOURCE_ROOT, folder),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # it survives the agent, and signals for the agent's group
+            cwd="/",
+            env={"PATH": os.defpath},
+        )
+    return LauncherHandle(child.pid, clock.process_start_ticks(child.pid), child)
+
+
+def find_launcher(folder: Path) -> LauncherHandle | None:
+    """The launcher that an earlier run of the agent started for the folder; None when it is gone or never came up."""
+    value = read_json(folder / "launcher.json")
+    if value is None or value["boot"] != clock.machine_boot_id():
+        return None
+    handle = LauncherHandle(value["pid"], value["started"])
+    return handle if handle.is_alive() else None
+
+
+def read_exit(folder: Path) -> ExitStatus | None:
+    """What the launcher wrote when the worker was gone."""
+    value = read_json(folder / "exit.json")
+    if value is None:
+        return None
+    return ExitStatus(value["code"], value["signal"], value["reason"], value.get("message") or "")
+
+
+def write_exit(folder: Path, status: ExitStatus) -> None:
+    """Say how a worker ended that no launcher spoke for."""
+    write_json(folder / "exit.json", status.to_json())
+
+
+def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
+    """Let the worker live until then."""
+    write_atomically(folder / "lease", repr(deadline_boot_seconds).encode(), durable=False)
+
+
+def read_lease(folder: Path) -> float:
+    """Until when the worker may live; the past when that is not known."""
+    try:
+        return float((folder / "lease").read_text())
+    except (OSError, ValueError):
+        return 0.0
+
+
+def can_restore_priority() -> bool:
+    """Whether a worker that was started at low priority can be raised to the normal one later.
+
+    Root can. An ordinary user can where its limit RLIMIT_NICE says so (20 stands for the normal priority); otherwise
+    warm workers start at normal priority, one at a time.
+    """
+    limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
+    return os.geteuid() == 0 or limit == resource.RLIM_INFINITY or limit >= 20
+
+
+def restore_priority(folder: Path) -> None:
+    """Give a warm worker the normal priority: it has work now."""
+    value = read_json(folder / "launcher.json")
+    if value is not None:
+        with contextlib.suppress(ProcessLookupError):
+            # The first process leads the group that the worker and its threads are in.
+            os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
+
+
+def delete_folder(folder: Path) -> None:
+    """Delete a worker's folder, following no link in it."""
+    shutil.rmtree(folder, ignore_errors=False)

@@ -1,0 +1,163 @@
+"""What the agent knows about one worker, and the part of it that a restarted agent finds again."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+from workers.agent import clock
+from workers.agent.decisions import WorkerView
+from workers.agent.desired_state import GenerationDesire, Goal, Purpose, WorkerSlot
+from workers.agent.durable_files import read_json, write_json
+from workers.agent.worker_processes import ExitStatus, LauncherHandle
+
+# In these phases a worker may end: it has done what it was told, or has said why it cannot.
+ENDING_PHASES = frozenset({"completed", "suspended", "handed_over", "failed"})
+LEASE_ENDED = "its lease ended"
+STARTING_PHASES = frozenset({"starting", "preparing"})
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """Which rank of which generation a worker is. `specification` is the control plane's entry."""
+
+    job: str
+    generation: int
+    purpose: Purpose
+    rank: int
+    gpu_index: int
+    specification: Mapping[str, Any]
+
+    @classmethod
+    def of(cls, desire: GenerationDesire, slot: WorkerSlot) -> Assignment:
+        """The assignment that fills a slot."""
+        return cls(
+            desire.job,
+            desire.generation,
+            desire.purpose,
+            slot.rank,
+            slot.gpu_index,
+            dict(desire.specification),
+        )
+
+
+@dataclass
+class WorkerRecord:
+    """One worker: a folder, perhaps a process, perhaps an assignment.
+
+    `provisioned`: its box holds what the assignment needs. `start` is where its state comes from, as the control plane said;
+    `local_start` the same with a checkpoint's file in the box. `user_id` is lent to it while it lives.
+    """
+
+    key: str
+    folder: Path
+    runtime: str
+    user_id: int | None
+    accelerator_index: int | None
+    launcher: LauncherHandle | None = None
+    assignment: Assignment | None = None
+    goal: Goal | None = None
+    start: Mapping[str, Any] | None = None
+    local_start: Mapping[str, Any] | None = None
+    fetching_start: Mapping[str, Any] | None = None
+    provisioned: bool = False
+    connected: bool = False
+    warm: bool = False
+    phase: str = "starting"
+    iteration: int = 0
+    heard_at: float = field(default_factory=clock.boot_time_seconds)
+    lease_deadline: float = 0.0
+    stop_deadline: float | None = None
+    kill_reason: str | None = None
+    exit: ExitStatus | None = None
+    log_offset: int = 0
+
+    @property
+    def box(self) -> Path:
+        """The folder that the worker sees."""
+        return self.folder / "box"
+
+    @property
+    def alive(self) -> bool:
+        """Whether it may still run."""
+        return self.exit is None
+
+    @property
+    def log_size(self) -> int:
+        """Bytes of its log so far."""
+        try:
+            return (self.folder / "worker.log").stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def view(self, *, settled: bool) -> WorkerView | None:
+        """What the decision needs to know; None for a warm worker."""
+        if self.assignment is None:
+            return None
+        return WorkerView(
+            key=self.key,
+            job=self.assignment.job,
+            purpose=self.assignment.purpose,
+            generation=self.assignment.generation,
+            rank=self.assignment.rank,
+            alive=self.alive,
+            goal=self.goal,
+            start=self.start,
+            settled=settled,
+        )
+
+    def listing(self) -> dict[str, Any] | None:
+        """The worker as reported (protocol 2.2); None for a warm one."""
+        if self.assignment is None:
+            return None
+        return {
+            "key": self.key,
+            "job": self.assignment.job,
+            "generation": self.assignment.generation,
+            "rank": self.assignment.rank,
+            "gpu_index": self.assignment.gpu_index,
+            "phase": self.phase if self.alive else "exited",
+            "iteration": self.iteration,
+            "age_seconds": max(0.0, clock.boot_time_seconds() - self.heard_at),
+            "exit": None if self.exit is None else self.exit.to_json(),
+        }
+
+    def save_assignment(self) -> None:
+        """Make durable what the worker is for."""
+        assert self.assignment is not None
+        write_json(
+            self.folder / "assignment.json",
+            {
+                **self.assignment.__dict__,
+                "goal": self.goal,
+                "start": self.start,
+                "local_start": self.local_start,
+                "provisioned": self.provisioned,
+            },
+        )
+
+    def save_progress(self) -> None:
+        """Keep what a restarted agent should say until the worker has reconnected. Lost by a power cut, as the worker is."""
+        write_json(
+            self.folder / "progress.json",
+            {
+                "phase": self.phase,
+                "iteration": self.iteration,
+                "log_offset": self.log_offset,
+                "kill_reason": self.kill_reason,
+            },
+            durable=False,
+        )
+
+    def load(self) -> None:
+        """Take over what an earlier run of the agent stored."""
+        stored = read_json(self.folder / "assignment.json")
+        if stored is not None:
+            self.goal = cast("Goal | None", stored.pop("goal"))
+            self.start, self.local_start = stored.pop("start"), stored.pop("local_start")
+            self.provisioned = stored.pop("provisioned")
+            self.assignment = Assignment(**stored)
+        for name, value in (read_json(self.folder / "progress.json") or {}).items():
+            setattr(self, name, value)
