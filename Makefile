@@ -31,11 +31,20 @@ status: ## Show the processes of the running platform
 down: ## Stop the running platform from another terminal
 	@$(PY) -m launch down
 
-test: setup-dev lint check ## Lint, types, contracts, drift checks and all tests but the slow ones
-	@$(PY) -m pytest $(T)
+# Everything runs, whatever failed before; pytest comes last, so that its closing line is the last one of a good run.
+define all_tests
+@failed=; \
+$(MAKE) --no-print-directory lint || failed="$$failed lint"; \
+$(MAKE) --no-print-directory check || failed="$$failed check"; \
+$(PY) -m pytest $(1) $(T) || failed="$$failed pytest"; \
+if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
+endef
 
-test-all: setup-dev lint check ## The same with the slow tests
-	@$(PY) -m pytest -m '' $(T)
+test: setup-dev ## Lint, types, contracts, drift checks and all tests but the slow ones
+	$(call all_tests,)
+
+test-all: setup-dev ## The same with the slow tests
+	$(call all_tests,-m '')
 
 lint: setup-dev ## Style, types and import contracts
 	$(PY) -m ruff check .

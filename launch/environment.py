@@ -40,6 +40,7 @@ def main() -> int:
     try:
         with one_at_a_time():
             install("requirements-dev.txt" if "--dev" in sys.argv else "requirements.txt")
+            make_command()
             if "--browser" in sys.argv:
                 install_browser()
     except SetupError as error:
@@ -134,6 +135,32 @@ def make_virtual_environment() -> None:
     )
     if done.returncode != 0:
         raise SetupError("Python cannot make a virtual environment (on Debian: apt-get install python3-venv)")
+
+
+def make_command() -> None:
+    """Put the command `punctual` into the environment.
+
+    A few lines that name this folder, not an installed package: that would put the folder on the path of everything that
+    runs in the environment, training functions included. `/bin/sh` starts it, for a path may hold spaces.
+    """
+    lines = [
+        "#!/bin/sh",
+        "'''exec' \"%s\" -P \"$0\" \"$@\"" % INTERPRETER,
+        "' '''",
+        "import sys",
+        "",
+        "sys.path.insert(0, %r)" % str(PROJECT),
+        "",
+        "from punctual.cli import main",
+        "",
+        "sys.exit(main())",
+        "",
+    ]
+    command = VIRTUAL_ENVIRONMENT / "bin" / "punctual"
+    text = "\n".join(lines)
+    if not command.exists() or command.read_text() != text:
+        command.write_text(text)
+        command.chmod(0o755)
 
 
 def find_uv() -> str:

@@ -15,7 +15,7 @@ import pytest
 
 from launch.errors import LaunchError
 from launch.postgresql import EmbeddedPostgres
-from launch.privileges import unprivileged_identity
+from launch.privileges import RootMode, unprivileged_identity
 from launch.process import ManagedProcess, ProcessSpecification
 
 as_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root has to become somebody else")
@@ -30,7 +30,7 @@ def folder() -> Iterator[Path]:
     shutil.rmtree(made)
 
 
-def server_in(folder: Path, mode: str = "auto") -> EmbeddedPostgres:
+def server_in(folder: Path, mode: RootMode = "auto") -> EmbeddedPostgres:
     return EmbeddedPostgres(folder / "data", folder / "sockets", unprivileged_identity(mode))
 
 
@@ -66,6 +66,7 @@ def test_what_was_committed_is_there_after_kill_9(folder):
         with psycopg2.connect(server.url()) as connection, connection.cursor() as cursor:
             cursor.execute("CREATE TABLE kept AS SELECT 7 AS number")
         connection.close()
+        assert process.pid is not None
         os.kill(process.pid, signal.SIGKILL)
         while process.restarts == 0 or not server.is_ready():
             process.keep_running()

@@ -23,7 +23,7 @@ def pip_says(monkeypatch):
         def run(*_arguments: object, **_options: object) -> subprocess.CompletedProcess[str]:
             return subprocess.CompletedProcess([], 0, text, "")
 
-        monkeypatch.setattr(pip_configuration.subprocess, "run", run)
+        monkeypatch.setattr(subprocess, "run", run)
 
     return say
 
@@ -62,7 +62,7 @@ def test_set_up_needs_nothing_but_the_standard_library():
 
 
 def test_an_old_python_is_told_which_one_is_needed(monkeypatch, capsys):
-    monkeypatch.setattr(environment.sys, "version_info", (3, 9, 2))
+    monkeypatch.setattr(sys, "version_info", (3, 9, 2))
     monkeypatch.setattr(environment, "NEWER_INTERPRETERS", ())
     with pytest.raises(SystemExit):
         environment.use_newer_interpreter()
