@@ -145,11 +145,11 @@ def make_command() -> None:
     """
     lines = [
         "#!/bin/sh",
-        "'''exec' \"%s\" -P \"$0\" \"$@\"" % INTERPRETER,
+        f'\'\'\'exec\' "{INTERPRETER}" -P "$0" "$@"',
         "' '''",
         "import sys",
         "",
-        "sys.path.insert(0, %r)" % str(PROJECT),
+        f"sys.path.insert(0, {str(PROJECT)!r})",
         "",
         "from punctual.cli import main",
         "",
