@@ -102,6 +102,10 @@ STORAGES = {
     "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
 }
 WHITENOISE_USE_FINDERS = True
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.AppDirectoriesFinder",
+    "dashboard.finders.PlotlyFinder",
+]
 
 # Behind TLS these are switched on together; plain HTTP on one's own machine works out of the box.
 _https = env.bool("HTTPS", False)
