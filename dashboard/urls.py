@@ -1,1 +1,24 @@
-urlpatterns: list = []
+"""URLs of the dashboard."""
+
+from django.contrib.auth.views import LogoutView
+from django.urls import path
+
+from dashboard.views.decisions import decisions
+from dashboard.views.jobs import job, job_log, job_panel, jobs
+from dashboard.views.login import LoginView
+from dashboard.views.overview import overview, overview_panel
+from dashboard.views.servers import servers
+
+app_name = "dashboard"
+urlpatterns = [
+    path("", overview, name="overview"),
+    path("login/", LoginView.as_view(), name="login"),
+    path("logout/", LogoutView.as_view(), name="logout"),
+    path("panels/<slug:name>/", overview_panel, name="overview-panel"),
+    path("jobs/", jobs, name="jobs"),
+    path("jobs/<str:job_id>/", job, name="job"),
+    path("jobs/<str:job_id>/log/", job_log, name="job-log"),
+    path("jobs/<str:job_id>/panels/<slug:name>/", job_panel, name="job-panel"),
+    path("servers/", servers, name="servers"),
+    path("decisions/", decisions, name="decisions"),
+]

@@ -1,0 +1,37 @@
+"""The panels of each page. A new panel is one file here and one line below."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from dashboard.figures import (
+    deadlines,
+    gpus_by_server,
+    job_gpus,
+    job_metrics,
+    job_progress,
+    job_throughput,
+    scaling_curve,
+    slack,
+    utilisation,
+    waiting_jobs,
+)
+from dashboard.figures.panel import Panel, PanelRequest
+
+OVERVIEW_PANELS: dict[str, Panel[Any]] = {
+    "gpus-by-server": gpus_by_server.PANEL,
+    "utilisation": utilisation.PANEL,
+    "waiting-jobs": waiting_jobs.PANEL,
+    "deadlines": deadlines.PANEL,
+    "slack": slack.PANEL,
+}
+
+JOB_PANELS: dict[str, Panel[Any]] = {
+    "progress": job_progress.PANEL,
+    "gpus": job_gpus.PANEL,
+    "metrics": job_metrics.PANEL,
+    "scaling-curve": scaling_curve.PANEL,
+    "throughput": job_throughput.PANEL,
+}
+
+__all__ = ["JOB_PANELS", "OVERVIEW_PANELS", "Panel", "PanelRequest"]

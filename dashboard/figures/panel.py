@@ -1,0 +1,102 @@
+"""What a panel is, and the look that all figures share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any, Generic, TypeVar
+
+import plotly.graph_objects as go
+
+from projects.models import User
+from scheduling.models import Job
+
+Data = TypeVar("Data")
+
+
+@dataclass(frozen=True, slots=True)
+class PanelRequest:
+    """Who asks, when, about how much of the past, and on a job's page about which job."""
+
+    user: User
+    now: datetime
+    window: timedelta
+    job: Job | None = None
+
+    @property
+    def since(self) -> datetime:
+        return self.now - self.window
+
+    def the_job(self) -> Job:
+        """The job of a job's page. Raises LookupError where there is none: a panel on the wrong page."""
+        if self.job is None:
+            raise LookupError("this panel belongs on a job's page")
+        return self.job
+
+
+@dataclass(frozen=True, slots=True)
+class Panel(Generic[Data]):
+    """One figure of a page: how its data is read, how it is drawn, and what is said while there is none.
+
+    ``figure`` is pure and returns None when there is nothing to draw. ``refresh_on`` names the kinds
+    of change (docs/dashboard.md) that make it worth drawing again.
+    """
+
+    title: str
+    load: Callable[[PanelRequest], Data]
+    figure: Callable[[Data], go.Figure | None]
+    empty: str
+    refresh_on: tuple[str, ...]
+    #: Explains the figure in a sentence below its title.
+    note: str = ""
+    height: int = 260
+
+    def draw(self, request: PanelRequest) -> dict[str, Any]:
+        """The figure as JSON-able dicts for Plotly, or the sentence for an empty one."""
+        figure = self.figure(self.load(request))
+        if figure is None:
+            return {"empty": self.empty}
+        return {"figure": figure.to_plotly_json()}
+
+
+def base_figure(**layout: Any) -> go.Figure:
+    """An empty figure without Plotly's own template: text and grid colours are the page's (light or dark)."""
+    figure = go.Figure()
+    figure.update_layout(
+        template=go.layout.Template(),
+        margin={"l": 48, "r": 16, "t": 12, "b": 36},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        legend={
+            "orientation": "h",
+            "yanchor": "bottom",
+            "y": 1.02,
+            "xanchor": "left",
+            "x": 0,
+            "traceorder": "normal",
+        },
+        bargap=0.25,
+        uirevision="keep",
+    )
+    figure.update_layout(**layout)
+    return figure
+
+
+def mark_time(figure: go.Figure, moment: datetime, text: str, colour: str, dash: str = "dash") -> None:
+    """A vertical line at a time, named at its top. Kept out of the legend."""
+    figure.add_shape(
+        type="line", xref="x", yref="paper", x0=moment, x1=moment, y0=0, y1=1,
+        line={"color": colour, "width": 1.5, "dash": dash},
+    )  # fmt: skip
+    figure.add_annotation(
+        x=moment, xref="x", y=1, yref="paper", text=text, showarrow=False,
+        yanchor="bottom", font={"color": colour, "size": 11},
+    )  # fmt: skip
+
+
+def plain_text(text: str, maximum_length: int = 60) -> str:
+    """Text from outside for use in a figure: Plotly reads a few HTML tags, so none may be left."""
+    shortened = text if len(text) <= maximum_length else f"{text[: maximum_length - 1]}…"
+    return shortened.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

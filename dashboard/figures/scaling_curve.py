@@ -1,0 +1,64 @@
+"""The measured scaling curve of a job's function."""
+
+from __future__ import annotations
+
+import plotly.graph_objects as go
+
+from dashboard import colours
+from dashboard.figures.panel import Panel, base_figure
+from scheduling.selectors.job_page import Curve, curve
+
+
+def figure(data: Curve | None) -> go.Figure | None:
+    """Throughput by GPUs, beside perfect scaling of the smallest level. Only measured levels are points."""
+    if data is None or not data.levels:
+        return None
+    drawn = base_figure()
+    gpus = [level.gpus for level in data.levels]
+    rates = [level.iterations_per_second for level in data.levels]
+    perfect = [rates[0] / gpus[0] * count for count in gpus]
+    drawn.add_trace(
+        go.Scatter(
+            x=gpus,
+            y=perfect,
+            name="Perfect scaling",
+            mode="lines",
+            line={"color": colours.NEUTRAL, "width": 1, "dash": "dot"},
+            hoverinfo="skip",
+        )
+    )
+    drawn.add_trace(
+        go.Scatter(
+            x=gpus,
+            y=rates,
+            name="Measured",
+            mode="lines+markers",
+            line={"color": colours.PROMISED, "width": 2},
+            marker={
+                "size": [14 if level.gpus == data.gpus_now else 9 for level in data.levels],
+                "color": [
+                    colours.GOOD if level.gpus == data.gpus_now else colours.PROMISED for level in data.levels
+                ],
+                "symbol": ["circle" if level.source == "live" else "circle-open" for level in data.levels],
+            },
+            customdata=[
+                [f"{rate / ideal:.0%}", level.samples, level.source]
+                for rate, ideal, level in zip(rates, perfect, data.levels, strict=True)
+            ],
+            hovertemplate="%{x} GPUs: %{y:.2f} iterations/s<br>%{customdata[0]} of perfect scaling"
+            "<br>%{customdata[1]} samples, %{customdata[2]}<extra></extra>",
+        )
+    )
+    drawn.update_xaxes(title_text="GPUs", type="log", tickvals=gpus, ticktext=[str(count) for count in gpus])
+    drawn.update_yaxes(title_text="iterations/s", rangemode="tozero")
+    return drawn
+
+
+PANEL = Panel(
+    title="Scaling curve",
+    load=lambda request: curve(request.the_job()),
+    figure=figure,
+    empty="Not measured yet. A new function runs a few iterations at 1, 2, 4, … GPUs before it is decided.",
+    refresh_on=("changed",),
+    note="Filled points were sharpened by running jobs, open ones profiled; green is where the job runs now.",
+)

@@ -1,0 +1,101 @@
+// Buttons that change something. They call the REST API, which decides whether the person may.
+import { ask, element, field } from "./dialogs.js";
+import { write } from "./requests.js";
+import { toast } from "./toasts.js";
+
+async function attempt(button, panels, work) {
+  button.disabled = true;
+  try {
+    await work();
+    panels.changed("resync");
+  } catch (error) {
+    toast(error.message, "bad");
+  } finally {
+    button.disabled = false;
+  }
+}
+
+async function post(button, panels) {
+  const { post: address, title, text, yes, done, open } = button.dataset;
+  if (title && !(await ask({ title, text, yes, danger: button.classList.contains("danger") }))) return;
+  await attempt(button, panels, async () => {
+    const answer = await write(address);
+    if (open && answer.id) window.location.assign(open.replace("{id}", encodeURIComponent(answer.id)));
+    else toast(done || "Done.");
+  });
+}
+
+async function changeDeadline(button, panels) {
+  const minutes = element("input", { type: "number", min: "1", step: "any", required: true, inputMode: "decimal", name: "minutes" });
+  const classes = element("select", { name: "service_class" }, [
+    element("option", { value: "slo", textContent: "Hard: a promise, or a refusal" }),
+    element("option", { value: "soft", textContent: "Soft: a wish" }),
+    element("option", { value: "best_effort", textContent: "Best effort: no deadline" }),
+  ]);
+  classes.value = button.dataset.class;
+  const agree = () => { minutes.disabled = classes.value === "best_effort"; };
+  classes.addEventListener("change", agree);
+  agree();
+  const sure = await ask({
+    title: "Change the deadline",
+    text: "A tighter deadline that cannot be promised is refused, and the old promise stays.",
+    yes: "Change",
+    build: (body) => { field(body, "Class", classes); field(body, "Minutes from now", minutes); },
+  });
+  if (!sure) return;
+  await attempt(button, panels, async () => {
+    const best = classes.value === "best_effort";
+    const answer = await write(button.dataset.deadline, {
+      service_class: classes.value,
+      ...(best ? { deadline_at: null } : { deadline_seconds: Number(minutes.value) * 60 }),
+    });
+    const reason = answer.verdict?.reason || "";
+    if (answer.changed === false) toast(`Not changed. ${reason}`, "bad");
+    else toast(`Deadline changed. ${reason}`);
+  });
+}
+
+function listOf(promises) {
+  return element("ul", { className: "lines" }, promises.map((promise) => element("li", {
+    textContent: typeof promise === "string" ? promise : [promise.name || promise.job_name || promise.job || promise.id || "a job of another project", promise.reason].filter(Boolean).join(": "),
+  })));
+}
+
+async function drain(button, panels) {
+  const reason = element("input", { type: "text", maxLength: 300, name: "reason" });
+  const sure = await ask({
+    title: `Drain ${button.dataset.name}?`,
+    text: "Its jobs move to other servers and it gets no new work.",
+    yes: "Drain",
+    build: (body) => field(body, "Reason", reason),
+  });
+  if (!sure) return;
+  await attempt(button, panels, async () => {
+    try {
+      await write(button.dataset.drain, { force: false, reason: reason.value });
+    } catch (problem) {
+      const broken = problem.document?.broken_promises;
+      if (problem.status !== 409 || !broken) throw problem;
+      const force = await ask({
+        title: "This would break promises",
+        text: problem.message,
+        yes: "Drain and break them",
+        danger: true,
+        build: (body) => body.append(listOf(broken)),
+      });
+      if (!force) return;
+      await write(button.dataset.drain, { force: true, reason: reason.value });
+    }
+    toast(`${button.dataset.name} is being drained.`);
+  });
+}
+
+export function startActions(panels) {
+  document.addEventListener("click", (event) => {
+    const button = event.target.closest?.("button[data-post], button[data-deadline], button[data-drain]");
+    if (!button) return;
+    if (button.dataset.post) post(button, panels);
+    else if (button.dataset.deadline) changeDeadline(button, panels);
+    else drain(button, panels);
+  });
+}

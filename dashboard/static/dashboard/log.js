@@ -1,0 +1,77 @@
+// The log of a job: its end at first, then piece by piece. Text is only ever added as text.
+import { read } from "./requests.js";
+
+const MAXIMUM_CHARACTERS = 400_000;
+const POLL_MILLISECONDS = 4000;
+const RECONNECT_MILLISECONDS = 3000;
+
+export function startLog() {
+  const box = document.getElementById("log");
+  if (!box) return;
+  const ranks = document.getElementById("log-rank");
+  const follow = document.getElementById("log-follow");
+  const known = [];
+  let lastId = 0;
+  let streaming = false;
+  let finished = false;
+
+  const shown = (chunk) => ranks.value === "" || String(chunk.rank) === ranks.value;
+  const append = (chunk) => {
+    const piece = document.createElement("span");
+    piece.dataset.rank = chunk.rank;
+    piece.textContent = chunk.text;
+    box.append(piece);
+  };
+  const scroll = () => { if (follow.checked) box.scrollTop = box.scrollHeight; };
+
+  const add = (chunk) => {
+    if (chunk.id <= lastId) return;
+    lastId = chunk.id;
+    known.push(chunk);
+    document.getElementById("log-empty").hidden = true;
+    if (![...ranks.options].some((option) => option.value === String(chunk.rank))) {
+      ranks.append(new Option(String(chunk.rank), String(chunk.rank)));
+    }
+    if (shown(chunk)) append(chunk);
+    let size = known.reduce((sum, piece) => sum + piece.text.length, 0);
+    while (size > MAXIMUM_CHARACTERS && known.length > 1) {
+      const dropped = known.shift();
+      size -= dropped.text.length;
+      if (shown(dropped)) box.firstChild?.remove();
+    }
+  };
+
+  const poll = async () => {
+    const answer = await (await read(`${box.dataset.log}${lastId ? `?after=${lastId}` : ""}`)).json();
+    answer.chunks.forEach(add);
+    finished = answer.finished;
+    if (answer.chunks.length) scroll();
+  };
+
+  const connect = () => {
+    const source = new EventSource(`${box.dataset.logStream}?after=${lastId}`, { withCredentials: true });
+    source.onopen = () => { streaming = true; };
+    source.onmessage = (message) => { add(JSON.parse(message.data)); scroll(); };
+    source.addEventListener("end", () => { finished = true; source.close(); });
+    source.onerror = () => {
+      streaming = false;
+      source.close();
+      if (!finished) setTimeout(connect, RECONNECT_MILLISECONDS);
+    };
+    window.addEventListener("pagehide", () => source.close(), { once: true });
+  };
+
+  ranks.addEventListener("change", () => {
+    box.replaceChildren();
+    known.filter(shown).forEach(append);
+    scroll();
+  });
+  // Scrolling up means reading: the log stops running away.
+  box.addEventListener("scroll", () => {
+    if (box.scrollHeight - box.scrollTop - box.clientHeight > 80) follow.checked = false;
+  });
+  follow.addEventListener("change", scroll);
+
+  poll().catch(() => { streaming = false; }).then(connect);
+  setInterval(() => { if (!streaming && !finished && !document.hidden) poll().catch(() => { streaming = false; }); }, POLL_MILLISECONDS);
+}

@@ -1,0 +1,14 @@
+// Starts what a page needs. Every part looks for its own attributes and does nothing where there are none.
+import { startActions } from "./actions.js";
+import { startFilters } from "./filters.js";
+import { startLive } from "./live.js";
+import { startLog } from "./log.js";
+import { startPanels } from "./panels.js";
+import { startTimes } from "./times.js";
+
+const panels = startPanels();
+startActions(panels);
+startFilters();
+startTimes();
+startLog();
+startLive(panels);

@@ -1,0 +1,130 @@
+"""How times, durations, shares and states are written on pages."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+from django import template
+from django.utils import timezone
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from cluster.choices import SERVER_COLOURS, ServerState
+from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
+from scheduling.models import Job
+
+register = template.Library()
+
+_UNITS = ((86_400, "d"), (3_600, "h"), (60, "min"), (1, "s"))
+_OUTCOME_STYLES = {
+    PromiseOutcome.MET: "good",
+    PromiseOutcome.MISSED: "bad",
+    PromiseOutcome.OPEN: "accent",
+    PromiseOutcome.VOID: "quiet",
+}
+
+
+def duration_text(seconds: float) -> str:
+    """The two largest units of a duration, without its sign: `2 h 5 min`, `48 s`, `0 s`.
+
+    The page's script writes the same (static/dashboard/times.js).
+    """
+    left = round(abs(seconds))
+    for place, (length, name) in enumerate(_UNITS):
+        if left >= length:
+            whole, rest = divmod(left, length)
+            smaller = _UNITS[place + 1] if place + 1 < len(_UNITS) else None
+            part = rest // smaller[0] if smaller else 0
+            # Seconds beside minutes only while they matter.
+            if smaller and part and not (name == "min" and whole >= 10):
+                return f"{whole} {name} {part} {smaller[1]}"
+            return f"{whole} {name}"
+    return "0 s"
+
+
+@register.filter
+def duration(seconds: float | None) -> str:
+    """A duration in words, or a dash."""
+    return "–" if seconds is None or abs(seconds) == float("inf") else duration_text(seconds)
+
+
+@register.simple_tag
+def when(moment: datetime | None, empty: str = "–") -> str | SafeString:
+    """A time relative to now, with the exact UTC time on hover; the page's script keeps it current."""
+    if moment is None:
+        return empty
+    moment = moment.astimezone(UTC)
+    seconds = (moment - timezone.now()).total_seconds()
+    text = f"in {duration_text(seconds)}" if seconds > 0 else f"{duration_text(seconds)} ago"
+    return format_html(
+        '<time datetime="{}" title="{} UTC">{}</time>',
+        moment.isoformat(timespec="seconds"),
+        moment.strftime("%Y-%m-%d %H:%M:%S"),
+        "now" if abs(seconds) < 1 else text,
+    )
+
+
+@register.simple_tag
+def clock(moment: datetime | None) -> str | SafeString:
+    """Hours and minutes in UTC, the whole date on hover."""
+    if moment is None:
+        return "–"
+    moment = moment.astimezone(UTC)
+    return format_html(
+        '<span title="{} UTC">{}</span>', moment.strftime("%Y-%m-%d %H:%M:%S"), moment.strftime("%H:%M:%S")
+    )
+
+
+@register.simple_tag
+def slack(seconds: float | None) -> str | SafeString:
+    """Slack with its sign in words and colour: what is late is red and says so."""
+    if seconds is None or abs(seconds) == float("inf"):
+        return "–"
+    if seconds < 0:
+        return format_html('<span class="bad-text">{} late</span>', duration_text(seconds))
+    return format_html('<span class="good-text">{}</span>', duration_text(seconds))
+
+
+@register.filter
+def percent(share: float | None) -> str:
+    """A share between 0 and 1 in whole percent; 99.9 % is not yet 100 %."""
+    return "0%" if not share else f"{int(share * 100)}%"
+
+
+@register.simple_tag
+def state_badge(job: Job) -> SafeString:
+    """The job's state in its colour; a pause by the owner shows instead of the bare state."""
+    state = JobState(job.state)
+    paused = job.paused_by_owner and not job.finished()
+    label = "Paused" if paused else state.label
+    return format_html('<span class="badge" style="--badge: {}">{}</span>', JOB_COLOURS[state], label)
+
+
+@register.simple_tag
+def server_badge(state: str) -> SafeString:
+    """The server's state in its colour."""
+    found = ServerState(state)
+    return format_html(
+        '<span class="badge" style="--badge: {}">{}</span>', SERVER_COLOURS[found], found.label
+    )
+
+
+@register.simple_tag
+def promise_badge(job: Job) -> str | SafeString:
+    """What became of the promise, with what threatens it; nothing for a job that has none."""
+    if job.at_risk and not job.finished():
+        return format_html('<span class="tag {}">{}</span>', "warning", "At risk")
+    if job.late and not job.finished():
+        return format_html('<span class="tag {}">{}</span>', "bad", "Late")
+    outcome = PromiseOutcome(job.promise_outcome)
+    if outcome in (PromiseOutcome.NONE,):
+        return ""
+    label = "Promised" if outcome == PromiseOutcome.OPEN else f"Promise {outcome.label.lower()}"
+    title = job.get_void_reason_display() if job.void_reason else ""
+    return format_html('<span class="tag {}" title="{}">{}</span>', _OUTCOME_STYLES[outcome], title, label)
+
+
+@register.filter
+def item(mapping: dict[str, str], key: str) -> str:
+    """``mapping[key]``, empty when there is none."""
+    return mapping.get(key, "")

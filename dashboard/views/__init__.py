@@ -1,0 +1,1 @@
+"""Pages and what refreshes them. Nothing here writes: buttons call the REST API."""

@@ -1,0 +1,148 @@
+"""The jobs table and a job's page."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from plotly.utils import PlotlyJSONEncoder
+
+from dashboard.figures import JOB_PANELS, PanelRequest
+from dashboard.views.access import data, page, person
+from dashboard.views.rendering import Fragment, render_page
+from scheduling.choices import JobState, ServiceClass
+from scheduling.models import Job, LogChunk
+from scheduling.selectors import job_page as selectors
+from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
+from scheduling.selectors.visibility import steerable_project_ids, visible_projects
+
+_LOG_TAIL_CHUNKS = 200
+
+
+def read_filters(request: HttpRequest) -> JobFilters:
+    """Filters from the address; values that mean nothing are left out instead of refused."""
+    asked = request.GET
+    service_class = asked.get("class", "")
+    promise = asked.get("promise", "")
+    return JobFilters(
+        search=asked.get("search", "").strip().replace("\x00", "")[:200],
+        states=tuple(JobState(state) for state in asked.getlist("state") if state in JobState.values),
+        service_class=ServiceClass(service_class) if service_class in ServiceClass.values else None,
+        project=asked.get("project", "")[:64].replace("\x00", ""),
+        promise=promise if promise in PROMISE_FILTERS else "",
+        mine=asked.get("mine") == "1",
+    )
+
+
+def _page_number(request: HttpRequest) -> int:
+    text = request.GET.get("page", "1")
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 9 else 1
+
+
+def _table(request: HttpRequest) -> dict[str, Any]:
+    found = jobs_page(person(request), read_filters(request), _page_number(request), timezone.now())
+    query = request.GET.copy()
+    query.pop("page", None)
+    query.pop("fragment", None)
+    newcomer = not found.rows and not found.filters.any()
+    return {
+        "found": found,
+        "query": query.urlencode(),
+        "newcomer": newcomer and not has_any_job(person(request)),
+    }
+
+
+@page
+def jobs(request: HttpRequest) -> HttpResponse:
+    """All jobs that the person may see, filtered."""
+    query = request.GET.copy()
+    query.pop("fragment", None)
+    context = {
+        "filters": read_filters(request),
+        "states": JobState.choices,
+        "classes": ServiceClass.choices,
+        "promises": PROMISE_FILTERS,
+        "projects": visible_projects(person(request)),
+        "query_string": query.urlencode(),
+    }
+    fragments = {"table": Fragment("dashboard/parts/jobs_table.html", _table)}
+    return render_page(request, "dashboard/jobs.html", fragments, section="jobs", context=context)
+
+
+def _job_or_404(request: HttpRequest, job_id: str) -> Job:
+    found = selectors.visible_job(person(request), job_id)
+    if found is None:
+        # A job that may not be seen and one that does not exist are the same to the caller.
+        raise Http404("no such job")
+    return found
+
+
+@page
+def job(request: HttpRequest, job_id: str) -> HttpResponse:
+    """One job: verdict, progress, figures, history, files and logs."""
+    found = _job_or_404(request, job_id)
+
+    fragments = {
+        "summary": Fragment("dashboard/parts/job_summary.html", lambda request: _summary(request, found)),
+        "events": Fragment("dashboard/parts/job_events.html", lambda _: selectors.newest_events(found)),
+        "files": Fragment("dashboard/parts/job_files.html", lambda _: _files(found)),
+    }
+    context = {"job": found, "panels": JOB_PANELS}
+    return render_page(request, "dashboard/job.html", fragments, section="jobs", context=context)
+
+
+def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
+    now = timezone.now()
+    steerable = steerable_project_ids(person(request))
+    kinds = selectors.gpu_kinds(found)
+    return {
+        "now": now,
+        "progress": progress_share(found),
+        "planned_start_at": planned_start_at(found, now),
+        "planned_finish_at": planned_finish_at(found),
+        "slack_seconds": found.slack_seconds(now),
+        "share": selectors.minimum_satisfactory_share(found),
+        "verdict": found.verdict or {},
+        "offer": selectors.open_offer(found, now),
+        "successor": selectors.successor(found),
+        "may_steer": steerable is None or found.project_id in steerable,
+        "gpu_kinds": kinds,
+        "emulated": any(emulated for _, emulated in kinds),
+    }
+
+
+def _files(found: Job) -> dict[str, Any]:
+    return {"artifacts": selectors.artifacts(found), "checkpoints": selectors.stored_checkpoints(found)}
+
+
+@data
+def job_panel(request: HttpRequest, job_id: str, name: str) -> HttpResponse:
+    """One figure of a job's page as JSON."""
+    panel = JOB_PANELS.get(name)
+    if panel is None:
+        raise Http404("no such panel")
+    drawn = panel.draw(
+        PanelRequest(
+            user=person(request), now=timezone.now(), window=timedelta(0), job=_job_or_404(request, job_id)
+        )
+    )
+    return JsonResponse(drawn, encoder=PlotlyJSONEncoder)
+
+
+@data
+def job_log(request: HttpRequest, job_id: str) -> HttpResponse:
+    """Pieces of the log as JSON: the end of it, or what came after `?after=<chunk id>`."""
+    found = _job_or_404(request, job_id)
+    after = request.GET.get("after", "")
+    if after.isascii() and after.isdigit() and len(after) < 19:
+        chunks = selectors.log_chunks_after(found, int(after))
+    else:
+        chunks = selectors.newest_log_chunks(found, _LOG_TAIL_CHUNKS)
+    return JsonResponse({"chunks": [_chunk(chunk) for chunk in chunks], "finished": found.finished()})
+
+
+def _chunk(chunk: LogChunk) -> dict[str, Any]:
+    return {"id": chunk.id, "generation": chunk.generation, "rank": chunk.rank, "text": chunk.text}

@@ -1,0 +1,53 @@
+"""Pages made of fragments: a page shows them all, and its script fetches one at a time to stay current."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse
+from django.shortcuts import render
+
+from cluster.utilisation import servers_without_sandbox
+from dashboard.views.access import person, stream_origin
+
+Loader = Callable[[HttpRequest], Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Fragment:
+    """A part of a page: its template sees what ``load`` returns under the fragment's name."""
+
+    template: str
+    load: Loader
+
+
+def render_page(
+    request: HttpRequest,
+    template: str,
+    fragments: Mapping[str, Fragment],
+    *,
+    section: str,
+    context: Mapping[str, Any] | None = None,
+) -> HttpResponse:
+    """The whole page, or the one fragment that `?fragment=` names."""
+    wanted = request.GET.get("fragment")
+    if wanted is not None:
+        if wanted not in fragments:
+            raise Http404("no such fragment")
+        fragment = fragments[wanted]
+        values = {**(context or {}), wanted: fragment.load(request), "operates": person(request).operates()}
+        return render(request, fragment.template, values)
+    values = {name: fragment.load(request) for name, fragment in fragments.items()}
+    return render(request, template, {**base_context(request, section), **(context or {}), **values})
+
+
+def base_context(request: HttpRequest, section: str) -> dict[str, Any]:
+    """What the frame around every page shows."""
+    return {
+        "section": section,
+        "stream_origin": stream_origin(request),
+        "operates": person(request).operates(),
+        "servers_without_sandbox": servers_without_sandbox(),
+    }
