@@ -3,12 +3,36 @@
 Functions import from here; importing it needs neither PyTorch nor a server.
 """
 
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
 from punctual.function import DataNotDeclaredError, TrainingFunction, artifact_path, data_path
 from punctual.randomness import current_iteration, current_sample_indices, sample_generator, sample_rand
 
+if TYPE_CHECKING:
+    from punctual.client import Client, Job, Offer, Server, Verdict
+    from punctual.errors import PunctualError
+
+#: What the client adds. It needs httpx, which workers do not have, so it is imported when it is first asked for.
+_OF_THE_CLIENT = {
+    "Client": "punctual.client",
+    "Job": "punctual.client",
+    "Offer": "punctual.client",
+    "PunctualError": "punctual.errors",
+    "Server": "punctual.client",
+    "Verdict": "punctual.client",
+}
+
 __all__ = [
+    "Client",
     "DataNotDeclaredError",
+    "Job",
+    "Offer",
+    "PunctualError",
+    "Server",
     "TrainingFunction",
+    "Verdict",
     "artifact_path",
     "current_iteration",
     "current_sample_indices",
@@ -16,3 +40,11 @@ __all__ = [
     "sample_generator",
     "sample_rand",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_THE_CLIENT:
+        from importlib import import_module
+
+        return getattr(import_module(_OF_THE_CLIENT[name]), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
