@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import signal
 import sys
+import tomllib
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from launch import ports
@@ -62,13 +64,22 @@ class LocalAgents:
 
     def specifications(self, tokens: Mapping[str, str]) -> Sequence[ProcessSpecification]:
         """Write each agent's configuration and describe its process."""
-        ranges = ports.choose_ranges(
-            "127.0.0.1", len(self.names), self._settings.first_worker_port, self._settings.worker_ports
-        )
+        kept = {name: self._enrolled_ports(name) for name in self.names}
+        used = [last for _, last in filter(None, kept.values())]
+        first_port = max([self._settings.first_worker_port, *(last + 1 for last in used)])
+        newcomers = sum(found is None for found in kept.values())
+        fresh = iter(ports.choose_ranges("127.0.0.1", newcomers, first_port, self._settings.worker_ports))
         return [
-            self._specification(name, ranges[index], tokens.get(name))
-            for index, name in enumerate(self.names)
+            self._specification(name, found or next(fresh), tokens.get(name)) for name, found in kept.items()
         ]
+
+    def _enrolled_ports(self, name: str) -> tuple[int, int] | None:
+        """The ports with which an agent enrolled: the control plane knows these, so they stay."""
+        configuration = self._folders.agents / name / "agent.toml"
+        if not self._credential(name).exists() or not configuration.exists():
+            return None
+        first, last = tomllib.loads(configuration.read_text(encoding="utf-8"))["port_range"]
+        return int(first), int(last)
 
     def _specification(
         self, name: str, port_range: tuple[int, int], token: str | None
@@ -90,7 +101,7 @@ class LocalAgents:
             stop_grace_seconds=25.0,
         )
 
-    def _credential(self, name: str) -> Any:
+    def _credential(self, name: str) -> Path:
         return self._folders.agents / name / "credential.json"
 
     def _configuration(self, name: str, port_range: tuple[int, int]) -> dict[str, Any]:
