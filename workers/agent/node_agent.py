@@ -31,7 +31,7 @@ from workers.agent.provisioning import Provisioner
 from workers.agent.reports import Report, Reporter
 from workers.agent.runtime_staging import stage_runtime
 from workers.agent.sandboxing import Sandboxing
-from workers.agent.uploads import Uploads
+from workers.agent.uploads import StoredUpload, Uploads
 from workers.agent.wakeups import WakeupFollower
 from workers.agent.worker_pool import WorkerPool
 from workers.agent.worker_record import WorkerRecord
@@ -70,7 +70,7 @@ class NodeAgent:
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url),
             self._loop,
-            lambda result: self._assignments.stored(result),
+            self._stored,
         )
         self._assignments = Assignments(
             configuration,
@@ -125,6 +125,9 @@ class NodeAgent:
     def stop(self, *, stop_workers: bool) -> None:
         """End the agent; may be called from a signal handler. With `stop_workers` they store their state and end first."""
         self._loop.post(lambda: self._begin_stop("workers" if stop_workers else "agent"))
+
+    def _stored(self, result: StoredUpload) -> None:
+        self._assignments.stored(result)
 
     def _tick(self) -> None:
         """Leases first: whatever else waits, a node that has slept must not act on what it knew before."""

@@ -1,0 +1,136 @@
+"""A running agent (a real process, with real launchers and sandboxes) against a fake control plane."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.fake_control_plane import FakeControlPlane
+from workers.agent.clock import process_start_ticks
+
+TINY_RUNTIME = Path(__file__).parent / "tiny_runtime"
+PROJECT = Path(__file__).parents[2]
+
+
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+    """Wait for `condition` to hold; returns what it gave. Bounded, so that a broken agent fails the test."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"not within {seconds} s: {what}")
+        time.sleep(0.02)
+    return value
+
+
+class RunningAgent:
+    """An agent's process and its folder."""
+
+    def __init__(self, folder: Path, plane: FakeControlPlane) -> None:
+        self.folder = folder
+        self.data = folder / "agent"
+        self.store = folder / "store"
+        self.plane = plane
+        self.settings: dict[str, Any] = {"warm_workers": 0, "report_seconds": 0.2, "slots": 4}
+        self.environment: dict[str, str] = {}
+        self.runtime = TINY_RUNTIME
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def start(self) -> None:
+        """Start the agent, or start it again."""
+        settings = {
+            "server_url": self.plane.url,
+            "stream_url": self.plane.url,
+            "checkpoint_url": self.store.as_uri(),
+            "data": str(self.data),
+            "name": "node-1",
+            "address": "127.0.0.1",
+            "runtime_source": str(self.runtime),
+            "enrol_token": "token-1",
+            **self.settings,
+        }
+        lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if not isinstance(value, dict)]
+        for name, table in settings.items():
+            if isinstance(table, dict):
+                lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]
+        (self.folder / "agent.toml").write_text("\n".join(lines) + "\n")
+        with (self.folder / "agent.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "workers.agent", "run", "--config", str(self.folder / "agent.toml")],
+                cwd=PROJECT,
+                env={"PATH": os.environ["PATH"], "DATABASE_URL": "postgres://secret", **self.environment},
+                stderr=log,
+            )
+
+    def signal(self, number: int) -> None:
+        """Send the agent a signal."""
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def kill(self) -> None:
+        """kill -9."""
+        assert self.process is not None
+        self.process.kill()
+        self.process.wait()
+
+    def wait_exit(self, seconds: float = 20.0) -> int:
+        """The exit code, once the agent has ended by itself."""
+        assert self.process is not None
+        return self.process.wait(seconds)
+
+    @property
+    def log(self) -> str:
+        """What the agent has logged."""
+        return (self.folder / "agent.log").read_text()
+
+    def launchers(self) -> list[dict[str, Any]]:
+        """launcher.json of all workers whose launcher lives."""
+        found = []
+        for path in self.data.glob("workers/*/launcher.json"):
+            try:
+                value = json.loads(path.read_text())
+            except FileNotFoundError:
+                continue
+            if process_start_ticks(value["pid"]) == value["started"]:
+                found.append({**value, "folder": path.parent})
+        return found
+
+    def close(self) -> None:
+        """Leave nothing running."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(signal.SIGCONT)
+            self.kill()
+        for launcher in self.launchers():
+            os.kill(launcher["pid"], signal.SIGTERM)
+        wait_until(lambda: not self.launchers(), "no launcher is left")
+
+
+@pytest.fixture
+def plane() -> Iterator[FakeControlPlane]:
+    """A fake control plane."""
+    plane = FakeControlPlane()
+    yield plane
+    plane.close()
+
+
+@pytest.fixture
+def agent(tmp_path: Path, plane: FakeControlPlane) -> Iterator[RunningAgent]:
+    """An agent, not started yet."""
+    running = RunningAgent(tmp_path, plane)
+    yield running
+    if running.process is not None:
+        print(running.log)
+    running.close()
+
+
+def process_alive(process_id: int) -> bool:
+    """Whether the process runs (a zombie does not)."""
+    return process_start_ticks(process_id) is not None

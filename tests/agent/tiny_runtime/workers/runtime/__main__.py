@@ -1,0 +1,186 @@
+"""A worker without torch: speaks the protocol, counts iterations, and does what its hyperparameters ask for.
+
+Hyperparameters: `crash` (end without a word after the first iteration), `final_after` (complete after so many iterations),
+`shout` (print so many lines), `spawn` (start a process that tries to outlive everything), `deaf` (obey no goal),
+`look` (print, as JSON, what the worker can see), `link` (write its result as a link to that path).
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from pathlib import Path
+
+BOX = Path(sys.argv[sys.argv.index("--box") + 1])
+
+
+class Worker:
+    def __init__(self) -> None:
+        self.assignment = None
+        self.goal, self.start, self.phase, self.iteration = "prepare", None, None, 0
+        self.unstored, self.unacknowledged = {}, {}
+        self.connection = None
+        self.changed = threading.Condition()
+
+    def dial(self) -> None:
+        while True:
+            connection = socket.socket(socket.AF_UNIX)
+            try:
+                connection.connect(str(BOX / "agent.sock"))
+            except OSError:
+                connection.close()
+                time.sleep(0.1)
+                continue
+            with self.changed:
+                self.connection = connection
+                self.send({"hello": self.hello()})
+                if self.phase:
+                    self.send({"phase": self.phase, "iteration": self.iteration})
+                for message in [*self.unacknowledged.values(), *self.unstored.values()]:
+                    self.send(message)
+            for line in connection.makefile("rb"):
+                self.take(json.loads(line))
+            with self.changed:
+                self.connection = None
+
+    def hello(self):
+        if self.assignment is None:
+            return {"warm": True, "job": None, "generation": None, "rank": None, "pid": os.getpid()}
+        return {"warm": False, "pid": os.getpid(), **{k: self.assignment[k] for k in ("job", "generation", "rank")}}
+
+    def send(self, message) -> None:
+        with self.changed:
+            if self.connection is not None:
+                try:
+                    self.connection.sendall(json.dumps(message).encode() + b"\n")
+                except OSError:
+                    self.connection = None
+
+    def take(self, message) -> None:
+        with self.changed:
+            if "assign" in message:
+                self.assignment = message["assign"]
+            elif "goal" in message:
+                print("goal", message["goal"], flush=True)
+                self.goal, self.start = message["goal"], message["start"] or self.start
+            elif "stored" in message:
+                self.unstored.pop(message["stored"], None)
+            elif "acknowledged" in message:
+                for identifier in message["acknowledged"]:
+                    self.unacknowledged.pop(identifier, None)
+            self.changed.notify_all()
+
+    def become(self, phase) -> None:
+        self.phase = phase
+        self.send({"phase": phase, "iteration": self.iteration})
+
+    def event(self, **body) -> None:
+        identifier = str(uuid.uuid4())
+        message = {"event": {"id": identifier, **body}}
+        self.unacknowledged[identifier] = message
+        self.send(message)
+
+    def write(self, reason) -> None:
+        path = f"out/state-{self.iteration}.pt"
+        (BOX / path).write_bytes(b"state of iteration %d" % self.iteration)
+        message = {"file": {"path": path, "kind": "checkpoint", "iteration": self.iteration, "reason": reason}}
+        self.unstored[path] = message
+        self.send(message)
+
+    def finish(self) -> None:
+        self.become("finishing")
+        folder = BOX / "out/final"
+        folder.mkdir()
+        (folder / "weights.pt").write_bytes(b"weights")
+        if self.wishes.get("link"):
+            (folder / "stolen").symlink_to(self.wishes["link"])
+        message = {"path": "out/final", "kind": "final", "iteration": self.iteration, "reason": "max_iterations"}
+        self.unstored["out/final"] = {"file": {**message, "metrics": {"loss": 0.5}, "sample_order_digest": "abc"}}
+        self.send(self.unstored["out/final"])
+        self.wait(lambda: not self.unstored)
+        self.become("completed")
+
+    def wait(self, condition) -> None:
+        with self.changed:
+            self.changed.wait_for(condition)
+
+    def run(self) -> None:
+        threading.Thread(target=self.dial, daemon=True).start()
+        self.wait(lambda: self.assignment is not None)
+        self.wishes = self.assignment["hyperparameters"]
+        self.become("preparing")
+        print("bundle", sorted(path.name for path in (BOX / "bundle").iterdir()), flush=True)
+        if self.wishes.get("look"):
+            print("SEEN " + json.dumps(look()), flush=True)
+        if self.wishes.get("shout"):
+            print("x" * 99 + "\n" * self.wishes["shout"], flush=True)
+        if self.wishes.get("spawn"):
+            code = "import os, time; os.setsid(); os.fork(); time.sleep(1000)"
+            subprocess.Popen([sys.executable, "-c", code, self.wishes["spawn"]], start_new_session=True)
+        self.become("ready")
+        self.wait(lambda: self.goal != "prepare")
+        self.become("loading")
+        if self.start and "file" in self.start:
+            print("loaded", (BOX / self.start["file"]).read_text(), flush=True)
+            self.iteration = self.start["iteration"]
+        self.become("training")
+        self.train()
+
+    def train(self) -> None:
+        first = True
+        while self.goal == "train" or self.wishes.get("deaf"):
+            time.sleep(0.02)
+            self.iteration += 1
+            self.send({"phase": "training", "iteration": self.iteration})
+            if first:
+                self.event(kind="first_iteration", iteration=self.iteration, pause_seconds=0.1)
+                first = False
+                self.send({"metrics": {"iteration": self.iteration, "values": {"loss": 1.0}, "iterations_per_second": 50}})
+                if self.wishes.get("crash"):
+                    os.kill(os.getpid(), signal.SIGKILL)
+            if self.iteration == self.wishes.get("final_after"):
+                self.finish()
+                return
+        if self.goal == "suspend":
+            self.become("suspending")
+            self.write("suspend")
+            self.wait(lambda: not self.unstored)
+            self.become("suspended")
+
+
+def look():
+    """What is visible from in here."""
+
+    def readable(path):
+        try:
+            return os.listdir(path) if os.path.isdir(path) else Path(path).read_text(errors="replace")[:50]
+        except OSError as error:
+            return f"error: {type(error).__name__}"
+
+    def writable(path):
+        try:
+            (Path(path) / "probe").write_text("x")
+        except OSError:
+            return False
+        return True
+
+    status = Path("/proc/self/status").read_text()
+    return {
+        "environment": dict(os.environ),
+        "processes": [name for name in os.listdir("/proc") if name.isdigit()],
+        "paths": {path: readable(path) for path in json.loads(os.environ.get("LOOK_AT", "[]")) or ["/", "/box", "/box/data"]},
+        "writable": {path: writable(path) for path in ("/", "/etc", "/usr", "/box", "/box/bundle", "/box/out", "/tmp")},
+        "capabilities": [line.split()[1] for line in status.splitlines() if line.startswith("Cap")],
+        "no_new_privileges": "NoNewPrivs:\t1" in status,
+        "sys_path": sys.path,
+        "user": os.getuid(),
+    }
+
+
+if __name__ == "__main__":
+    Worker().run()
