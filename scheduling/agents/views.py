@@ -8,7 +8,7 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from django.http import FileResponse, HttpRequest, HttpResponse, JsonResponse
+from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
 from pydantic import BaseModel, ValidationError
@@ -23,7 +23,7 @@ from scheduling.services.enrolment import agent_enrol
 from scheduling.services.environments import open_environment
 from scheduling.services.reports import Fenced, apply_report
 
-AgentView = Callable[..., HttpResponse]
+AgentView = Callable[..., HttpResponseBase]
 Model = TypeVar("Model", bound=BaseModel)
 
 
@@ -44,7 +44,7 @@ def for_agents(view: AgentView) -> AgentView:
     """Let only enrolled agents in, and turn domain errors into problem documents."""
 
     @functools.wraps(view)
-    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
+    def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
         agent = agent_of(request)
         if agent is None:
             return problem(
@@ -125,7 +125,7 @@ def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResp
 
 @for_agents
 @require_GET
-def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
+def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponseBase:
     """The archive of an environment that this node needs."""
     needed = Assignment.objects.filter(
         gpu__server_id=agent.server_id, job__function_version__requirements_digest=digest

@@ -24,8 +24,8 @@ def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happen
     """Apply one event under the cluster's row. Events of unknown jobs, or of another server's work, change nothing."""
     generation = (
         Generation.objects.filter(
-            job_id=event.get("job"),
-            number=event.get("generation"),
+            job_id=event["job"],
+            number=event["generation"],
             assignments__gpu__server_id=agent.server_id,
         )
         .select_related("master_server")
@@ -183,7 +183,7 @@ def _completed(
     )
     if job.curve is not None:
         seconds = float(event.get("store_seconds", 0.0))
-        ScalingCurve.objects.filter(pk=job.curve_id, finishing_seconds__lt=seconds).update(
+        ScalingCurve.objects.filter(pk=job.curve.pk, finishing_seconds__lt=seconds).update(
             finishing_seconds=seconds
         )
     planning_fact_changed(cluster)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
+from typing import Any
 
 import structlog
 from django.db import transaction
@@ -20,6 +21,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.core.decide import find_offer
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
@@ -160,7 +162,7 @@ def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallo
                 trigger=trigger,
             )
         version = current.planning_version + 1
-        facts = {"planning_version": version}
+        facts: dict[str, Any] = {"planning_version": version}
         if reallocate:
             wake_at = min((result.decision.next_wake_at for result in computed), default=float("inf"))
             facts |= {
@@ -183,7 +185,7 @@ def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
         after = snapshot_after(pool.snapshot, decision)
         by_id = {job.id: job for job in pool.snapshot.jobs}
         for job_id in projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id]))):
-            found = policy.find_offer(after, by_id[job_id])
+            found = find_offer(after, by_id[job_id])
             if found is not None:
                 offers[job_id] = found
                 after = _with_offer(after, job_id, found)

@@ -101,7 +101,8 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
 def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation:
     """Start it. The caller holds the cluster's row and has checked that nothing moved."""
     job = measurement.job
-    ScalingCurve.objects.filter(pk=job.curve_id).update(state=CurveState.MEASURING)
+    assert job.curve is not None
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(state=CurveState.MEASURING)
     for job_id in measurement.displaced:
         displaced = Job.objects.get(pk=job_id)
         suspend_live(displaced, reason=f"a new function is measured for {job.pk}")

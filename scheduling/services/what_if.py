@@ -16,6 +16,7 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.core import snapshot as core
+from scheduling.core.decide import find_offer
 from scheduling.core.decision import Verdict
 from scheduling.models import Job
 from scheduling.policies import policy_named
@@ -91,7 +92,7 @@ def _trial_verdict(
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
     answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
     if not verdict.admitted:
-        found = policy.find_offer(snapshot_after(snapshot, decision), trial)
+        found = find_offer(snapshot_after(snapshot, decision), trial)
         if found is not None:
             moment = datetime.fromtimestamp(found.deadline_at, tz=timezone.get_current_timezone())
             answer["offer"] = {"deadline_at": moment.isoformat().replace("+00:00", "Z"), "valid_until": None}

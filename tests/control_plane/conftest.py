@@ -1,0 +1,51 @@
+"""A cluster that plans at every look, and people to submit to it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.models import Role
+from scheduling.models import FunctionVersion, Job
+from scheduling.services.jobs import JobRequest, job_submit
+from tests.factories import FunctionVersionFactory, MembershipFactory
+
+#: Iterations a second by number of GPUs: a little less than linear.
+SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
+
+
+@pytest.fixture
+def cluster(db: None) -> Cluster:
+    return Cluster.objects.create(name="default", slot_seconds=0.001, promise_margin=0.0, offer_hold_seconds=60.0)
+
+
+@pytest.fixture
+def version(cluster: Cluster) -> FunctionVersion:
+    return FunctionVersionFactory()
+
+
+@pytest.fixture
+def submit(version: FunctionVersion) -> Callable[..., Job]:
+    member = MembershipFactory(project=version.function.project, role=Role.OWNER)
+
+    def submit_one(
+        service_class: str = "slo", *, seconds: float | None = None, iterations: int = 1000, **fields: Any
+    ) -> Job:
+        deadline = None if seconds is None else timezone.now() + timedelta(seconds=seconds)
+        request = JobRequest(
+            function_version=fields.pop("version", version),
+            name=fields.pop("name", "job"),
+            hyperparameters={"global_batch_size": 64},
+            max_iterations=iterations,
+            service_class=service_class,
+            deadline_at=deadline,
+            **fields,
+        )
+        return job_submit(project=version.function.project, owner=member.user, request=request)
+
+    return submit_one

@@ -1,0 +1,185 @@
+"""An agent without processes: it obeys the desired state as docs/protocols.md says and reports through the services.
+
+Its workers do what real ones do, but at once: a test decides how far they get and what goes wrong.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from cluster.models import Agent
+from scheduling.selectors.desired_state import desired_state
+from scheduling.services.enrolment import agent_enrol, enrolment_token_create
+from scheduling.services.reports import ReportAnswer, apply_report
+
+KIND = "emulated-test"
+
+
+@dataclass
+class SimulatedWorker:
+    entry: Mapping[str, Any]
+    rank: int
+    gpu_index: int
+    phase: str = "preparing"
+    iteration: int = 0
+
+
+@dataclass
+class SimulatedAgent:
+    """`speed`: iterations a second by number of GPUs, told when profiled."""
+
+    agent: Agent
+    speed: Mapping[int, float]
+    workers: dict[tuple[str, int, int], SimulatedWorker] = field(default_factory=dict)
+    events: list[dict[str, Any]] = field(default_factory=list)
+    sequence: int = 0
+    desired_version: int = 0
+
+    @classmethod
+    def enrol(cls, name: str, gpus: int, speed: Mapping[int, float]) -> SimulatedAgent:
+        enrolled = agent_enrol(
+            {
+                "token": enrolment_token_create(created_by=None),
+                "name": name,
+                "address": "127.0.0.1",
+                "port_range": (20_000, 20_100),
+                "inventory": {
+                    "gpus": [{"index": index, "kind": KIND, "emulated": True} for index in range(gpus)],
+                    "sandbox": "namespaces",
+                },
+            }
+        )
+        made = cls(Agent.objects.select_related("server").get(server=enrolled.server), speed)
+        made.report()
+        return made
+
+    def report(self, **extra: Any) -> ReportAnswer:
+        """Send what is true, as the real agent does once a second."""
+        self.agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
+        self.sequence += 1
+        events, self.events = self.events, []
+        return apply_report(
+            self.agent,
+            {
+                "sequence": self.sequence,
+                "boot_id": "boot",
+                "desired_version": self.desired_version,
+                "workers": [
+                    {
+                        "key": f"{job}-{generation}-{rank}",
+                        "job": job,
+                        "generation": generation,
+                        "rank": rank,
+                        "gpu_index": worker.gpu_index,
+                        "phase": worker.phase,
+                    }
+                    for (job, generation, rank), worker in self.workers.items()
+                ],
+                "events": events,
+                **extra,
+            },
+        )
+
+    def obey(self) -> None:
+        """Fetch the desired state and take every worker as far as its goal allows."""
+        desired = desired_state(self.agent.server_id)
+        self.desired_version = desired["desired_version"]
+        named = {}
+        for entry in desired["generations"]:
+            for member in entry["workers"]:
+                key = (entry["job"], entry["generation"], member["rank"])
+                worker = self.workers.get(key) or SimulatedWorker(entry, member["rank"], member["gpu_index"])
+                worker.entry = entry
+                named[key] = worker
+        self.workers = named
+        for worker in named.values():
+            self._follow(worker)
+
+    def event(self, worker: SimulatedWorker, kind: str, **fields: Any) -> dict[str, Any]:
+        """Make one event of a worker, to be sent with the next report."""
+        made = {
+            "id": str(uuid.uuid4()),
+            "kind": kind,
+            "job": worker.entry["job"],
+            "generation": worker.entry["generation"],
+            "age_seconds": 0.0,
+            **fields,
+        }
+        self.events.append(made)
+        return made
+
+    def rank_zero(self, job_id: str) -> SimulatedWorker | None:
+        """The training rank 0 of a job on this server."""
+        found = [
+            worker
+            for (job, _, rank), worker in self.workers.items()
+            if job == job_id and rank == 0 and worker.entry["purpose"] == "training"
+        ]
+        return max(found, key=lambda worker: worker.entry["generation"]) if found else None
+
+    def complete(self, job_id: str) -> None:
+        """Let a training job reach its last iteration and store its weights."""
+        worker = self.rank_zero(job_id)
+        assert worker is not None
+        worker.phase = "completed"
+        self.event(
+            worker,
+            "completed",
+            iteration=worker.entry["termination"]["max_iterations"],
+            reason="max_iterations",
+            artifacts=[{"name": "weights.pt", "uri": "memory://weights.pt", "bytes": 4, "sha256": "0" * 64}],
+            metrics={"loss": 0.1},
+            store_seconds=0.2,
+        )
+
+    def _follow(self, worker: SimulatedWorker) -> None:
+        if worker.entry["purpose"] == "profiling":
+            self._profile(worker)
+            return
+        goal = worker.entry["goal"]
+        if goal == "prepare":
+            worker.phase = "ready"
+        elif goal == "train" and worker.phase in ("preparing", "ready"):
+            worker.phase = "training"
+            worker.iteration = int((worker.entry["start"] or {}).get("iteration", 0)) + 1
+            if worker.rank == 0:
+                self.event(worker, "first_iteration", iteration=worker.iteration, pause_seconds=0.1)
+        elif goal in ("suspend", "hand_over") and worker.phase == "training":
+            worker.phase = "suspended" if goal == "suspend" else "handed_over"
+            if worker.rank == 0:
+                reason = "suspend" if goal == "suspend" else "handover"
+                uri = f"memory://{worker.entry['job']}/{worker.entry['generation']}-{worker.iteration}.pt"
+                self.event(worker, "checkpoint_stored", iteration=worker.iteration, uri=uri, bytes=9, reason=reason)
+
+    def _profile(self, worker: SimulatedWorker) -> None:
+        if worker.phase == "completed":
+            return
+        worker.phase = "completed"
+        if worker.rank == 0:
+            for level in worker.entry["profile"]["levels"]:
+                self.event(
+                    worker,
+                    "profile_level",
+                    gpus=level,
+                    iterations_per_second=self.speed[level],
+                    train_seconds=0.1,
+                    pause_seconds=0.1,
+                )
+            self.event(worker, "profile_done", reason="all_levels")
+
+
+def settle(*agents: SimulatedAgent, rounds: int = 12) -> None:
+    """Let planner and agents talk until nothing changes any more (a bounded number of rounds)."""
+    from scheduling.services.planning import run_planner
+
+    for _ in range(rounds):
+        run_planner("test")
+        before = [(dict(agent.workers), agent.desired_version) for agent in agents]
+        for agent in agents:
+            agent.obey()
+            agent.report()
+        if before == [(dict(agent.workers), agent.desired_version) for agent in agents]:
+            return
