@@ -14,9 +14,13 @@ import sys
 import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from workers.runtime.warm_up import warm_up
+
+if TYPE_CHECKING:
+    from workers.runtime.failures import WorkerFailureError
+    from workers.runtime.training import TrainingGeneration
 
 _log = logging.getLogger(__name__)
 
@@ -66,6 +70,7 @@ class Worker:
         self.connection = AgentConnection(box, self._hear)
         self._assigned = threading.Event()
         self._message: Mapping[str, Any] = {}
+        self._generation: TrainingGeneration | None = None
 
     def run(self) -> int:
         """Wait for work, do it; returns the exit code."""
@@ -115,17 +120,14 @@ class Worker:
         if assignment.purpose == "profiling":
             return ProfilingGeneration(context).run()
         generation = TrainingGeneration(context)
-        self._iteration_of = lambda: generation.progress.iteration
+        self._generation = generation
         return generation.run()
 
-    def _iteration_of(self) -> int | None:
-        return None
-
-    def _fail(self, failure: Any) -> int:
+    def _fail(self, failure: WorkerFailureError) -> int:
         _log.error("%s: %s", failure.reason, failure.message)
         if failure.traceback_text:
             sys.stderr.write(failure.traceback_text)
-        iteration = self._iteration_of()
+        iteration = None if self._generation is None else self._generation.progress.iteration
         self.connection.event(
             "failed",
             reason=failure.reason,

@@ -92,12 +92,15 @@ class IterationRunner:
         """
         started = time.perf_counter()
         batch = self.loader.load(iteration)
-        loss, metrics = self.forward_and_backward(iteration, batch)
+        loss, metrics = self._forward(iteration, batch)
+        # The exchange travels while the backward pass computes.
+        exchange = Exchange(control, loss, metrics, batch, self._group, self._rank, self._world_size)
+        self._backward(loss, batch)
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
         self.parts.optimizer.zero_grad(set_to_none=True)
-        control, values = self._exchange(control, loss, metrics, batch.size)
+        control, values = exchange.result()
         self._step_scheduler(values["loss"])
         train_seconds = self._clock.seconds()
         if self.pacer is not None:
@@ -107,8 +110,17 @@ class IterationRunner:
             control, values, time.perf_counter() - started, train_seconds, batch.global_indices
         )
 
-    def forward_and_backward(self, iteration: int, batch: LocalBatch) -> tuple[float, Mapping[str, float]]:
-        """The function's `train` and the backward pass; returns the local mean loss and metrics."""
+    def rehearse(self, iteration: int) -> None:
+        """An iteration on this rank alone: gradients are not synchronised, no rank waits for another."""
+        batch = self.loader.load(iteration)
+        with self.model.no_sync():
+            loss, _metrics = self._forward(iteration, batch)
+            self._backward(loss, batch)
+        self.parts.optimizer.step()
+        self.parts.optimizer.zero_grad(set_to_none=True)
+
+    def _forward(self, iteration: int, batch: LocalBatch) -> tuple[Tensor, dict[str, float]]:
+        """The function's `train`; returns the local mean loss and metrics."""
         enter_iteration(self._seed, iteration, batch.indices)
         seed_generators(derive_seed(self._seed, "train", iteration, batch.first_place))
         self.model.train()
@@ -124,10 +136,13 @@ class IterationRunner:
                 "train(): the loss was computed without calling model(...): methods of the model called directly "
                 "bypass the synchronisation of gradients",
             )
+        with blaming_the_function("the metrics of train()"):
+            return loss, {name: _number(value) for name, value in metrics.items()}
+
+    def _backward(self, loss: Tensor, batch: LocalBatch) -> None:
+        self._clock.backward_begins()
         with blaming_the_function("the backward pass"):
             (loss * batch.weight).backward()
-        with blaming_the_function("the metrics of train()"):
-            return loss.item(), {name: float(value) for name, value in metrics.items()}
 
     def _clip(self) -> None:
         """Scale gradients down to the wanted norm; sparse ones by their values."""
@@ -157,34 +172,56 @@ class IterationRunner:
             else:
                 scheduler.step()
 
-    def _exchange(
-        self, control: Control, loss: float, metrics: Mapping[str, float], size: int
-    ) -> tuple[Control, dict[str, float]]:
-        """One small all-reduce: rank 0's control flag, the weighted loss and metrics."""
-        names = sorted(metrics)
-        if len(names) > METRIC_SLOTS:
-            raise WorkerFailureError(
-                "function_error", f"train() returned {len(names)} metrics, at most {METRIC_SLOTS} are kept"
-            )
-        fingerprint = _fingerprint(names)
-        vector = torch.zeros(4 + METRIC_SLOTS, dtype=torch.float64)
-        vector[0] = int(control) if self._rank == 0 else 0
-        vector[1] = size
-        vector[2] = fingerprint
-        if size > 0:
-            vector[3] = loss * size
-            for place, name in enumerate(names):
-                vector[4 + place] = metrics[name] * size
-        if self._world_size > 1:
-            dist.all_reduce(vector, group=self._group)
-        total = vector.tolist()
-        if total[2] != fingerprint * self._world_size:
+
+class Exchange:
+    """One small all-reduce per iteration: rank 0's control flag, the weighted loss and metrics."""
+
+    def __init__(
+        self,
+        control: Control,
+        loss: Tensor,
+        metrics: Mapping[str, float],
+        batch: LocalBatch,
+        group: dist.ProcessGroup | None,
+        rank: int,
+        world_size: int,
+    ) -> None:
+        """Start the exchange.
+
+        Raises:
+            WorkerFailureError: there are more metrics than room.
+        """
+        self._names = sorted(metrics)
+        if len(self._names) > METRIC_SLOTS:
             raise WorkerFailureError(
                 "function_error",
-                f"train() must return the same metrics everywhere; this worker's are {names}",
+                f"train() returned {len(self._names)} metrics, at most {METRIC_SLOTS} are kept",
             )
-        values = {name: total[4 + place] / total[1] for place, name in enumerate(names)}
-        return Control(int(total[0])), {"loss": total[3] / total[1], **values}
+        self._fingerprint = _fingerprint(self._names)
+        self._world_size = world_size
+        head = [int(control) if rank == 0 else 0, batch.size, self._fingerprint]
+        # A rank without samples of its own has computed one for company's sake: it does not count.
+        averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
+        values = head + [value * batch.size for value in averaged]
+        self._vector = torch.tensor(values + [0.0] * (4 + METRIC_SLOTS - len(values)), dtype=torch.float64)
+        self._work = dist.all_reduce(self._vector, group=group, async_op=True) if world_size > 1 else None
+
+    def result(self) -> tuple[Control, dict[str, float]]:
+        """Rank 0's control flag, and loss and metrics of the global batch.
+
+        Raises:
+            WorkerFailureError: ranks returned different metrics.
+        """
+        if self._work is not None:
+            self._work.wait()
+        control, samples, fingerprints, *totals = self._vector.tolist()
+        if fingerprints != self._fingerprint * self._world_size:
+            raise WorkerFailureError(
+                "function_error",
+                f"train() must return the same metrics everywhere; here they are {self._names}",
+            )
+        names = ["loss", *self._names]
+        return Control(int(control)), {name: totals[place] / samples for place, name in enumerate(names)}
 
 
 class TrainClock:
@@ -196,7 +233,7 @@ class TrainClock:
 
     def __init__(self, parts: TrainingParts) -> None:
         self._cuda = parts.device.type == "cuda"
-        self._started: Any = None
+        self._marks: list[Any] = []
         self._last: Any = None
         for parameter in parts.module.parameters():
             if parameter.requires_grad:
@@ -214,18 +251,24 @@ class TrainClock:
 
     def start(self) -> None:
         """`train()` begins."""
-        self._started = self._last = self._now()
+        self._marks = [self._now()]
 
     def forward_done(self) -> None:
         """`train()` has returned."""
-        self._last = self._now()
+        self._marks.append(self._now())
+
+    def backward_begins(self) -> None:
+        """The backward pass begins."""
+        self._marks.append(self._now())
+        self._last = self._marks[-1]
 
     def seconds(self) -> float:
         """Seconds of the last iteration's forward and backward pass."""
+        begun, forward_done, backward_begun = self._marks
         if not self._cuda:
-            return float(self._last - self._started)
+            return float(forward_done - begun + self._last - backward_begun)
         self._last.synchronize()
-        return float(self._started.elapsed_time(self._last)) / 1000
+        return float(begun.elapsed_time(forward_done) + backward_begun.elapsed_time(self._last)) / 1000
 
 
 def _read_result(returned: Any) -> tuple[Tensor, Mapping[str, Any]]:
@@ -251,3 +294,7 @@ def _fingerprint(names: list[str]) -> float:
 def finite(values: Mapping[str, float]) -> dict[str, float]:
     """Those values that JSON can carry."""
     return {name: value for name, value in values.items() if math.isfinite(value)}
+
+
+def _number(value: Any) -> float:
+    return value.detach().item() if isinstance(value, Tensor) else float(value)

@@ -133,6 +133,9 @@ class LocalWorker:
                 if self.process.poll() is not None or time.monotonic() > deadline:
                     break
                 self._changed.wait(0.1)
+        failures = [event for event in self.of_kind("event") if event["kind"] == "failed"]
+        if failures:
+            raise WorkerEndedError(f"{failures[0]['message']}\n{failures[0]['traceback']}")
         raise WorkerEndedError(
             f"worker (exit code {self.process.poll()}) never said it; last: {self.messages[-3:]}\n{self.log()}"
         )
@@ -233,10 +236,14 @@ class LocalAgent:
         Args:
             assignment: what differs from :func:`assignment_defaults`.
         """
-        workers = [self.start_worker(auto_store=auto_store) for _ in range(world_size)]
+        return Generation(self, self.warm_workers(world_size, auto_store=auto_store), source, assignment)
+
+    def warm_workers(self, count: int, *, auto_store: bool = True) -> list[LocalWorker]:
+        """Start workers and wait until they are warm."""
+        workers = [self.start_worker(auto_store=auto_store) for _ in range(count)]
         for worker in workers:
             worker.wait_for(lambda message: "hello" in message)
-        return Generation(self, workers, source, assignment)
+        return workers
 
 
 def assignment_defaults() -> Message:

@@ -123,6 +123,8 @@ def broadcast_bytes(payload: bytes | None) -> bytes:
         return payload
     size = torch.tensor([len(payload) if payload is not None else 0], dtype=torch.int64)
     dist.broadcast(size, src=0)
+    if int(size) == 0:
+        return b""
     if payload is not None:
         # A bytearray, as torch warns about tensors over memory that may not be written.
         content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)

@@ -163,10 +163,7 @@ class ProfilingGeneration:
         """Try an iteration without synchronisation: a rank that runs out of memory must not leave others waiting."""
         fits = True
         try:
-            with runner.model.no_sync():
-                runner.forward_and_backward(0, runner.loader.load(0))
-            runner.parts.optimizer.step()
-            runner.parts.optimizer.zero_grad(set_to_none=True)
+            runner.rehearse(0)
         except WorkerFailureError as failure:
             if not failure.out_of_memory:
                 raise
