@@ -1,0 +1,50 @@
+"""Make the demo's users, project and agent enrolment tokens where they are missing."""
+
+from __future__ import annotations
+
+import json
+import os
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+from django.db import transaction
+
+from projects.models import Membership, Project, Quota, Role, User
+from scheduling.services.enrolment import cluster_get_or_create, enrolment_token_create
+
+DEMO_PROJECT = "demo"
+
+
+class Command(BaseCommand):
+    """Idempotent: what is there already is left as it is, but for the passwords, which are set again."""
+
+    help = "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. Prints JSON."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--agent", action="append", default=[], metavar="NAME", help="enrol a node of this name")
+
+    @transaction.atomic
+    def handle(self, *args: Any, **options: Any) -> None:
+        cluster_get_or_create()
+        demo = self._user("PUNCTUAL_DEMO_USER", "PUNCTUAL_DEMO_PASSWORD", is_operator=False)
+        operator = self._user("PUNCTUAL_OPERATOR_USER", "PUNCTUAL_OPERATOR_PASSWORD", is_operator=True)
+        project, _ = Project.objects.get_or_create(name=DEMO_PROJECT, defaults={"description": "Examples and first steps"})
+        Quota.objects.get_or_create(project=project)
+        Membership.objects.get_or_create(project=project, user=demo, defaults={"role": Role.OWNER})
+        tokens = {
+            name: enrolment_token_create(created_by=operator, server_name=name) for name in options["agent"]
+        }
+        self.stdout.write(json.dumps({"agents": tokens, "project": project.name}))
+
+    def _user(self, name_variable: str, password_variable: str, *, is_operator: bool) -> User:
+        name, password = os.environ.get(name_variable), os.environ.get(password_variable)
+        if not name or not password:
+            raise CommandError(f"Set {name_variable} and {password_variable} in the environment.")
+        user, created = User.objects.get_or_create(
+            username=name, defaults={"is_operator": is_operator, "is_staff": is_operator}
+        )
+        if created or not user.check_password(password):
+            user.set_password(password)
+            user.save()
+        return user
