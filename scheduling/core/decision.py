@@ -52,7 +52,12 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One job's move to new GPUs. ``addresses`` is empty for a suspension."""
+    """One job's move to new GPUs. ``addresses`` is empty for a suspension.
+
+    Changes are listed in an order in which GPUs are free when a change needs them. With
+    ``suspend_first`` the job must let go of its old GPUs before the others move, because they wait
+    for each other in a circle; ``pause_seconds`` is the whole pause charged, that wait included.
+    """
 
     job_id: str
     kind: ChangeKind
@@ -61,14 +66,16 @@ class Change:
     addresses: tuple[int, ...]
     pause_seconds: float
     reason: str
+    suspend_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
     """The whole answer. ``plans`` and ``placements`` cover every job that is not declined.
 
-    ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time a
-    forecast changes, or infinity.
+    ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time after
+    ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need
+    no wake-up, since keeping GPUs that nobody wants yet makes nobody late.
     """
 
     verdicts: tuple[Verdict, ...]

@@ -34,6 +34,13 @@ class Fill(StrEnum):
     SUFFIX = "suffix"
 
 
+class AdmissionRule(StrEnum):
+    """Whether newcomers of one instant are decided one by one or all or nothing (spec 2.5)."""
+
+    PER_JOB = "per_job"
+    BATCH = "batch"
+
+
 @dataclass(frozen=True, slots=True)
 class ScalingCurve:
     """Measured throughput of one job by number of GPUs. Only measured levels are levels.
@@ -70,7 +77,7 @@ class JobSnapshot:
     meeting ``deadline_at``. ``gpus_now`` is what the job holds until ``next_slot_at``;
     ``placement`` its GPU addresses. ``pause_left_seconds`` is what is left of a pause it is in.
     ``finishing_seconds`` is the measured time to store final weights after the last iteration:
-    every finish test includes it.
+    every finish test includes it. A newcomer's ``stored_plan`` is that of the offer it accepts.
     """
 
     id: str
@@ -104,11 +111,16 @@ class ServerSnapshot:
 
 @dataclass(frozen=True, slots=True)
 class HeldOffer:
-    """Capacity held for an offer that its project may still accept."""
+    """Capacity held for an offer that its project may still accept.
+
+    ``job``, where known, is the job as it would be accepted (with the offered deadline): the
+    forecast of pauses then watches over the offer as it does over promises.
+    """
 
     id: str
     plan: StoredPlan
     valid_until: float
+    job: JobSnapshot | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,10 +133,16 @@ class BlockedGpus:
 
 @dataclass(frozen=True, slots=True)
 class PlannerSettings:
-    """Operator's choices. ``reserve_servers`` whole servers back no promise (contracts 6)."""
+    """Operator's choices. ``reserve_servers`` whole servers back no promise (contracts 6).
+
+    ``reserve_slack_seconds``: slack that a new promise keeps for all failures that the reserve
+    covers together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more than this
+    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job.
+    """
 
     slot_seconds: float = 5.0
     fill: Fill = Fill.UNIFORM
+    admission: AdmissionRule = AdmissionRule.PER_JOB
     stored_plans: bool = True
     reserve_servers: int = 0
     reserve_slack_seconds: float = 0.0

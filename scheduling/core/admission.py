@@ -1,0 +1,343 @@
+"""Admission control: Algorithm 1 of ElasticFlow (section 4.2; spec 2.5 and 2.5.1).
+
+A newcomer with a deadline gets a promise when all promises, its own included, can be kept. The
+plans under which present promises are known to be kept carry the guarantee: filling all jobs
+afresh is a heuristic that may fail although those plans still hold.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from scheduling.core import reasons
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.compiling import kernel
+from scheduling.core.decision import Verdict
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.pauses import PauseBudget, charge_plans
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray, ServiceClass
+from scheduling.core.timeline import new_timeline, occupy, occupy_all, overbooked
+
+NO_JOBS = np.zeros(0, dtype=np.int64)
+NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
+
+
+@kernel
+def refill(  # type: ignore[no-untyped-def]
+    jobs, due, plans, order, offers, times, free, count, guarded, origin, slot, suffix
+):  # fmt: skip
+    """Fill all jobs of ``order`` from scratch on an open timeline, beside the held offers.
+
+    Returns (plans, rows that cannot meet their deadline). A job that fails takes nothing, so the
+    plans of the others are those without it.
+    """
+    times, free, count = occupy_all(times, free, count, plans, offers, True)
+    piece_time = np.zeros(64)
+    piece_gpus = np.zeros(64, dtype=np.int64)
+    failed = [0 for _ in range(0)]
+    for job in order:
+        if piece_time.size < count + 8:
+            piece_time = np.zeros(2 * count + 8)
+            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
+        pieces, finish, gpu_time = fill(
+            jobs, job, due[job], times, free, count, guarded, origin, slot, NO_HEAD, ALL_LEVELS, suffix,
+            0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        if pieces == 0:
+            failed.append(job)
+            plans.count[job] = 0
+            continue
+        plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+        times, free, count = occupy(times, free, count, plans, job, 1, True)
+    result = np.empty(len(failed), dtype=np.int64)
+    for index in range(len(failed)):
+        result[index] = failed[index]
+    return plans, result
+
+
+class Admission:
+    """The promises of one decision: who holds one and under which plans they are kept.
+
+    ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
+    no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
+    plans had to stand in for a refill that failed.
+    """
+
+    def __init__(self, problem: Problem, budget: PauseBudget) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.at_risk: list[int] = []
+        self.used_stored = False
+        self.plans = copy_plans(problem.stored)
+        self.rows = list(problem.promised)
+        self.offers = np.arange(len(problem.snapshot.jobs), problem.jobs.work.size)
+        for row in self.offers.tolist():
+            self.plans.finish[row] = self.plans.time[row, self.plans.count[row] - 1]
+        self._establish()
+        self._retest_at_risk()
+
+    # Present promises ----------------------------------------------------------------------
+
+    def _establish(self) -> None:
+        """Find plans that keep the present promises; whoever cannot be saved is at risk."""
+        if not self.rows:
+            return
+        late = self._late_under_stored_plans() if self.problem.snapshot.settings.stored_plans else None
+        if late == []:
+            return
+        afresh, failed = self.refilled(self.rows)
+        if late is None or len(failed) < len(late):
+            self.plans, self.at_risk = afresh, failed
+        else:
+            self.at_risk = late
+        lost = set(self.at_risk)
+        self.rows = [row for row in self.rows if row not in lost]
+
+    def _late_under_stored_plans(self) -> list[int] | None:
+        """Jobs that stored plans, mended where possible, leave late; None if overbooked."""
+        problem = self.problem
+        rows = np.array([row for row in self.rows if row < len(problem.snapshot.jobs)], dtype=np.int64)
+        charge_plans(problem.jobs, self.plans, rows, *NOTHING_CHARGED)
+        late = rows[self.plans.finish[rows] > problem.due[rows] + 2 * TIME_TOLERANCE].tolist()
+        late.sort(key=lambda row: int(problem.by_deadline[row]))
+        lost = set(late)
+        kept = [row for row in self.rows if row not in lost]
+        times, free, count = self.timeline(kept)
+        if overbooked(free, count):
+            return None
+        for row in list(late):
+            if self._fill_one(row, float(problem.due[row]), (times, free, count), guarded=False):
+                times, free, count = occupy(times, free, count, self.plans, row, 1, True)
+                late.remove(row)
+        return late
+
+    def _retest_at_risk(self) -> None:
+        """Jobs at risk whose deadline can be met again become regular again (spec 2.12)."""
+        jobs = self.problem.snapshot.jobs
+        for row in self.in_deadline_order(
+            [i for i, job in enumerate(jobs) if job.at_risk and not job.newcomer]
+        ):
+            before = copy_plans(self.plans)
+            if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
+                affordable = self.budget.affordable(self.plans, [*self.rows, row])
+                if affordable is not None:
+                    self.plans = affordable
+                    self.rows.append(row)
+                    continue
+            self.plans = before
+            self.at_risk.append(row)
+
+    # Newcomers -----------------------------------------------------------------------------
+
+    def decide_newcomers(self) -> list[Verdict]:
+        """Verdicts in submission order; the plans afterwards keep every promise made."""
+        if self.problem.snapshot.settings.admission is AdmissionRule.BATCH:
+            return self._decide_batch(self.problem.newcomers)
+        return [self.decide(row) for row in self.problem.newcomers]
+
+    def decide(self, row: int) -> Verdict:
+        """The verdict on one newcomer; a yes changes the plans, a no changes nothing."""
+        job = self.problem.snapshot.jobs[row]
+        verdict = self._invalid(row)
+        if verdict is None and job.service_class is ServiceClass.BEST_EFFORT:
+            return reasons.best_effort(job)
+        if verdict is None:
+            plans, first_failing = self._fitting(row)
+            if plans is not None:
+                self.plans = plans
+                self.rows.append(row)
+                return reasons.fits(job, self.problem.stored_plan(plans, row))
+            verdict = self._refusal(row, first_failing)
+        return self._or_unpromised(row, verdict)
+
+    def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
+        """A soft job is kept without a promise unless it can never run."""
+        job = self.problem.snapshot.jobs[row]
+        if job.service_class is ServiceClass.SOFT and self.problem.jobs.level_count[row] > 0:
+            return reasons.soft_unpromised(refusal)
+        return refusal
+
+    def _decide_batch(self, rows: list[int]) -> list[Verdict]:
+        """All newcomers of the instant or none (the published artifact's rule)."""
+        jobs = self.problem.snapshot.jobs
+        invalid = {row: self._invalid(row) for row in rows}
+        together = [
+            row
+            for row in rows
+            if invalid[row] is None and jobs[row].service_class is not ServiceClass.BEST_EFFORT
+        ]
+        plans, failed = self.refilled([*self.rows, *together], promising=True)
+        affordable = None if failed else self.budget.affordable(plans, [*self.rows, *together])
+        if affordable is not None and together:
+            self.plans = affordable
+            self.rows += together
+        verdicts = []
+        for row in rows:
+            refusal = invalid[row]
+            if refusal is not None:
+                verdicts.append(self._or_unpromised(row, refusal))
+            elif row not in together:
+                verdicts.append(reasons.best_effort(jobs[row]))
+            elif affordable is not None:
+                verdicts.append(reasons.fits(jobs[row], self.problem.stored_plan(self.plans, row)))
+            else:
+                verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
+        return verdicts
+
+    def _invalid(self, row: int) -> Verdict | None:
+        problem = self.problem
+        job = problem.snapshot.jobs[row]
+        if problem.jobs.level_count[row] == 0:
+            return reasons.no_levels(job, problem.gpus)
+        if job.service_class is ServiceClass.BEST_EFFORT:
+            return None
+        if job.deadline_at <= problem.snapshot.now:
+            return reasons.deadline_passed(job, problem.snapshot.now)
+        if not self._alone(row, float(problem.due[row]) - problem.slack_seconds):
+            fastest, gpus = self._fastest_alone(row)
+            if gpus == 0:
+                return reasons.no_levels(job, problem.promise_gpus)
+            return reasons.too_slow_alone(job, problem.snapshot.now, fastest, gpus)
+        return None
+
+    def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
+        """Plans that keep all promises with the newcomer's, or the first job that fails."""
+        problem = self.problem
+        stored_plans = problem.snapshot.settings.stored_plans
+        if stored_plans:
+            beside = self.filled_beside(row, float(problem.due[row]) - problem.slack_seconds)
+            affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
+            if affordable is not None:
+                return affordable, None
+        plans, failed = self.refilled([*self.rows, row], promising=True)
+        if not failed:
+            affordable = self.budget.affordable(plans, [*self.rows, row])
+            if affordable is not None:
+                return affordable, None
+        if stored_plans and problem.snapshot.jobs[row].stored_plan is not None:
+            accepted = self._as_offered(row)
+            if accepted is not None:
+                return accepted, None
+        return None, failed[0] if failed else None
+
+    def filled_beside(self, row: int, due: float) -> Plans | None:
+        """One more job planned on what the present plans leave, or None where that is too little."""
+        before = self.plans
+        self.plans = copy_plans(before)
+        fits = self._fill_one(row, due, self.timeline(self.rows), guarded=True)
+        plans, self.plans = self.plans, before
+        return plans if fits else None
+
+    def _as_offered(self, row: int) -> Plans | None:
+        """Beside the present plans, the plan of the offer that the newcomer accepts."""
+        problem = self.problem
+        plans = copy_plans(self.plans)
+        charge_plans(problem.jobs, plans, np.array([row]), *NOTHING_CHARGED)
+        if plans.finish[row] > problem.due[row] + 2 * TIME_TOLERANCE:
+            return None
+        _, free, count = self.timeline([*self.rows, row])
+        if overbooked(free, count):
+            return None
+        return self.budget.affordable(plans, [*self.rows, row])
+
+    # Tools ---------------------------------------------------------------------------------
+
+    def in_deadline_order(self, rows: list[int]) -> list[int]:
+        """Rows in the order of Algorithm 1: deadline, submission, id."""
+        return sorted(rows, key=lambda row: int(self.problem.by_deadline[row]))
+
+    def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
+        """What the plans of ``rows`` leave free."""
+        problem = self.problem
+        times, free, count = problem.open_timeline()
+        chosen = np.array(rows, dtype=np.int64)
+        return occupy_all(times, free, count, self.plans if plans is None else plans, chosen, True)
+
+    def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
+        """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
+
+        With ``promising`` every job keeps the slack and the capacity that new promises must. Without,
+        that is tried first, and present promises may fall back on the reserve.
+        """
+        problem = self.problem
+        jobs = len(problem.snapshot.jobs)
+        order = np.array(self.in_deadline_order([row for row in rows if row < jobs]), dtype=np.int64)
+        reserve = problem.promise_gpus < problem.gpus or problem.slack_seconds > 0
+        plans = self.plans
+        failed: list[int] = []
+        for careful in (True, False) if reserve and not promising else (True,):
+            plans, failing = refill(
+                problem.jobs,
+                problem.due - problem.slack_seconds if careful else problem.due,
+                copy_plans(self.plans),
+                order,
+                self.offers,
+                *problem.open_timeline(),
+                careful,
+                problem.origin,
+                problem.slot,
+                problem.suffix,
+            )
+            failed = failing.tolist()
+            if not failed:
+                break
+        return plans, failed
+
+    def _fill_one(
+        self, row: int, due: float, timeline: tuple[FloatArray, IntArray, int], *, guarded: bool
+    ) -> bool:
+        """Fill one job on a timeline; its plan is set when that succeeds."""
+        problem = self.problem
+        times, free, count = timeline
+        piece_time, piece_gpus = problem.scratch(count)
+        pieces, finish, gpu_time = fill(
+            problem.jobs, row, due, times, free, count, guarded, problem.origin, problem.slot,
+            NO_HEAD, ALL_LEVELS, problem.suffix, 0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        if pieces:
+            self.plans = set_plan(self.plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+        return bool(pieces)
+
+    def _alone(self, row: int, due: float) -> int:
+        """GPUs the job needs with the cluster to itself (its peak), 0 if that is not enough."""
+        problem = self.problem
+        times, free, count = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
+        piece_time, piece_gpus = problem.scratch(count)
+        pieces, _, _ = fill(
+            problem.jobs, row, due, times, free, count, True, problem.origin, problem.slot,
+            NO_HEAD, ALL_LEVELS, False, 0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        return int(piece_gpus[:pieces].max()) if pieces else 0
+
+    def _fastest_alone(self, row: int) -> tuple[float, int]:
+        """Shortest time to the stored result on the empty cluster, in seconds, and its GPUs."""
+        jobs = self.problem.jobs
+        last = int(
+            np.searchsorted(jobs.levels[row, : jobs.level_count[row]], self.problem.promise_gpus, "right")
+        )
+        if last == 0:
+            return inf, 0
+        seconds = jobs.pause[row, :last] + jobs.work[row] / jobs.throughput[row, :last]
+        best = int(np.argmin(seconds))
+        total = self.problem.origin + float(seconds[best]) + float(jobs.finishing[row])
+        return total + self.problem.slack_seconds, int(jobs.levels[row, best])
+
+    def _refusal(self, row: int, first_failing: int | None) -> Verdict:
+        """Say what was missing: GPUs in the tightest piece before the deadline."""
+        problem = self.problem
+        now = problem.snapshot.now
+        job = problem.snapshot.jobs[row]
+        due = float(problem.due[row]) - problem.slack_seconds
+        needed = self._alone(row, due)
+        times, free, count = self.timeline(self.rows)
+        before_due = np.flatnonzero(times[:count] < due)
+        left = free[:, :count].min(axis=0)[before_due]
+        tightest = int(np.argmin(left))
+        at = float(times[before_due[tightest]])
+        if first_failing is None or first_failing == row:
+            return reasons.capacity(job, now, needed, int(left[tightest]), at)
+        broken = problem.snapshot.jobs[first_failing]
+        return reasons.would_break(job, now, broken, needed, int(left[tightest]), at)

@@ -1,0 +1,120 @@
+"""Arrays that the kernels share. Times in them are seconds since the snapshot's ``now``."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.compiling import kernel
+from scheduling.core.snapshot import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
+
+TIME_TOLERANCE = 1e-6
+"""Two instants closer than this many seconds are one; it also covers float error in deadlines."""
+
+
+class JobArrays(NamedTuple):
+    """All jobs of a decision, as they will be when the frozen head ends (``next_slot_at``).
+
+    Row ``i`` of ``levels``, ``throughput`` and ``pause`` holds job i's curve in its first
+    ``level_count[i]`` columns. ``work``: iterations left; ``gpus``: held now; ``pause_left``:
+    seconds of a pause still to sit out; ``finished_at``: when the last iteration ends if that is
+    within the frozen head, else infinity; ``finishing``: seconds to store the final weights;
+    ``locked``: keeps its GPUs through the next slot whatever is decided; ``earliest``: when it may
+    start at the earliest.
+    """
+
+    levels: IntArray
+    throughput: FloatArray
+    pause: FloatArray
+    level_count: IntArray
+    work: FloatArray
+    gpus: IntArray
+    pause_left: FloatArray
+    finished_at: FloatArray
+    finishing: FloatArray
+    locked: BoolArray
+    earliest: FloatArray
+
+
+class Plans(NamedTuple):
+    """One plan a row: ``gpus[i, k]`` from ``time[i, k]`` on; the last of ``count[i]`` pieces is 0.
+
+    ``count`` 0 means no plan. ``finish`` is the time of the last iteration, ``gpu_time`` the GPU
+    seconds held until then. Until ``reserved_until`` the job's GPUs are out of every timeline
+    already: those of locked jobs are taken before anything is planned.
+    """
+
+    time: FloatArray
+    gpus: IntArray
+    count: IntArray
+    finish: FloatArray
+    gpu_time: FloatArray
+    reserved_until: FloatArray
+
+
+def no_plans(jobs: int, width: int = 8) -> Plans:
+    """Room for ``jobs`` plans, none set."""
+    return Plans(
+        time=np.zeros((jobs, width)),
+        gpus=np.zeros((jobs, width), dtype=np.int64),
+        count=np.zeros(jobs, dtype=np.int64),
+        finish=np.full(jobs, np.inf),
+        gpu_time=np.zeros(jobs),
+        reserved_until=np.full(jobs, -np.inf),
+    )
+
+
+def copy_plans(plans: Plans) -> Plans:
+    """An independent copy."""
+    return Plans(*(array.copy() for array in plans))
+
+
+@kernel
+def widened(plans, width):  # type: ignore[no-untyped-def]
+    """The same plans with room for at least ``width`` pieces each."""
+    jobs, old_width = plans.time.shape
+    if width <= old_width:
+        return plans
+    new_width = max(width, 2 * old_width)
+    time = np.zeros((jobs, new_width))
+    gpus = np.zeros((jobs, new_width), dtype=np.int64)
+    time[:, :old_width] = plans.time
+    gpus[:, :old_width] = plans.gpus
+    return Plans(time, gpus, plans.count, plans.finish, plans.gpu_time, plans.reserved_until)
+
+
+@kernel
+def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # type: ignore[no-untyped-def]
+    """Store one plan; returns the plans, in wider arrays when that was needed."""
+    if pieces > plans.time.shape[1]:
+        plans = widened(plans, pieces)
+    plans.time[job, :pieces] = piece_time[:pieces]
+    plans.gpus[job, :pieces] = piece_gpus[:pieces]
+    plans.count[job] = pieces
+    plans.finish[job] = finish
+    plans.gpu_time[job] = gpu_time
+    return plans
+
+
+@kernel
+def level_index(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Column of level ``gpus`` in the job's curve, or -1 where that count is not a level."""
+    for index in range(jobs.level_count[job]):
+        if jobs.levels[job, index] == gpus:
+            return index
+    return -1
+
+
+@kernel
+def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
+    """GPUs that the plan holds at time ``at``."""
+    held = 0
+    for piece in range(plans.count[job]):
+        if plans.time[job, piece] > at + TIME_TOLERANCE:
+            break
+        held = plans.gpus[job, piece]
+    return held

@@ -1,0 +1,324 @@
+"""The two questions put to the core: who may come in, and who gets which GPUs next.
+
+``admit`` decides newcomers at once while present allocations stay as they are; ``replan`` does that
+and then divides the cluster anew from the next slot on (ElasticFlow section 4; spec 2.11).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from scheduling.core.admission import Admission
+from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.changes import changes_between
+from scheduling.core.compiling import kernel
+from scheduling.core.decision import Change, Decision
+from scheduling.core.filling import fill
+from scheduling.core.holding import hold_until, next_wake
+from scheduling.core.offers import find_offer, what_if
+from scheduling.core.pauses import NO_CHARGES, PauseBudget
+from scheduling.core.placement import Occupancy
+from scheduling.core.problem import Problem, build_problem
+from scheduling.core.repacking import Seating, repack_promises_first, repack_together
+from scheduling.core.snapshot import FloatArray, IntArray, Snapshot, StoredPlan
+from scheduling.core.timeline import occupy_all
+
+EVERY_GRANT = 1 << 40
+
+__all__ = ["admit", "find_offer", "replan", "what_if"]
+
+
+def admit(snapshot: Snapshot) -> Decision:
+    """Decide the newcomers, one by one in submission order, and touch nobody's GPUs.
+
+    Plans are given for newcomers that are not declined and for jobs whose plan changed; the
+    others keep their stored plans. Raises ValueError for a snapshot that contradicts itself.
+    """
+    planner = _Planner(snapshot)
+    verdicts = planner.admission.decide_newcomers()
+    declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
+    plans = copy_plans(planner.admission.plans)
+    newcomers = [row for row in planner.problem.newcomers if snapshot.jobs[row].id not in declined]
+    promised = set(planner.admission.rows)
+    plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
+    stored = planner.problem.stored
+    rows = [
+        row
+        for row in range(len(snapshot.jobs))
+        if row in newcomers or (row in promised and _differs(plans, stored, row))
+    ]
+    return Decision(
+        verdicts=tuple(verdicts),
+        plans=_by_id(planner.problem, plans, rows),
+        placements={job.id: job.placement for job in snapshot.jobs if job.id not in declined},
+        changes=(),
+        at_risk=planner.at_risk_ids(),
+        next_wake_at=planner.first_change_at(plans, declined),
+        used_stored_plans=planner.admission.used_stored,
+    )
+
+
+def replan(snapshot: Snapshot) -> Decision:
+    """Decide the newcomers, then reallocate all GPUs from ``next_slot_at`` on.
+
+    Grants that would cost more pauses than promises can bear are dropped; a promise never is.
+    Raises ValueError for a snapshot that contradicts itself.
+    """
+    planner = _Planner(snapshot)
+    verdicts = planner.admission.decide_newcomers()
+    declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
+    outcome = planner.reallocate(declined)
+    rows = [
+        row
+        for row, job in enumerate(snapshot.jobs)
+        if job.id not in declined and outcome.plans.count[row] > 0
+    ]
+    wake = next_wake(
+        planner.problem.jobs, outcome.plans, np.array(rows, dtype=np.int64), planner.problem.origin,
+        planner.problem.slot,
+    )  # fmt: skip
+    return Decision(
+        verdicts=tuple(verdicts),
+        plans=_by_id(planner.problem, outcome.plans, rows),
+        placements={
+            job.id: outcome.placements[row] for row, job in enumerate(snapshot.jobs) if job.id not in declined
+        },
+        changes=outcome.changes,
+        at_risk=planner.at_risk_ids(),
+        next_wake_at=float(wake) + snapshot.now,
+        used_stored_plans=planner.admission.used_stored,
+        notes=outcome.notes,
+    )
+
+
+@dataclass(frozen=True)
+class _Outcome:
+    """A reallocation that stands."""
+
+    plans: Plans
+    placements: list[tuple[int, ...]]
+    changes: tuple[Change, ...]
+    notes: tuple[str, ...]
+
+
+class _Planner:
+    """One decision: the problem, who is promised, and the ways to divide the cluster."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.problem: Problem = build_problem(snapshot)
+        self.seating = Seating(self.problem)
+        self.budget = PauseBudget(self.problem, self.seating)
+        self.admission = Admission(self.problem, self.budget)
+
+    def at_risk_ids(self) -> tuple[str, ...]:
+        """Jobs that were promised and cannot be saved."""
+        return tuple(self.problem.snapshot.jobs[row].id for row in sorted(self.admission.at_risk))
+
+    # Work without a promise ----------------------------------------------------------------
+
+    def unpromised(self, declined: set[str]) -> list[int]:
+        """Rows without a promise in serving order: at risk first, then shortest first."""
+        promised = set(self.admission.rows)
+        jobs = self.problem.jobs
+        rows = [
+            row
+            for row, job in enumerate(self.problem.snapshot.jobs)
+            if row not in promised and job.id not in declined and jobs.level_count[row] > 0
+        ]
+        at_risk = set(self.admission.at_risk)
+        remaining = jobs.work / np.maximum(jobs.throughput[:, 0], 1e-300)
+        submission = self.problem.by_submission
+        return sorted(rows, key=lambda row: (row not in at_risk, float(remaining[row]), int(submission[row])))
+
+    def forecast_unpromised(self, plans: Plans, rows: list[int]) -> Plans:
+        """Forecasts for new work without a promise, beside everybody's plans."""
+        if not rows:
+            return plans
+        problem = self.problem
+        promised = set(self.admission.rows)
+        times, free, count = self.admission.timeline(self.admission.rows, plans)
+        others = [
+            row
+            for row in range(len(problem.snapshot.jobs))
+            if row not in promised and row not in rows and plans.count[row] > 0
+        ]
+        ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
+        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
+        plans, _, _, _ = fill_unpromised(
+            problem.jobs, plans, np.array(ordered, dtype=np.int64), times, free, count, problem.origin,
+            problem.slot,
+        )  # fmt: skip
+        return plans
+
+    def first_change_at(self, plans: Plans, declined: set[str]) -> float:
+        """When a plan first asks for other GPUs than are held, or ends."""
+        problem = self.problem
+        rows = [row for row, job in enumerate(problem.snapshot.jobs) if job.id not in declined]
+        held = problem.jobs.gpus
+        for row in rows:
+            if plans.count[row] and plans.gpus[row, 0] > held[row]:
+                return problem.snapshot.next_slot_at
+        wake = next_wake(problem.jobs, plans, np.array(rows, dtype=np.int64), problem.origin, problem.slot)
+        return float(wake) + problem.snapshot.now
+
+    # Reallocation --------------------------------------------------------------------------
+
+    def reallocate(self, declined: set[str]) -> _Outcome:
+        """The best division of the cluster under which every promise survives its pauses."""
+        admission = self.admission
+        unpromised = self.unpromised(declined)
+        afresh, failed = admission.refilled(admission.rows)
+        admission.used_stored = bool(failed)
+        kept = admission.plans
+        fresh = kept if failed else afresh
+        full, grants = self._allocated(fresh, unpromised, EVERY_GRANT)
+        outcome = self._settled(full, unpromised, together=True) or self._settled(
+            full, unpromised, together=False
+        )
+        if outcome is not None:
+            return outcome
+        if grants > 1:
+            half, _ = self._allocated(fresh, unpromised, grants // 2)
+            outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
+        if outcome is None and self.problem.snapshot.settings.stored_plans:
+            admission.used_stored = True
+            stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
+            outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
+        if outcome is None:
+            fallback = kept if self.problem.snapshot.settings.stored_plans else fresh
+            bare, _ = self._allocated(fallback, unpromised, 0)
+            outcome = self._settled(bare, unpromised, together=False, note="all grants dropped", final=True)
+        assert outcome is not None  # the last try always yields one
+        return outcome
+
+    def _allocated(self, base: Plans, unpromised: list[int], most_grants: int) -> tuple[Plans, int]:
+        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants."""
+        problem = self.problem
+        settings = problem.snapshot.settings
+        promised_rows = self.admission.rows
+        plans = copy_plans(base)
+        times, free, count = self.admission.timeline(promised_rows, plans)
+        order = np.array(unpromised, dtype=np.int64)
+        plans, times, free, count = fill_unpromised(
+            problem.jobs, plans, order, times, free, count, problem.origin, problem.slot
+        )
+        promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
+        promised[promised_rows] = True
+        start_order = np.zeros(problem.jobs.work.size, dtype=np.int64)
+        start_order[order] = np.arange(order.size)
+        jobs = len(problem.snapshot.jobs)
+        rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
+        growing = rows[~problem.jobs.locked[rows]]
+        due = np.where(promised, self._grant_due(plans), inf)
+        plans, granted = grant_leftover(
+            problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
+            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants,
+        )  # fmt: skip
+        wake = next_wake(problem.jobs, plans, rows, problem.origin, problem.slot)
+        if wake < inf:
+            hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
+        return plans, len(granted)
+
+    def _grant_due(self, plans: Plans) -> FloatArray:
+        """Grants keep the failure slack of a plan that has it."""
+        due = self.problem.due
+        careful = due - self.problem.slack_seconds
+        return np.where(plans.finish <= careful + TIME_TOLERANCE, careful, due)
+
+    def _settled(
+        self,
+        plans: Plans,
+        unpromised: list[int],
+        *,
+        together: bool,
+        note: str | None = None,
+        final: bool = False,
+    ) -> _Outcome | None:
+        """Place the plans' next slot and charge all pauses; None if a promise cannot bear them.
+
+        With ``final`` there is no other way left: promises that are late all the same are at risk.
+        """
+        placed = self._placed(plans, unpromised, together)
+        if placed is None:
+            return None
+        plans, occupancy = placed
+        rows = self.admission.rows
+        changes, wanted, pauses = changes_between(
+            self.problem, self.seating, occupancy, self.budget.reluctance(rows)
+        )
+        promised = set(rows)
+        charged = [row for row in pauses if row in promised]
+        charges = NO_CHARGES.and_then(
+            charged, [self.problem.origin] * len(charged), [pauses[row] for row in charged]
+        )
+        affordable = self.budget.affordable(plans, rows, occupancy=occupancy, charges=charges)
+        if affordable is None:
+            if not final:
+                return None
+            affordable, late = self.budget.charged(plans, rows, occupancy=occupancy, charges=charges)
+            self.admission.at_risk += late
+            self.admission.rows = [row for row in rows if row not in set(late)]
+        return _Outcome(affordable, wanted, changes, (note,) if note else ())
+
+    def _placed(self, plans: Plans, unpromised: list[int], together: bool) -> tuple[Plans, Occupancy] | None:
+        """Places for the next slot; unpromised jobs shrink where no aligned block is left."""
+        wanted = self._wanted(plans)
+        if together:
+            occupancy, failed = repack_together(self.seating, wanted)
+            return None if failed else (plans, occupancy)
+        shrinking = set(unpromised)
+        while True:
+            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows)
+            if not failed:
+                return plans, occupancy
+            if not set(failed) <= shrinking:
+                return None
+            for row in failed:
+                lower = [level for level in self.problem.jobs.levels[row] if level < wanted[row]]
+                wanted[row] = max(lower, default=0)
+                plans = self._with_head(plans, row, int(wanted[row]), unpromised)
+
+    def _wanted(self, plans: Plans) -> IntArray:
+        jobs = len(self.problem.snapshot.jobs)
+        wanted = np.where(plans.count > 0, plans.gpus[:, 0], 0)
+        wanted[jobs:] = 0
+        return wanted
+
+    def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
+        """The plans with an unpromised job held to ``gpus`` GPUs in the next slot."""
+        problem = self.problem
+        times, free, count = self.admission.timeline(self.admission.rows, plans)
+        others = [other for other in unpromised if other != row and plans.count[other] > 0]
+        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
+        piece_time, piece_gpus = problem.scratch(count)
+        pieces, finish, gpu_time = fill(
+            problem.jobs, row, inf, times, free, count, False, problem.origin, problem.slot, gpus,
+            LOWEST_LEVEL, False, 0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        if pieces == 0:
+            plans.count[row] = 0
+            return plans
+        return set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+
+
+@kernel
+def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
+    return occupy_all(times, free, count, plans, rows, False)
+
+
+def _differs(plans: Plans, stored: Plans, row: int) -> bool:
+    count = int(plans.count[row])
+    return (
+        count != stored.count[row]
+        or not np.array_equal(plans.gpus[row, :count], stored.gpus[row, :count])
+        or not np.allclose(plans.time[row, :count], stored.time[row, :count], rtol=0, atol=TIME_TOLERANCE)
+    )
+
+
+def _by_id(problem: Problem, plans: Plans, rows: list[int]) -> dict[str, StoredPlan]:
+    stored = problem.stored_plans(plans, rows)
+    return {problem.snapshot.jobs[row].id: plan for row, plan in zip(rows, stored, strict=True)}

@@ -1,0 +1,153 @@
+"""Offers: a later deadline that can be promised, for a job whose own cannot (contracts 3).
+
+The verdict is not monotone in the deadline, so an offer is one deadline found by search and
+verified by admission itself, not the earliest there is.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil, inf
+
+from scheduling.core.admission import Admission
+from scheduling.core.arrays import Plans
+from scheduling.core.decision import FoundOffer, Verdict
+from scheduling.core.filling import earliest_finish, slot_end
+from scheduling.core.pauses import PauseBudget
+from scheduling.core.problem import Problem, build_problem
+from scheduling.core.repacking import Seating
+from scheduling.core.snapshot import JobSnapshot, ServiceClass, Snapshot
+
+REFILL_PROBES = 3
+WIDENINGS = 6
+DEADLINE_STEP_SECONDS = 1.0
+
+
+def what_if(snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
+    """The verdict that ``job`` would get now, alone among newcomers, and an offer if it is refused."""
+    admission, row = _with_newcomer(snapshot, job)
+    verdict = admission.decide(row)
+    if verdict.promised or job.service_class is ServiceClass.BEST_EFFORT:
+        return verdict, None
+    return verdict, find_offer(snapshot, job)
+
+
+def find_offer(snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+    """A deadline that admission accepts for work that starts after the offer was held.
+
+    ``snapshot`` holds everybody else; ``job`` asks. None where no deadline at all can be promised.
+    """
+    admission, row = _with_newcomer(snapshot, job)
+    return _OfferSearch(admission, row).found()
+
+
+def _with_newcomer(snapshot: Snapshot, job: JobSnapshot) -> tuple[Admission, int]:
+    others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
+    asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
+    problem = build_problem(replace(snapshot, jobs=(*others, asking)))
+    return Admission(problem, PauseBudget(problem, Seating(problem))), len(others)
+
+
+class _OfferSearch:
+    """First beside all present plans, then with everybody filled anew, which packs tighter."""
+
+    def __init__(self, admission: Admission, row: int) -> None:
+        self.admission = admission
+        self.row = row
+        self.problem: Problem = admission.problem
+        hold = self.problem.snapshot.settings.offer_hold_seconds
+        self.start = float(slot_end(hold, self.problem.origin, self.problem.slot))
+        self.problem.jobs.earliest[row] = self.start
+        self.asked = self.problem.snapshot.jobs[row].deadline_at - self.problem.snapshot.now
+
+    def found(self) -> FoundOffer | None:
+        if self.problem.jobs.level_count[self.row] == 0:
+            return None
+        earliest_finish = self._earliest_finish_beside_present_plans()
+        if earliest_finish == inf:
+            return None
+        deadline, plans = self._beside_present_plans(earliest_finish)
+        soonest = self.start + self._fastest_seconds()
+        low, high = soonest, deadline if plans is not None else earliest_finish
+        for _ in range(REFILL_PROBES):
+            probe = self._rounded((low + high) / 2)
+            if probe >= high:
+                break
+            packed = self._filled_anew(probe)
+            if packed is None:
+                low = probe
+            else:
+                high = deadline = probe
+                plans = packed
+        if plans is None:
+            return None
+        return FoundOffer(
+            deadline_at=self.problem.snapshot.now + deadline,
+            plan=self.problem.stored_plan(plans, self.row),
+        )
+
+    def _beside_present_plans(self, earliest_finish: float) -> tuple[float, Plans | None]:
+        """A deadline met while all other plans stay, widened until its pauses can be borne."""
+        deadline = self._rounded(self._deadline_for(earliest_finish))
+        horizon = deadline - self.start
+        for _ in range(WIDENINGS):
+            self.problem.due[self.row] = self._due(deadline) + self.problem.slack_seconds
+            plans = self._filled_beside(deadline)
+            if plans is not None:
+                return deadline, plans
+            horizon *= 1.5
+            deadline = self._rounded(self.start + horizon)
+        return inf, None
+
+    def _deadline_for(self, finish: float) -> float:
+        """The deadline for which a last iteration at ``finish`` is in time, slack included."""
+        return finish + float(self.problem.jobs.finishing[self.row]) + self.problem.slack_seconds
+
+    def _rounded(self, deadline: float) -> float:
+        """Up to a whole second on the caller's axis, and never before the deadline asked for."""
+        now = self.problem.snapshot.now
+        whole = ceil((now + deadline - 1e-6) / DEADLINE_STEP_SECONDS) * DEADLINE_STEP_SECONDS
+        return max(whole - now, self.asked) if self.asked < inf else whole - now
+
+    def _fastest_seconds(self) -> float:
+        jobs = self.problem.jobs
+        usable = [
+            column
+            for column in range(int(jobs.level_count[self.row]))
+            if jobs.levels[self.row, column] <= self.problem.promise_gpus
+        ]
+        return min(
+            (
+                float(jobs.pause[self.row, column] + jobs.work[self.row] / jobs.throughput[self.row, column])
+                for column in usable
+            ),
+            default=inf,
+        )
+
+    def _earliest_finish_beside_present_plans(self) -> float:
+        """The earliest last iteration over all level caps, all other plans as they are."""
+        problem = self.problem
+        times, free, count = self.admission.timeline(self.admission.rows)
+        piece_time, piece_gpus = problem.scratch(count)
+        return float(
+            earliest_finish(
+                problem.jobs, self.row, times, free, count, True, problem.origin, problem.slot,
+                piece_time, piece_gpus,
+            )
+        )  # fmt: skip
+
+    def _filled_beside(self, deadline: float) -> Plans | None:
+        admission = self.admission
+        plans = admission.filled_beside(self.row, self._due(deadline))
+        return None if plans is None else admission.budget.affordable(plans, [*admission.rows, self.row])
+
+    def _filled_anew(self, deadline: float) -> Plans | None:
+        admission = self.admission
+        rows = [*admission.rows, self.row]
+        self.problem.due[self.row] = self._due(deadline) + self.problem.slack_seconds
+        plans, failed = admission.refilled(rows, promising=True)
+        return None if failed else admission.budget.affordable(plans, rows)
+
+    def _due(self, deadline: float) -> float:
+        """When the last iteration must end for a deadline, slack kept."""
+        return deadline - float(self.problem.jobs.finishing[self.row]) - self.problem.slack_seconds

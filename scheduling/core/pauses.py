@@ -1,0 +1,274 @@
+"""The pause budget: what changes cost, and whether promised plans can pay (contracts 4).
+
+A job whose GPUs change makes no progress for a while. Plans carry the pauses of their own changes
+of level; what they cannot know is which jobs must move so that others can be placed. Promised
+plans are therefore played forward, placement included, and charged for the moves that turn up.
+A set of plans counts only if every promise survives that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, log2
+
+import numpy as np
+
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, planned_gpus, set_plan
+from scheduling.core.compiling import kernel
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.placement import Occupancy
+from scheduling.core.problem import Problem
+from scheduling.core.repacking import Seating, foresee_moves
+from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.timeline import occupy_all
+
+BASE_SECONDS = 2.0
+LARGE_CLUSTER_BASE_SECONDS = 7.0
+SECONDS_PER_DOUBLING = 2.0
+RESTART_SECONDS = 27.0
+LARGE_CLUSTER_RESTART_SECONDS = 47.0
+LARGE_CLUSTER_GPUS = 256
+REPAIRS = 3
+
+
+def published_pause_seconds(
+    gpus: int, *, cluster_gpus: int = 0, cached: bool = False, trainers_restart: bool = False
+) -> float:
+    """The published pause of a start on ``gpus`` GPUs, in seconds (spec 2.10).
+
+    ``cached``: a live communication group has exactly these GPUs. Raises ValueError for no GPU.
+    """
+    if gpus < 1:
+        raise ValueError("a pause belongs to a start on at least one GPU")
+    large = cluster_gpus >= LARGE_CLUSTER_GPUS
+    seconds = LARGE_CLUSTER_BASE_SECONDS if large else BASE_SECONDS
+    if trainers_restart:
+        seconds += LARGE_CLUSTER_RESTART_SECONDS if large else RESTART_SECONDS
+    if not cached or trainers_restart:
+        seconds += SECONDS_PER_DOUBLING * (log2(gpus) + 1)
+    return seconds
+
+
+@dataclass(frozen=True)
+class Charges:
+    """Pauses beyond those of a plan's own level changes: job, time (since now), seconds."""
+
+    job: IntArray
+    time: FloatArray
+    seconds: FloatArray
+
+    def and_then(self, job: Sequence[int], time: Sequence[float], seconds: Sequence[float]) -> Charges:
+        """These charges and later ones."""
+        return Charges(
+            np.concatenate((self.job, np.array(job, dtype=np.int64))),
+            np.concatenate((self.time, np.array(time, dtype=np.float64))),
+            np.concatenate((self.seconds, np.array(seconds, dtype=np.float64))),
+        )
+
+
+NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
+
+
+@kernel
+def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
+    """When the job's last iteration ends under its plan with all charges, or infinity.
+
+    Also infinity where the GPUs are released before the final weights are stored. Returns
+    (finish, GPU seconds until then).
+    """
+    count = plans.count[job]
+    if count == 0:
+        return inf, 0.0
+    release = plans.time[job, count - 1]
+    if jobs.finished_at[job] < inf:
+        stored = jobs.finished_at[job] + jobs.finishing[job]
+        enough = stored <= release + TIME_TOLERANCE or jobs.gpus[job] == 0
+        return (jobs.finished_at[job] if enough else inf), 0.0
+    work = jobs.work[job]
+    held = jobs.gpus[job]
+    pause_left = jobs.pause_left[job]
+    gpu_time = 0.0
+    charge = 0
+    for piece in range(count - 1):
+        at = plans.time[job, piece]
+        end = plans.time[job, piece + 1]
+        gpus = plans.gpus[job, piece]
+        rate = 0.0
+        pause = 0.0
+        for level in range(jobs.level_count[job]):
+            if jobs.levels[job, level] == gpus:
+                rate = jobs.throughput[job, level]
+                pause = jobs.pause[job, level]
+        if gpus != held:
+            pause_left = max(pause_left, pause) if gpus > 0 else 0.0
+            held = gpus
+        while at < end - TIME_TOLERANCE:
+            while charge < charge_time.size and charge_time[charge] <= at + TIME_TOLERANCE:
+                if gpus > 0:
+                    pause_left = max(pause_left, charge_seconds[charge])
+                charge += 1
+            stop = end
+            if charge < charge_time.size and charge_time[charge] < end:
+                stop = charge_time[charge]
+            if gpus > 0:
+                productive = stop - at - pause_left
+                if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
+                    finish = at + pause_left + work / rate
+                    gpu_time += gpus * (finish - at)
+                    if finish + jobs.finishing[job] > release + 2 * TIME_TOLERANCE:
+                        return inf, gpu_time
+                    return finish, gpu_time
+                gpu_time += gpus * (stop - at)
+                if productive > 0.0:
+                    work -= productive * rate
+                    pause_left = 0.0
+                else:
+                    pause_left -= stop - at
+            at = stop
+    return inf, gpu_time
+
+
+@kernel
+def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
+    """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
+    for row in rows:
+        mine = charge_job == row
+        plans.finish[row], plans.gpu_time[row] = charged_finish(
+            jobs, plans, row, charge_time[mine], charge_seconds[mine]
+        )
+
+
+@kernel
+def _refill_with_carry(  # type: ignore[no-untyped-def]
+    jobs, plans, job, others, due, times, free, count, origin, slot, keep_head, suffix, carry
+):  # fmt: skip
+    """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
+    times, free, count = occupy_all(times, free, count, plans, others, True)
+    head = planned_gpus(plans, job, origin) if keep_head else NO_HEAD
+    piece_time = np.zeros(count + 8)
+    piece_gpus = np.zeros(count + 8, dtype=np.int64)
+    pieces, finish, gpu_time = fill(
+        jobs, job, due, times, free, count, True, origin, slot, head, ALL_LEVELS, suffix, carry,
+        piece_time, piece_gpus,
+    )  # fmt: skip
+    if pieces == 0:
+        return plans, False
+    return set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time), True
+
+
+class PauseBudget:
+    """Tests sets of promised plans against the moves that their placement will need."""
+
+    def __init__(self, problem: Problem, seating: Seating) -> None:
+        self.problem = problem
+        self.seating = seating
+        count = problem.jobs.work.size
+        self._rank_last = count - 1 - problem.by_deadline
+        order = np.argsort(problem.blocked_until, kind="stable")
+        self._unblocking = (problem.blocked[order], problem.blocked_until[order])
+
+    def reluctance(self, promised: Sequence[int]) -> IntArray:
+        """Who is suspended first in a trade: best effort, then the latest deadline."""
+        count = self.problem.jobs.work.size
+        reluctance = self._rank_last.copy()
+        reluctance[list(promised)] += count
+        return reluctance
+
+    def affordable(
+        self,
+        plans: Plans,
+        promised: Sequence[int],
+        *,
+        occupancy: Occupancy | None = None,
+        charges: Charges = NO_CHARGES,
+    ) -> Plans | None:
+        """The plans with all forced moves charged, or None where that breaks a promise.
+
+        Without ``occupancy`` the forecast starts from the present placement and includes the next
+        slot; with it, from there, the next slot being placed already (its pauses are ``charges``).
+        Plans that a move would make late are planned anew with room for it where that is possible.
+        """
+        problem = self.problem
+        if not problem.has_pauses():
+            return plans
+        rows = np.array(sorted(promised), dtype=np.int64)
+        plans = copy_plans(plans)
+        carry = np.zeros(problem.jobs.work.size)
+        for _ in range(REPAIRS + 1):
+            feasible, all_charges = self._forecast(plans, rows, occupancy, charges)
+            if not feasible:
+                return None
+            late = self._charge(plans, rows, all_charges)
+            if not late:
+                return plans
+            for row in late:
+                carry[row] += float(all_charges.seconds[all_charges.job == row].sum())
+                plans, fits = _refill_with_carry(
+                    problem.jobs, plans, row, rows[rows != row], problem.due[row],
+                    *problem.open_timeline(), problem.origin, problem.slot, occupancy is not None,
+                    problem.suffix, carry[row],
+                )  # fmt: skip
+                if not fits:
+                    return None
+        return None
+
+    def charged(
+        self, plans: Plans, promised: Sequence[int], *, occupancy: Occupancy, charges: Charges
+    ) -> tuple[Plans, list[int]]:
+        """The plans with all pauses charged, and the promised jobs that are late by that."""
+        rows = np.array(sorted(promised), dtype=np.int64)
+        plans = copy_plans(plans)
+        _, all_charges = self._forecast(plans, rows, occupancy, charges)
+        return plans, self._charge(plans, rows, all_charges)
+
+    def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
+        """Set the charged finish of every job that is charged; returns those that are late."""
+        order = np.argsort(charges.time, kind="stable")
+        touched = np.unique(charges.job[np.isin(charges.job, rows)])
+        charge_plans(
+            self.problem.jobs,
+            plans,
+            touched,
+            charges.job[order],
+            charges.time[order],
+            charges.seconds[order],
+        )
+        late = touched[plans.finish[touched] > self.problem.due[touched] + 2 * TIME_TOLERANCE]
+        return [int(row) for row in late]
+
+    def _forecast(
+        self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
+    ) -> tuple[bool, Charges]:
+        homeless = np.zeros(plans.count.size, dtype=np.bool_)
+        if occupancy is None:
+            start = self.seating.fresh()
+            homeless = self.seating.enter(start, rows.tolist())
+        else:
+            start = self._promised_part(occupancy, rows)
+        feasible, job, time, seconds = foresee_moves(
+            self.problem.blocks,
+            start,
+            self.problem.jobs,
+            plans,
+            rows,
+            homeless,
+            self.problem.by_submission,
+            self.reluctance(rows.tolist()),
+            self.problem.origin,
+            occupancy is None,
+            *self._unblocking,
+        )
+        return feasible, charges.and_then(job, time, seconds)
+
+    def _promised_part(self, occupancy: Occupancy, rows: IntArray) -> Occupancy:
+        """The placement of the promised jobs alone."""
+        part = self.seating.fresh()
+        promised = np.zeros(occupancy.base.size, dtype=np.bool_)
+        promised[rows] = True
+        held = (occupancy.owner >= 0) & promised[np.maximum(occupancy.owner, 0)]
+        part.owner[held] = occupancy.owner[held]
+        np.add.at(part.taken, self.problem.blocks.block_of[held], 1)
+        part.base[rows] = occupancy.base[rows]
+        part.size[rows] = occupancy.size[rows]
+        return part

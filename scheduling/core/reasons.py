@@ -1,0 +1,143 @@
+"""The sentences beside the reason codes: what was decided, with the numbers that decided it."""
+
+from __future__ import annotations
+
+from scheduling.core.decision import ReasonCode, Verdict
+from scheduling.core.snapshot import JobSnapshot, StoredPlan
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in the two largest units that say something: ``1 h 20 min``, ``12.5 s``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    total = round(seconds)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        amount, total = divmod(total, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def gpus_text(gpus: int) -> str:
+    """``1 GPU``, ``4 GPUs``."""
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def share_text(plan: StoredPlan) -> str:
+    """The GPU counts a plan uses, ``2 to 8 GPUs``."""
+    used = sorted({int(gpus) for gpus in plan.gpus if gpus > 0})
+    if not used:
+        return "no GPU"
+    return gpus_text(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]} GPUs"
+
+
+def fits(job: JobSnapshot, plan: StoredPlan) -> Verdict:
+    """A promise."""
+    slack = max(0.0, job.deadline_at - plan.finish_at - job.finishing_seconds)
+    share = share_text(plan)
+    verb = "is" if share == "1 GPU" else "are"
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=True,
+        reason_code=ReasonCode.FITS,
+        reason=f"{share} {verb} enough to finish {duration_text(slack)} before the deadline",
+        minimum_satisfactory_share=plan,
+    )
+
+
+def best_effort(job: JobSnapshot) -> Verdict:
+    """Work without a deadline is always accepted."""
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.BEST_EFFORT,
+        reason="no deadline: the job runs on GPUs that no promise needs",
+    )
+
+
+def soft_unpromised(refusal: Verdict) -> Verdict:
+    """A soft deadline that cannot be promised: the job is kept all the same."""
+    return Verdict(
+        refusal.job_id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.SOFT_UNPROMISED,
+        reason=f"accepted without a promise: {refusal.reason}",
+        missing_gpus=refusal.missing_gpus,
+        broken_job=refusal.broken_job,
+    )
+
+
+def deadline_passed(job: JobSnapshot, now: float) -> Verdict:
+    """The deadline is over already."""
+    return _refusal(
+        job, ReasonCode.DEADLINE_PASSED, f"the deadline passed {duration_text(now - job.deadline_at)} ago"
+    )
+
+
+def no_levels(job: JobSnapshot, cluster_gpus: int) -> Verdict:
+    """No measured GPU count can be used here."""
+    if job.curve.levels.size:
+        smallest = gpus_text(int(job.curve.levels[0]))
+        text = f"the job needs at least {smallest} at once and the cluster has {cluster_gpus}"
+    else:
+        text = "no number of GPUs was measured on which the job runs"
+    return _refusal(job, ReasonCode.NO_LEVELS, text)
+
+
+def too_slow_alone(job: JobSnapshot, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
+    """Even the whole cluster would be too slow."""
+    return _refusal(
+        job,
+        ReasonCode.TOO_SLOW_ALONE,
+        f"the deadline is in {duration_text(job.deadline_at - now)}; alone on the cluster the job still "
+        f"takes {duration_text(fastest_seconds)} on {gpus_text(fastest_gpus)}",
+    )
+
+
+def capacity(job: JobSnapshot, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
+    """The GPUs that promises leave are too few."""
+    missing = max(1, needed - free)
+    return _refusal(
+        job,
+        ReasonCode.CAPACITY,
+        f"finishing within {duration_text(job.deadline_at - now)} takes {gpus_text(needed)} alone on the "
+        f"cluster; promises leave {gpus_text(max(0, free))} in {duration_text(tight_in_seconds)}: "
+        f"{gpus_text(missing)} short",
+        missing,
+    )
+
+
+def would_break(
+    job: JobSnapshot, now: float, broken: JobSnapshot, needed: int, free: int, tight_in_seconds: float
+) -> Verdict:
+    """Room could be made only by making an admitted job late."""
+    missing = max(1, needed - free)
+    return _refusal(
+        job,
+        ReasonCode.WOULD_BREAK_PROMISE,
+        f"finishing within {duration_text(job.deadline_at - now)} would make job {broken.id} late, whose "
+        f"deadline is in {duration_text(broken.deadline_at - now)}; promises leave "
+        f"{gpus_text(max(0, free))} of the {gpus_text(needed)} needed in {duration_text(tight_in_seconds)}",
+        missing,
+        broken.id,
+    )
+
+
+def _refusal(
+    job: JobSnapshot, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
+) -> Verdict:
+    return Verdict(
+        job.id,
+        admitted=False,
+        promised=False,
+        reason_code=code,
+        reason=text,
+        missing_gpus=missing,
+        broken_job=broken,
+    )

@@ -1,0 +1,274 @@
+"""One repack of the whole cluster, and what it changes (spec 2.9)."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Sequence
+
+import numpy as np
+
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.blocks import NOWHERE
+from scheduling.core.compiling import kernel
+from scheduling.core.placement import (
+    BLOCKED,
+    FREE,
+    UNPLACED,
+    Occupancy,
+    addresses_of,
+    empty_occupancy,
+    leave,
+    lift,
+    place_queue,
+    seat,
+)
+from scheduling.core.problem import Problem, placements_of
+from scheduling.core.snapshot import IntArray
+from scheduling.core.trades import break_trades
+
+RUN = 1
+
+
+@kernel
+def _repack(blocks, occupancy, rows, wanted, homeless, rank):  # type: ignore[no-untyped-def]
+    """Bring every row to its wanted size; returns the rows for which there was no room."""
+    queue = [(0, 0, 0, 0) for _ in range(0)]
+    for row in rows:
+        if wanted[row] == 0:
+            leave(blocks, occupancy, row)
+        elif wanted[row] != occupancy.size[row]:
+            waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
+            if occupancy.size[row] > 0:
+                lift(blocks, occupancy, row)
+            heapq.heappush(queue, (-wanted[row], waited, rank[row], row))
+    _, failed = place_queue(blocks, occupancy, queue, rank, RUN)
+    result = np.empty(len(failed), dtype=np.int64)
+    for position in range(len(failed)):
+        result[position] = failed[position]
+    return result
+
+
+class Seating:
+    """Present placements, entered into fresh occupancies as often as a decision needs."""
+
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
+        self.addresses, self.offsets = placements_of(problem.snapshot.jobs)
+        rows = problem.jobs.work.size
+        self.holding = np.zeros(rows, dtype=np.bool_)
+        self.holding[: len(problem.snapshot.jobs)] = np.diff(self.offsets) > 0
+
+    def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
+        """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked."""
+        if not rows:
+            return
+        homeless = self.enter(occupancy, rows)
+        occupancy.settled[list(rows)] = RUN
+        block_of = self.problem.blocks.block_of
+        for row in np.flatnonzero(homeless).tolist():
+            for address in self.problem.snapshot.jobs[row].placement:
+                if address < block_of.size and block_of[address] != NOWHERE:
+                    occupancy.owner[address] = BLOCKED
+                    occupancy.taken[block_of[address]] += 1
+
+    def fresh_with_locked(self) -> Occupancy:
+        """An occupancy with the locked jobs alone, fixed."""
+        occupancy = self.fresh()
+        self._enter_locked(occupancy, self.problem.locked)
+        return occupancy
+
+    def enter(self, occupancy: Occupancy, rows: Sequence[int]) -> IntArray:
+        """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
+        jobs = len(self.problem.snapshot.jobs)
+        chosen = np.array([row for row in rows if row < jobs and self.holding[row]], dtype=np.int64)
+        starts = self.offsets[chosen]
+        lengths = self.offsets[chosen + 1] - starts
+        bounds = np.concatenate(([0], np.cumsum(lengths)))
+        inside = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], lengths)
+        part = self.addresses[np.repeat(starts, lengths) + inside]
+        homeless = np.zeros(self.holding.size, dtype=np.bool_)
+        homeless[list(rows)] = self.problem.jobs.gpus[list(rows)] > 0
+        homeless[chosen] = seat(self.problem.blocks, occupancy, chosen, part, bounds)
+        return homeless
+
+    def fresh(self) -> Occupancy:
+        """An occupancy with nobody in it, blocked GPUs marked."""
+        blocks = self.problem.blocks
+        occupancy = empty_occupancy(blocks.block_of.size, blocks.base.size, self.holding.size)
+        occupancy.owner[self.problem.blocked] = BLOCKED
+        np.add.at(occupancy.taken, blocks.block_of[self.problem.blocked], 1)
+        return occupancy
+
+
+def repack_together(seating: Seating, wanted: IntArray) -> tuple[Occupancy, list[int]]:
+    """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
+    as long as the sizes are powers of two and fit in sum)."""
+    problem = seating.problem
+    rows = np.flatnonzero(~problem.jobs.locked[: len(problem.snapshot.jobs)])
+    occupancy = seating.fresh_with_locked()
+    homeless = seating.enter(occupancy, rows.tolist())
+    failed = _repack(problem.blocks, occupancy, rows, wanted, homeless, problem.by_submission)
+    return occupancy, failed.tolist()
+
+
+def repack_promises_first(
+    seating: Seating, wanted: IntArray, promised: Sequence[int]
+) -> tuple[Occupancy, list[int]]:
+    """Place promised jobs as though nobody else were there, then the others in what is left.
+
+    This is exactly the placement that the forecast of promises foresaw. Returns the places and
+    the other jobs for which no aligned block was left.
+    """
+    problem = seating.problem
+    jobs = len(problem.snapshot.jobs)
+    first = [row for row in promised if row < jobs and not problem.jobs.locked[row]]
+    occupancy = seating.fresh_with_locked()
+    homeless = seating.enter(occupancy, first)
+    failed = _repack(
+        problem.blocks, occupancy, np.array(first, dtype=np.int64), wanted, homeless, problem.by_submission
+    )
+    if failed.size:
+        return occupancy, failed.tolist()
+    occupancy.settled[first] = RUN
+    ahead = set(first)
+    others = [row for row in range(jobs) if row not in ahead and not problem.jobs.locked[row]]
+    homeless = seating.enter(occupancy, [row for row in others if wanted[row] > 0])
+    failed = _repack(
+        problem.blocks, occupancy, np.array(others, dtype=np.int64), wanted, homeless, problem.by_submission
+    )
+    return occupancy, failed.tolist()
+
+
+@kernel
+def all_addresses(blocks, occupancy, rows):  # type: ignore[no-untyped-def]
+    """GPUs of all jobs in one array, with offsets."""
+    offsets = np.zeros(rows + 1, dtype=np.int64)
+    for row in range(rows):
+        held = occupancy.size[row] if occupancy.base[row] != UNPLACED else 0
+        offsets[row + 1] = offsets[row] + held
+    addresses = np.empty(offsets[rows], dtype=np.int64)
+    for row in range(rows):
+        addresses[offsets[row] : offsets[row + 1]] = addresses_of(blocks, occupancy, row)
+    return addresses, offsets
+
+
+@kernel
+def foresee_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, plans, rows, homeless, rank, reluctance, after, at_origin,
+    blocked, blocked_until,
+):  # fmt: skip
+    """Play the promised plans forward and note which jobs their placement forces to move.
+
+    Starts from ``occupancy`` (changed in place) with events later than ``after``, or from ``after``
+    on when ``at_origin``. Returns (feasible, move jobs, move times, pause seconds of each move).
+    Moves that come with a change of size are part of the plan already and only noted when
+    breaking a trade makes them longer. ``blocked`` addresses, sorted by ``blocked_until``, come free
+    on the way.
+    """
+    total = 0
+    for row in rows:
+        total += plans.count[row]
+    time = np.empty(total)
+    job_of = np.empty(total, dtype=np.int64)
+    gpus = np.empty(total, dtype=np.int64)
+    written = 0
+    for row in rows:
+        for piece in range(plans.count[row]):
+            at = plans.time[row, piece]
+            if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
+                time[written] = at
+                job_of[written] = row
+                gpus[written] = plans.gpus[row, piece]
+                written += 1
+    order = np.argsort(time[:written], kind="mergesort")
+    before = occupancy.owner.copy()
+    prior_base = occupancy.base.copy()
+    prior_size = occupancy.size.copy()
+    move_job = [0 for _ in range(0)]
+    move_time = [0.0 for _ in range(0)]
+    move_seconds = [0.0 for _ in range(0)]
+    pause = np.zeros(jobs.work.size)
+    run = 1
+    position = 0
+    unblocked = 0
+    while position < written:
+        at = time[order[position]]
+        run += 1
+        while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
+            occupancy.owner[blocked[unblocked]] = FREE
+            occupancy.taken[blocks.block_of[blocked[unblocked]]] -= 1
+            before[blocked[unblocked]] = FREE
+            unblocked += 1
+        if run == 2 and at_origin:
+            for row in rows:
+                if jobs.locked[row]:
+                    occupancy.settled[row] = run
+        queue = [(0, 0, 0, 0) for _ in range(0)]
+        resized = 0
+        while position < written and time[order[position]] <= at + TIME_TOLERANCE:
+            row = job_of[order[position]]
+            size = gpus[order[position]]
+            position += 1
+            if size == occupancy.size[row]:
+                continue
+            if size == 0:
+                for address in addresses_of(blocks, occupancy, row):
+                    before[address] = -1
+                leave(blocks, occupancy, row)
+                prior_base[row] = UNPLACED
+                prior_size[row] = 0
+                continue
+            waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
+            if occupancy.size[row] > 0:
+                resized += 1
+                lift(blocks, occupancy, row)
+            heapq.heappush(queue, (-size, waited, rank[row], row))
+        if len(queue) == 0:
+            continue
+        placed, failed = place_queue(blocks, occupancy, queue, rank, run)
+        if len(failed) > 0:
+            return False, move_job, move_time, move_seconds
+        changed = np.empty(len(placed), dtype=np.int64)
+        for index in range(len(placed)):
+            row = placed[index]
+            changed[index] = row
+            pause[row] = 0.0
+            for level in range(jobs.level_count[row]):
+                if jobs.levels[row, level] == occupancy.size[row]:
+                    pause[row] = jobs.pause[row, level]
+            if prior_size[row] > 0 and prior_size[row] == occupancy.size[row]:
+                resized += 1
+        waits = np.zeros(changed.size)
+        if resized > 1:
+            _, _, waits = break_trades(blocks, occupancy, before, changed, pause, reluctance)
+        for index in range(changed.size):
+            row = changed[index]
+            moved = (prior_size[row] == occupancy.size[row]) or homeless[row]
+            homeless[row] = False
+            if moved or waits[index] > 0.0:
+                move_job.append(row)
+                move_time.append(at)
+                move_seconds.append(pause[row] + waits[index])
+        _remember(blocks, occupancy, before, changed, prior_base, prior_size)
+    return True, move_job, move_time, move_seconds
+
+
+@kernel
+def _remember(blocks, occupancy, before, changed, prior_base, prior_size):  # type: ignore[no-untyped-def]
+    """Make ``before`` and the prior places those of now, for the jobs that changed."""
+    for row in changed:
+        low = 0
+        high = before.size
+        if prior_base[row] >= 0:
+            low = prior_base[row]
+            high = low + prior_size[row]
+        elif prior_base[row] == UNPLACED:
+            high = 0
+        for address in range(low, high):
+            if before[address] == row:
+                before[address] = -1
+    for row in changed:
+        for address in addresses_of(blocks, occupancy, row):
+            before[address] = row
+        prior_base[row] = occupancy.base[row]
+        prior_size[row] = occupancy.size[row]

@@ -1,0 +1,29 @@
+"""ElasticFlow as published: admission, elastic allocation and best effort on what is left."""
+
+from __future__ import annotations
+
+from scheduling.core import decide
+from scheduling.core.decision import Decision, FoundOffer, Verdict
+from scheduling.core.snapshot import JobSnapshot, Snapshot
+
+
+class ElasticFlow:
+    """Deadline promises by minimum satisfactory share; leftover GPUs by saved GPU time."""
+
+    name = "elasticflow"
+
+    def admit(self, snapshot: Snapshot) -> Decision:
+        """Algorithm 1 with present allocations frozen until the next slot."""
+        return decide.admit(snapshot)
+
+    def replan(self, snapshot: Snapshot) -> Decision:
+        """Algorithm 1, Algorithm 2, then placement."""
+        return decide.replan(snapshot)
+
+    def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+        """A later deadline that admission accepts, or None."""
+        return decide.find_offer(snapshot, job)
+
+    def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
+        """The verdict the job would get now, and an offer if it is refused."""
+        return decide.what_if(snapshot, job)

@@ -1,0 +1,29 @@
+"""The platform's default: ElasticFlow's promises; all other work shortest first on what is left."""
+
+from __future__ import annotations
+
+from scheduling.core import decide
+from scheduling.core.decision import Decision, FoundOffer, Verdict
+from scheduling.core.snapshot import JobSnapshot, Snapshot
+
+
+class Punctual:
+    """Promises first, then work without a promise at its lowest level, then growth of both."""
+
+    name = "punctual"
+
+    def admit(self, snapshot: Snapshot) -> Decision:
+        """Decide newcomers while present allocations stay as they are."""
+        return decide.admit(snapshot)
+
+    def replan(self, snapshot: Snapshot) -> Decision:
+        """Divide the whole cluster anew from the next slot on."""
+        return decide.replan(snapshot)
+
+    def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+        """A later deadline that admission accepts, or None."""
+        return decide.find_offer(snapshot, job)
+
+    def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
+        """The verdict the job would get now, and an offer if it is refused."""
+        return decide.what_if(snapshot, job)
