@@ -57,7 +57,9 @@ class RunningAgent:
             "enrol_token": "token-1",
             **self.settings,
         }
-        lines = [f"{name} = {json.dumps(value)}" for name, value in settings.items() if not isinstance(value, dict)]
+        lines = [
+            f"{name} = {json.dumps(value)}" for name, value in settings.items() if not isinstance(value, dict)
+        ]
         for name, table in settings.items():
             if isinstance(table, dict):
                 lines += [f"[{name}]", *(f"{key} = {json.dumps(value)}" for key, value in table.items())]

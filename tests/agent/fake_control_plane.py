@@ -77,7 +77,9 @@ class FakeControlPlane:
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self._server.daemon_threads = True
         self.url = f"http://127.0.0.1:{self._server.server_address[1]}"
-        threading.Thread(target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True).start()
+        threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.05}, daemon=True
+        ).start()
 
     def close(self) -> None:
         """Stop serving."""
@@ -103,7 +105,9 @@ class FakeControlPlane:
     def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any] | None:
         """One worker of the latest report."""
         named = (job, number, rank)
-        return next((item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named), None)
+        return next(
+            (item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named), None
+        )
 
     def phase(self, job: str = "job", number: int = 1, rank: int = 0) -> str | None:
         """The phase of one worker, None when it is not reported."""
@@ -148,7 +152,11 @@ class FakeControlPlane:
     def desired(self) -> dict[str, Any]:
         """The desired state."""
         with self.lock:
-            return {"epoch": self.epoch, "desired_version": self.version, "generations": list(self.generations)}
+            return {
+                "epoch": self.epoch,
+                "desired_version": self.version,
+                "generations": list(self.generations),
+            }
 
     def new_stream(self) -> threading.Event:
         """A follower's wake-up."""
@@ -161,7 +169,7 @@ class _Handler(BaseHTTPRequestHandler):
     plane: FakeControlPlane
     protocol_version = "HTTP/1.1"
 
-    def do_POST(self) -> None:  # noqa: N802
+    def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         if self.path == "/agent/v1/enrol":
             with self.plane.lock:
@@ -176,7 +184,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif self._allowed():
             self._answer(*self.plane.take_report(body))
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         if not self._allowed():
             return
         kind, _, name = self.path.removeprefix("/agent/v1/").partition("/")

@@ -102,7 +102,7 @@ def parse_message(line: bytes) -> Message:
     """The message in one line. Raises MessageError."""
     try:
         value = json.loads(line)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise MessageError(f"not JSON: {line[:80]!r}") from error
     if not isinstance(value, dict):
         raise MessageError("not an object")

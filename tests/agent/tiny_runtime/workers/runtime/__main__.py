@@ -51,7 +51,11 @@ class Worker:
     def hello(self):
         if self.assignment is None:
             return {"warm": True, "job": None, "generation": None, "rank": None, "pid": os.getpid()}
-        return {"warm": False, "pid": os.getpid(), **{k: self.assignment[k] for k in ("job", "generation", "rank")}}
+        return {
+            "warm": False,
+            "pid": os.getpid(),
+            **{k: self.assignment[k] for k in ("job", "generation", "rank")},
+        }
 
     def send(self, message) -> None:
         with self.changed:
@@ -88,7 +92,9 @@ class Worker:
     def write(self, reason) -> None:
         path = f"out/state-{self.iteration}.pt"
         (BOX / path).write_bytes(b"state of iteration %d" % self.iteration)
-        message = {"file": {"path": path, "kind": "checkpoint", "iteration": self.iteration, "reason": reason}}
+        message = {
+            "file": {"path": path, "kind": "checkpoint", "iteration": self.iteration, "reason": reason}
+        }
         self.unstored[path] = message
         self.send(message)
 
@@ -99,8 +105,15 @@ class Worker:
         (folder / "weights.pt").write_bytes(b"weights")
         if self.wishes.get("link"):
             (folder / "stolen").symlink_to(self.wishes["link"])
-        message = {"path": "out/final", "kind": "final", "iteration": self.iteration, "reason": "max_iterations"}
-        self.unstored["out/final"] = {"file": {**message, "metrics": {"loss": 0.5}, "sample_order_digest": "abc"}}
+        message = {
+            "path": "out/final",
+            "kind": "final",
+            "iteration": self.iteration,
+            "reason": "max_iterations",
+        }
+        self.unstored["out/final"] = {
+            "file": {**message, "metrics": {"loss": 0.5}, "sample_order_digest": "abc"}
+        }
         self.send(self.unstored["out/final"])
         self.wait(lambda: not self.unstored)
         self.become("completed")
@@ -140,7 +153,15 @@ class Worker:
             if first:
                 self.event(kind="first_iteration", iteration=self.iteration, pause_seconds=0.1)
                 first = False
-                self.send({"metrics": {"iteration": self.iteration, "values": {"loss": 1.0}, "iterations_per_second": 50}})
+                self.send(
+                    {
+                        "metrics": {
+                            "iteration": self.iteration,
+                            "values": {"loss": 1.0},
+                            "iterations_per_second": 50,
+                        }
+                    }
+                )
                 if self.wishes.get("crash"):
                     os.kill(os.getpid(), signal.SIGKILL)
             if self.iteration == self.wishes.get("final_after"):
@@ -173,8 +194,13 @@ def look():
     return {
         "environment": dict(os.environ),
         "processes": [name for name in os.listdir("/proc") if name.isdigit()],
-        "paths": {path: readable(path) for path in json.loads(os.environ.get("LOOK_AT", "[]")) or ["/", "/box", "/box/data"]},
-        "writable": {path: writable(path) for path in ("/", "/etc", "/usr", "/box", "/box/bundle", "/box/out", "/tmp")},
+        "paths": {
+            path: readable(path)
+            for path in json.loads(os.environ.get("LOOK_AT", "[]")) or ["/", "/box", "/box/data"]
+        },
+        "writable": {
+            path: writable(path) for path in ("/", "/etc", "/usr", "/box", "/box/bundle", "/box/out", "/tmp")
+        },
         "capabilities": [line.split()[1] for line in status.splitlines() if line.startswith("Cap")],
         "no_new_privileges": "NoNewPrivs:\t1" in status,
         "sys_path": sys.path,

@@ -1,0 +1,78 @@
+"""The configuration says precisely what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
+
+BASE = 'server_url = "http://a"\nstream_url = "http://b/"\ncheckpoint_url = "store"\n'
+MODEL = """
+[emulate]
+name = "a100"
+fixed_seconds = 0.1
+seconds_per_sample = 0.01
+latency_seconds = 0
+intra_server_bytes_per_second = 1e9
+inter_server_bytes_per_second = 1e9
+"""
+
+
+def load(tmp_path: Path, text: str, **environment: str) -> Configuration:
+    (tmp_path / "agent.toml").write_text(text)
+    return load_configuration(tmp_path / "agent.toml", {}, environment)
+
+
+def test_paths_are_relative_to_the_file_and_the_store_becomes_a_url(tmp_path: Path) -> None:
+    loaded = load(tmp_path, BASE + 'data = "d"')
+    assert loaded.data == tmp_path / "d"
+    assert loaded.checkpoint_url == (tmp_path / "store").as_uri()
+    assert loaded.stream_url == "http://b"
+
+
+def test_variables_win_over_the_file_and_options_over_variables(tmp_path: Path) -> None:
+    (tmp_path / "agent.toml").write_text(BASE + "slots = 1\nwarm_workers = 1")
+    variables = {"PUNCTUAL_AGENT_SLOTS": "2", "PUNCTUAL_AGENT_WARM_WORKERS": "2", "AGENT_URL": "http://c"}
+    loaded = load_configuration(tmp_path / "agent.toml", {"slots": 3}, variables)
+    assert (loaded.slots, loaded.warm_workers, loaded.server_url) == (3, 2, "http://c")
+
+
+def test_an_emulated_kind_always_says_so(tmp_path: Path) -> None:
+    emulate = load(tmp_path, BASE + "slots = 2" + MODEL).emulate
+    assert emulate is not None
+    assert emulate.kind == "emulated-a100"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("slot = 3", "unknown setting 'slot'"),
+        ('slots = "four"', "slots must be a number"),
+        ("slots = true", "slots must be a number"),
+        ("port_range = [9]", "port_range must be two numbers"),
+        ("port_range = [80, 90]", "port_range must lie within"),
+        ('gpus = "no"', "gpus must be true or false"),
+        ("hide = 3", "hide must be a list"),
+        (MODEL, "emulate needs slots"),
+        ("slots = 1" + MODEL.replace("fixed_seconds = 0.1", ""), "emulate.fixed_seconds is not set"),
+        ("x = ", "is not TOML"),
+    ],
+)
+def test_a_mistake_is_named(tmp_path: Path, text: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        load(tmp_path, BASE + text)
+
+
+def test_what_must_be_set_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="checkpoint_url is not set"):
+        load(tmp_path, 'server_url = "http://a"\nstream_url = "http://b"')
+    with pytest.raises(ConfigurationError, match="must start with http"):
+        load(tmp_path, BASE.replace("http://a", "a:1"))
+    with pytest.raises(ConfigurationError, match="No such file"):
+        load_configuration(tmp_path / "missing.toml", {}, {})
+
+
+def test_a_token_is_never_printed(tmp_path: Path) -> None:
+    assert "secret-token" not in repr(load(tmp_path, BASE, PUNCTUAL_ENROL_TOKEN="secret-token"))

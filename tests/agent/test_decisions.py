@@ -1,0 +1,210 @@
+"""The pure core: whatever happens to messages, nothing old is ever started and goals never go back."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from workers.agent.decisions import (
+    ForgetWorker,
+    KillWorker,
+    Memory,
+    SeenGeneration,
+    SetGoal,
+    StartWorker,
+    WorkerView,
+    decide,
+    is_stale,
+)
+from workers.agent.desired_state import GOALS, DesiredState, GenerationDesire, Goal, WorkerSlot, goal_rank
+
+
+def desire(
+    job: str = "a", generation: int = 1, *, goal: Goal = "train", epoch: int = 1, ranks: int = 1
+) -> GenerationDesire:
+    slots = tuple(WorkerSlot(rank, rank) for rank in range(ranks))
+    return GenerationDesire(job, generation, epoch, "training", goal, {"from": "nothing"}, slots, {})
+
+
+def wanted(*desires: GenerationDesire, epoch: int = 1, version: int = 1) -> DesiredState:
+    return DesiredState(epoch, version, desires)
+
+
+def view(
+    generation: int = 1, *, job: str = "a", alive: bool = True, goal: Goal = "train", settled: bool = False
+) -> WorkerView:
+    return WorkerView(
+        f"{job}-{generation}", job, "training", generation, 0, alive, goal, {"from": "nothing"}, settled
+    )
+
+
+def test_a_new_generation_is_started_and_remembered() -> None:
+    decision = decide(wanted(desire(ranks=2)), [], Memory(), may_start=True)
+    assert [action.slot.rank for action in decision.actions if isinstance(action, StartWorker)] == [0, 1]
+    assert decision.memory.generations["a", "training"] == SeenGeneration(1, frozenset({0, 1}))
+
+
+def test_an_older_generation_is_refused() -> None:
+    memory = Memory(1, {("a", "training"): SeenGeneration(3)})
+    decision = decide(wanted(desire(generation=2)), [], memory, may_start=True)
+    assert decision.actions == ()
+    assert "generation 3 was already obeyed" in decision.refused[0]
+
+
+def test_an_older_epoch_is_refused_for_a_new_generation_but_not_for_one_that_runs() -> None:
+    memory = Memory(5, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    assert decide(wanted(desire(generation=2, epoch=4)), [], memory, may_start=True).refused
+    running = decide(wanted(desire(goal="suspend", epoch=4)), [view()], memory, may_start=True)
+    assert running.actions == (SetGoal("a-1", "suspend", {"from": "nothing"}),)
+
+
+def test_profiling_does_not_stand_in_the_way_of_training() -> None:
+    memory = Memory(1, {("a", "profiling"): SeenGeneration(9)})
+    decision = decide(wanted(desire(generation=1)), [], memory, may_start=True)
+    assert isinstance(decision.actions[0], StartWorker)
+
+
+def test_the_old_generation_keeps_running_while_the_new_one_prepares() -> None:
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    decision = decide(
+        wanted(desire(), desire(generation=2, goal="prepare")), [view()], memory, may_start=True
+    )
+    assert [type(action) for action in decision.actions] == [StartWorker]
+
+
+def test_a_worker_that_is_not_wanted_is_killed_and_then_forgotten_when_all_is_delivered() -> None:
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    assert decide(wanted(), [view()], memory, may_start=True).actions == (
+        KillWorker("a-1", "not wanted any more"),
+    )
+    assert decide(wanted(), [view(alive=False)], memory, may_start=True).actions == ()
+    assert decide(wanted(), [view(alive=False, settled=True)], memory, may_start=True).actions == (
+        ForgetWorker("a-1"),
+    )
+
+
+def test_a_worker_that_ended_is_not_started_again_but_stays_to_be_reported() -> None:
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    decision = decide(wanted(desire()), [view(alive=False, settled=True)], memory, may_start=True)
+    assert decision.actions == ()
+    assert decision.lost == ()
+
+
+def test_a_worker_of_which_nothing_is_left_is_lost_and_not_started_again() -> None:
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    decision = decide(wanted(desire()), [], memory, may_start=True)
+    assert decision.actions == ()
+    assert [slot.rank for _, slot in decision.lost] == [0]
+
+
+def test_nothing_is_started_without_a_lease_and_it_is_started_once_there_is_one() -> None:
+    without = decide(wanted(desire()), [], Memory(), may_start=False)
+    assert without.actions == ()
+    assert isinstance(decide(wanted(desire()), [], without.memory, may_start=True).actions[0], StartWorker)
+
+
+def test_the_order_of_entries_makes_no_difference() -> None:
+    entries = [desire(generation=1), desire(generation=2, goal="prepare"), desire("b", 1, epoch=3)]
+    forwards = decide(wanted(*entries), [], Memory(), may_start=True)
+    backwards = decide(wanted(*reversed(entries)), [], Memory(), may_start=True)
+    assert {str(action) for action in forwards.actions} == {str(action) for action in backwards.actions}
+    assert forwards.memory.epoch == backwards.memory.epoch
+    assert forwards.memory.generations["a", "training"].generation == 2
+
+
+@dataclass
+class Node:
+    """An agent reduced to its core, with workers that can die and an agent that can restart."""
+
+    memory: Memory = field(default_factory=Memory)
+    workers: dict[str, WorkerView] = field(default_factory=dict)
+    newest: tuple[int, int] | None = None
+    started: list[tuple[str, int, int]] = field(default_factory=list)
+
+    def obey(self, state: DesiredState, *, may_start: bool) -> None:
+        if is_stale(state, self.newest, self.memory):
+            return
+        self.newest = (state.epoch, state.version)
+        highest_before = {job: seen.generation for (job, _), seen in self.memory.generations.items()}
+        decision = decide(state, list(self.workers.values()), self.memory, may_start=may_start)
+        assert decision.memory.epoch >= self.memory.epoch
+        self.memory = decision.memory
+        for action in decision.actions:
+            match action:
+                case StartWorker(entry, slot):
+                    assert entry.generation >= highest_before.get(entry.job, 0), (
+                        "an old generation was started"
+                    )
+                    name = (entry.job, entry.generation, slot.rank)
+                    assert name not in self.started, "a worker was started twice"
+                    self.started.append(name)
+                    key = f"{entry.job}-{entry.generation}-{slot.rank}"
+                    self.workers[key] = WorkerView(
+                        key,
+                        entry.job,
+                        "training",
+                        entry.generation,
+                        slot.rank,
+                        True,
+                        entry.goal,
+                        entry.start,
+                        True,
+                    )
+                case SetGoal(key, goal, start):
+                    assert goal_rank(goal) >= goal_rank(self.workers[key].goal), "a goal went back"
+                    self.workers[key] = replace(self.workers[key], goal=goal, start=start)
+                case KillWorker(key, _):
+                    self.workers[key] = replace(self.workers[key], alive=False)
+                case ForgetWorker(key):
+                    assert not self.workers[key].alive
+                    del self.workers[key]
+
+
+@st.composite
+def histories(draw: st.DrawFn) -> list[DesiredState]:
+    """What a control plane says over time: generations only grow, goals only grow, planners take over from each other."""
+    epoch, states = 1, []
+    live: dict[str, GenerationDesire] = {}
+    for version in range(1, draw(st.integers(2, 12))):
+        epoch += draw(st.integers(0, 1))
+        job = draw(st.sampled_from("ab"))
+        current = live.get(job)
+        if current is None or draw(st.booleans()):
+            number = 1 + (current.generation if current else 0)
+            live[job] = desire(job, number, epoch=epoch, goal="prepare", ranks=draw(st.integers(1, 3)))
+        else:
+            later = draw(st.sampled_from(GOALS[goal_rank(current.goal) :]))
+            live[job] = replace(current, goal=later, epoch=epoch)
+        shown = [entry for entry in live.values() if draw(st.integers(0, 5))]
+        states.append(DesiredState(epoch, version, tuple(shown)))
+    return states
+
+
+@settings(max_examples=200, deadline=None)
+@given(data=st.data())
+def test_lost_doubled_and_reordered_answers_start_nothing_old_and_nothing_twice(data: st.DataObject) -> None:
+    history = data.draw(histories())
+    deliveries = data.draw(st.lists(st.sampled_from(history), min_size=1, max_size=30))
+    node = Node()
+    for state in deliveries:
+        happening = data.draw(
+            st.sampled_from(["nothing", "no lease", "a worker dies", "the agent restarts", "all lost"])
+        )
+        if happening == "a worker dies" and node.workers:
+            key = data.draw(st.sampled_from(sorted(node.workers)))
+            node.workers[key] = replace(node.workers[key], alive=False)
+        if happening == "the agent restarts":
+            node.newest = None
+        if happening == "all lost":
+            node.workers.clear()
+        node.obey(state, may_start=happening != "no lease")
+    # What was said last, once it arrives, is what runs.
+    last = history[-1]
+    node.obey(last, may_start=True)
+    for worker in node.workers.values():
+        if worker.alive:
+            entry = next(item for item in last.generations if item.job == worker.job)
+            assert worker.generation == entry.generation
+            assert worker.goal == entry.goal
