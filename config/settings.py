@@ -11,6 +11,7 @@ import environ
 
 from config.celery_settings import *  # noqa: F403
 from config.logging_settings import LOGGING  # noqa: F401
+from projects.api.path_patterns import OPENAPI_PATHS
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 env = environ.Env()
@@ -119,7 +120,7 @@ SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
 DATA_UPLOAD_MAX_MEMORY_SIZE = env.int("MAX_REQUEST_BYTES", 5 * 1024 * 1024)
-FILE_UPLOAD_MAX_MEMORY_SIZE = 2 * 1024 * 1024
+FILE_UPLOAD_HANDLERS = ["projects.api.parsing.LimitedUploadHandler"]
 
 REST_FRAMEWORK = {
     "DEFAULT_AUTHENTICATION_CLASSES": [
@@ -128,33 +129,47 @@ REST_FRAMEWORK = {
     ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
-    "DEFAULT_PARSER_CLASSES": ["rest_framework.parsers.JSONParser"],
-    "DEFAULT_FILTER_BACKENDS": ["django_filters.rest_framework.DjangoFilterBackend"],
-    "DEFAULT_SCHEMA_CLASS": "drf_spectacular.openapi.AutoSchema",
+    "DEFAULT_PARSER_CLASSES": ["projects.api.parsing.LimitedJSONParser"],
+    "DEFAULT_CONTENT_NEGOTIATION_CLASS": "projects.api.parsing.OneRepresentation",
+    "DEFAULT_SCHEMA_CLASS": "projects.api.schema.PunctualAutoSchema",
     "DEFAULT_PAGINATION_CLASS": "projects.api.pagination.NewestFirstCursorPagination",
     "PAGE_SIZE": 50,
     "EXCEPTION_HANDLER": "projects.api.problems.problem_exception_handler",
     "UNAUTHENTICATED_USER": "django.contrib.auth.models.AnonymousUser",
     "DEFAULT_THROTTLE_RATES": {
         "submissions": env.str("THROTTLE_SUBMISSIONS", "600/min"),
+        "what_if": env.str("THROTTLE_SUBMISSIONS", "600/min"),
         "login": "30/min",
     },
+    # Proxies whose X-Forwarded-For is believed; without any, callers are told apart by their own address.
+    "NUM_PROXIES": env.int("TRUSTED_PROXIES", 0),
 }
 
 SPECTACULAR_SETTINGS = {
     "TITLE": "Punctual",
-    "DESCRIPTION": "Submit a training function with a deadline; Punctual says whether it can promise it, and keeps the promise.",
+    "DESCRIPTION": (
+        "Submit a training function with a deadline; Punctual says whether it can promise it, and keeps the promise. "
+        "Errors are RFC 9457 problem documents; lists are paged by cursor; times are RFC 3339 in UTC."
+    ),
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
     "SCHEMA_PATH_PREFIX": "/api/v1",
     "SERVE_INCLUDE_SCHEMA": False,
     "SWAGGER_UI_DIST": "SIDECAR",
     "SWAGGER_UI_FAVICON_HREF": "SIDECAR",
+    "SWAGGER_UI_SETTINGS": {"deepLinking": True, "persistAuthorization": False, "validatorUrl": None},
     "COMPONENT_SPLIT_REQUEST": True,
+    "COMPONENT_SPLIT_PATCH": False,
+    "PATH_CONVERTER_OVERRIDES": OPENAPI_PATHS,
+    "POSTPROCESSING_HOOKS": [
+        "drf_spectacular.hooks.postprocess_schema_enums",
+        "projects.api.schema.refuse_unknown_fields",
+    ],
     "ENUM_NAME_OVERRIDES": {
         "JobState": "scheduling.choices.JobState",
         "ServiceClass": "scheduling.choices.ServiceClass",
         "PromiseOutcome": "scheduling.choices.PromiseOutcome",
+        "Role": "projects.models.Role",
     },
 }
 

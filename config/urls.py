@@ -3,8 +3,17 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from scheduling.api.metrics import MetricsView
+
 urlpatterns = [
     path("api/v1/", include("scheduling.api.root")),
+    path("metrics", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls")),
 ]
+
+# Below /api/ an error is a problem document wherever it arises.
+handler400 = "projects.api.problems.bad_request"
+handler403 = "projects.api.problems.permission_denied"
+handler404 = "projects.api.problems.page_not_found"
+handler500 = "projects.api.problems.server_error"

@@ -14,7 +14,11 @@ class DomainError(Exception):
     title = "Invalid request"
 
     def __init__(
-        self, detail: str, *, errors: Mapping[str, Sequence[str]] | None = None, extra: Mapping[str, Any] | None = None
+        self,
+        detail: str,
+        *,
+        errors: Mapping[str, Sequence[str]] | None = None,
+        extra: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__(detail)
         self.detail = detail
@@ -24,6 +28,22 @@ class DomainError(Exception):
 
 class InvalidRequest(DomainError):
     """400: the request itself is wrong; ``errors`` names the fields."""
+
+
+class WrongCredentials(DomainError):
+    """401: user name and password do not open the door."""
+
+    status = 401
+    code = "wrong_credentials"
+    title = "Wrong credentials"
+
+
+class NotFound(DomainError):
+    """404: there is no such object, or none that the caller may know of."""
+
+    status = 404
+    code = "not_found"
+    title = "Not found"
 
 
 class NotAllowed(DomainError):

@@ -49,7 +49,9 @@ class Membership(models.Model):
     created_at = models.DateTimeField(default=timezone.now)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["project", "user"], name="membership_once_per_project")]
+        constraints = [
+            models.UniqueConstraint(fields=["project", "user"], name="membership_once_per_project")
+        ]
 
 
 class Quota(models.Model):

@@ -1,0 +1,75 @@
+"""The admin's pages of clusters, servers and agents."""
+
+from __future__ import annotations
+
+from django.contrib import admin
+from django.http import HttpRequest
+
+from cluster.models import Agent, Cluster, EnrolmentToken, Gpu, Server
+
+
+@admin.register(Cluster)
+class ClusterAdmin(admin.ModelAdmin):
+    """Operators' settings are changed here; what the planner keeps is only shown."""
+
+    list_display = (
+        "name",
+        "policy",
+        "slot_seconds",
+        "reserve_servers",
+        "epoch",
+        "planning_version",
+        "planned_version",
+    )
+    readonly_fields = (
+        "planning_version", "planned_version", "replanned_at", "next_slot_at", "next_wake_at", "epoch",
+        "planner_owner", "planner_lease_expires_at", "leases_checked_at", "leases_hold_until",
+    )  # fmt: skip
+    exclude = ("planner_token",)
+
+
+class GpuInline(admin.TabularInline):
+    model = Gpu
+    extra = 0
+    readonly_fields = ("index", "uuid", "kind", "memory_bytes", "emulated")
+    can_delete = False
+
+
+@admin.register(Server)
+class ServerAdmin(admin.ModelAdmin):
+    """State and drain are changed by agents' leases and by the API, which asks the promises first."""
+
+    list_display = ("name", "cluster", "state", "drain", "address", "sandbox")
+    list_select_related = ("cluster",)
+    search_fields = ("name", "hostname")
+    readonly_fields = ("cluster", "state", "state_changed_at", "drain", "desired_version", "port_next")
+    inlines = (GpuInline,)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+
+@admin.register(Agent)
+class AgentAdmin(admin.ModelAdmin):
+    list_display = ("server", "version", "enrolled_at", "last_report_at", "revoked_at", "fenced_at")
+    list_select_related = ("server",)
+    exclude = ("credential_digest",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: Agent | None = None) -> bool:
+        return False
+
+
+@admin.register(EnrolmentToken)
+class EnrolmentTokenAdmin(admin.ModelAdmin):
+    list_display = ("server_name", "created_by", "created_at", "expires_at", "used_at")
+    list_select_related = ("created_by",)
+    exclude = ("digest",)
+
+    def has_add_permission(self, request: HttpRequest) -> bool:
+        return False
+
+    def has_change_permission(self, request: HttpRequest, obj: EnrolmentToken | None = None) -> bool:
+        return False

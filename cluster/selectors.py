@@ -1,0 +1,51 @@
+"""Reading what exists: servers, GPUs and agents. Facts of the cluster are open to everyone who is logged in."""
+
+from __future__ import annotations
+
+from django.db.models import QuerySet
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Cluster, Gpu, Server
+from projects.errors import NotFound
+
+
+def cluster_shown() -> Cluster | None:
+    """The cluster that jobs go to, or None before one is set up."""
+    return Cluster.objects.order_by("pk").first()
+
+
+def servers_known() -> QuerySet[Server]:
+    """Servers that are part of the cluster, with agents and GPUs at hand."""
+    return Server.objects.exclude(state=ServerState.REMOVED).select_related("agent").prefetch_related("gpus")
+
+
+def server_get(server_id: int) -> Server:
+    """One server.
+
+    Raises:
+        NotFound: there is none, or it was removed.
+    """
+    server = servers_known().select_related("agent", "cluster").filter(pk=server_id).first()
+    if server is None:
+        raise NotFound(f"There is no server {server_id}.")
+    return server
+
+
+def gpus_known() -> QuerySet[Gpu]:
+    return Gpu.objects.exclude(server__state=ServerState.REMOVED).select_related("server")
+
+
+def agents_known() -> QuerySet[Agent]:
+    return Agent.objects.select_related("server")
+
+
+def agent_get(agent_id: int) -> Agent:
+    """One agent.
+
+    Raises:
+        NotFound: there is none.
+    """
+    agent = agents_known().filter(pk=agent_id).first()
+    if agent is None:
+        raise NotFound(f"There is no agent {agent_id}.")
+    return agent

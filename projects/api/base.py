@@ -1,0 +1,164 @@
+"""What all views of the API share: throttles per method, idempotent requests, unknown fields."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, TypeVar, cast
+
+from django.db import transaction
+from django.http import HttpResponseBase
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+from rest_framework.generics import GenericAPIView
+from rest_framework.renderers import JSONRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.throttling import BaseThrottle
+
+from projects.api.problems import MEDIA_TYPE, problem_exception_handler
+from projects.api.throttling import Throttle
+from projects.models import IdempotencyRecord, User
+from projects.services.idempotency import (
+    idempotency_amend,
+    idempotency_claim,
+    idempotency_finish,
+    idempotency_release,
+)
+
+#: Answers that say "not now": the same request may succeed later, so they are not remembered.
+NOT_REMEMBERED = (409, 429, 503)
+_KEY = re.compile(r"[\x21-\x7e]{1,200}")
+_Serializer = TypeVar("_Serializer", bound=serializers.BaseSerializer)
+
+
+class StrictSerializer(serializers.Serializer):
+    """A request body: fields that it does not know are refused, as a typing error in a name would go unnoticed."""
+
+    def to_internal_value(self, data: Any) -> Any:
+        if isinstance(data, Mapping):
+            unknown = sorted(str(name) for name in set(data) - set(self.fields))
+            if unknown:
+                known = ", ".join(name for name, field in self.fields.items() if not field.read_only)
+                raise ValidationError({name: [f"Unknown field. Known: {known}."] for name in unknown[:20]})
+        return super().to_internal_value(data)
+
+
+class ApiView(GenericAPIView):
+    """Base of all views. ``throttle_scopes`` names the rate that applies to each method."""
+
+    throttle_scopes: ClassVar[Mapping[str, str]] = {}
+    #: False where an answer holds a secret that must not be stored.
+    remembers_answers: ClassVar[bool] = True
+    filter_backends: Any = ()
+    _record: IdempotencyRecord | None = None
+
+    def get_throttles(self) -> list[BaseThrottle]:
+        scope = self.throttle_scopes.get(self.request.method or "")
+        if scope is None:
+            return []
+        self.throttle_scope = scope
+        return [Throttle()]
+
+    def finalize_response(
+        self, request: Request, response: Response, *args: Any, **kwargs: Any
+    ) -> HttpResponseBase:
+        answer = super().finalize_response(request, response, *args, **kwargs)
+        answer.headers.setdefault("Cache-Control", "private, no-store")
+        return answer
+
+    @property
+    def user(self) -> User:
+        """Who asks; views with other permissions than the default do not use this."""
+        return cast(User, self.request.user)
+
+    def read(self, serializer_class: type[_Serializer], **options: Any) -> dict[str, Any]:
+        """The validated body."""
+        serializer = serializer_class(
+            data=self.request.data, context=self.get_serializer_context(), **options
+        )
+        serializer.is_valid(raise_exception=True)
+        return cast(dict[str, Any], serializer.validated_data)
+
+    def page(self, rows: Any, serializer_class: type[serializers.BaseSerializer]) -> Response:
+        """One page of rows."""
+        found = self.paginate_queryset(rows)
+        data = serializer_class(found, many=True, context=self.get_serializer_context()).data
+        return self.get_paginated_response(data)
+
+    # --- Idempotency-Key --------------------------------------------------------------------------------------
+
+    def idempotently(self, action: Callable[[], Response]) -> Response:
+        """Run ``action``; with an ``Idempotency-Key`` at most once, giving its first answer again afterwards.
+
+        The action's writes and its remembered answer commit together.
+        """
+        key = self.request.headers.get("Idempotency-Key")
+        if key is None:
+            return action()
+        if not _KEY.fullmatch(key):
+            raise ValidationError(
+                {"Idempotency-Key": ["1 to 200 visible ASCII characters, for example a UUID."]}
+            )
+        record = idempotency_claim(user=self.user, key=key, request_digest=self._request_digest())
+        if record.finished_at is not None:
+            return _replay(record)
+        try:
+            with transaction.atomic():
+                response = action()
+                idempotency_finish(
+                    record=record, status_code=response.status_code, body=_plain(response.data), headers={}
+                )
+        except Exception as error:
+            self._remember_error(record, error)
+            raise
+        self._record = record
+        return response
+
+    def amend_answer(self, response: Response) -> None:
+        """Remember a later answer to the same request instead."""
+        if self._record is not None:
+            idempotency_amend(record=self._record, body=_plain(response.data))
+
+    def _remember_error(self, record: IdempotencyRecord, error: Exception) -> None:
+        answer = problem_exception_handler(error, self.get_exception_handler_context())
+        if answer is None or answer.status_code in NOT_REMEMBERED or answer.status_code >= 500:
+            idempotency_release(record=record)
+        else:
+            idempotency_finish(
+                record=record, status_code=answer.status_code, body=_plain(answer.data), headers={}
+            )
+
+    def _request_digest(self) -> str:
+        """Binds a key to method, address and content (not to a multipart boundary, which differs each time)."""
+        request = self.request
+        digest = hashlib.sha256(f"{request.method} {request.path}\n".encode())
+        files = getattr(request, "FILES", None) or {}
+        data = request.data
+        plain = (
+            {name: data[name] for name in data if name not in files} if isinstance(data, Mapping) else data
+        )
+        digest.update(json.dumps(plain, sort_keys=True, default=str).encode())
+        for name in sorted(files):
+            upload = files[name]
+            digest.update(f"\n{name}\n{upload.name}\n".encode())
+            for chunk in upload.chunks():
+                digest.update(chunk)
+            upload.seek(0)
+        return digest.hexdigest()
+
+
+def _plain(data: Any) -> Any:
+    return json.loads(JSONRenderer().render(data)) if data is not None else None
+
+
+def _replay(record: IdempotencyRecord) -> Response:
+    status = record.status_code or 200
+    return Response(
+        record.body,
+        status=status,
+        headers={"Idempotency-Replayed": "true"},
+        content_type=MEDIA_TYPE if status >= 400 else None,
+    )

@@ -1,0 +1,64 @@
+"""Fields that take the JSON type they name and no other: `"5"` is not 5, `1` is not true."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.timezone import is_naive
+from rest_framework import serializers
+
+
+class Text(serializers.CharField):
+    """A string."""
+
+    def to_internal_value(self, data: Any) -> str:
+        if not isinstance(data, str):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class Integer(serializers.IntegerField):
+    """A whole number."""
+
+    def to_internal_value(self, data: Any) -> int:
+        if isinstance(data, bool) or not isinstance(data, int):
+            self.fail("invalid")
+        return super().to_internal_value(data)
+
+
+class Number(serializers.FloatField):
+    """A finite number."""
+
+    def to_internal_value(self, data: Any) -> float:
+        if isinstance(data, bool) or not isinstance(data, int | float):
+            self.fail("invalid")
+        try:
+            return super().to_internal_value(data)
+        except OverflowError:
+            self.fail("invalid")
+
+
+class Truth(serializers.BooleanField):
+    """true or false."""
+
+    def to_internal_value(self, data: Any) -> bool:
+        if not isinstance(data, bool):
+            self.fail("invalid", input=data)
+        return data
+
+
+class Moment(serializers.DateTimeField):
+    """An RFC 3339 time with its offset: a time without one would mean different moments to different people."""
+
+    def to_internal_value(self, value: Any) -> datetime:
+        try:
+            parsed = parse_datetime(value) if isinstance(value, str) else None
+        except ValueError:
+            parsed = None
+        if parsed is None:
+            raise serializers.ValidationError("Write an RFC 3339 time such as 2030-01-31T14:00:00Z.")
+        if is_naive(parsed):
+            raise serializers.ValidationError("The time needs an offset, such as Z for UTC.")
+        return super().to_internal_value(value)

@@ -1,0 +1,178 @@
+"""Shapes of projects, members, quotas, tokens and problem documents."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.core.validators import RegexValidator
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from projects.api import fields
+from projects.api.base import StrictSerializer
+from projects.api.path_patterns import PROJECT_NAME
+from projects.models import ApiToken, Membership, Project, Quota, Role, User
+
+
+class ProblemSerializer(serializers.Serializer):
+    """An RFC 9457 problem document. Some carry further members, such as `broken_promises`."""
+
+    type = serializers.CharField(help_text="`urn:punctual:problem:<code>`")
+    title = serializers.CharField()
+    status = serializers.IntegerField(min_value=400, max_value=599)
+    detail = serializers.CharField(help_text="What is wrong and what would be right, for people.")
+    code = serializers.CharField(help_text="Stable, for programs.")
+    errors = serializers.DictField(
+        child=serializers.ListField(child=serializers.CharField()),
+        required=False,
+        help_text="Messages by field; nested fields as `termination.target.metric`.",
+    )
+    retry_after_seconds = serializers.FloatField(required=False)
+
+
+# --- logging in -----------------------------------------------------------------------------------------------
+
+
+class LoginRequestSerializer(StrictSerializer):
+    username = fields.Text(max_length=150)
+    password = fields.Text(max_length=1000, trim_whitespace=False)
+    token_name = fields.Text(max_length=100, default="login")
+
+
+class LoginSerializer(serializers.Serializer):
+    """A fresh token. It is shown in this answer alone."""
+
+    token = serializers.CharField()
+    id = serializers.IntegerField(help_text="Names the token for rotation and revocation.")
+    name = serializers.CharField()
+    username = serializers.CharField()
+    is_operator = serializers.BooleanField()
+    expires_at = serializers.DateTimeField(allow_null=True)
+
+
+class OwnRoleSerializer(serializers.ModelSerializer):
+    name = serializers.CharField(source="project.name")
+
+    class Meta:
+        model = Membership
+        fields = ("name", "role")
+
+
+class MeSerializer(serializers.ModelSerializer):
+    """Who the caller is."""
+
+    is_operator = serializers.BooleanField(source="operates")
+    projects = OwnRoleSerializer(source="memberships", many=True)
+    stream_url = serializers.SerializerMethodField(
+        help_text="Address of the event streams; empty: not served."
+    )
+
+    class Meta:
+        model = User
+        fields = ("username", "is_operator", "projects", "stream_url")
+
+    def get_stream_url(self, user: User) -> str:
+        from django.conf import settings
+
+        return settings.STREAM_URL
+
+
+# --- tokens ---------------------------------------------------------------------------------------------------
+
+
+class TokenSerializer(serializers.ModelSerializer):
+    """A token without its secret."""
+
+    class Meta:
+        model = ApiToken
+        fields = ("id", "name", "prefix", "created_at", "expires_at", "last_used_at")
+
+
+class IssuedTokenSerializer(TokenSerializer):
+    """A token with its secret, which is shown in this answer alone."""
+
+    token = serializers.SerializerMethodField()
+
+    class Meta(TokenSerializer.Meta):
+        fields = (*TokenSerializer.Meta.fields, "token")
+
+    def get_token(self, token: ApiToken) -> str:
+        return str(self.context["secret"])
+
+
+class TokenRequestSerializer(StrictSerializer):
+    name = fields.Text(max_length=100)
+    expires_at = fields.Moment(allow_null=True, default=None, help_text="Null: never.")
+
+
+# --- projects -------------------------------------------------------------------------------------------------
+
+
+class ProjectSerializer(serializers.ModelSerializer):
+    """A project as the caller sees it."""
+
+    role = serializers.SerializerMethodField(
+        help_text="The caller's role; null for an operator who is no member."
+    )
+
+    class Meta:
+        model = Project
+        fields = ("name", "description", "created_at", "role")
+
+    @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
+    def get_role(self, project: Project) -> str | None:
+        own = getattr(project, "own_memberships", None)
+        if own is None:
+            own = list(Membership.objects.filter(project=project, user=self.context["request"].user))
+        return own[0].role if own else None
+
+
+class ProjectRequestSerializer(StrictSerializer):
+    name = fields.Text(
+        max_length=64,
+        validators=[RegexValidator(f"^{PROJECT_NAME}$", "Letters, digits, hyphens and underscores only.")],
+    )
+    description = fields.Text(max_length=500, allow_blank=True, default="")
+
+
+class ProjectPatchSerializer(StrictSerializer):
+    description = fields.Text(max_length=500, allow_blank=True)
+
+
+class MemberSerializer(serializers.ModelSerializer):
+    username = serializers.CharField(source="user.username")
+
+    class Meta:
+        model = Membership
+        fields = ("username", "role", "created_at")
+
+
+class MemberRequestSerializer(StrictSerializer):
+    username = fields.Text(max_length=150)
+    role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
+
+
+class RoleRequestSerializer(StrictSerializer):
+    role = serializers.ChoiceField(Role.choices)
+
+
+class QuotaSerializer(serializers.ModelSerializer):
+    """Limits of a project; null: none."""
+
+    class Meta:
+        model = Quota
+        fields = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
+
+
+class QuotaPatchSerializer(StrictSerializer):
+    """Only the limits named are changed; null takes a limit away."""
+
+    active_jobs = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)
+    promised_gpu_hours = fields.Number(min_value=0, max_value=1e12, allow_null=True, required=False)
+    profiling_seconds_per_day = fields.Number(min_value=0, max_value=1e9, allow_null=True, required=False)
+    stored_bundle_bytes = fields.Integer(min_value=0, max_value=2**62, allow_null=True, required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if not attrs:
+            raise serializers.ValidationError("Name at least one limit to change.")
+        return attrs

@@ -1,0 +1,71 @@
+"""Reading projects, members and tokens, scoped to who asks."""
+
+from __future__ import annotations
+
+from django.db.models import Prefetch, QuerySet
+
+from projects.errors import NotFound
+from projects.models import ApiToken, Membership, Project, Quota, User
+
+
+def projects_visible_to(user: User) -> QuerySet[Project]:
+    """All projects for an operator, else those that the person is a member of."""
+    if user.operates():
+        return Project.objects.all()
+    return Project.objects.filter(memberships__user=user)
+
+
+def projects_for_list(user: User) -> QuerySet[Project]:
+    """Projects with the caller's own membership at hand as ``own_memberships``."""
+    own = Prefetch("memberships", Membership.objects.filter(user=user), to_attr="own_memberships")
+    return projects_visible_to(user).prefetch_related(own)
+
+
+def project_get(user: User, name: str) -> Project:
+    """The project of that name.
+
+    Raises:
+        NotFound: there is none, or the caller has no part in it.
+    """
+    project = projects_for_list(user).filter(name=name).first()
+    if project is None:
+        raise NotFound(f"There is no project {name} among yours.")
+    return project
+
+
+def project_members(project: Project) -> QuerySet[Membership]:
+    return Membership.objects.filter(project=project).select_related("user")
+
+
+def membership_get(project: Project, username: str) -> Membership:
+    """The membership of a person.
+
+    Raises:
+        NotFound: the person is no member.
+    """
+    membership = project_members(project).filter(user__username=username).first()
+    if membership is None:
+        raise NotFound(f"{username} is not a member of project {project.name}.")
+    return membership
+
+
+def project_quota(project: Project) -> Quota:
+    """The project's limits; the defaults when none were ever set."""
+    return Quota.objects.filter(project=project).first() or Quota(project=project)
+
+
+def tokens_of(user: User) -> QuerySet[ApiToken]:
+    """The person's tokens that are not revoked; expired ones are listed until they are."""
+    return ApiToken.objects.filter(user=user, revoked_at__isnull=True)
+
+
+def token_get(user: User, token_id: int) -> ApiToken:
+    """One of the person's tokens.
+
+    Raises:
+        NotFound: there is none with that id.
+    """
+    token = tokens_of(user).filter(pk=token_id).first()
+    if token is None:
+        raise NotFound("There is no such token among yours.")
+    return token

@@ -1,0 +1,34 @@
+"""The transactions that change projects, members, quotas, tokens and idempotency records."""
+
+from projects.services.idempotency import (
+    expire_idempotency_records,
+    idempotency_claim,
+    idempotency_finish,
+    idempotency_release,
+)
+from projects.services.members import (
+    member_add,
+    member_change_role,
+    member_remove,
+    project_create,
+    project_update,
+    quota_update,
+)
+from projects.services.tokens import log_in, token_issue, token_revoke, token_rotate
+
+__all__ = [
+    "expire_idempotency_records",
+    "idempotency_claim",
+    "idempotency_finish",
+    "idempotency_release",
+    "log_in",
+    "member_add",
+    "member_change_role",
+    "member_remove",
+    "project_create",
+    "project_update",
+    "quota_update",
+    "token_issue",
+    "token_revoke",
+    "token_rotate",
+]

@@ -1,0 +1,121 @@
+"""Remembering the first answer to a request with an ``Idempotency-Key``.
+
+A claim is a committed row, so that a second request sees it while the first is still running. The answer is written
+in the transaction of the work itself: either both exist or none. A process that dies in between leaves a claim
+without work, which is taken over after a while; writing the answer names the time of the claim, so that the one who
+was slow, not dead, cannot commit his work beside the work of him who took over.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.db import IntegrityError
+from django.utils import timezone
+
+from projects.errors import Conflict
+from projects.models import IdempotencyRecord, User
+
+REMEMBERED_FOR = timedelta(hours=24)
+#: Far above the time that any request's transaction takes.
+TAKE_OVER_AFTER = timedelta(seconds=120)
+
+
+class KeyReused(Conflict):
+    """The key was used for another request."""
+
+    code = "idempotency_key_reused"
+    title = "Idempotency key reused"
+
+
+class StillRunning(Conflict):
+    """The first request with this key has not been answered yet."""
+
+    code = "idempotent_request_running"
+    title = "First request still running"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "The first request with this Idempotency-Key is still running; repeat it in a second.",
+            extra={"retry_after_seconds": 1},
+        )
+
+
+def idempotency_claim(*, user: User, key: str, request_digest: str) -> IdempotencyRecord:
+    """Take the key for a request. A record with ``finished_at`` holds the answer to give again.
+
+    Raises:
+        KeyReused: the key belongs to a request with another body.
+        StillRunning: the first request runs.
+    """
+    try:
+        record, created = IdempotencyRecord.objects.get_or_create(
+            user=user, key=key, defaults={"request_digest": request_digest}
+        )
+    except IntegrityError as error:  # released between the insert that failed and the look-up
+        raise StillRunning from error
+    if created:
+        return record
+    age = timezone.now() - record.created_at
+    if age < REMEMBERED_FOR and record.request_digest != request_digest:
+        raise KeyReused(
+            "This Idempotency-Key was used for a different request; take a new key for a new request."
+        )
+    if record.finished_at is not None and age < REMEMBERED_FOR:
+        return record
+    if record.finished_at is None and age < TAKE_OVER_AFTER:
+        raise StillRunning
+    return _take_over(record, request_digest)
+
+
+def _take_over(record: IdempotencyRecord, request_digest: str) -> IdempotencyRecord:
+    now = timezone.now()
+    taken = _same_claim(record).update(
+        created_at=now,
+        request_digest=request_digest,
+        finished_at=None,
+        status_code=None,
+        body=None,
+        headers={},
+    )
+    if not taken:
+        raise StillRunning
+    return IdempotencyRecord.objects.get(pk=record.pk)
+
+
+def idempotency_finish(
+    *, record: IdempotencyRecord, status_code: int, body: Any, headers: dict[str, str]
+) -> None:
+    """Write the answer; call it in the transaction that does the work.
+
+    Raises:
+        StillRunning: somebody took the claim over: the work must be rolled back.
+    """
+    written = (
+        _same_claim(record)
+        .filter(finished_at__isnull=True)
+        .update(finished_at=timezone.now(), status_code=status_code, body=body, headers=headers)
+    )
+    if not written:
+        raise StillRunning
+
+
+def idempotency_amend(*, record: IdempotencyRecord, body: Any) -> None:
+    """Replace a remembered answer by a later one to the same request (it waited for a verdict)."""
+    _same_claim(record).filter(finished_at__isnull=False).update(body=body)
+
+
+def idempotency_release(*, record: IdempotencyRecord) -> None:
+    """Forget the claim: the request was not answered for good, and may be tried again."""
+    _same_claim(record).filter(finished_at__isnull=True).delete()
+
+
+def expire_idempotency_records() -> int:
+    """Delete answers older than 24 hours; returns how many."""
+    deleted, _ = IdempotencyRecord.objects.filter(created_at__lt=timezone.now() - REMEMBERED_FOR).delete()
+    return deleted
+
+
+def _same_claim(record: IdempotencyRecord):  # type: ignore[no-untyped-def]
+    return IdempotencyRecord.objects.filter(pk=record.pk, created_at=record.created_at)

@@ -1,0 +1,118 @@
+"""Creating projects and managing their members and limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from projects.access import require_operator, require_role
+from projects.errors import Conflict, InvalidRequest, NotAllowed
+from projects.models import Membership, Project, Quota, Role, User
+
+QUOTA_FIELDS = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
+
+
+@transaction.atomic
+def project_create(*, creator: User, name: str, description: str = "") -> Project:
+    """Open a project with its creator as owner and the default quota.
+
+    Raises:
+        Conflict: the name is taken.
+    """
+    try:
+        with transaction.atomic():
+            project = Project.objects.create(name=name, description=description)
+    except IntegrityError as error:
+        raise Conflict(f"The project name {name} is taken; choose another one.") from error
+    Membership.objects.create(project=project, user=creator, role=Role.OWNER)
+    Quota.objects.create(project=project)
+    return project
+
+
+def project_update(*, project: Project, actor: User, description: str) -> Project:
+    """Change what the project says of itself; its name is part of addresses and stays."""
+    require_role(actor, project, Role.OWNER)
+    project.description = description
+    project.save(update_fields=["description"])
+    return project
+
+
+@transaction.atomic
+def member_add(*, project: Project, actor: User, username: str, role: Role) -> Membership:
+    """Add a person to the project.
+
+    Raises:
+        InvalidRequest: there is no such person.
+        Conflict: the person is a member already.
+    """
+    require_role(actor, project, Role.OWNER)
+    user = User.objects.filter(username=username, is_active=True).first()
+    if user is None:
+        raise InvalidRequest(
+            f"There is no user {username}.",
+            errors={"username": ["No such user; an operator creates accounts."]},
+        )
+    membership, created = Membership.objects.get_or_create(
+        project=project, user=user, defaults={"role": role}
+    )
+    if not created:
+        raise Conflict(
+            f"{username} is a member of {project.name} already, as {membership.role}; change the role instead."
+        )
+    return membership
+
+
+@transaction.atomic
+def member_change_role(*, membership: Membership, actor: User, role: Role) -> Membership:
+    """Give a member another role.
+
+    Raises:
+        Conflict: the project would be left without an owner.
+    """
+    require_role(actor, membership.project, Role.OWNER)
+    if role != Role.OWNER:
+        _keep_an_owner(membership)
+    membership.role = role
+    membership.save(update_fields=["role"])
+    return membership
+
+
+@transaction.atomic
+def member_remove(*, membership: Membership, actor: User) -> None:
+    """Remove a member; anyone may leave. Jobs of the person stay with the project and go on.
+
+    Raises:
+        Conflict: the project would be left without an owner.
+    """
+    if membership.user_id != actor.pk:
+        require_role(actor, membership.project, Role.OWNER)
+    _keep_an_owner(membership)
+    membership.delete()
+
+
+def _keep_an_owner(leaving: Membership) -> None:
+    # Locking all owners' rows in one order makes two owners who remove each other take turns.
+    owners = Membership.objects.filter(project=leaving.project_id, role=Role.OWNER).order_by("pk")
+    owner_ids = list(owners.select_for_update().values_list("pk", flat=True))
+    if owner_ids == [leaving.pk]:
+        raise Conflict("This is the project's last owner; make somebody else an owner first.")
+
+
+@transaction.atomic
+def quota_update(*, project: Project, actor: User, changes: Mapping[str, Any]) -> Quota:
+    """Set limits of a project; None takes a limit away. Jobs that were admitted stay so.
+
+    Raises:
+        NotAllowed: the actor is no operator.
+    """
+    require_operator(actor)
+    unknown = set(changes) - set(QUOTA_FIELDS)
+    if unknown:
+        raise NotAllowed(f"These are not limits of a project: {', '.join(sorted(unknown))}.")
+    quota, _ = Quota.objects.get_or_create(project=project)
+    for field, value in changes.items():
+        setattr(quota, field, value)
+    quota.save(update_fields=list(changes))
+    return quota

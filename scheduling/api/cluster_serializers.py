@@ -1,0 +1,162 @@
+"""The cluster, its servers and GPUs, with what runs on them as the caller may see it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from cluster.choices import DrainState, ServerState
+from cluster.models import Gpu, Server
+from scheduling.choices import JobState
+from scheduling.selectors.cluster_summary import GPU_USES
+
+
+def _counts(names: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "required": list(names),
+        "properties": {name: {"type": "integer", "minimum": 0} for name in names},
+    }
+
+
+class GpuKindSerializer(serializers.Serializer):
+    kind = serializers.CharField()
+    emulated = serializers.BooleanField()
+    gpus = serializers.IntegerField()
+
+
+class GpuCountsSerializer(serializers.Serializer):
+    """GPUs by use (each counts once) and by kind."""
+
+    total = serializers.IntegerField()
+    by_use = serializers.SerializerMethodField()
+    by_kind = GpuKindSerializer(many=True)
+
+    @extend_schema_field(_counts(GPU_USES))
+    def get_by_use(self, counts: Any) -> dict[str, int]:
+        return dict(counts.by_use)
+
+
+class PlannerSerializer(serializers.Serializer):
+    """How the planner is."""
+
+    epoch = serializers.IntegerField()
+    planning_version = serializers.IntegerField()
+    planned_version = serializers.IntegerField()
+    replanned_at = serializers.DateTimeField(allow_null=True)
+    lease_held = serializers.BooleanField()
+    outbox_messages = serializers.IntegerField()
+    outbox_oldest_seconds = serializers.FloatField()
+
+
+class ClusterSettingsSerializer(serializers.Serializer):
+    """What operators set."""
+
+    policy = serializers.CharField()
+    slot_seconds = serializers.FloatField()
+    reserve_servers = serializers.IntegerField()
+    fill = serializers.CharField()
+    offer_hold_seconds = serializers.FloatField()
+    suspect_seconds = serializers.FloatField()
+    fence_seconds = serializers.FloatField()
+
+
+class ClusterSummarySerializer(serializers.Serializer):
+    """The cluster in numbers. `settings` and `planner` are null before a cluster is set up."""
+
+    name = serializers.CharField(allow_null=True)
+    now = serializers.DateTimeField(help_text="The clock by which deadlines are kept.")
+    settings = ClusterSettingsSerializer(allow_null=True)
+    planner = PlannerSerializer(allow_null=True)
+    gpus = GpuCountsSerializer()
+    servers = serializers.SerializerMethodField()
+    jobs = serializers.SerializerMethodField()
+    promises = serializers.SerializerMethodField()
+    emulated = serializers.BooleanField(help_text="Whether any GPU is emulated on CPU slots.")
+    stream_url = serializers.CharField(allow_blank=True)
+
+    @extend_schema_field(_counts(["up", "suspect", "down", "draining"]))
+    def get_servers(self, summary: dict[str, Any]) -> dict[str, int]:
+        return dict(summary["servers"])
+
+    @extend_schema_field(_counts(JobState.values))
+    def get_jobs(self, summary: dict[str, Any]) -> dict[str, int]:
+        return dict(summary["jobs"])
+
+    @extend_schema_field(_counts(["open", "met", "missed", "void", "at_risk", "late"]))
+    def get_promises(self, summary: dict[str, Any]) -> dict[str, int]:
+        return dict(summary["promises"])
+
+
+class OccupantSerializer(serializers.Serializer):
+    """What holds a GPU: id and name of a job that the caller may see, else null and `busy`."""
+
+    id = serializers.CharField(source="job_id", allow_null=True)
+    name = serializers.SerializerMethodField()
+    phase = serializers.ChoiceField(("training", "profiling", "preparing", "leaving"))
+    promised = serializers.BooleanField()
+
+    def get_name(self, occupant: Any) -> str:
+        return occupant.job_name or "busy"
+
+
+class GpuSerializer(serializers.ModelSerializer):
+    """A GPU or declared CPU slot; `job` is null while it is free."""
+
+    server = serializers.IntegerField(source="server_id")
+    server_name = serializers.CharField(source="server.name")
+    job = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Gpu
+        fields = (
+            "id",
+            "server",
+            "server_name",
+            "index",
+            "uuid",
+            "kind",
+            "memory_bytes",
+            "emulated",
+            "healthy",
+            "job",
+        )
+
+    @extend_schema_field(OccupantSerializer(allow_null=True))
+    def get_job(self, gpu: Gpu) -> dict[str, Any] | None:
+        occupant = self.context["occupants"].get(gpu.pk)
+        return None if occupant is None else OccupantSerializer(occupant).data
+
+
+class ServerSerializer(serializers.ModelSerializer):
+    """A machine with its GPUs. `sandbox` is how user code is kept apart there (`none`: it is not)."""
+
+    state = serializers.ChoiceField(ServerState.choices)
+    drain = serializers.ChoiceField(DrainState.choices)
+    gpus = serializers.SerializerMethodField()
+    agent = serializers.SerializerMethodField(help_text="The agent's id; null before one enrolled.")
+    silent_seconds = serializers.SerializerMethodField(help_text="Since the agent's last report.")
+
+    class Meta:
+        model = Server
+        fields = (
+            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "hostname",
+            "cpu_cores", "memory_bytes", "sandbox", "agent", "silent_seconds", "gpus",
+        )  # fmt: skip
+
+    @extend_schema_field(GpuSerializer(many=True))
+    def get_gpus(self, server: Server) -> Any:
+        gpus = list(server.gpus.all())
+        for gpu in gpus:
+            gpu.server = server
+        return GpuSerializer(gpus, many=True, context=self.context).data
+
+    def get_agent(self, server: Server) -> int | None:
+        agent = getattr(server, "agent", None)
+        return None if agent is None else agent.pk
+
+    def get_silent_seconds(self, server: Server) -> float | None:
+        agent = getattr(server, "agent", None)
+        return None if agent is None else agent.silent_seconds(self.context["now"])

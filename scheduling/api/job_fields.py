@@ -1,0 +1,210 @@
+"""The parts of a job's request, each with limits and words that say what would be right."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from projects.api import fields
+from projects.api.base import StrictSerializer
+
+MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
+MAXIMUM_NESTING = 4
+MAXIMUM_LABELS = 32
+MAXIMUM_DATA_SOURCES = 32
+LARGEST_INTEGER = 2**31 - 1
+LARGEST_ITERATIONS = 10**12
+DATA_SCHEMES = ("https", "http", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "ftp", "sftp", "oss")
+
+_LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
+_DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+#: Spellings of "so many GPUs", without case, hyphens and underscores.
+GPU_COUNTS = frozenset(
+    [
+        "accelerators",
+        "devices",
+        "gpu",
+        "gpucount",
+        "gpus",
+        "gpuspernode",
+        "localworldsize",
+        "maxgpus",
+        "mingpus",
+        "ngpu",
+        "ngpus",
+        "nnodes",
+        "nodes",
+        "nproc",
+        "nprocpernode",
+        "numaccelerators",
+        "numdevices",
+        "numgpu",
+        "numgpus",
+        "numnodes",
+        "numreplicas",
+        "numservers",
+        "numworkers",
+        "nworkers",
+        "parallelism",
+        "replicas",
+        "servers",
+        "workercount",
+        "workers",
+        "worldsize",
+    ]
+)
+_NO_GPU_COUNT = (
+    "Punctual decides how many GPUs a job gets, and changes it while the job runs; say what must be done "
+    "(iterations, global batch size) and by when (deadline), and leave {name} out."
+)
+
+
+def gpu_counts_in(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
+    """Fields that name a number of GPUs or workers: (dotted path, the message)."""
+    if not isinstance(data, Mapping) or len(path) > MAXIMUM_NESTING:
+        return
+    for name, value in data.items():
+        if re.sub(r"[-_ ]", "", str(name)).lower() in GPU_COUNTS:
+            yield ".".join([*path, str(name)]), _NO_GPU_COUNT.format(name=name)
+        elif path or name == "hyperparameters":
+            yield from gpu_counts_in(value, (*path, str(name)))
+
+
+@extend_schema_field(
+    {
+        "oneOf": [
+            {"type": "string", "minLength": 1, "maxLength": 200},
+            {"type": "integer", "minimum": 1, "maximum": 10**18 - 1},
+        ],
+        "description": "`name`, `name@3`, `sha256:<digest>` or a function's id.",
+    }
+)
+class FunctionReference(serializers.Field):
+    """Names a stored function."""
+
+    def to_internal_value(self, data: Any) -> str | int:
+        whole = isinstance(data, int) and not isinstance(data, bool) and 1 <= data < 10**18
+        if whole or (isinstance(data, str) and 0 < len(data) <= 200):
+            return data  # type: ignore[no-any-return]
+        raise ValidationError("Write name, name@3, sha256:<digest> or a function's id.")
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "required": ["global_batch_size"],
+        "properties": {"global_batch_size": {"type": "integer", "minimum": 1, "maximum": LARGEST_INTEGER}},
+        "additionalProperties": True,
+        "description": "Handed to the function; at most 16 KiB of JSON, nested at most 4 deep.",
+    }
+)
+class Hyperparameters(serializers.Field):
+    """A JSON object with ``global_batch_size``."""
+
+    def to_internal_value(self, data: Any) -> dict[str, Any]:
+        if not isinstance(data, dict):
+            raise ValidationError("Must be an object.")
+        size = data.get("global_batch_size")
+        if isinstance(size, bool) or not isinstance(size, int) or not 1 <= size <= LARGEST_INTEGER:
+            raise ValidationError(
+                {"global_batch_size": ["Needed: samples per iteration, a whole number from 1."]}
+            )
+        if _depth(data) > MAXIMUM_NESTING:
+            raise ValidationError(f"Nested more than {MAXIMUM_NESTING} deep.")
+        if len(json.dumps(data)) > MAXIMUM_HYPERPARAMETER_BYTES:
+            raise ValidationError(
+                f"Larger than {MAXIMUM_HYPERPARAMETER_BYTES} bytes; large settings belong in data."
+            )
+        return data
+
+
+def _depth(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + max(map(_depth, value.values()), default=0)
+    if isinstance(value, list):
+        return 1 + max(map(_depth, value), default=0)
+    return 0
+
+
+@extend_schema_field(
+    {
+        "type": "object",
+        "maxProperties": MAXIMUM_LABELS,
+        "propertyNames": {"pattern": f"^{_LABEL_KEY.pattern}$"},
+        "additionalProperties": {"type": "string", "maxLength": 200},
+    }
+)
+class Labels(serializers.Field):
+    """Names and values for finding jobs again."""
+
+    def to_internal_value(self, data: Any) -> dict[str, str]:
+        if not isinstance(data, dict) or len(data) > MAXIMUM_LABELS:
+            raise ValidationError(f"Must be an object of at most {MAXIMUM_LABELS} labels.")
+        for key, value in data.items():
+            if not _LABEL_KEY.fullmatch(key):
+                raise ValidationError(
+                    {key[:80]: ["A label is 1 to 63 letters, digits, dots, slashes or hyphens."]}
+                )
+            if not isinstance(value, str) or len(value) > 200:
+                raise ValidationError({key: ["A label's value is a string of at most 200 characters."]})
+        return data
+
+
+class TargetSerializer(StrictSerializer):
+    """Stop once a metric is good enough: one of `at_least` and `at_most`."""
+
+    metric = fields.Text(max_length=100)
+    at_least = fields.Number(required=False)
+    at_most = fields.Number(required=False)
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("at_least" in attrs) == ("at_most" in attrs):
+            raise ValidationError("Give at_least or at_most, and not both.")
+        return attrs
+
+
+class TerminationSerializer(StrictSerializer):
+    """When the job is done: after so many iterations, or earlier once the target is met."""
+
+    max_iterations = fields.Integer(min_value=1, max_value=LARGEST_ITERATIONS)
+    target = TargetSerializer(required=False, allow_null=True, default=None)
+
+
+class DataSourceSerializer(StrictSerializer):
+    """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every node mounts read-only."""
+
+    name = fields.Text(max_length=100)
+    url = fields.Text(max_length=2000, required=False, help_text=f"One of {', '.join(DATA_SCHEMES)}.")
+    path = fields.Text(max_length=1000, required=False)
+
+    def validate_name(self, name: str) -> str:
+        if not _DATA_NAME.fullmatch(name):
+            raise ValidationError(
+                "Letters, digits, dots, hyphens and underscores only, as it becomes a file's name."
+            )
+        return name
+
+    def validate_url(self, url: str) -> str:
+        scheme, separator, _ = url.partition("://")
+        if not separator or scheme.lower() not in DATA_SCHEMES or "::" in url:
+            raise ValidationError(
+                f"Must begin with one of {', '.join(f'{name}://' for name in DATA_SCHEMES)}."
+            )
+        return url
+
+    def validate_path(self, path: str) -> str:
+        if not path.startswith("/") or ".." in path.split("/"):
+            raise ValidationError("Must be an absolute path on the nodes, without ..")
+        return path
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if ("url" in attrs) == ("path" in attrs):
+            raise ValidationError("Give url or path, and not both.")
+        return attrs

@@ -1,0 +1,195 @@
+"""Reading a submission: from JSON to the request that services take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from projects.access import require_role
+from projects.api import fields
+from projects.api.base import StrictSerializer
+from projects.errors import InvalidRequest
+from projects.models import Membership, Project, Role, User
+from projects.selectors import projects_visible_to
+from scheduling.api import job_fields
+from scheduling.choices import ServiceClass
+from scheduling.models import Job
+from scheduling.selectors.functions import resolve_function
+from scheduling.services.jobs import JobRequest, request_of
+
+LONGEST_DEADLINE = timedelta(days=3650)
+
+
+class DeadlineMixin(serializers.Serializer):
+    """`deadline_at` or `deadline_seconds` from receipt."""
+
+    deadline_at = fields.Moment(required=False, allow_null=True, help_text="RFC 3339 with an offset.")
+    deadline_seconds = fields.Number(
+        required=False,
+        allow_null=True,
+        min_value=0.001,
+        max_value=LONGEST_DEADLINE.total_seconds(),
+        help_text="From the receipt of this request.",
+    )
+    service_class = serializers.ChoiceField(
+        ServiceClass.choices,
+        required=False,
+        help_text="`slo` with a deadline and `best_effort` without one, unless told.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        now = timezone.now()
+        if attrs.get("deadline_at") is not None and attrs.get("deadline_seconds") is not None:
+            raise ValidationError("Give deadline_at or deadline_seconds, and not both.")
+        if attrs.get("deadline_seconds") is not None:
+            attrs["deadline_at"] = now + timedelta(seconds=attrs["deadline_seconds"])
+        deadline = attrs.get("deadline_at")
+        if deadline is not None and deadline <= now:
+            raise ValidationError({"deadline_at": ["The deadline has passed; give one in the future."]})
+        if deadline is not None and deadline > now + LONGEST_DEADLINE:
+            raise ValidationError({"deadline_at": ["The deadline is more than ten years away."]})
+        attrs["service_class"] = _service_class(attrs.get("service_class"), deadline)
+        return attrs
+
+
+def _service_class(named: str | None, deadline: datetime | None) -> ServiceClass:
+    if named is None:
+        return ServiceClass.BEST_EFFORT if deadline is None else ServiceClass.SLO
+    if deadline is None and named != ServiceClass.BEST_EFFORT:
+        raise ValidationError(
+            {
+                "service_class": [
+                    f"A job of class {named} needs deadline_at or deadline_seconds; or take best_effort."
+                ]
+            }
+        )
+    if deadline is not None and named == ServiceClass.BEST_EFFORT:
+        raise ValidationError(
+            {"service_class": ["A best_effort job has no deadline; take soft for a deadline that is a wish."]}
+        )
+    return ServiceClass(named)
+
+
+class JobRequestSerializer(DeadlineMixin, StrictSerializer):
+    """What a job shall do and by when. A number of GPUs is not part of it: that is the platform's work."""
+
+    function = job_fields.FunctionReference()
+    project = fields.Text(
+        max_length=64, required=False, help_text="May be left out by members of one project."
+    )
+    name = fields.Text(max_length=200, required=False, help_text="The function's name unless told.")
+    labels = job_fields.Labels(default=dict)
+    hyperparameters = job_fields.Hyperparameters()
+    termination = job_fields.TerminationSerializer()
+    data = job_fields.DataSourceSerializer(
+        many=True, default=list, max_length=job_fields.MAXIMUM_DATA_SOURCES
+    )
+    checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)
+    seed = fields.Integer(min_value=0, max_value=job_fields.LARGEST_INTEGER, default=0)
+
+    def to_internal_value(self, data: Any) -> Any:
+        counts = dict(job_fields.gpu_counts_in(data))
+        if counts:
+            raise ValidationError({path: [message] for path, message in counts.items()})
+        return super().to_internal_value(data)
+
+    def validate_data(self, data: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        names = [item["name"] for item in data]
+        if len(set(names)) < len(names):
+            raise ValidationError("Names of data must differ.")
+        return data
+
+
+class JobOverridesSerializer(JobRequestSerializer):
+    """Members to change against the job that is cloned; hyperparameters and termination are merged."""
+
+    function = job_fields.FunctionReference(required=False)
+    hyperparameters = serializers.DictField(required=False)  # type: ignore[assignment]
+    termination = serializers.DictField(required=False)  # type: ignore[assignment]
+
+
+class DeadlineChangeSerializer(DeadlineMixin, StrictSerializer):
+    """The new deadline; `deadline_at` null gives up the deadline."""
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if "deadline_at" not in attrs and "deadline_seconds" not in attrs:
+            raise ValidationError(
+                "Give deadline_at or deadline_seconds; deadline_at null takes the deadline away."
+            )
+        return super().validate(attrs)
+
+
+def request_from(user: User, body: Mapping[str, Any]) -> tuple[Project, JobRequest]:
+    """The project and the request that a validated body names.
+
+    Raises:
+        InvalidRequest: no such project or function.
+        NotAllowed: the person may only look at the project.
+    """
+    project = _project(user, body.get("project"))
+    version = resolve_function(project, body["function"])
+    return project, JobRequest(
+        function_version=version,
+        name=body.get("name") or version.function.name,
+        labels=body["labels"],
+        hyperparameters=body["hyperparameters"],
+        max_iterations=body["termination"]["max_iterations"],
+        target=body["termination"]["target"],
+        service_class=body["service_class"],
+        deadline_at=body.get("deadline_at"),
+        data=[dict(item) for item in body["data"]],
+        checkpoint_seconds=body["checkpoint_seconds"],
+        seed=body["seed"],
+    )
+
+
+def _project(user: User, name: str | None) -> Project:
+    if name is not None:
+        project = projects_visible_to(user).filter(name=name).first()
+        if project is None:
+            raise InvalidRequest(
+                f"There is no project {name} among yours.", errors={"project": ["No such project."]}
+            )
+        require_role(user, project, Role.MEMBER)
+        return project
+    able = Membership.objects.filter(user=user, role__in=(Role.MEMBER, Role.OWNER)).select_related("project")
+    memberships = list(able[:21])
+    if len(memberships) != 1:
+        names = ", ".join(sorted(membership.project.name for membership in memberships[:20]))
+        message = f"Say which project: {names}." if names else "You may submit to no project yet; create one."
+        raise InvalidRequest(message, errors={"project": [message]})
+    return memberships[0].project
+
+
+def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """The submission that made the job with the overrides in place; a deadline keeps its distance unless told."""
+    old = request_of(job)
+    body: dict[str, Any] = {
+        "function": f"{job.function_version.function.name}@{job.function_version.number}",
+        "project": job.project.name,
+        "name": old.name,
+        "labels": dict(old.labels),
+        "hyperparameters": dict(old.hyperparameters),
+        "termination": {"max_iterations": old.max_iterations, "target": old.target},
+        "data": list(old.data),
+        "checkpoint_seconds": old.checkpoint_seconds,
+        "seed": old.seed,
+    }
+    says_deadline = "deadline_at" in overrides or "deadline_seconds" in overrides
+    has_deadline = overrides.get("deadline_at") is not None or overrides.get("deadline_seconds") is not None
+    if says_deadline and has_deadline and old.service_class == ServiceClass.SOFT:
+        body["service_class"] = old.service_class
+    elif (
+        not says_deadline and old.deadline_at is not None and overrides.get("service_class") != "best_effort"
+    ):
+        body["deadline_seconds"] = (old.deadline_at - job.submitted_at).total_seconds()
+        body["service_class"] = old.service_class
+    for name, value in overrides.items():
+        merged = name in ("hyperparameters", "termination") and isinstance(value, Mapping)
+        body[name] = {**body[name], **value} if merged else value
+    return body

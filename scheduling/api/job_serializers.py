@@ -1,0 +1,325 @@
+"""Jobs, verdicts and what was seen of jobs, as the API writes them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils import timezone
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+
+from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
+from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+
+
+class ShareSerializer(serializers.Serializer):
+    """So many GPUs from `start` to `end`."""
+
+    start = serializers.DateTimeField()
+    end = serializers.DateTimeField()
+    gpus = serializers.IntegerField()
+
+
+class OfferSerializer(serializers.Serializer):
+    """A deadline that can be promised, held until `valid_until`."""
+
+    deadline_at = serializers.DateTimeField()
+    valid_until = serializers.DateTimeField(allow_null=True)
+
+
+class VerdictSerializer(serializers.Serializer):
+    """The answer to a deadline. Read from what the planner wrote, so that every field is always there."""
+
+    decision = serializers.ChoiceField(("admitted", "declined", "pending"))
+    reason_code = serializers.CharField(help_text="Stable, for programs.")
+    reason = serializers.CharField(help_text="A sentence with the numbers.")
+    minimum_satisfactory_share = ShareSerializer(many=True)
+    planned_start_at = serializers.DateTimeField(allow_null=True)
+    planned_finish_at = serializers.DateTimeField(allow_null=True)
+    slack_seconds = serializers.FloatField(allow_null=True)
+    missing_gpus = serializers.IntegerField(help_text="By how many GPUs the tightest time fell short.")
+    offer = OfferSerializer(allow_null=True)
+    decision_id = serializers.IntegerField(allow_null=True)
+    needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
+
+    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
+        share = instance.get("minimum_satisfactory_share") or []
+        offer = instance.get("offer")
+        return {
+            "decision": instance.get("decision") or "pending",
+            "reason_code": instance.get("reason_code") or "",
+            "reason": instance.get("reason") or "",
+            "minimum_satisfactory_share": [
+                {"start": _time(piece["start"]), "end": _time(piece["end"]), "gpus": piece["gpus"]}
+                for piece in share
+            ],
+            "planned_start_at": _time(instance.get("planned_start_at")),
+            "planned_finish_at": _time(instance.get("planned_finish_at")),
+            "slack_seconds": instance.get("slack_seconds"),
+            "missing_gpus": instance.get("missing_gpus") or 0,
+            "offer": offer
+            and {"deadline_at": _time(offer["deadline_at"]), "valid_until": _time(offer.get("valid_until"))},
+            "decision_id": instance.get("decision_id"),
+            "needs_profiling": bool(instance.get("needs_profiling")),
+        }
+
+
+def _time(value: datetime | float | str | None) -> str | None:
+    """RFC 3339 in UTC, from a time, from such a text, or from Unix seconds."""
+    if value is None:
+        return None
+    if isinstance(value, str):
+        value = datetime.fromisoformat(value)
+    elif not isinstance(value, datetime):
+        value = datetime.fromtimestamp(value, UTC)
+    return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _finish(job: Job) -> datetime | None:
+    """Planned or actual finish; a job that was never let in has none."""
+    return None if job.state == JobState.DECLINED else planned_finish_at(job)
+
+
+def verdict_of(job: Job) -> dict[str, Any]:
+    """The stored verdict, or that there is none yet."""
+    if job.verdict:
+        return dict(job.verdict)
+    if job.decided_at is not None:
+        reason = f"The job was {job.state} before it was decided."
+        return {"decision": "pending", "reason_code": job.state, "reason": reason}
+    if job.state == JobState.PROFILING:
+        reason = "Its speed on different numbers of GPUs is being measured."
+        return {"decision": "pending", "reason_code": "profiling", "reason": reason, "needs_profiling": True}
+    return {"decision": "pending", "reason_code": "undecided", "reason": "Not decided yet."}
+
+
+class JobFunctionSerializer(serializers.Serializer):
+    """The version of the function that the job trains."""
+
+    id = serializers.IntegerField(source="function_id")
+    name = serializers.CharField(source="function.name")
+    version = serializers.IntegerField(source="number")
+    digest = serializers.CharField(source="bundle_id")
+    entry = serializers.CharField()
+
+
+class JobTargetSerializer(serializers.Serializer):
+    metric = serializers.CharField()
+    at_least = serializers.FloatField(required=False)
+    at_most = serializers.FloatField(required=False)
+
+
+class JobTerminationSerializer(serializers.Serializer):
+    max_iterations = serializers.IntegerField()
+    target = JobTargetSerializer(allow_null=True)
+
+
+class JobSerializer(serializers.ModelSerializer):
+    """A job. `iterations_done` is what was reported; `gpus` is how many it has at this moment."""
+
+    project = serializers.CharField(source="project.name")
+    owner = serializers.CharField(source="owner.username")
+    labels = serializers.DictField(child=serializers.CharField())
+    function = JobFunctionSerializer(source="function_version")
+    hyperparameters = serializers.DictField()
+    termination = serializers.SerializerMethodField()
+    service_class = serializers.ChoiceField(ServiceClass.choices)
+    data = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
+    state = serializers.ChoiceField(JobState.choices)
+    promise_outcome = serializers.ChoiceField(PromiseOutcome.choices)
+    void_reason = serializers.SerializerMethodField()
+    progress = serializers.SerializerMethodField()
+    gpus = serializers.IntegerField()
+    gpu_kind = serializers.CharField(allow_null=True)
+    emulated = serializers.BooleanField(help_text="Whether its GPUs are emulated on CPU slots.")
+    planned_start_at = serializers.SerializerMethodField()
+    planned_finish_at = serializers.SerializerMethodField()
+    slack_seconds = serializers.SerializerMethodField(
+        help_text="From planned or actual finish to the deadline."
+    )
+    verdict = serializers.SerializerMethodField()
+    failure = serializers.DictField(allow_null=True)
+    resubmission_of = serializers.CharField(source="resubmission_of_id", allow_null=True)
+    final_metrics = serializers.DictField(allow_null=True)
+
+    class Meta:
+        model = Job
+        fields = (
+            "id", "project", "owner", "name", "labels", "function", "hyperparameters", "termination",
+            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised", "at_risk",
+            "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at", "started_at",
+            "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind", "emulated",
+            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "failure", "resubmission_of",
+            "final_metrics",
+        )  # fmt: skip
+
+    @extend_schema_field(JobTerminationSerializer)
+    def get_termination(self, job: Job) -> dict[str, Any]:
+        return {"max_iterations": job.max_iterations, "target": job.target}
+
+    @extend_schema_field(serializers.ChoiceField(VoidReason.choices, allow_null=True))
+    def get_void_reason(self, job: Job) -> str | None:
+        return job.void_reason or None
+
+    @extend_schema_field({"type": "number", "minimum": 0, "maximum": 1})
+    def get_progress(self, job: Job) -> float:
+        return progress_share(job)
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_planned_start_at(self, job: Job) -> str | None:
+        return _time(planned_start_at(job, timezone.now()))
+
+    @extend_schema_field(serializers.DateTimeField(allow_null=True))
+    def get_planned_finish_at(self, job: Job) -> str | None:
+        return _time(_finish(job))
+
+    def get_slack_seconds(self, job: Job) -> float | None:
+        finish = _finish(job)
+        if finish is None or job.deadline_at is None:
+            return None
+        return (job.deadline_at - finish).total_seconds()
+
+    @extend_schema_field(VerdictSerializer)
+    def get_verdict(self, job: Job) -> dict[str, Any]:
+        return VerdictSerializer(verdict_of(job)).data
+
+
+class DeadlineAnswerSerializer(serializers.Serializer):
+    """The job after the question, the verdict on the new deadline, and whether anything changed."""
+
+    job = JobSerializer()
+    verdict = VerdictSerializer()
+    changed = serializers.BooleanField()
+
+
+# --- what was seen --------------------------------------------------------------------------------------------
+
+
+class EventSerializer(serializers.ModelSerializer):
+    """One line of a job's history with its reason in words and numbers."""
+
+    detail = serializers.DictField()
+    decision = serializers.IntegerField(source="decision_id", allow_null=True)
+
+    class Meta:
+        model = JobEvent
+        fields = ("id", "happened_at", "kind", "message", "detail", "actor", "decision")
+
+
+class MetricSerializer(serializers.ModelSerializer):
+    """Values that the function reported at one iteration, by the latest generation that trained it."""
+
+    values = serializers.SerializerMethodField()
+
+    class Meta:
+        model = JobMetric
+        fields = (
+            "iteration",
+            "generation",
+            "values",
+            "iterations_per_second",
+            "train_seconds",
+            "gpus",
+            "measured_at",
+        )
+
+    @extend_schema_field({"type": "object", "additionalProperties": True})
+    def get_values(self, metric: JobMetric) -> dict[str, Any]:
+        names = self.context.get("names")
+        return {name: value for name, value in metric.values.items() if not names or name in names}
+
+
+class LogChunkSerializer(serializers.ModelSerializer):
+    """A piece of one worker's output."""
+
+    text = serializers.CharField(trim_whitespace=False, allow_blank=True)
+
+    class Meta:
+        model = LogChunk
+        fields = ("id", "generation", "rank", "text", "received_at")
+
+
+class LogPageSerializer(serializers.Serializer):
+    """Pieces in order. Ask again with `after` = `next_after`; `more` says that there is more already."""
+
+    results = LogChunkSerializer(many=True)
+    next_after = serializers.IntegerField()
+    more = serializers.BooleanField()
+
+
+class CheckpointSerializer(serializers.ModelSerializer):
+    """A durable state of the job."""
+
+    class Meta:
+        model = Checkpoint
+        fields = ("generation", "iteration", "size_bytes", "reason", "store_seconds", "stored_at")
+
+
+class ArtifactSerializer(serializers.ModelSerializer):
+    """A file that the completed job left."""
+
+    class Meta:
+        model = Artifact
+        fields = ("name", "size_bytes", "sha256", "stored_at")
+
+
+class CurveLevelSerializer(serializers.ModelSerializer):
+    """One measured level of a scaling curve."""
+
+    class Meta:
+        model = CurveLevel
+        fields = (
+            "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes", "samples", "source",
+            "measured_at",
+        )  # fmt: skip
+
+
+class CurveSerializer(serializers.Serializer):
+    """The scaling curve on which the job's promise rests: measured levels alone."""
+
+    gpu_kind = serializers.CharField(allow_null=True)
+    emulated = serializers.BooleanField()
+    state = serializers.CharField()
+    complete = serializers.BooleanField(
+        help_text="Whether measuring stopped because more GPUs brought nothing."
+    )
+    failure = serializers.CharField(allow_blank=True)
+    measured_at = serializers.DateTimeField(allow_null=True)
+    levels = CurveLevelSerializer(many=True)
+
+
+class GenerationSerializer(serializers.ModelSerializer):
+    """GPUs that the job really had from `start` to `end` (null: still has)."""
+
+    start = serializers.DateTimeField(source="live_at", allow_null=True)
+    end = serializers.DateTimeField(source="retired_at", allow_null=True)
+    gpus = serializers.IntegerField(source="world_size")
+    generation = serializers.IntegerField(source="number")
+    servers = serializers.SerializerMethodField()
+
+    class Meta:
+        model = Generation
+        fields = (
+            "generation",
+            "start",
+            "end",
+            "gpus",
+            "servers",
+            "start_iteration",
+            "pause_seconds",
+            "reason",
+        )
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_servers(self, generation: Generation) -> list[str]:
+        return sorted({assignment.gpu.server.name for assignment in generation.assignments.all()})
+
+
+class PlanSerializer(serializers.Serializer):
+    """Planned GPUs over time beside those it really had."""
+
+    planned = ShareSerializer(many=True)
+    finish_at = serializers.DateTimeField(allow_null=True)
+    actual = GenerationSerializer(many=True)

@@ -1,0 +1,124 @@
+"""`/metrics`: what a monitoring system scrapes, computed from the database at the scrape.
+
+Everything is read afresh, so any web process answers alike and a restart loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+
+from django.db.models import Avg, Count, Max
+from django.http import HttpResponse
+from django.utils import timezone
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
+from rest_framework.request import Request
+
+from cluster.models import Cluster
+from cluster.selectors import cluster_shown
+from projects.access import require_operator
+from projects.api.base import ApiView
+from scheduling.models import Decision
+from scheduling.selectors import cluster_summary
+
+#: Decisions of this many seconds make up the figures on computing.
+RECENT_SECONDS = 300
+
+
+class MetricsView(ApiView):
+    """Prometheus text for operators: by session, or by an operator's token."""
+
+    schema = None
+
+    def get(self, request: Request) -> HttpResponse:
+        require_operator(self.user)
+        registry = CollectorRegistry()
+        registry.register(PlatformCollector())
+        return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
+
+
+class PlatformCollector(Collector):
+    """The platform's state as gauges."""
+
+    def describe(self) -> Iterator[Metric]:
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _gpus()
+        yield from _jobs()
+        yield from _servers()
+        cluster = cluster_shown()
+        if cluster is not None:
+            yield from _planner(cluster)
+
+
+def _labelled(name: str, text: str, label: str, values: dict[str, float] | dict[str, int]) -> Metric:
+    family = GaugeMetricFamily(f"punctual_{name}", text, labels=[label])
+    for key, value in values.items():
+        family.add_metric([key], value)
+    return family
+
+
+def _gpus() -> Iterator[Metric]:
+    counts = cluster_summary.gpu_counts()
+    yield _labelled("gpus", "GPUs by what they are used for; each counts once.", "use", counts.by_use)
+    kinds = GaugeMetricFamily("punctual_gpus_by_kind", "GPUs by kind.", labels=["kind", "emulated"])
+    for kind in counts.by_kind:
+        kinds.add_metric([str(kind["kind"]), str(kind["emulated"]).lower()], float(str(kind["gpus"])))
+    yield kinds
+
+
+def _jobs() -> Iterator[Metric]:
+    jobs = GaugeMetricFamily("punctual_jobs", "Jobs by class and state.", labels=["service_class", "state"])
+    for service_class, state, count in cluster_summary.jobs_by_class_and_state():
+        jobs.add_metric([service_class, state], count)
+    yield jobs
+    yield _labelled("promises", "Promises by outcome.", "outcome", cluster_summary.promises_by_outcome())
+    yield _labelled(
+        "promises_in_danger",
+        "Promised jobs that no plan saves, and unfinished jobs beyond their deadline.",
+        "danger",
+        cluster_summary.promises_in_danger(),
+    )
+
+
+def _servers() -> Iterator[Metric]:
+    yield _labelled("servers", "Servers by state.", "state", cluster_summary.servers_by_state())
+    silent = dict(cluster_summary.agents_silent_seconds(timezone.now()))
+    yield _labelled("agent_silent_seconds", "Seconds since each agent's last report.", "server", silent)
+
+
+def _planner(cluster: Cluster) -> Iterator[Metric]:
+    now = timezone.now()
+    facts = cluster_summary.planner_facts(cluster, now)
+    plain = {
+        "planner_epoch": ("Grows with every change of planner.", facts.epoch),
+        "planner_lease_held": ("1 while a planner holds the lease.", int(facts.lease_held)),
+        "planning_version": ("Grows with every fact that planning depends on.", facts.planning_version),
+        "planned_version": ("The planning version of the latest plan.", facts.planned_version),
+        "outbox_messages": ("Wake-ups not sent yet.", facts.outbox_messages),
+        "outbox_oldest_seconds": ("Age of the oldest of them.", facts.outbox_oldest_seconds),
+    }
+    if facts.replanned_at is not None:
+        plain["replanned_seconds_ago"] = (
+            "Since the latest full replan.",
+            (now - facts.replanned_at).total_seconds(),
+        )
+    for name, (text, value) in plain.items():
+        yield GaugeMetricFamily(f"punctual_{name}", text, value=value)
+    recent = Decision.objects.filter(decided_at__gt=now - timedelta(seconds=RECENT_SECONDS)).aggregate(
+        count=Count("pk"), mean=Avg("compute_seconds"), most=Max("compute_seconds")
+    )
+    window = f"over the last {RECENT_SECONDS} seconds"
+    yield GaugeMetricFamily("punctual_decisions_recent", f"Decisions {window}.", value=recent["count"])
+    yield GaugeMetricFamily(
+        "punctual_decision_mean_seconds", f"Mean time to compute one, {window}.", value=recent["mean"] or 0.0
+    )
+    yield GaugeMetricFamily(
+        "punctual_decision_maximum_seconds",
+        f"Longest time to compute one, {window}.",
+        value=recent["most"] or 0.0,
+    )

@@ -1,0 +1,1 @@
+"""Views: they parse, call one service or selector, and render."""

@@ -1,0 +1,220 @@
+"""The cluster's servers, GPUs and agents: open to look at, steered by operators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from drf_spectacular.utils import OpenApiResponse, extend_schema
+from rest_framework import serializers
+from rest_framework.request import Request
+from rest_framework.response import Response
+
+from cluster.api import serializers as cluster_shapes
+from cluster.models import Agent, Gpu, Server
+from cluster.selectors import agent_get, agents_known, cluster_shown, gpus_known, server_get, servers_known
+from projects.access import require_operator
+from projects.api.base import ApiView
+from projects.api.serializers import ProblemSerializer
+from scheduling.api import cluster_serializers as shapes
+from scheduling.selectors import cluster_summary
+from scheduling.selectors.occupancy import occupants
+from scheduling.services.drain import server_drain, server_undrain
+from scheduling.services.enrolment import TOKEN_VALID_FOR, agent_revoke, enrolment_token_create
+
+
+class BrokenPromiseSerializer(serializers.Serializer):
+    job = serializers.CharField()
+    name = serializers.CharField()
+    project = serializers.CharField()
+    deadline_at = serializers.DateTimeField(allow_null=True)
+
+
+class DrainProblemSerializer(ProblemSerializer):
+    """A conflict; `broken_promises` lists what `force` would break."""
+
+    broken_promises = BrokenPromiseSerializer(many=True, required=False)
+
+
+@extend_schema(tags=["cluster"])
+class ClusterView(ApiView):
+    """The cluster in numbers."""
+
+    @extend_schema(
+        operation_id="cluster",
+        summary="Show the cluster in numbers",
+        responses=shapes.ClusterSummarySerializer,
+    )
+    def get(self, request: Request) -> Response:
+        now = timezone.now()
+        cluster = cluster_shown()
+        gpus = cluster_summary.gpu_counts()
+        summary = {
+            "name": cluster.name if cluster else None,
+            "now": now,
+            "settings": cluster,
+            "planner": cluster_summary.planner_facts(cluster, now) if cluster else None,
+            "gpus": gpus,
+            "servers": cluster_summary.servers_by_state(),
+            "jobs": cluster_summary.jobs_by_state(),
+            "promises": {**cluster_summary.promises_by_outcome(), **cluster_summary.promises_in_danger()},
+            "emulated": any(kind["emulated"] for kind in gpus.by_kind),
+            "stream_url": settings.STREAM_URL,
+        }
+        return Response(shapes.ClusterSummarySerializer(summary).data)
+
+
+class OccupiedView(ApiView):
+    """Base of views that say what runs where."""
+
+    def get_serializer_context(self) -> dict[str, Any]:
+        return {**super().get_serializer_context(), "occupants": occupants(self.user), "now": timezone.now()}
+
+
+@extend_schema(tags=["cluster"])
+class ServersView(OccupiedView):
+    """All servers."""
+
+    queryset = Server.objects.none()
+
+    @extend_schema(
+        operation_id="server_list",
+        summary="List servers",
+        description="Jobs of other people's projects are shown as `busy`.",
+        responses=shapes.ServerSerializer(many=True),
+    )
+    def get(self, request: Request) -> Response:
+        return self.page(servers_known(), shapes.ServerSerializer)
+
+
+@extend_schema(tags=["cluster"])
+class ServerView(OccupiedView):
+    """One server."""
+
+    queryset = Server.objects.none()
+
+    @extend_schema(operation_id="server", summary="Show a server", responses=shapes.ServerSerializer)
+    def get(self, request: Request, server_id: int) -> Response:
+        server = server_get(server_id)
+        return Response(shapes.ServerSerializer(server, context=self.get_serializer_context()).data)
+
+
+@extend_schema(tags=["cluster"])
+class DrainView(OccupiedView):
+    """Emptying a server."""
+
+    queryset = Server.objects.none()
+
+    @extend_schema(
+        operation_id="server_drain",
+        summary="Drain a server (operator)",
+        description="Gives it no new work and moves what is there. 409 lists the promises that only `force` breaks.",
+        request=cluster_shapes.DrainRequestSerializer,
+        responses={
+            200: shapes.ServerSerializer,
+            (409, "application/problem+json"): OpenApiResponse(
+                DrainProblemSerializer, description="Promises would break, or it is drained already."
+            ),
+        },
+    )
+    def post(self, request: Request, server_id: int) -> Response:
+        require_operator(self.user)
+        return self.idempotently(lambda: self._drain(server_id))
+
+    def _drain(self, server_id: int) -> Response:
+        body = self.read(cluster_shapes.DrainRequestSerializer)
+        server_drain(server=server_get(server_id), actor=self.user, **body)
+        return Response(
+            shapes.ServerSerializer(server_get(server_id), context=self.get_serializer_context()).data
+        )
+
+
+@extend_schema(tags=["cluster"])
+class UndrainView(OccupiedView):
+    """Using a server again."""
+
+    queryset = Server.objects.none()
+
+    @extend_schema(
+        operation_id="server_undrain",
+        summary="Use a drained server again (operator)",
+        request=None,
+        responses={200: shapes.ServerSerializer},
+    )
+    def post(self, request: Request, server_id: int) -> Response:
+        require_operator(self.user)
+        return self.idempotently(lambda: self._undrain(server_id))
+
+    def _undrain(self, server_id: int) -> Response:
+        server_undrain(server=server_get(server_id), actor=self.user)
+        return Response(
+            shapes.ServerSerializer(server_get(server_id), context=self.get_serializer_context()).data
+        )
+
+
+@extend_schema(tags=["cluster"])
+class GpusView(OccupiedView):
+    """All GPUs."""
+
+    queryset = Gpu.objects.none()
+
+    @extend_schema(operation_id="gpu_list", summary="List GPUs", responses=shapes.GpuSerializer(many=True))
+    def get(self, request: Request) -> Response:
+        return self.page(gpus_known(), shapes.GpuSerializer)
+
+
+@extend_schema(tags=["cluster"])
+class AgentsView(ApiView):
+    """All node agents."""
+
+    queryset = Agent.objects.none()
+
+    @extend_schema(
+        operation_id="agent_list", summary="List agents", responses=cluster_shapes.AgentSerializer(many=True)
+    )
+    def get(self, request: Request) -> Response:
+        return self.page(agents_known(), cluster_shapes.AgentSerializer)
+
+
+@extend_schema(tags=["cluster"])
+class AgentRevokeView(ApiView):
+    """Locking an agent out."""
+
+    queryset = Agent.objects.none()
+
+    @extend_schema(
+        operation_id="agent_revoke",
+        summary="Revoke an agent's credential (operator)",
+        description="Its lease runs out, its workers end, its server is fenced.",
+        request=None,
+        responses={200: cluster_shapes.AgentSerializer},
+    )
+    def post(self, request: Request, agent_id: int) -> Response:
+        require_operator(self.user)
+        return self.idempotently(lambda: self._revoke(agent_id))
+
+    def _revoke(self, agent_id: int) -> Response:
+        agent_revoke(agent=agent_get(agent_id))
+        return Response(cluster_shapes.AgentSerializer(agent_get(agent_id)).data)
+
+
+@extend_schema(tags=["cluster"])
+class EnrolmentTokensView(ApiView):
+    """Letting agents in."""
+
+    remembers_answers = False
+
+    @extend_schema(
+        operation_id="enrolment_token_create",
+        summary="Create an enrolment token (operator)",
+        description="Lets one agent enrol once. The token is in this answer alone.",
+        request=cluster_shapes.EnrolmentTokenRequestSerializer,
+        responses={201: cluster_shapes.EnrolmentTokenSerializer},
+    )
+    def post(self, request: Request) -> Response:
+        require_operator(self.user)
+        body = self.read(cluster_shapes.EnrolmentTokenRequestSerializer)
+        token = enrolment_token_create(created_by=self.user, server_name=body["server_name"])
+        answer = {**body, "token": token, "valid_seconds": int(TOKEN_VALID_FOR.total_seconds())}
+        return Response(cluster_shapes.EnrolmentTokenSerializer(answer).data, status=201)

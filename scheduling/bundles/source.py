@@ -1,0 +1,308 @@
+"""Finding the training function in the syntax tree of a bundle's modules. Nothing is imported or executed."""
+
+from __future__ import annotations
+
+import ast
+import keyword
+import re
+import warnings
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+from scheduling.bundles.errors import BundleError
+
+#: Where the base class comes from, as users may write it.
+BASE_NAMES = frozenset({"punctual.TrainingFunction", "punctual.function.TrainingFunction"})
+REQUIRED_METHODS = ("init_model", "init_dataset", "init_optimizer", "train")
+#: What a bundle must not shadow: the runtime imports these.
+RESERVED_MODULES = frozenset({"numpy", "punctual", "torch", "workers"})
+MAXIMUM_ENTRY_CHARACTERS = 200
+MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
+#: As in the base class, for functions that do not say.
+DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
+
+
+@dataclass(frozen=True, slots=True)
+class ClassInfo:
+    """A class as its source shows it. ``bases`` are dotted names with imports resolved."""
+
+    module: str
+    name: str
+    bases: tuple[str, ...]
+    methods: frozenset[str]
+    node: ast.ClassDef = field(repr=False, compare=False)
+
+    @property
+    def dotted(self) -> str:
+        return f"{self.module}.{self.name}"
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionClass:
+    """The class that is trained."""
+
+    entry: str
+    description: str
+    speed_neutral: tuple[str, ...]
+
+
+def module_name(path: str) -> str:
+    """The dotted module of a file: ``model/layers.py`` is ``model.layers``, ``model/__init__.py`` is ``model``."""
+    return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+
+
+def lone_module_name(filename: str) -> str:
+    """The module of a file uploaded alone: it may be called anything, so what Python does not take becomes ``_``."""
+    stem = (
+        re.sub(r"\W", "_", re.split(r"[/\\]", filename)[-1].removesuffix(".py"), flags=re.ASCII)[:100]
+        or "function"
+    )
+    return f"_{stem}" if stem[0].isdigit() or keyword.iskeyword(stem) else stem
+
+
+def parse_modules(modules: Mapping[str, tuple[str, bytes]]) -> dict[str, ClassInfo]:
+    """All top-level classes by dotted name, from ``{module: (path, source)}``.
+
+    Raises:
+        BundleError: not UTF-8, or not Python (with line and column).
+    """
+    classes: dict[str, ClassInfo] = {}
+    for module, (path, source) in modules.items():
+        if module.split(".")[0] in RESERVED_MODULES:
+            raise BundleError(
+                "reserved_name",
+                f"{path} would hide the package {module.split('.')[0]}; give it another name.",
+            )
+        tree = _parse(path, source)
+        if not importable(module):
+            continue  # a script beside the function
+        for info in _classes(module, tree, is_package=path.endswith("__init__.py")):
+            classes[info.dotted] = info
+    return classes
+
+
+def importable(module: str) -> bool:
+    """Whether ``import`` can name the module."""
+    return all(part.isidentifier() and not keyword.iskeyword(part) for part in module.split("."))
+
+
+def _parse(path: str, source: bytes) -> ast.Module:
+    if len(source) > MAXIMUM_SOURCE_BYTES:
+        raise BundleError(
+            "too_large_source", f"{path} is larger than {MAXIMUM_SOURCE_BYTES} bytes of source."
+        )
+    try:
+        text = source.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BundleError("not_utf8", f"{path} is not UTF-8 text (byte {error.start}).") from error
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            return ast.parse(text, filename=path)
+    except SyntaxError as error:
+        where = f"line {error.lineno}, column {error.offset}" if error.lineno else "unknown line"
+        raise BundleError("syntax_error", f"{path}, {where}: {error.msg}.") from error
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise BundleError(
+            "syntax_error", f"{path} cannot be read as Python: {str(error) or 'nested too deeply'}."
+        ) from error
+
+
+def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:
+    """Statements of a module, those under a top-level `if` or `try` included."""
+    waiting = deque(body)  # not by recursion: a long chain of `elif` is nested as deeply
+    while waiting:
+        statement = waiting.popleft()
+        yield statement
+        if isinstance(statement, ast.If | ast.Try):
+            handlers = [inner for handler in getattr(statement, "handlers", ()) for inner in handler.body]
+            waiting.extendleft(reversed([*statement.body, *handlers, *statement.orelse]))
+
+
+def _classes(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[ClassInfo]:
+    names: dict[str, str] = {}
+    for statement in _top_level(tree.body):
+        if isinstance(statement, ast.Import):
+            for alias in statement.names:
+                names[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+        elif isinstance(statement, ast.ImportFrom):
+            origin = _origin(module, statement, is_package=is_package)
+            for alias in statement.names:
+                names[alias.asname or alias.name] = f"{origin}.{alias.name}"
+        elif isinstance(statement, ast.ClassDef):
+            bases = tuple(_resolve(base, names) for base in statement.bases)
+            methods = frozenset(_defined(statement))
+            names[statement.name] = f"{module}.{statement.name}"
+            yield ClassInfo(module, statement.name, bases, methods, statement)
+
+
+def _origin(module: str, statement: ast.ImportFrom, *, is_package: bool) -> str:
+    if not statement.level:
+        return statement.module or ""
+    parts = module.split(".")
+    kept = len(parts) - statement.level + (1 if is_package else 0)
+    return ".".join([*parts[: max(0, kept)], *([statement.module] if statement.module else [])])
+
+
+def _resolve(base: ast.expr, names: Mapping[str, str]) -> str:
+    parts: list[str] = []
+    node = base.value if isinstance(base, ast.Subscript) else base
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return "?"
+    return ".".join([names.get(node.id, node.id), *reversed(parts)])
+
+
+def _defined(node: ast.ClassDef) -> Iterator[str]:
+    for statement in node.body:
+        if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield statement.name
+        elif isinstance(statement, ast.Assign):
+            yield from (target.id for target in statement.targets if isinstance(target, ast.Name))
+        elif isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+            yield statement.target.id
+
+
+# --- choosing the class ---------------------------------------------------------------------------------------
+
+
+def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> FunctionClass:
+    """The class named by ``entry``, or the only one that inherits from ``TrainingFunction``.
+
+    Raises:
+        BundleError: none, several, or methods missing.
+    """
+    functions = {name: info for name, info in classes.items() if _is_function(info, classes)}
+    chosen = _named(functions, classes, entry) if entry else _only(functions)
+    _check_methods(chosen, classes)
+    chosen_entry = f"{chosen.module}:{chosen.name}"
+    if len(chosen_entry) > MAXIMUM_ENTRY_CHARACTERS:
+        raise BundleError(
+            "entry", f"The entry {chosen_entry[:80]}… is longer than {MAXIMUM_ENTRY_CHARACTERS} characters."
+        )
+    return FunctionClass(
+        entry=chosen_entry,
+        description=_storable(ast.get_docstring(chosen.node) or "")[:2000],
+        speed_neutral=_speed_neutral(chosen, classes),
+    )
+
+
+def _storable(text: str) -> str:
+    """Without what a source can spell but a database cannot hold."""
+    return text.replace("\0", "").encode("utf-8", "replace").decode()
+
+
+def _ancestors(info: ClassInfo, classes: Mapping[str, ClassInfo]) -> Iterator[ClassInfo]:
+    """The class and those of its bases that the bundle holds, nearest first."""
+    seen: set[str] = set()
+    waiting = [info]
+    while waiting:
+        current = waiting.pop(0)
+        if current.dotted in seen:
+            continue
+        seen.add(current.dotted)
+        yield current
+        waiting += [classes[base] for base in current.bases if base in classes]
+
+
+def _is_function(info: ClassInfo, classes: Mapping[str, ClassInfo]) -> bool:
+    return any(base in BASE_NAMES for ancestor in _ancestors(info, classes) for base in ancestor.bases)
+
+
+def _named(functions: Mapping[str, ClassInfo], classes: Mapping[str, ClassInfo], entry: str) -> ClassInfo:
+    module, colon, name = entry.partition(":")
+    if not (colon and name.isidentifier() and importable(module)):
+        raise BundleError("entry", f"'{entry[:80]}' is not an entry; write module:Class.", field="entry")
+    dotted = f"{module}.{name}"
+    if dotted in functions:
+        return functions[dotted]
+    if dotted in classes:
+        raise BundleError(
+            "missing_class",
+            f"{name} in {module} does not inherit from punctual.TrainingFunction.",
+            field="entry",
+        )
+    known = ", ".join(sorted(f"{info.module}:{info.name}" for info in functions.values())[:10])
+    raise BundleError(
+        "missing_class", f"There is no class {entry} in the bundle (found: {known or 'none'}).", field="entry"
+    )
+
+
+def _only(functions: Mapping[str, ClassInfo]) -> ClassInfo:
+    inherited_from = {base for info in functions.values() for base in info.bases}
+    leaves = [info for name, info in functions.items() if name not in inherited_from]
+    if not leaves:
+        raise BundleError(
+            "missing_class",
+            "No class inherits from TrainingFunction; write `from punctual import TrainingFunction` and subclass it.",
+        )
+    if len(leaves) > 1:
+        names = ", ".join(sorted(f"{info.module}:{info.name}" for info in leaves)[:10])
+        raise BundleError(
+            "entry_needed", f"Several classes could be meant: {names}. Name one as `entry`.", field="entry"
+        )
+    return leaves[0]
+
+
+def _check_methods(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> None:
+    ancestors = list(_ancestors(chosen, classes))
+    bases = {base for ancestor in ancestors for base in ancestor.bases}
+    if not all(
+        base in BASE_NAMES or base in classes or base in {"object", "ABC", "abc.ABC"} for base in bases
+    ):
+        return  # a base from a library may bring them
+    defined = {name for ancestor in ancestors for name in ancestor.methods}
+    missing = [name for name in REQUIRED_METHODS if name not in defined]
+    if missing:
+        raise BundleError(
+            "missing_methods", f"Class {chosen.name} in {chosen.module} lacks {', '.join(missing)}."
+        )
+
+
+def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple[str, ...]:
+    for ancestor in _ancestors(chosen, classes):
+        for statement in ancestor.node.body:
+            value = _assigned(statement, "speed_neutral")
+            if value is not None:
+                return _literal_strings(value, ancestor)
+    return DEFAULT_SPEED_NEUTRAL
+
+
+def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
+    if isinstance(statement, ast.Assign):
+        targets: list[ast.expr] = statement.targets
+    elif isinstance(statement, ast.AnnAssign):
+        targets = [statement.target]
+    else:
+        return None
+    return statement.value if any(isinstance(t, ast.Name) and t.id == name for t in targets) else None
+
+
+def _is_name(item: ast.expr) -> bool:
+    return isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isprintable()
+
+
+def _literal_strings(value: ast.expr, where: ClassInfo) -> tuple[str, ...]:
+    if (
+        isinstance(value, ast.Call)
+        and isinstance(value.func, ast.Name)
+        and value.func.id in {"set", "frozenset"}
+    ):
+        if not value.args and not value.keywords:
+            return ()
+        if len(value.args) == 1:
+            value = value.args[0]
+    if isinstance(value, ast.Set | ast.List | ast.Tuple):
+        items = [str(ast.literal_eval(item)) for item in value.elts if _is_name(item)]
+        if len(items) == len(value.elts):
+            return tuple(sorted(set(items)))
+    raise BundleError(
+        "speed_neutral",
+        f"{where.module}, line {value.lineno}: speed_neutral must be a literal set of names, "
+        'such as {"learning_rate"}: it is read without running the file.',
+    )
