@@ -32,9 +32,8 @@ class Tokens:
 
     def rotate(self, token_id: str | int) -> Token:
         """Replace a token by a new one under the same name; the old one stops working."""
-        return read(
-            Token, self._transport.send("POST", f"tokens/{quote(str(token_id), safe='')}/rotate/", {})
-        )
+        path = f"tokens/{quote(str(token_id), safe='')}/rotate/"
+        return read(Token, self._transport.send("POST", path, {}, repeatable=False))
 
     def revoke(self, token_id: str | int) -> None:
         """Make a token worthless."""

@@ -55,7 +55,7 @@ def pack(
         source, found_entry = _source_of(function)
         entry = entry or found_entry
     else:
-        source = Path(function).expanduser()
+        source = _expanded(function)
     extra = _requirements_file(requirements)
     name = suggested_name(source)
     if source.is_dir():
@@ -103,6 +103,18 @@ def _source_of(thing: type | ModuleType) -> tuple[Path, str | None]:
     return root, entry
 
 
+def _expanded(path: str | os.PathLike[str]) -> Path:
+    try:
+        expanded = Path(path).expanduser()
+        expanded.resolve()
+        expanded.is_dir()
+    except RuntimeError as error:
+        raise BundleError("the home folder in the file's name is not known") from error
+    except (OSError, ValueError) as error:
+        raise BundleError("the file's name cannot be used") from error
+    return expanded
+
+
 def _is_package(folder: Path) -> bool:
     return (folder / "__init__.py").is_file()
 
@@ -121,7 +133,7 @@ def _read(path: Path) -> bytes:
 
 
 def _requirements_file(path: str | os.PathLike[str] | None) -> dict[str, bytes]:
-    return {} if path is None else {"requirements.txt": _read(Path(path).expanduser())}
+    return {} if path is None else {"requirements.txt": _read(_expanded(path))}
 
 
 def _files_of(folder: Path, prefix: str) -> Iterator[tuple[str, bytes]]:

@@ -227,7 +227,7 @@ class Client:
         """Jobs of one's projects, newest first.
 
         `filters` are those of the REST API: project, service_class, promised, at_risk, owner, function, search,
-        submitted_after, submitted_before, deadline_after, deadline_before.
+        submitted_after, submitted_before, deadline_before.
         """
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         if state:
@@ -250,9 +250,13 @@ class Client:
     ) -> list[LogChunk]:
         """Pieces of a job's logs after the piece with the id `after`, oldest first."""
         params = {"rank": rank, "after": after, "tail": tail}
-        given = {name: value for name, value in params.items() if value is not None}
-        chunks = [
-            read(LogChunk, item)
-            for item in self.transport.pages(f"jobs/{quote(job_id, safe='')}/logs/", given)
-        ]
-        return sorted((chunk for chunk in chunks if chunk.id > (after or 0)), key=lambda chunk: chunk.id)
+        chunks: list[LogChunk] = []
+        while True:
+            given = {name: value for name, value in params.items() if value is not None}
+            page = self.transport.get(f"jobs/{quote(job_id, safe='')}/logs/", given)
+            if not isinstance(page, dict) or not isinstance(page.get("results"), list):
+                raise unreadable("logs")
+            chunks += [read(LogChunk, item) for item in page["results"]]
+            if not page.get("more") or not page["results"]:
+                return chunks
+            params = {"rank": rank, "after": chunks[-1].id}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import time
 import uuid
@@ -269,7 +270,7 @@ def _messages_by_field(errors: Any, prefix: str = "") -> dict[str, list[str]]:
 
 def _with_fields(detail: str, errors: Mapping[str, list[str]]) -> str:
     said = [
-        f"{field}: {message}" if field and field != "non_field_errors" else message
+        f"{field}: {message}" if field and field != "request" else message
         for field, messages in errors.items()
         for message in messages
         if message not in detail
@@ -278,7 +279,7 @@ def _with_fields(detail: str, errors: Mapping[str, list[str]]) -> str:
 
 
 def _hint(status: int, code: str) -> str | None:
-    if status == 401 and code != "login_failed":
+    if status == 401 and code != "wrong_credentials":
         return "run `punctual login`"
     if status == 404:
         return "check the name; what belongs to projects you are no member of is not shown"
@@ -297,5 +298,8 @@ def _passes(response: httpx.Response, asked_for: float | None) -> bool:
 
 
 def _retry_after_seconds(response: httpx.Response) -> float | None:
-    text = response.headers.get("retry-after", "")
-    return min(max(float(text), 0.05), 60.0) if text.isascii() and text.isdigit() else None
+    try:
+        seconds = float(response.headers.get("retry-after", ""))
+    except ValueError:
+        return None
+    return min(max(seconds, 0.05), 60.0) if math.isfinite(seconds) else None

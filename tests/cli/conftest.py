@@ -1,0 +1,53 @@
+"""The command line in isolation: no configuration of whoever runs the tests, and a platform of our own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+
+from punctual.cli import main
+from tests.cli.fake_platform import FakePlatform
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a command left: exit code, stdout and stderr."""
+
+    code: int
+    out: str
+    err: str
+
+
+Run = Callable[..., Outcome]
+
+
+@pytest.fixture(autouse=True)
+def _own_configuration(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> None:
+    for name in ("URL", "TOKEN", "PROJECT", "PROFILE", "DEBUG"):
+        monkeypatch.delenv(f"PUNCTUAL_{name}", raising=False)
+    monkeypatch.setenv("PUNCTUAL_RETRY_SECONDS", "5")
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path_factory.mktemp("configuration")))
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Run a command as `run("jobs", "--json")`."""
+
+    def run_command(*arguments: str) -> Outcome:
+        capsys.readouterr()
+        code = main(arguments)
+        captured = capsys.readouterr()
+        return Outcome(code, captured.out, captured.err)
+
+    return run_command
+
+
+@pytest.fixture
+def platform(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakePlatform]:
+    """A platform that answers as scripted, on a real socket, and the environment that leads to it."""
+    with FakePlatform() as fake:
+        monkeypatch.setenv("PUNCTUAL_URL", fake.url)
+        monkeypatch.setenv("PUNCTUAL_TOKEN", "token-of-ada")
+        yield fake
