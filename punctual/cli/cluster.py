@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
 
@@ -17,6 +18,7 @@ from punctual.client.durations import format_duration
 from punctual.errors import ConflictError
 
 _SECONDS_BETWEEN_TABLES = 2.0
+_NO_SERVERS = "No servers yet: an operator enrols agents (punctual agents token)."
 
 servers_app = typer.Typer(help="List servers; drain and undrain them as the operator.")
 agents_app = typer.Typer(help="List node agents; enrol and revoke them as the operator.")
@@ -59,40 +61,53 @@ def _show_once(client: Client, as_json: bool, *, one_line: bool = False) -> None
         output.console().print(_picture(summary, servers))
 
 
-def _picture(summary: dict[str, Any], servers: Any) -> Group:
-    lines = [Text(line) for line in summary_lines(summary)]
+def _picture(summary: dict[str, Any], servers: Sequence[Server]) -> Group:
     rows = [
         (
             server.name,
             output.state_text(server.state, *_drain_mark(server)),
+            _heard(server),
             _kinds(server),
             _gpu_cells(server),
         )
         for server in servers
     ]
-    grid = output.table(("SERVER", "STATE", "GPU", "JOBS"), rows)
-    return Group(
-        *lines, grid if rows else Text("No servers yet: an operator enrols agents (punctual agents token).")
-    )
+    grid = output.table(("SERVER", "STATE", "HEARD", "GPU", "JOBS"), rows)
+    lines = [Text(output.safe(line)) for line in summary_lines(summary)]
+    return Group(*lines, *warnings(servers), grid if rows else Text(_NO_SERVERS))
 
 
 def summary_lines(summary: dict[str, Any]) -> list[str]:
-    """The cluster's numbers, one line for each group of them."""
-    lines, single = [], []
-    for key, value in summary.items():
-        name = key.replace("_", " ")
-        if isinstance(value, dict):
-            inner = ", ".join(
-                f"{k.replace('_', ' ')} {v}" for k, v in value.items() if isinstance(v, int | float | str)
-            )
-            lines.append(f"{name}: {inner or '-'}")
-        elif isinstance(value, int | float | str) and value != "":
-            single.append(f"{name}: {value}")
-    return [output.safe(line) for line in [*single, *lines]]
+    """The cluster's numbers, one line for GPUs, jobs and promises each."""
+    gpus, planner = summary.get("gpus") or {}, summary.get("planner") or {}
+    lines = [
+        f"GPUs: {gpus.get('total', 0)} ({_counts(gpus.get('by_use'))})",
+        f"Jobs: {_counts(summary.get('jobs'))}",
+        f"Promises: {_counts(summary.get('promises'))}",
+    ]
+    if planner and not planner.get("lease_held"):
+        lines.append("The planner is not running: nothing is decided until it is.")
+    return lines
+
+
+def warnings(servers: Sequence[Server]) -> list[Text]:
+    """What everybody who looks at the cluster should know."""
+    bare = [server.name for server in servers if server.sandbox == "none"]
+    text = f"Training functions run unprotected, without a sandbox, on: {', '.join(bare)}"
+    return [Text(output.safe(text), style="bold red")] if bare else []
+
+
+def _counts(numbers: Any) -> str:
+    given = numbers.items() if isinstance(numbers, dict) else ()
+    return ", ".join(f"{number} {name.replace('_', ' ')}" for name, number in given if number) or "none"
 
 
 def _drain_mark(server: Server) -> list[str]:
     return [server.drain] if server.drain not in ("none", "") else []
+
+
+def _heard(server: Server) -> str:
+    return "never" if server.silent_seconds is None else f"{format_duration(server.silent_seconds)} ago"
 
 
 def _kinds(server: Server) -> str:
@@ -110,8 +125,9 @@ def _gpu_cells(server: Server) -> str:
 def _gpu_cell(gpu: Gpu) -> str:
     if not gpu.healthy:
         return "unhealthy"
-    job = gpu.job.get("id") if isinstance(gpu.job, dict) else gpu.job
-    return str(job) if job else "idle"
+    if gpu.job is None:
+        return "idle"
+    return str(gpu.job.get("id") or gpu.job.get("name") or "busy")
 
 
 @servers_app.callback(invoke_without_command=True)
@@ -131,7 +147,7 @@ def servers(context: typer.Context, as_json: options.Json = False) -> None:
             for s in found
         ],
         right=("GPUS",),
-        empty="No servers yet: an operator enrols agents (punctual agents token).",
+        empty=_NO_SERVERS,
     )  # fmt: skip
 
 
@@ -163,12 +179,11 @@ def drain(
 
 
 def _print_broken(promises: list[Any]) -> None:
-    rows = [
-        (p.get("job") or p.get("id") or p.get("job_id"), p.get("name"), p.get("deadline_at"), p.get("reason") or p.get("detail"))
-        for p in promises
-        if isinstance(p, dict)
-    ]  # fmt: skip
-    output.print_table(("JOB", "NAME", "DEADLINE", "WHY"), rows)
+    known = [promise for promise in promises if isinstance(promise, dict)]
+    output.print_table(
+        ("JOB", "NAME", "PROJECT", "DEADLINE"),
+        [(p.get("job"), p.get("name"), p.get("project"), p.get("deadline_at")) for p in known],
+    )
 
 
 @servers_app.command()
@@ -194,27 +209,19 @@ def agents(context: typer.Context, as_json: options.Json = False) -> None:
         output.print_json(found)
         return
     output.print_table(
-        ("ID", "SERVER", "VERSION", "SILENT FOR", "REVOKED"),
+        ("ID", "SERVER", "VERSION", "HEARD", ""),
         [
             (
                 agent.get("id"),
-                _named(agent.get("server")),
+                agent.get("server_name"),
                 agent.get("version"),
-                _duration(agent.get("silent_seconds")),
-                agent.get("revoked_at"),
+                f"{format_duration(agent.get('silent_seconds') or 0.0)} ago",
+                "revoked" if agent.get("revoked_at") else "fenced" if agent.get("fenced") else " ",
             )
             for agent in found
         ],
         empty="No agents yet: enrol one (punctual agents token).",
     )
-
-
-def _named(server: Any) -> Any:
-    return server.get("name") if isinstance(server, dict) else server
-
-
-def _duration(seconds: Any) -> str:
-    return format_duration(seconds) if isinstance(seconds, int | float) else "-"
 
 
 @agents_app.command("token")
@@ -229,7 +236,8 @@ def enrolment_token(
         output.print_json(document)
     else:
         output.say(str(document.get("token", "")))
-        output.note("Give it to the agent now: it is shown this once.")
+        valid = format_duration(float(document.get("valid_seconds") or 0))
+        output.note(f"Give it to one agent within {valid}; it is shown this once.")
 
 
 @agents_app.command("revoke")

@@ -206,7 +206,7 @@ class _LogPrinter:
         self._as_json = as_json
         self._for_person = output.is_terminal()
         self._ranks: set[int] = set()
-        self._partial: dict[int, str] = {}
+        self._partial: dict[tuple[int, int], str] = {}
 
     def print(self, chunks: Any) -> None:
         for chunk in chunks:
@@ -218,8 +218,9 @@ class _LogPrinter:
 
     def _add(self, chunk: LogChunk) -> None:
         self._ranks.add(chunk.rank)
-        *lines, rest = (self._partial.get(chunk.rank, "") + chunk.text).split("\n")
-        self._partial[chunk.rank] = rest
+        source = (chunk.rank, chunk.generation)
+        *lines, rest = (self._partial.get(source, "") + chunk.text).split("\n")
+        self._partial[source] = rest
         for line in lines:
             self._write(chunk.rank, line)
 
@@ -231,7 +232,7 @@ class _LogPrinter:
 
     def close(self) -> None:
         """Write what did not end in a newline."""
-        for rank, rest in sorted(self._partial.items()):
+        for (rank, _), rest in sorted(self._partial.items()):
             if rest:
                 self._write(rank, rest)
         self._partial.clear()

@@ -241,9 +241,14 @@ class Client:
 
     def events(self, job_id: str, *, after: int = 0) -> list[JobEvent]:
         """A job's history after the event with the id `after`, oldest first."""
-        items = self.transport.pages(f"jobs/{quote(job_id, safe='')}/events/", {"after": after})
-        events = [read(JobEvent, item) for item in items]
-        return sorted((event for event in events if event.id > after), key=lambda event: event.id)
+        found: list[JobEvent] = []
+        # The server lists the newest first, so what is known already ends the reading.
+        for item in self.transport.pages(f"jobs/{quote(job_id, safe='')}/events/", {"page_size": 200}):
+            event = read(JobEvent, item)
+            if event.id <= after:
+                break
+            found.append(event)
+        return found[::-1]
 
     def log_chunks(
         self, job_id: str, *, rank: int | None = None, after: int | None = None, tail: int | None = None

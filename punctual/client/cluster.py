@@ -27,7 +27,7 @@ class Cluster:
 
     def servers(self) -> Sequence[Server]:
         """Every server with its GPUs."""
-        servers = [read(Server, item) for item in self._transport.pages("servers/")]
+        servers = [read(Server, item) for item in self._transport.pages("servers/", {"page_size": 200})]
         return sorted(servers, key=lambda server: server.name)
 
     def server(self, name_or_id: str) -> Server:
@@ -55,7 +55,7 @@ class Cluster:
 
     def agents(self) -> Sequence[dict[str, Any]]:
         """Node agents with the age of their last report."""
-        return list(self._transport.pages("agents/"))
+        return list(self._transport.pages("agents/", {"page_size": 200}))
 
     def revoke_agent(self, agent_id: str) -> dict[str, Any]:
         """Refuse an agent's credential from now on; its workers stop when their lease ends."""
@@ -63,8 +63,8 @@ class Cluster:
 
     def create_enrolment_token(self, *, server_name: str = "") -> dict[str, Any]:
         """A token that lets one agent enrol once."""
-        return self._post("enrolment-tokens/", {"server_name": server_name} if server_name else {})
+        return self._post("enrolment-tokens/", {"server_name": server_name}, repeatable=False)
 
-    def _post(self, path: str, body: dict[str, Any]) -> dict[str, Any]:
-        answer = self._transport.send("POST", path, body)
+    def _post(self, path: str, body: dict[str, Any], *, repeatable: bool = True) -> dict[str, Any]:
+        answer = self._transport.send("POST", path, body, repeatable=repeatable)
         return answer if isinstance(answer, dict) else {}

@@ -213,14 +213,17 @@ class CurveLevel:
 
 @dataclass(frozen=True)
 class Gpu:
-    """One GPU (or emulated accelerator) of a server; `job` is the job on it, or “busy” for one not yours."""
+    """One GPU (or emulated accelerator) of a server.
+
+    `job` says what holds it: `id` and `name` of a job that one may see, else None and "busy"; None while it is free.
+    """
 
     index: int = 0
     kind: str = ""
     memory_bytes: int = 0
     emulated: bool = False
     healthy: bool = True
-    job: Any = None
+    job: dict[str, Any] | None = None
     raw: dict[str, Any] = raw_object()
 
 
@@ -233,6 +236,8 @@ class Server:
     state: str = ""
     drain: str = "none"
     drain_reason: str = ""
+    sandbox: str = ""
+    silent_seconds: float | None = None
     gpus: tuple[Gpu, ...] = listed(Gpu)
     raw: dict[str, Any] = raw_object()
 

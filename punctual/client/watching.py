@@ -19,6 +19,8 @@ from punctual.errors import ConnectionFailedError, LimitReachedError, ServerErro
 if TYPE_CHECKING:
     from punctual.client.client import Client
 
+_RECENT_ITERATIONS = 100
+
 
 @dataclass(frozen=True)
 class Update:
@@ -52,7 +54,7 @@ class Watcher:
         self._rank, self._tail = rank, tail
         self._last_event = 0
         self._last_chunk: int | None = None
-        self._last_iteration = -1
+        self._last_iteration: int | None = None
         # What was received but not handed out yet, because a later question of the same look failed.
         self._new_events: list[JobEvent] = []
         self._new_chunks: list[LogChunk] = []
@@ -68,7 +70,7 @@ class Watcher:
         if self._logs:
             self._ask_for_chunks()
         if self._metrics:
-            self._ask_for_metrics()
+            self._ask_for_metrics(job)
         update = Update(job, tuple(self._new_events), tuple(self._new_chunks), self._new_metric)
         self._new_events, self._new_chunks, self._new_metric = [], [], None
         return update
@@ -86,12 +88,15 @@ class Watcher:
             self._last_chunk = max(self._last_chunk or 0, chunk.id)
             self._new_chunks.append(chunk)
 
-    def _ask_for_metrics(self) -> None:
-        params = {"after_iteration": self._last_iteration} if self._last_iteration >= 0 else {}
-        for item in self._client.transport.pages(f"{self._path}metrics/", params):
+    def _ask_for_metrics(self, job: dict[str, Any]) -> None:
+        if self._last_iteration is None:
+            # Only the newest values are shown: those of long ago need not be fetched first.
+            self._last_iteration = max(0, int(job.get("iterations_done") or 0) - _RECENT_ITERATIONS)
+        for item in self._client.transport.pages(
+            f"{self._path}metrics/", {"after_iteration": self._last_iteration}
+        ):
             metric = read(Metric, item)
-            if metric.iteration > self._last_iteration:
-                self._last_iteration, self._new_metric = metric.iteration, metric
+            self._last_iteration, self._new_metric = max(self._last_iteration, metric.iteration), metric
 
 
 def watch(client: Client, job_id: str, **selection: Any) -> Iterator[Update]:
