@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from typing import Any
 
 from django.db.models import Avg, DateTimeField, F, Func, Max, Value
 from django.utils import timezone
@@ -45,7 +46,7 @@ def utilisation_series(since: datetime, until: datetime, maximum_points: int = 2
         function="date_bin",
         output_field=DateTimeField(),
     )
-    rows = list(
+    rows: list[Any] = list(
         UtilisationSample.objects.filter(taken_at__gte=since, taken_at__lte=until)
         .annotate(bucket=bucket)
         .values("bucket")

@@ -86,7 +86,7 @@ class ServerFactory(DjangoModelFactory[Server]):
 
     @factory.post_generation
     def gpus(
-        self, create: bool, extracted: int | None, kind: str = "emulated-a100", emulated: bool = True
+        self: Any, create: bool, extracted: int | None, kind: str = "emulated-a100", emulated: bool = True
     ) -> None:
         for index in range(4 if extracted is None else extracted):
             Gpu.objects.create(
@@ -99,7 +99,7 @@ class ServerFactory(DjangoModelFactory[Server]):
             )
 
     @factory.post_generation
-    def agent(self, create: bool, extracted: str | None, **values: Any) -> None:
+    def agent(self: Any, create: bool, extracted: str | None, **values: Any) -> None:
         digest = token_digest(extracted or f"credential-of-{self.name}")
         values = {"last_report_at": timezone.now(), "version": "0.1.0", **values}
         Agent.objects.create(server=self, credential_digest=digest, **values)
@@ -146,7 +146,7 @@ class ScalingCurveFactory(DjangoModelFactory[ScalingCurve]):
     complete = True
 
     @factory.post_generation
-    def levels(self, create: bool, extracted: dict[int, float] | None, **_: Any) -> None:
+    def levels(self: Any, create: bool, extracted: dict[int, float] | None, **_: Any) -> None:
         for gpus, rate in ({1: 4.0, 2: 7.2, 4: 12.4, 8: 18.5} if extracted is None else extracted).items():
             CurveLevel.objects.create(
                 curve=self,
@@ -199,7 +199,7 @@ class GenerationFactory(DjangoModelFactory[Generation]):
     live_at = factory.LazyFunction(timezone.now)
 
     @factory.post_generation
-    def gpus(self, create: bool, extracted: list[Gpu] | None, state: str = AssignmentState.HELD) -> None:
+    def gpus(self: Any, create: bool, extracted: list[Gpu] | None, state: str = AssignmentState.HELD) -> None:
         for rank, gpu in enumerate(extracted or []):
             Assignment.objects.create(
                 generation=self, job=self.job, gpu=gpu, rank=rank, state=state, held_at=timezone.now()

@@ -9,13 +9,13 @@ from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.contrib.auth.decorators import login_required
-from django.http import HttpRequest, HttpResponse, JsonResponse
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
 from projects.models import User
 
-View = Callable[..., HttpResponse]
+View = Callable[..., HttpResponseBase]
 _LOOPBACK = ("localhost", "127.0.0.1", "::1")
 
 
@@ -53,7 +53,7 @@ def secure(view: View) -> View:
     """
 
     @wraps(view)
-    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
         response["Content-Security-Policy"] = "; ".join(
             (
@@ -80,7 +80,7 @@ def page(view: View) -> View:
     fetched = _refused_without_session(view)
 
     @wraps(view)
-    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         # A fragment is fetched by a script, to which a login page would mean nothing.
         return (fetched if "fragment" in request.GET else shown)(request, *args, **kwargs)
 
@@ -94,7 +94,7 @@ def data(view: View) -> View:
 
 def _refused_without_session(view: View) -> View:
     @wraps(view)
-    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponse:
+    def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return JsonResponse({"detail": "Your session has ended: log in again."}, status=401)
         return view(request, *args, **kwargs)

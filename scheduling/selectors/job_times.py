@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any, TypeGuard
 
 from scheduling.models import Job
 
@@ -53,7 +54,7 @@ def progress_share(job: Job) -> float:
     return min(1.0, job.iterations_done / job.max_iterations)
 
 
-def _finite(value: object) -> bool:
+def _finite(value: Any) -> TypeGuard[float]:
     # A plan that does not finish stores infinity, as text or as null depending on who wrote it.
     return isinstance(value, int | float) and math.isfinite(value)
 

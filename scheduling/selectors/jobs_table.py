@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from django.core.paginator import Page, Paginator
 from django.db.models import OuterRef, Q, QuerySet, Subquery
@@ -61,7 +62,7 @@ class JobsPage:
     """One page of rows and what the pager needs."""
 
     rows: list[JobRow]
-    page: Page[Job]
+    page: Page[Any]
     filters: JobFilters = field(default_factory=JobFilters)
 
 
@@ -92,7 +93,7 @@ def _matches(text: str) -> Q:
     matches = (
         Q(id__startswith=text) | Q(name__icontains=text) | Q(function_version__function__name__icontains=text)
     )
-    return matches | Q(**{"labels__contains": {label.strip(): value.strip()}}) if equals else matches
+    return matches | Q(labels__contains={label.strip(): value.strip()}) if equals else matches
 
 
 def _with_promise(jobs: QuerySet[Job], promise: str) -> QuerySet[Job]:
@@ -108,12 +109,12 @@ def jobs_page(user: User, filters: JobFilters, page: int, now: datetime, page_si
     jobs = filtered_jobs(user, filters)
     shown = jobs.select_related("project", "owner", "function_version__function").annotate(gpus=gpus_now())
     paginator = Paginator(shown, page_size)
-    found = paginator.get_page(page)
+    found: Page[Any] = paginator.get_page(page)
     steerable = steerable_project_ids(user)
     rows = [
         JobRow(
             job=job,
-            gpus=job.gpus or 0,
+            gpus=getattr(job, "gpus", None) or 0,
             progress=progress_share(job),
             planned_start_at=planned_start_at(job, now),
             planned_finish_at=planned_finish_at(job),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
-
 from playwright.sync_api import Browser, Playwright
+
+from tests.plugins.browser import browser_program
 
 ARGUMENTS = [
     "--no-sandbox",
@@ -17,14 +17,9 @@ ARGUMENTS = [
 ]
 
 
-def chromium_path() -> str | None:
-    """Where Chromium is, or None."""
-    return shutil.which("chromium") or shutil.which("chromium-browser")
-
-
 def open_chromium(playwright: Playwright) -> Browser:
     """A headless browser. Raises RuntimeError when Chromium is not installed."""
-    path = chromium_path()
+    path = browser_program()
     if path is None:
         raise RuntimeError("Chromium is not installed (Debian: apt-get install chromium)")
     return playwright.chromium.launch(executable_path=path, args=ARGUMENTS)

@@ -38,18 +38,20 @@ class Scenario:
 def build(now: datetime | None = None) -> Scenario:
     """Make all of it. Called once per test or once for screenshots."""
     now = now or timezone.now()
-    owner = factories.UserFactory(username="ada")
-    operator = factories.UserFactory(username="olga", is_operator=True)
-    stranger = factories.UserFactory(username="sten")
-    project = factories.ProjectFactory(name="vision")
-    other = factories.ProjectFactory(name="speech")
-    factories.MembershipFactory(project=project, user=owner, role=Role.OWNER)
-    factories.MembershipFactory(project=other, user=stranger, role=Role.OWNER)
+    owner = factories.UserFactory.create(username="ada")
+    operator = factories.UserFactory.create(username="olga", is_operator=True)
+    stranger = factories.UserFactory.create(username="sten")
+    project = factories.ProjectFactory.create(name="vision")
+    other = factories.ProjectFactory.create(name="speech")
+    factories.MembershipFactory.create(project=project, user=owner, role=Role.OWNER)
+    factories.MembershipFactory.create(project=other, user=stranger, role=Role.OWNER)
     servers = (
-        factories.ServerFactory(name="node-a", gpus=4, address="10.0.0.11"),
-        factories.ServerFactory(name="node-b", gpus=4, address="10.0.0.12", sandbox="none"),
+        factories.ServerFactory.create(name="node-a", gpus=4, address="10.0.0.11"),
+        factories.ServerFactory.create(name="node-b", gpus=4, address="10.0.0.12", sandbox="none"),
     )
-    function = factories.FunctionVersionFactory(function__project=project, function__name="image-classifier")
+    function = factories.FunctionVersionFactory.create(
+        function__project=project, function__name="image-classifier"
+    )
     common: dict[str, Any] = {"project": project, "owner": owner, "function_version": function}
     running = _running(now, common, servers)
     spanning = _spanning(now, common, servers)
@@ -86,7 +88,7 @@ def _trained(
     """Generations of a job; phases are (start, end, GPUs, reason) in seconds from now, the last one live."""
     for number, (start, end, count, reason) in enumerate(phases, start=1):
         live = end is None
-        generation: Generation = factories.GenerationFactory(
+        generation: Generation = factories.GenerationFactory.create(
             job=job,
             number=number,
             world_size=count,
@@ -113,7 +115,7 @@ def _trained(
 
 def _metrics(job: Job, now: datetime, first_seconds: float, until: int, rate: float, gpus: int) -> None:
     for iteration in range(0, until + 1, max(1, until // 120)):
-        factories.JobMetricFactory(
+        factories.JobMetricFactory.create(
             job=job,
             iteration=iteration,
             generation=max(1, job.last_generation),
@@ -129,14 +131,14 @@ def _metrics(job: Job, now: datetime, first_seconds: float, until: int, rate: fl
 
 def _events(job: Job, now: datetime, *lines: tuple[float, str, str]) -> None:
     for seconds, kind, message in lines:
-        factories.JobEventFactory(
+        factories.JobEventFactory.create(
             job=job, kind=kind, message=message, happened_at=now + timedelta(seconds=seconds)
         )
 
 
 def _running(now: datetime, common: dict[str, Any], servers: tuple[Server, Server]) -> Job:
-    curve = factories.ScalingCurveFactory()
-    job = factories.JobFactory(
+    curve = factories.ScalingCurveFactory.create()
+    job = factories.JobFactory.create(
         **common,
         curve=curve,
         name="digits, wide network",
@@ -196,21 +198,21 @@ def _running(now: datetime, common: dict[str, Any], servers: tuple[Server, Serve
         (-70, "rescaled", "4 to 2 GPUs: a tighter deadline needs 2. The promise stands with 122 s of slack."),
     )
     for number in range(24):
-        factories.LogChunkFactory(
+        factories.LogChunkFactory.create(
             job=job,
             rank=number % 2,
             offset=number * 60,
             text=f"iteration {number * 42:5d}  loss {2.3 / (1 + number / 6):.4f}\n",
         )
     for iteration in (250, 500, 750, 1000):
-        factories.CheckpointFactory(job=job, iteration=iteration)
+        factories.CheckpointFactory.create(job=job, iteration=iteration)
     return job
 
 
 def _spanning(now: datetime, common: dict[str, Any], servers: tuple[Server, Server]) -> Job:
-    job = factories.JobFactory(
+    job = factories.JobFactory.create(
         **common,
-        curve=factories.ScalingCurveFactory(levels={1: 3.0, 2: 5.6, 4: 10.1}),
+        curve=factories.ScalingCurveFactory.create(levels={1: 3.0, 2: 5.6, 4: 10.1}),
         name="character model",
         service_class=ServiceClass.SLO,
         state=JobState.RUNNING,
@@ -237,10 +239,10 @@ def _spanning(now: datetime, common: dict[str, Any], servers: tuple[Server, Serv
 
 
 def _waiting(now: datetime, common: dict[str, Any]) -> Job:
-    factories.JobFactory(**common, name="recommender, new features", state=JobState.PROFILING,
+    factories.JobFactory.create(**common, name="recommender, new features", state=JobState.PROFILING,
                          service_class=ServiceClass.SLO, deadline_at=now + timedelta(minutes=30),
                          submitted_at=now - timedelta(seconds=9))  # fmt: skip
-    return factories.JobFactory(
+    return factories.JobFactory.create(
         **common,
         name="nightly ablation",
         state=JobState.SUSPENDED,
@@ -257,9 +259,9 @@ def _waiting(now: datetime, common: dict[str, Any]) -> Job:
 
 
 def _declined(now: datetime, common: dict[str, Any]) -> Job:
-    job = factories.JobFactory(
+    job = factories.JobFactory.create(
         **common,
-        curve=factories.ScalingCurveFactory(),
+        curve=factories.ScalingCurveFactory.create(),
         name="digits, by noon",
         service_class=ServiceClass.SLO,
         state=JobState.DECLINED,
@@ -272,14 +274,14 @@ def _declined(now: datetime, common: dict[str, Any]) -> Job:
             "reason": "Declined: 8 GPUs would be needed from now until the deadline, 2 are free of promises.",
         },
     )
-    factories.OfferFactory(
+    factories.OfferFactory.create(
         job=job, deadline_at=now + timedelta(minutes=11), valid_until=now + timedelta(seconds=100)
     )
     return job
 
 
 def _completed(now: datetime, common: dict[str, Any]) -> Job:
-    job = factories.JobFactory(
+    job = factories.JobFactory.create(
         **common,
         name="digits, baseline",
         service_class=ServiceClass.SLO,
@@ -293,10 +295,10 @@ def _completed(now: datetime, common: dict[str, Any]) -> Job:
         iterations_done=1000,
         final_metrics={"loss": 0.1182, "accuracy": 0.9641},
     )
-    factories.ArtifactFactory(job=job)
-    factories.ArtifactFactory(job=job, name="metrics.json", size_bytes=812)
+    factories.ArtifactFactory.create(job=job)
+    factories.ArtifactFactory.create(job=job, name="metrics.json", size_bytes=812)
     for minutes, outcome in ((20, "met"), (32, "met"), (47, "met"), (49, "void")):
-        factories.JobFactory(**common, service_class=ServiceClass.SLO, state=JobState.COMPLETED, promised=True,
+        factories.JobFactory.create(**common, service_class=ServiceClass.SLO, state=JobState.COMPLETED, promised=True,
                              promise_outcome=outcome, deadline_at=now, name=f"sweep {minutes}", iterations_done=1000,
                              submitted_at=now - timedelta(minutes=minutes), started_at=now - timedelta(minutes=minutes),
                              void_reason="paused_by_owner" if outcome == "void" else "",
@@ -305,7 +307,7 @@ def _completed(now: datetime, common: dict[str, Any]) -> Job:
 
 
 def _failed(now: datetime, common: dict[str, Any]) -> Job:
-    return factories.JobFactory(
+    return factories.JobFactory.create(
         **common,
         name="broken loader",
         state=JobState.FAILED,
@@ -321,7 +323,7 @@ def _failed(now: datetime, common: dict[str, Any]) -> Job:
 
 
 def _foreign(now: datetime, project: Project, owner: User, servers: tuple[Server, Server]) -> Job:
-    job = factories.JobFactory(
+    job = factories.JobFactory.create(
         project=project, owner=owner, name="secret speech model", state=JobState.RUNNING,
         submitted_at=now - timedelta(minutes=3), started_at=now - timedelta(minutes=2),
     )  # fmt: skip
@@ -334,7 +336,7 @@ def _samples(now: datetime) -> None:
         wave = math.sin(step / 14)
         promised = 4 if wave > 0 else 2
         best = 2 if wave > -0.6 else 1
-        factories.UtilisationSampleFactory(
+        factories.UtilisationSampleFactory.create(
             taken_at=now - timedelta(seconds=5 * (180 - step)),
             total=8, promised=promised, best_effort=best, soft=1 if wave > 0.7 else 0,
             profiling=1 if step % 45 < 5 else 0, changing=0,
@@ -344,7 +346,7 @@ def _samples(now: datetime) -> None:
 
 
 def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreign: Job) -> None:
-    decision = factories.DecisionFactory(
+    decision = factories.DecisionFactory.create(
         decided_at=now - timedelta(seconds=70),
         kind="reallocation",
         trigger=f"job {spanning.id} was admitted",
@@ -359,7 +361,7 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
         },
     )  # fmt: skip
     decision.jobs.set([running, foreign])
-    verdicts = factories.DecisionFactory(
+    verdicts = factories.DecisionFactory.create(
         decided_at=now - timedelta(seconds=18),
         trigger=f"job {declined.id} was submitted",
         summary={

@@ -12,12 +12,15 @@ import re
 import sys
 from pathlib import Path
 
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, ViewportSize, expect, sync_playwright
 
 from tests.dashboard.chromium import open_chromium
 
 FOLDER = Path(__file__).resolve().parents[2] / "docs" / "screenshots"
-SIZES = {"desktop": {"width": 1400, "height": 900}, "phone": {"width": 390, "height": 844}}
+SIZES: dict[str, ViewportSize] = {
+    "desktop": {"width": 1400, "height": 900},
+    "phone": {"width": 390, "height": 844},
+}
 
 
 def log_in(page: Page, base_url: str, username: str, password: str) -> None:
@@ -31,10 +34,7 @@ def log_in(page: Page, base_url: str, username: str, password: str) -> None:
 
 def wait_until_drawn(page: Page) -> None:
     """Every panel has its figure, or says why there is none."""
-    page.wait_for_function(
-        "[...document.querySelectorAll('[data-panel] .figure')].every((figure) => figure.dataset.drawn)",
-        timeout=30_000,
-    )
+    expect(page.locator("[data-panel] .figure:not([data-drawn])")).to_have_count(0, timeout=30_000)
 
 
 def _find_job(page: Page, base_url: str) -> str | None:
@@ -48,7 +48,14 @@ def _find_job(page: Page, base_url: str) -> str | None:
 
 
 def take_all(
-    browser: Browser, base_url: str, username: str, password: str, *, job: str | None, dark: bool, folder: Path
+    browser: Browser,
+    base_url: str,
+    username: str,
+    password: str,
+    *,
+    job: str | None,
+    dark: bool,
+    folder: Path,
 ) -> list[Path]:
     """Pictures of all pages at all sizes; returns their paths."""
     taken: list[Path] = []

@@ -1,0 +1,32 @@
+"""Reading the database from a stream: in a few threads, each of which lets go of its connection at once.
+
+A stream lives for hours. Were it to keep a connection, a few hundred pages would use up all of PostgreSQL's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import ParamSpec, TypeVar
+
+from django.db import connections
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
+
+_threads = ThreadPoolExecutor(max_workers=4, thread_name_prefix="stream-database")
+
+
+async def in_database(
+    read: Callable[Arguments, Result], *args: Arguments.args, **kwargs: Arguments.kwargs
+) -> Result:
+    """Call a selector in a thread, with a connection of its own that is closed afterwards."""
+
+    def call() -> Result:
+        try:
+            return read(*args, **kwargs)
+        finally:
+            connections.close_all()
+
+    return await asyncio.get_running_loop().run_in_executor(_threads, call)

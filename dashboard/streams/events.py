@@ -1,0 +1,115 @@
+"""Server-sent events: how they are written, answered and limited."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, StreamingHttpResponse
+
+log = logging.getLogger(__name__)
+
+#: A comment line this often keeps proxies from closing a quiet stream, and finds readers that are gone.
+KEEP_ALIVE_SECONDS = 15.0
+KEEP_ALIVE = b": keep-alive\n\n"
+#: Told to browsers: how long to wait before they come back.
+RETRY = b"retry: 2000\n\n"
+
+Events = AsyncGenerator[bytes, None]
+
+
+def event(data: Any, *, name: str | None = None, event_id: int | None = None) -> bytes:
+    """One event. Without a name it is a plain message; JSON has no line breaks, so one data line is enough."""
+    lines = []
+    if name is not None:
+        lines.append(f"event: {name}")
+    if event_id is not None:
+        lines.append(f"id: {event_id}")
+    lines.append(f"data: {json.dumps(data, separators=(',', ':'))}")
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+class Connections:
+    """Open streams of this process, in all and per caller."""
+
+    def __init__(self) -> None:
+        self.open: Counter[str] = Counter()
+
+    def full(self) -> bool:
+        return self.open.total() >= getattr(settings, "STREAM_CONNECTIONS", 1000)
+
+    def full_for(self, caller: str) -> bool:
+        return self.open[caller] >= getattr(settings, "STREAM_CONNECTIONS_PER_CALLER", 40)
+
+    def leave(self, caller: str) -> None:
+        self.open[caller] -= 1
+        if self.open[caller] <= 0:
+            del self.open[caller]
+
+
+connections = Connections()
+
+
+def stream_response(request: HttpRequest, caller: str, events: Events) -> HttpResponseBase:
+    """Answers with the events, unless too many streams are open already: then 503 or 429, to come back later."""
+    if connections.full():
+        return problem(
+            request, 503, "too_many_streams", "Too many streams are open. Poll, or try again soon."
+        )
+    if connections.full_for(caller):
+        return problem(request, 429, "too_many_streams", "You have too many streams open. Close some first.")
+    response = StreamingHttpResponse(
+        _counted(caller, events), content_type="text/event-stream; charset=utf-8"
+    )
+    response["Cache-Control"] = "no-cache, no-transform"
+    response["X-Accel-Buffering"] = "no"
+    return with_cors(request, response)
+
+
+async def _counted(caller: str, events: Events) -> Events:
+    connections.open[caller] += 1
+    try:
+        yield RETRY
+        async for piece in events:
+            yield piece
+    except DatabaseError as error:
+        # The reader comes back by itself and starts where it was.
+        log.warning("a stream ended because the database is away: %s", error)
+    finally:
+        connections.leave(caller)
+        await events.aclose()
+
+
+def problem(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponseBase:
+    """An RFC 9457 problem document that the browser lets the page read."""
+    titles = {401: "Not authenticated", 404: "Not found", 405: "Method not allowed", 429: "Too many requests"}
+    body = {
+        "type": "about:blank",
+        "title": titles.get(status, "Unavailable"),
+        "status": status,
+        "detail": detail,
+    }
+    response = JsonResponse({**body, "code": code}, status=status, content_type="application/problem+json")
+    if status == 401:
+        response["WWW-Authenticate"] = "Bearer, Agent"
+    if status in (429, 503):
+        response["Retry-After"] = "5"
+    return with_cors(request, response)
+
+
+def with_cors(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
+    """Lets pages of the same host name (the web process on another port) read with the person's cookies."""
+    response["Vary"] = "Origin"
+    origin = request.headers.get("Origin")
+    if origin:
+        page, here = urlsplit(origin), urlsplit(f"//{request.get_host()}")
+        if page.scheme in ("http", "https") and page.hostname == here.hostname:
+            response["Access-Control-Allow-Origin"] = origin
+            response["Access-Control-Allow-Credentials"] = "true"
+    return response

@@ -1,0 +1,176 @@
+"""The streams: changes of the cluster, changes of a job, a job's log, and agents' wake-ups."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from typing import Any
+
+from django.conf import settings
+from django.db import Error as DatabaseError
+from django.http import HttpRequest, HttpResponseBase
+
+from cluster.models import Agent
+from dashboard.streams.database import in_database
+from dashboard.streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
+from dashboard.streams.hub import ALL_CLUSTERS, Note, Subscription, hub
+from dashboard.streams.identity import calling_agent, calling_user
+from dashboard.streams.logs import LogReader, as_json
+from projects.models import User
+from scheduling.selectors.streams import desired_version, job_is_visible
+
+log = logging.getLogger(__name__)
+
+#: A stream ends when its caller may no longer read it; that is asked again this often.
+RECHECK_SECONDS = 60.0
+#: After a job's end its last lines may still be under way for this long.
+LOG_QUIET_SECONDS = 2.0
+
+StillAllowed = Callable[[], Awaitable[bool]]
+View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
+
+
+def _get_only(view: View) -> View:
+    async def wrapped(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
+        if request.method != "GET":
+            return problem(request, 405, "method_not_allowed", "A stream is read with GET.")
+        try:
+            return await view(request, **kwargs)
+        except DatabaseError as error:
+            log.warning("a stream was refused because the database is away: %s", error)
+            return problem(request, 503, "database_away", "The database cannot be reached. Try again soon.")
+
+    return wrapped
+
+
+@_get_only
+async def cluster_stream(request: HttpRequest) -> HttpResponseBase:
+    """Kinds of change in the cluster (`planned`, `servers`, `jobs`). Names no job."""
+    user = await calling_user(request)
+    if user is None:
+        return _not_authenticated(request)
+
+    async def allowed() -> bool:
+        return await calling_user(request) is not None
+
+    return stream_response(request, f"user:{user.pk}", _changes(ALL_CLUSTERS, allowed))
+
+
+@_get_only
+async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
+    """Kinds of change of one job: `changed`, `metrics`, `logs`."""
+    user = await calling_user(request)
+    if user is None:
+        return _not_authenticated(request)
+    if not await in_database(job_is_visible, user, job_id):
+        return _no_such_job(request)
+    events = _changes(f"punctual:job:{job_id}", _sees_job(request, job_id))
+    return stream_response(request, f"user:{user.pk}", events)
+
+
+@_get_only
+async def job_logs(request: HttpRequest, job_id: str) -> HttpResponseBase:
+    """A job's log after `?after=` (or `Last-Event-ID`), then what is added; `event: end` when the job is over."""
+    user: User | None = await calling_user(request)
+    if user is None:
+        return _not_authenticated(request)
+    if not await in_database(job_is_visible, user, job_id):
+        return _no_such_job(request)
+    resumed = _number(request.headers.get("Last-Event-ID"))
+    after = resumed if resumed is not None else _number(request.GET.get("after")) or 0
+    reader = LogReader(job_id, after, _number(request.GET.get("rank")))
+    return stream_response(request, f"user:{user.pk}", _log(reader, _sees_job(request, job_id)))
+
+
+@_get_only
+async def agent_wakeups(request: HttpRequest) -> HttpResponseBase:
+    """Versions of the desired state of the calling agent's server, the present one first."""
+    agent = await calling_agent(request)
+    if agent is None:
+        return _not_authenticated(request)
+
+    async def allowed() -> bool:
+        return await calling_agent(request) is not None
+
+    return stream_response(request, f"agent:{agent.pk}", _wakeups(agent, allowed))
+
+
+def _not_authenticated(request: HttpRequest) -> HttpResponseBase:
+    return problem(request, 401, "not_authenticated", "Log in, or send a valid token.")
+
+
+def _no_such_job(request: HttpRequest) -> HttpResponseBase:
+    return problem(request, 404, "not_found", "There is no such job among your projects' jobs.")
+
+
+def _sees_job(request: HttpRequest, job_id: str) -> StillAllowed:
+    async def allowed() -> bool:
+        user = await calling_user(request)
+        return user is not None and await in_database(job_is_visible, user, job_id)
+
+    return allowed
+
+
+def _number(text: str | None) -> int | None:
+    """A non-negative number that fits a row id, or None."""
+    return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
+
+
+async def _notes(subscription: Subscription, allowed: StillAllowed) -> AsyncIterator[Note | None]:
+    """Notes as they come, None whenever a keep-alive is due; ends when the caller is no longer allowed."""
+    checked = time.monotonic()
+    while True:
+        note = await subscription.next(KEEP_ALIVE_SECONDS)
+        if time.monotonic() - checked > RECHECK_SECONDS:
+            if not await allowed():
+                return
+            checked = time.monotonic()
+        yield note
+
+
+async def _changes(channel: str, allowed: StillAllowed) -> Events:
+    async with hub(settings.REDIS_URL).subscribe(channel) as subscription:
+        async for note in _notes(subscription, allowed):
+            if note is None:
+                yield KEEP_ALIVE
+            elif note.resync:
+                yield event({"kind": "resync"}, name="resync")
+            else:
+                # Only the kind is passed on: whatever else a note carries is not for everyone.
+                yield event({"kind": str(note.payload.get("kind", "changed"))})
+
+
+async def _log(reader: LogReader, allowed: StillAllowed) -> Events:
+    checked = time.monotonic()
+    async with hub(settings.REDIS_URL).subscribe(f"punctual:job:{reader.job_id}") as subscription:
+        while True:
+            state = await reader.finished_state()
+            while pieces := await reader.next_pieces():
+                for chunk in pieces:
+                    yield event(as_json(chunk), event_id=chunk.id)
+            note = await subscription.next(LOG_QUIET_SECONDS if state else KEEP_ALIVE_SECONDS)
+            if note is None and state:
+                for chunk in await reader.next_pieces():
+                    yield event(as_json(chunk), event_id=chunk.id)
+                yield event({"state": state}, name="end")
+                return
+            if note is None:
+                yield KEEP_ALIVE
+            if time.monotonic() - checked > RECHECK_SECONDS:
+                if not await allowed():
+                    return
+                checked = time.monotonic()
+
+
+async def _wakeups(agent: Agent, allowed: StillAllowed) -> Events:
+    async with hub(settings.REDIS_URL).subscribe(f"punctual:agent:{agent.server_id}") as subscription:
+        yield event(await in_database(desired_version, agent.server_id), name="desired")
+        async for note in _notes(subscription, allowed):
+            if note is None:
+                yield KEEP_ALIVE
+                continue
+            version = note.payload.get("desired_version")
+            if note.resync or not isinstance(version, int):
+                version = await in_database(desired_version, agent.server_id)
+            yield event(version, name="desired")

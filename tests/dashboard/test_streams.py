@@ -1,0 +1,311 @@
+"""The stream server, as a process of its own, with real PostgreSQL and Valkey behind it."""
+
+from __future__ import annotations
+
+import json
+import os
+import queue
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from django.conf import settings
+from django.test import Client
+from django.utils import timezone
+from redis import Redis
+
+from launch.valkey import EmbeddedValkey
+from scheduling.choices import JobState
+from scheduling.models import Job
+from tests import factories
+from tests.dashboard.conftest import StreamServer, start_stream_server, stop
+from tests.dashboard.waiting import wait_until
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+class Reader:
+    """Reads one stream in a thread and hands its events over."""
+
+    def __init__(self, url: str, headers: dict[str, str]) -> None:
+        self.events: queue.Queue[dict[str, Any]] = queue.Queue()
+        self.opened = threading.Event()
+        self.response_headers: httpx.Headers = httpx.Headers()
+        self.status = 0
+        self._stop = threading.Event()
+        self._client = httpx.Client(timeout=httpx.Timeout(5, read=60))
+        self._thread = threading.Thread(target=self._read, args=(url, headers), daemon=True)
+        self._thread.start()
+        assert self.opened.wait(20), f"{url} did not answer"
+
+    def _read(self, url: str, headers: dict[str, str]) -> None:
+        try:
+            with self._client.stream("GET", url, headers=headers) as response:
+                self.status, self.response_headers = response.status_code, response.headers
+                self.opened.set()
+                event: dict[str, Any] = {}
+                for line in response.iter_lines():
+                    if not line and "data" in event:
+                        self.events.put(event)
+                        event = {}
+                    name, colon, value = line.partition(": ")
+                    if colon and name:
+                        event[name] = json.loads(value) if name == "data" else value
+                self.events.put({"closed": True})
+        except httpx.TransportError as error:
+            self.opened.set()
+            self.events.put({"closed": True, "error": error})
+
+    def next(self, timeout_seconds: float = 15) -> dict[str, Any]:
+        return self.events.get(timeout=timeout_seconds)
+
+    def next_where(self, **wanted: Any) -> dict[str, Any]:
+        while True:
+            event = self.next()
+            if all(event.get(name) == value for name, value in wanted.items()):
+                return event
+
+    def close(self) -> None:
+        self._client.close()
+
+
+@contextmanager
+def reading(server: StreamServer, path: str, headers: dict[str, str]) -> Iterator[Reader]:
+    reader = Reader(f"{server.url}/stream/{path}", headers)
+    try:
+        yield reader
+    finally:
+        reader.close()
+
+
+@pytest.fixture
+def redis() -> Redis:
+    return Redis.from_url(os.environ["REDIS_URL"])
+
+
+def bearer(user: Any) -> dict[str, str]:
+    token = f"pt_{user.username}_secret"
+    factories.ApiTokenFactory.create(user=user, secret=token)
+    return {"Authorization": f"Bearer {token}"}
+
+
+@pytest.fixture
+def job() -> Job:
+    job = factories.JobFactory.create(state=JobState.RUNNING)
+    factories.MembershipFactory.create(project=job.project, user=job.owner)
+    return job
+
+
+def publish_until_seen(redis: Redis, reader: Reader, channel: str, payload: dict[str, Any]) -> dict[str, Any]:
+    """A note may come before the server has subscribed to the broker, so it is repeated until one arrives."""
+    for _ in range(100):
+        redis.publish(channel, json.dumps(payload))
+        try:
+            while True:
+                event = reader.next(0.2)
+                if event.get("event") is None or event["event"] == "desired":
+                    return event
+        except queue.Empty:
+            continue
+    raise AssertionError("no note arrived")
+
+
+def test_nobody_reads_a_stream_without_saying_who_they_are(stream_server: StreamServer, job: Job) -> None:
+    for path in ("cluster", f"jobs/{job.id}/events", f"jobs/{job.id}/logs", "agents/wakeups"):
+        answer = httpx.get(f"{stream_server.url}/stream/{path}")
+        assert answer.status_code == 401
+        assert answer.headers["content-type"] == "application/problem+json"
+        wrong = httpx.get(f"{stream_server.url}/stream/{path}", headers={"Authorization": "Bearer pt_wrong"})
+        assert wrong.status_code == 401
+
+
+def test_a_stranger_gets_the_answer_of_a_job_that_does_not_exist(
+    stream_server: StreamServer, job: Job
+) -> None:
+    headers = bearer(factories.UserFactory.create())
+    for kind in ("events", "logs"):
+        foreign = httpx.get(f"{stream_server.url}/stream/jobs/{job.id}/{kind}", headers=headers)
+        missing = httpx.get(f"{stream_server.url}/stream/jobs/doesnotexist/{kind}", headers=headers)
+        assert foreign.status_code == missing.status_code == 404
+        assert foreign.json() == missing.json()
+
+
+def test_revoked_and_expired_tokens_open_nothing(stream_server: StreamServer) -> None:
+    user = factories.UserFactory.create()
+    factories.ApiTokenFactory.create(user=user, secret="pt_revoked", revoked_at=timezone.now())
+    factories.ApiTokenFactory.create(user=user, secret="pt_expired", expires_at=timezone.now())
+    for token in ("pt_revoked", "pt_expired"):
+        answer = httpx.get(
+            f"{stream_server.url}/stream/cluster", headers={"Authorization": f"Bearer {token}"}
+        )
+        assert answer.status_code == 401
+
+
+def test_the_cluster_stream_tells_the_kind_of_change_and_nothing_else(
+    stream_server: StreamServer, redis: Redis
+) -> None:
+    with reading(stream_server, "cluster", bearer(factories.UserFactory.create())) as reader:
+        assert reader.status == 200
+        assert reader.response_headers["content-type"].startswith("text/event-stream")
+        event = publish_until_seen(
+            redis, reader, "punctual:cluster:1", {"kind": "planned", "job": "of somebody else's"}
+        )
+        assert event["data"] == {"kind": "planned"}
+
+
+def test_a_session_cookie_opens_the_stream_for_pages_of_the_same_host(
+    stream_server: StreamServer, client: Client, redis: Redis
+) -> None:
+    client.force_login(factories.UserFactory.create())
+    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
+    headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
+    with reading(stream_server, "cluster", {**headers, "Origin": "http://127.0.0.1:1234"}) as reader:
+        assert reader.status == 200
+        assert reader.response_headers["access-control-allow-origin"] == "http://127.0.0.1:1234"
+        assert reader.response_headers["access-control-allow-credentials"] == "true"
+        assert publish_until_seen(redis, reader, "punctual:cluster:1", {"kind": "jobs"})
+    with reading(stream_server, "cluster", {**headers, "Origin": "https://evil.example"}) as reader:
+        assert "access-control-allow-origin" not in reader.response_headers
+
+
+def test_a_job_stream_carries_that_jobs_notes_alone(
+    stream_server: StreamServer, job: Job, redis: Redis
+) -> None:
+    with reading(stream_server, f"jobs/{job.id}/events", bearer(job.owner)) as reader:
+        redis.publish("punctual:job:another", json.dumps({"kind": "logs"}))
+        event = publish_until_seen(redis, reader, f"punctual:job:{job.id}", {"kind": "metrics"})
+        assert event["data"] == {"kind": "metrics"}
+
+
+def test_notes_that_make_no_sense_do_not_end_a_stream(
+    stream_server: StreamServer, job: Job, redis: Redis
+) -> None:
+    with reading(stream_server, f"jobs/{job.id}/events", bearer(job.owner)) as reader:
+        channel = f"punctual:job:{job.id}"
+        publish_until_seen(redis, reader, channel, {"kind": "changed"})
+        for nonsense in ("", "{", "[1]", "\xff", '"text"'):
+            redis.publish(channel, nonsense)
+        assert publish_until_seen(redis, reader, channel, {"kind": "logs"})["data"]["kind"] in (
+            "changed",
+            "logs",
+        )
+
+
+def test_a_log_is_followed_from_the_database_and_on_to_its_end(
+    stream_server: StreamServer, job: Job, redis: Redis
+) -> None:
+    first, second = (factories.LogChunkFactory.create(job=job) for _ in range(2))
+    with reading(stream_server, f"jobs/{job.id}/logs?after={first.id}", bearer(job.owner)) as reader:
+        event = reader.next()
+        assert event["data"]["text"] == second.text
+        assert event["id"] == str(second.id)
+        hostile = factories.LogChunkFactory.create(
+            job=job, text='</script>\n\ndata: {"forged": 1}\n\nµ\x1b[31m'
+        )
+        redis.publish(f"punctual:job:{job.id}", json.dumps({"kind": "logs"}))
+        wait_until(lambda: not reader.events.empty() or not _publish(redis, job), "the new piece arrives")
+        event = reader.next()
+        assert event["data"]["text"] == hostile.text
+        Job.objects.filter(pk=job.id).update(state=JobState.COMPLETED, finished_at=timezone.now())
+        redis.publish(f"punctual:job:{job.id}", json.dumps({"kind": "changed"}))
+        assert reader.next_where(event="end")["data"] == {"state": "completed"}
+
+
+def _publish(redis: Redis, job: Job) -> int:
+    return int(redis.publish(f"punctual:job:{job.id}", json.dumps({"kind": "logs"})))
+
+
+def test_a_piece_with_a_lower_number_that_is_committed_late_is_not_lost(
+    stream_server: StreamServer, job: Job, redis: Redis
+) -> None:
+    late = factories.LogChunkFactory.create(job=job, rank=1, text="late\n")
+    late_id = late.id
+    late.delete()
+    early = factories.LogChunkFactory.create(job=job, rank=0, text="early\n")
+    with reading(stream_server, f"jobs/{job.id}/logs", bearer(job.owner)) as reader:
+        assert reader.next()["data"]["id"] == early.id
+        factories.LogChunkFactory.create(id=late_id, job=job, rank=1, text="late\n")
+        wait_until(lambda: not reader.events.empty() or not _publish(redis, job), "the late piece arrives")
+        assert reader.next()["data"]["text"] == "late\n"
+
+
+def test_a_reader_that_comes_back_goes_on_after_the_last_piece_it_had(
+    stream_server: StreamServer, job: Job
+) -> None:
+    chunks = [factories.LogChunkFactory.create(job=job) for _ in range(3)]
+    headers = {**bearer(job.owner), "Last-Event-ID": str(chunks[1].id)}
+    with reading(stream_server, f"jobs/{job.id}/logs?after=0", headers) as reader:
+        assert reader.next()["data"]["id"] == chunks[2].id
+
+
+def test_an_agent_hears_the_present_version_and_every_later_one(
+    stream_server: StreamServer, redis: Redis
+) -> None:
+    server = factories.ServerFactory.create(desired_version=7, agent="agent-secret")
+    headers = {"Authorization": "Agent agent-secret"}
+    with reading(stream_server, "agents/wakeups", headers) as reader:
+        first = reader.next()
+        assert (first["event"], first["data"]) == ("desired", 7)
+        channel = f"punctual:agent:{server.id}"
+        wait_until(
+            lambda: redis.publish(channel, json.dumps({"desired_version": 8})) > 0, "the server listens"
+        )
+        assert reader.next_where(data=8)["event"] == "desired"
+
+
+def test_a_revoked_agent_and_a_users_token_open_no_wakeups(stream_server: StreamServer) -> None:
+    server = factories.ServerFactory.create(agent="revoked-secret")
+    server.agent.revoked_at = timezone.now()
+    server.agent.save()
+    for headers in ({"Authorization": "Agent revoked-secret"}, bearer(factories.UserFactory.create())):
+        assert httpx.get(f"{stream_server.url}/stream/agents/wakeups", headers=headers).status_code == 401
+
+
+def test_too_many_streams_of_one_caller_are_refused_and_counted_down_when_they_close(
+    stream_server: StreamServer,
+) -> None:
+    headers = bearer(factories.UserFactory.create())
+    readers = [Reader(f"{stream_server.url}/stream/cluster", headers) for _ in range(40)]
+    try:
+        refused = httpx.get(f"{stream_server.url}/stream/cluster", headers=headers)
+        assert refused.status_code == 429
+        assert refused.headers["retry-after"]
+    finally:
+        for reader in readers:
+            reader.close()
+
+    def admitted() -> bool:
+        with httpx.stream("GET", f"{stream_server.url}/stream/cluster", headers=headers) as response:
+            return response.status_code == 200
+
+    wait_until(admitted, "closed streams are no longer counted")
+
+
+def test_streams_survive_a_restart_of_the_broker_and_say_that_notes_may_be_missing(
+    tmp_path: Path, django_db_setup: None
+) -> None:
+    from tests.plugins import embedded_servers
+
+    valkey = EmbeddedValkey(tmp_path / "valkey", tmp_path / "broker", durable=False)
+    valkey.prepare()
+    embedded_servers._start("Valkey", valkey, tmp_path)
+    broker, signal_number = embedded_servers._servers.pop()
+    server = start_stream_server(tmp_path, valkey.url())
+    try:
+        with reading(server, "cluster", bearer(factories.UserFactory.create())) as reader:
+            publish_until_seen(Redis.from_url(valkey.url()), reader, "punctual:cluster:1", {"kind": "jobs"})
+            broker.kill()
+            broker.wait()
+            embedded_servers._start("Valkey", valkey, tmp_path)
+            broker, signal_number = embedded_servers._servers.pop()
+            assert reader.next_where(event="resync")
+            again = Redis.from_url(valkey.url())
+            assert publish_until_seen(again, reader, "punctual:cluster:1", {"kind": "planned"})
+    finally:
+        stop(server.process)
+        broker.send_signal(signal_number)
+        broker.wait(10)
