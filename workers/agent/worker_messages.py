@@ -125,7 +125,7 @@ def _hello(body: dict[str, Any]) -> Hello:
 
 def _phase(value: dict[str, Any]) -> PhaseChange:
     phase = value["phase"]
-    if phase not in PHASES:
+    if not isinstance(phase, str) or phase not in PHASES:
         raise MessageError(f"unknown phase {phase!r}")
     return PhaseChange(phase, _whole(value, "iteration", default=0))
 

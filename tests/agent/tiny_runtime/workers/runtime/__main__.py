@@ -2,7 +2,7 @@
 
 Hyperparameters: `crash` (end without a word after the first iteration), `final_after` (complete after so many iterations),
 `shout` (print so many lines), `spawn` (start a process that tries to outlive everything), `deaf` (obey no goal),
-`look` (print, as JSON, what the worker can see), `link` (write its result as a link to that path).
+`look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path).
 """
 
 import json
@@ -129,7 +129,7 @@ class Worker:
         self.become("preparing")
         print("bundle", sorted(path.name for path in (BOX / "bundle").iterdir()), flush=True)
         if self.wishes.get("look"):
-            print("SEEN " + json.dumps(look()), flush=True)
+            print("SEEN " + json.dumps(look(self.wishes["look"])), flush=True)
         if self.wishes.get("shout"):
             print("x" * 99 + "\n" * self.wishes["shout"], flush=True)
         if self.wishes.get("spawn"):
@@ -174,7 +174,7 @@ class Worker:
             self.become("suspended")
 
 
-def look():
+def look(paths):
     """What is visible from in here."""
 
     def readable(path):
@@ -194,10 +194,7 @@ def look():
     return {
         "environment": dict(os.environ),
         "processes": [name for name in os.listdir("/proc") if name.isdigit()],
-        "paths": {
-            path: readable(path)
-            for path in json.loads(os.environ.get("LOOK_AT", "[]")) or ["/", "/box", "/box/data"]
-        },
+        "paths": {path: readable(path) for path in paths},
         "writable": {
             path: writable(path) for path in ("/", "/etc", "/usr", "/box", "/box/bundle", "/box/out", "/tmp")
         },
