@@ -9,7 +9,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, ClassVar, TypeVar, cast
 
 from django.db import transaction
-from django.http import HttpResponseBase
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 from rest_framework.generics import GenericAPIView
@@ -62,9 +61,7 @@ class ApiView(GenericAPIView):
         self.throttle_scope = scope
         return [Throttle()]
 
-    def finalize_response(
-        self, request: Request, response: Response, *args: Any, **kwargs: Any
-    ) -> HttpResponseBase:
+    def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer = super().finalize_response(request, response, *args, **kwargs)
         answer.headers.setdefault("Cache-Control", "private, no-store")
         return answer

@@ -28,11 +28,8 @@ class FileName(StringConverter):
     regex = path_patterns.FILE_NAME
 
 
-for _name, _converter in {
-    "row": RowId,
-    "job": JobId,
-    "project": ProjectName,
-    "username": Username,
-    "file": FileName,
-}.items():
-    register_converter(_converter, _name)
+register_converter(RowId, "row")
+register_converter(JobId, "job")
+register_converter(ProjectName, "project")
+register_converter(Username, "username")
+register_converter(FileName, "file")

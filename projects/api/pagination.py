@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from django.core.exceptions import ValidationError as DjangoValidationError
-from django.db import DataError, models, transaction
+from django.db import DataError, transaction
 from rest_framework.exceptions import NotFound, ValidationError
 from rest_framework.pagination import CursorPagination
 from rest_framework.request import Request
@@ -21,7 +21,7 @@ class NewestFirstCursorPagination(CursorPagination):
     cursor_query_description = "Where to go on, as named by `next` of the page before."
 
     def paginate_queryset(
-        self, queryset: models.QuerySet[Any], request: Request, view: APIView | None = None
+        self, queryset: Any, request: Request, view: APIView | None = None
     ) -> list[Any] | None:
         # A cursor is a client's text: a made-up one must not look like a defect of ours.
         try:

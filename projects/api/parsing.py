@@ -9,7 +9,6 @@ from typing import IO, Any
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
-from django.core.files.uploadedfile import InMemoryUploadedFile
 from django.core.files.uploadhandler import MemoryFileUploadHandler
 from rest_framework.exceptions import ParseError
 from rest_framework.negotiation import BaseContentNegotiation
@@ -83,7 +82,7 @@ class LimitedUploadHandler(MemoryFileUploadHandler):
         input_data: Any,
         META: dict[str, Any],
         content_length: int,
-        boundary: bytes,
+        boundary: Any,
         encoding: str | None = None,
     ) -> None:
         if content_length > self.drained_bytes:
@@ -100,7 +99,7 @@ class LimitedUploadHandler(MemoryFileUploadHandler):
             self.file.seek(0)
             self.file.truncate()
 
-    def file_complete(self, file_size: int) -> InMemoryUploadedFile | None:
+    def file_complete(self, file_size: int) -> Any:
         if self.received > settings.MAXIMUM_BUNDLE_BYTES:
             return None
         return super().file_complete(file_size)

@@ -22,7 +22,7 @@ class ProblemSerializer(serializers.Serializer):
     status = serializers.IntegerField(min_value=400, max_value=599)
     detail = serializers.CharField(help_text="What is wrong and what would be right, for people.")
     code = serializers.CharField(help_text="Stable, for programs.")
-    errors = serializers.DictField(
+    errors = serializers.DictField(  # type: ignore[assignment]
         child=serializers.ListField(child=serializers.CharField()),
         required=False,
         help_text="Messages by field; nested fields as `termination.target.metric`.",
@@ -93,7 +93,8 @@ class IssuedTokenSerializer(TokenSerializer):
 
     token = serializers.SerializerMethodField()
 
-    class Meta(TokenSerializer.Meta):
+    class Meta:
+        model = ApiToken
         fields = (*TokenSerializer.Meta.fields, "token")
 
     def get_token(self, token: ApiToken) -> str:

@@ -86,7 +86,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
     labels = job_fields.Labels(default=dict)
     hyperparameters = job_fields.Hyperparameters()
     termination = job_fields.TerminationSerializer()
-    data = job_fields.DataSourceSerializer(
+    data = job_fields.DataSourceSerializer(  # type: ignore[assignment, call-arg]
         many=True, default=list, max_length=job_fields.MAXIMUM_DATA_SOURCES
     )
     checkpoint_seconds = fields.Number(min_value=1, max_value=86_400, default=60.0)

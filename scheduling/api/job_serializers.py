@@ -50,7 +50,7 @@ class VerdictSerializer(serializers.Serializer):
         return {
             "decision": instance.get("decision") or "pending",
             "reason_code": instance.get("reason_code") or "",
-            "reason": instance.get("reason") or "",
+            "reason": self.context.get("mask", str)(instance.get("reason") or ""),
             "minimum_satisfactory_share": [
                 {"start": _time(piece["start"]), "end": _time(piece["end"]), "gpus": piece["gpus"]}
                 for piece in share
@@ -126,7 +126,9 @@ class JobSerializer(serializers.ModelSerializer):
     hyperparameters = serializers.DictField()
     termination = serializers.SerializerMethodField()
     service_class = serializers.ChoiceField(ServiceClass.choices)
-    data = serializers.ListField(child=serializers.DictField(child=serializers.CharField()))
+    data = serializers.ListField(  # type: ignore[assignment]
+        child=serializers.DictField(child=serializers.CharField())
+    )
     state = serializers.ChoiceField(JobState.choices)
     promise_outcome = serializers.ChoiceField(PromiseOutcome.choices)
     void_reason = serializers.SerializerMethodField()
@@ -183,7 +185,7 @@ class JobSerializer(serializers.ModelSerializer):
 
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:
-        return VerdictSerializer(verdict_of(job)).data
+        return VerdictSerializer(verdict_of(job), context=self.context).data
 
 
 class DeadlineAnswerSerializer(serializers.Serializer):
@@ -201,11 +203,15 @@ class EventSerializer(serializers.ModelSerializer):
     """One line of a job's history with its reason in words and numbers."""
 
     detail = serializers.DictField()
+    message = serializers.SerializerMethodField()
     decision = serializers.IntegerField(source="decision_id", allow_null=True)
 
     class Meta:
         model = JobEvent
         fields = ("id", "happened_at", "kind", "message", "detail", "actor", "decision")
+
+    def get_message(self, event: JobEvent) -> str:
+        return str(self.context.get("mask", str)(event.message))
 
 
 class MetricSerializer(serializers.ModelSerializer):

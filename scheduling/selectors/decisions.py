@@ -10,6 +10,7 @@ from django.db.models import BooleanField, Case, Q, QuerySet, Value, When
 from projects.errors import NotFound
 from projects.models import User
 from scheduling.models import Decision, JobEvent
+from scheduling.selectors.hiding import Mask
 from scheduling.selectors.visibility import visible_jobs
 
 #: Parts of a summary that say nothing about single jobs.
@@ -61,12 +62,22 @@ def _named(summary: dict[str, Any]) -> set[str]:
     }
 
 
-def summary_shown(summary: dict[str, Any], seen: set[str] | None) -> dict[str, Any]:
+def sentences(decision: Decision) -> list[str]:
+    """Everything in a decision that may name a job in words."""
+    entries = [*(decision.summary.get("verdicts") or ()), *(decision.summary.get("changes") or ())]
+    return [decision.trigger, *(str(entry.get("reason") or "") for entry in entries)]
+
+
+def summary_shown(summary: dict[str, Any], seen: set[str] | None, mask: Mask) -> dict[str, Any]:
     """The summary without what concerns jobs outside ``seen``. Notes may name any job, so they go as well."""
     if seen is None:
         return summary
     shown: dict[str, Any] = {name: summary[name] for name in HARMLESS if name in summary}
     for name in ("verdicts", "changes"):
-        shown[name] = [entry for entry in summary.get(name) or () if entry.get("job") in seen]
+        shown[name] = [
+            {**entry, "reason": mask(str(entry.get("reason") or ""))}
+            for entry in summary.get(name) or ()
+            if entry.get("job") in seen
+        ]
     shown["at_risk"] = [job_id for job_id in summary.get("at_risk") or () if job_id in seen]
     return shown

@@ -15,6 +15,7 @@ from projects.access import require_operator
 from projects.api.base import ApiView, StrictSerializer
 from projects.api.filters import read_filters
 from projects.errors import NotFound
+from projects.models import User
 from scheduling.api.job_serializers import EventSerializer
 from scheduling.models import Decision
 from scheduling.selectors.decisions import (
@@ -22,14 +23,17 @@ from scheduling.selectors.decisions import (
     decision_get,
     decisions_shown_to,
     jobs_to_show,
+    sentences,
     summary_shown,
 )
+from scheduling.selectors.hiding import mask_for
 
 
 class DecisionSerializer(serializers.ModelSerializer):
     """One answer of the planner; `summary` holds verdicts, changes and risks of jobs that the caller may see."""
 
     kind = serializers.ChoiceField(Decision.Kind.choices)
+    trigger = serializers.SerializerMethodField()
     summary = serializers.SerializerMethodField()
     has_snapshot = serializers.BooleanField(help_text="Whether its input is still kept for replay.")
 
@@ -42,7 +46,10 @@ class DecisionSerializer(serializers.ModelSerializer):
 
     @extend_schema_field({"type": "object", "additionalProperties": True})
     def get_summary(self, decision: Decision) -> dict[str, Any]:
-        return summary_shown(decision.summary, self.context["seen"])
+        return summary_shown(decision.summary, self.context["seen"], self.context["mask"])
+
+    def get_trigger(self, decision: Decision) -> str:
+        return str(self.context["mask"](decision.trigger))
 
 
 class DecisionDetailSerializer(DecisionSerializer):
@@ -50,12 +57,19 @@ class DecisionDetailSerializer(DecisionSerializer):
 
     events = serializers.SerializerMethodField()
 
-    class Meta(DecisionSerializer.Meta):
+    class Meta:
+        model = Decision
         fields = (*DecisionSerializer.Meta.fields, "events")
 
     @extend_schema_field(EventSerializer(many=True))
     def get_events(self, decision: Decision) -> Any:
-        return EventSerializer(self.context["events"], many=True).data
+        return EventSerializer(self.context["events"], many=True, context=self.context).data
+
+
+def context_for(user: User, decisions: list[Decision], messages: list[str]) -> dict[str, Any]:
+    """What of the decisions the person may see."""
+    texts = [text for decision in decisions for text in sentences(decision)]
+    return {"seen": jobs_to_show(user, decisions), "mask": mask_for(user, [*texts, *messages])}
 
 
 class DecisionFilterSerializer(StrictSerializer):
@@ -83,7 +97,7 @@ class DecisionsView(ApiView):
         if "job" in filters:
             decisions = decisions.filter(jobs=filters["job"])
         found = self.paginate_queryset(decisions) or []
-        context = {"seen": jobs_to_show(self.user, found)}
+        context = context_for(self.user, found, [])
         return self.get_paginated_response(DecisionSerializer(found, many=True, context=context).data)
 
 
@@ -96,9 +110,10 @@ class DecisionView(ApiView):
     @extend_schema(operation_id="decision", summary="Show a decision", responses=DecisionDetailSerializer)
     def get(self, request: Request, decision_id: int) -> Response:
         decision = decision_get(self.user, decision_id)
+        events = list(decision_events(self.user, decision))
         context = {
-            "seen": jobs_to_show(self.user, [decision]),
-            "events": decision_events(self.user, decision),
+            **context_for(self.user, [decision], [event.message for event in events]),
+            "events": events,
         }
         return Response(DecisionDetailSerializer(decision, context=context).data)
 

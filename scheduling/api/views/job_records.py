@@ -21,6 +21,7 @@ from scheduling.api import job_serializers as shapes
 from scheduling.choices import CurveState
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
 from scheduling.selectors.artifacts import artifact_get, artifact_open, pieces
+from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import planned_finish_at, planned_pieces
 from scheduling.selectors.jobs import job_get, training_history
 from scheduling.selectors.logs import log_page, log_tail
@@ -56,7 +57,9 @@ class EventsView(ApiView):
         responses=shapes.EventSerializer(many=True),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        return self.page(JobEvent.objects.filter(job=job_get(self.user, job_id)), shapes.EventSerializer)
+        found = self.paginate_queryset(JobEvent.objects.filter(job=job_get(self.user, job_id))) or []
+        context = {"mask": mask_for(self.user, [event.message for event in found])}
+        return self.get_paginated_response(shapes.EventSerializer(found, many=True, context=context).data)
 
 
 @extend_schema(tags=["job records"])

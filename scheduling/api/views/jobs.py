@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
@@ -27,6 +27,7 @@ from scheduling.api.job_requests import (
 from scheduling.api.waiting import LONGEST_SECONDS, hold_until_verdict, wait_seconds
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
+from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.jobs import job_get, job_to_steer, jobs_matching, jobs_shown_to
 from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from scheduling.services.offers import job_accept_offer
@@ -51,7 +52,7 @@ class JobFilterSerializer(StrictSerializer):
     at_risk = serializers.BooleanField(required=False, allow_null=True, default=None)
     owner = serializers.CharField(max_length=150, required=False)
     function = serializers.CharField(max_length=100, required=False)
-    label = serializers.ListField(
+    label = serializers.ListField(  # type: ignore[assignment]
         child=serializers.RegexField(r"^[^:]{1,63}:.{0,200}$"),
         required=False,
         help_text="`key:value`; repeatable: all of these.",
@@ -69,14 +70,20 @@ class JobAnswerView(ApiView):
 
     def answer(self, job_id: str, status: int = 200) -> Response:
         """The job as it is now."""
-        return Response(shapes.JobSerializer(job_get(self.user, job_id)).data, status=status)
+        return Response(self.render([job_get(self.user, job_id)])[0], status=status)
+
+    def render(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+        """The jobs' representations, without the names of jobs that the caller may not see."""
+        mask = mask_for(self.user, [(job.verdict or {}).get("reason") for job in jobs])
+        serializer = shapes.JobSerializer(context={"mask": mask})
+        return [serializer.to_representation(job) for job in jobs]
 
     def submitted(self, action: Callable[[], Response], seconds: float) -> Response:
         """Submit at most once, then wait for the verdict outside of the transaction."""
         response = self.idempotently(action)
         fresh = "Idempotency-Replayed" not in response.headers and response.status_code == 201
         if fresh and hold_until_verdict(response.data["id"], seconds):
-            response.data = shapes.JobSerializer(job_get(self.user, response.data["id"])).data
+            response.data = self.answer(response.data["id"]).data
             self.amend_answer(response)
         return response
 
@@ -96,7 +103,8 @@ class JobsView(JobAnswerView):
     )
     def get(self, request: Request) -> Response:
         filters = read_filters(request, JobFilterSerializer)
-        return self.page(jobs_matching(jobs_shown_to(self.user), filters), shapes.JobSerializer)
+        found = self.paginate_queryset(jobs_matching(jobs_shown_to(self.user), filters)) or []
+        return self.get_paginated_response(self.render(found))
 
     @extend_schema(
         operation_id="job_submit",
@@ -131,13 +139,11 @@ class JobView(JobAnswerView):
         job = job_get(self.user, job_id)
         if job.decided_at is None and hold_until_verdict(job_id, seconds):
             return self.answer(job_id)
-        return Response(shapes.JobSerializer(job).data)
+        return Response(self.render([job])[0])
 
 
 class JobActionView(JobAnswerView):
     """Base of views that change a job by a service and answer with it."""
-
-    service: Any = None
 
     def act(self, job_id: str) -> Response:
         def action() -> Response:
@@ -295,9 +301,14 @@ class JobDeadlineView(JobAnswerView):
             deadline_at=body.get("deadline_at"),
             service_class=ServiceClass.SOFT if keeps_soft else body["service_class"],
         )
-        shown = job_get(self.user, changed_job.pk)
-        answer = {"job": shown, "verdict": verdict, "changed": changed}
-        return Response(shapes.DeadlineAnswerSerializer(answer).data)
+        mask = mask_for(self.user, [verdict.get("reason")])
+        return Response(
+            {
+                "job": self.render([job_get(self.user, changed_job.pk)])[0],
+                "verdict": shapes.VerdictSerializer(verdict, context={"mask": mask}).data,
+                "changed": changed,
+            }
+        )
 
 
 @extend_schema(tags=["jobs"])
@@ -318,4 +329,5 @@ class WhatIfView(ApiView):
     def post(self, request: Request) -> Response:
         project, job_request = request_from(self.user, self.read(JobRequestSerializer))
         verdict = what_if(project=project, owner=self.user, request=job_request)
-        return Response(shapes.VerdictSerializer(verdict).data)
+        mask = mask_for(self.user, [verdict.get("reason")])
+        return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)
