@@ -182,6 +182,9 @@ CACHES = {
 CHECKPOINT_URL = env.str("CHECKPOINT_URL", f"file://{DATA_DIR}/checkpoints")
 #: The stream server's address as browsers and agents see it; empty: same host, next port.
 STREAM_URL = env.str("STREAM_URL", "")
+#: Streams that one process keeps open at once, in all and for one person or agent.
+STREAM_CONNECTIONS = env.int("STREAM_CONNECTIONS", 1000)
+STREAM_CONNECTIONS_PER_CALLER = env.int("STREAM_CONNECTIONS_PER_CALLER", 40)
 AGENT_URL = env.str("AGENT_URL", "")
 #: Values of the cluster row when it is first made; afterwards operators change the row.
 CLUSTER_DEFAULTS = {

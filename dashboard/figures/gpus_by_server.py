@@ -47,10 +47,13 @@ def figure(servers: list[ServerCells]) -> go.Figure | None:
             hovertemplate="%{customdata[1]}<extra></extra>",
         )
     )
-    drawn.update_xaxes(showgrid=False, zeroline=False, showticklabels=False, fixedrange=True)
+    drawn.update_xaxes(
+        showgrid=False, zeroline=False, showline=False, showticklabels=False, ticks="", fixedrange=True
+    )
     drawn.update_yaxes(
         showgrid=False,
         zeroline=False,
+        showline=False,
         autorange="reversed",
         fixedrange=True,
         automargin=True,
@@ -108,5 +111,5 @@ PANEL = Panel(
     empty="No server yet. An operator issues an enrolment token; `make run` starts two agents by itself.",
     refresh_on=("planned", "servers", "jobs"),
     note="One cell per GPU, coloured by job. Grey cells belong to other projects.",
-    height=130,
+    height=96,
 )

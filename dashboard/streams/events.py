@@ -42,10 +42,10 @@ class Connections:
         self.open: Counter[str] = Counter()
 
     def full(self) -> bool:
-        return self.open.total() >= getattr(settings, "STREAM_CONNECTIONS", 1000)
+        return self.open.total() >= settings.STREAM_CONNECTIONS
 
     def full_for(self, caller: str) -> bool:
-        return self.open[caller] >= getattr(settings, "STREAM_CONNECTIONS_PER_CALLER", 40)
+        return self.open[caller] >= settings.STREAM_CONNECTIONS_PER_CALLER
 
     def leave(self, caller: str) -> None:
         self.open[caller] -= 1

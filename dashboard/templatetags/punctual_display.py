@@ -91,6 +91,12 @@ def percent(share: float | None) -> str:
     return "0%" if not share else f"{int(share * 100)}%"
 
 
+@register.filter
+def number(value: int) -> str:
+    """A whole number with its thousands apart."""
+    return f"{value:,}"
+
+
 @register.simple_tag
 def state_badge(job: Job) -> SafeString:
     """The job's state in its colour; a pause by the owner shows instead of the bare state."""

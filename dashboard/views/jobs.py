@@ -15,7 +15,7 @@ from dashboard.views.rendering import Fragment, render_page
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
-from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
 from scheduling.selectors.visibility import steerable_project_ids, visible_projects
 
@@ -103,7 +103,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "progress": progress_share(found),
         "planned_start_at": planned_start_at(found, now),
         "planned_finish_at": planned_finish_at(found),
-        "slack_seconds": found.slack_seconds(now),
+        "slack_seconds": slack_seconds(found, now),
         "share": selectors.minimum_satisfactory_share(found),
         "verdict": found.verdict or {},
         "offer": selectors.open_offer(found, now),

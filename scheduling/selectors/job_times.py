@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, TypeGuard
 
+from scheduling.choices import JobState
 from scheduling.models import Job
 
 
@@ -33,23 +34,33 @@ def planned_pieces(job: Job) -> list[PlannedPiece]:
 
 def planned_start_at(job: Job, now: datetime) -> datetime | None:
     """When it started, or is planned to get its first GPU; for a suspended job, its next one."""
-    if job.started_at is not None and (job.state != "suspended" or job.finished()):
+    if job.started_at is not None and (job.state != JobState.SUSPENDED or job.finished()):
         return job.started_at
     coming = [piece.start for piece in planned_pieces(job) if piece.gpus > 0 and piece.end > now]
     return coming[0] if coming else job.started_at
 
 
 def planned_finish_at(job: Job) -> datetime | None:
-    """When it finished, or is planned to; None when no plan says."""
+    """When it ended, or is planned to finish; None when no plan says, and for what never began."""
+    if job.state == JobState.DECLINED:
+        return None
     if job.finished_at is not None:
         return job.finished_at
     finish = (job.plan or {}).get("finish_at")
     return _moment(finish) if _finite(finish) else None
 
 
+def slack_seconds(job: Job, now: datetime) -> float | None:
+    """Seconds between finish (planned or actual) and deadline; None for what did not and will not finish."""
+    if job.finished_at is not None and job.state != JobState.COMPLETED:
+        return None
+    slack = job.slack_seconds(now)
+    return slack if slack is not None and math.isfinite(slack) else None
+
+
 def progress_share(job: Job) -> float:
     """Share of the iterations that are done, 0 to 1. A job that met its target early is complete."""
-    if job.state == "completed":
+    if job.state == JobState.COMPLETED:
         return 1.0
     return min(1.0, job.iterations_done / job.max_iterations)
 

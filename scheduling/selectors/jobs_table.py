@@ -12,7 +12,7 @@ from django.db.models import OuterRef, Q, QuerySet, Subquery
 from projects.models import User
 from scheduling.choices import TERMINAL_STATES, GenerationState, JobState, PromiseOutcome, ServiceClass
 from scheduling.models import Generation, Job
-from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.visibility import steerable_project_ids, visible_jobs
 
 #: What the "show" filter offers beside single states.
@@ -118,16 +118,12 @@ def jobs_page(user: User, filters: JobFilters, page: int, now: datetime, page_si
             progress=progress_share(job),
             planned_start_at=planned_start_at(job, now),
             planned_finish_at=planned_finish_at(job),
-            slack_seconds=_finite_or_none(job.slack_seconds(now)),
+            slack_seconds=slack_seconds(job, now),
             may_steer=steerable is None or job.project_id in steerable,
         )
         for job in found.object_list
     ]
     return JobsPage(rows=rows, page=found, filters=filters)
-
-
-def _finite_or_none(value: float | None) -> float | None:
-    return None if value is None or abs(value) == float("inf") else value
 
 
 def has_any_job(user: User) -> bool:

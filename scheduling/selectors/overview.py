@@ -13,7 +13,7 @@ from cluster.models import Gpu
 from projects.models import User
 from scheduling.choices import PLANNED_STATES, AssignmentState, JobState, PromiseOutcome, Purpose
 from scheduling.models import Assignment, Job
-from scheduling.selectors.job_times import planned_start_at
+from scheduling.selectors.job_times import planned_start_at, slack_seconds
 from scheduling.selectors.visibility import visible_jobs
 
 WAITING_STATES = (JobState.SUBMITTED, JobState.PROFILING, JobState.ADMITTED, JobState.SUSPENDED)
@@ -152,7 +152,7 @@ def running_slacks(user: User, now: datetime) -> list[JobSlack]:
     jobs = visible_jobs(user).filter(state__in=PLANNED_STATES, deadline_at__isnull=False)
     slacks = []
     for job in jobs.only("id", "name", "deadline_at", "finished_at", "plan", "promised", "state"):
-        slack = job.slack_seconds(now)
-        if slack is not None and abs(slack) != float("inf"):
+        slack = slack_seconds(job, now)
+        if slack is not None:
             slacks.append(JobSlack(job.id, job.name, slack, job.promised))
     return slacks

@@ -21,6 +21,9 @@ from django.test import Client
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.waiting import wait_until
 
+#: Few, so that the limit is reached quickly.
+STREAMS_PER_CALLER = 8
+
 
 @pytest.fixture
 def scenario(db: None) -> Scenario:
@@ -64,7 +67,8 @@ def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
             [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port),
              "--timeout-graceful-shutdown", "1", "--log-level", "warning"],
             env={**os.environ, "DATABASE_URL": database, "REDIS_URL": redis_url,
-                 "DJANGO_SETTINGS_MODULE": "config.settings_streams"},
+                 "DJANGO_SETTINGS_MODULE": "config.settings_streams",
+                 "STREAM_CONNECTIONS_PER_CALLER": str(STREAMS_PER_CALLER)},
             stdout=output,
             stderr=subprocess.STDOUT,
         )  # fmt: skip

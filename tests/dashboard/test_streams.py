@@ -22,7 +22,7 @@ from launch.valkey import EmbeddedValkey
 from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
-from tests.dashboard.conftest import StreamServer, start_stream_server, stop
+from tests.dashboard.conftest import STREAMS_PER_CALLER, StreamServer, start_stream_server, stop
 from tests.dashboard.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -269,7 +269,7 @@ def test_too_many_streams_of_one_caller_are_refused_and_counted_down_when_they_c
     stream_server: StreamServer,
 ) -> None:
     headers = bearer(factories.UserFactory.create())
-    readers = [Reader(f"{stream_server.url}/stream/cluster", headers) for _ in range(40)]
+    readers = [Reader(f"{stream_server.url}/stream/cluster", headers) for _ in range(STREAMS_PER_CALLER)]
     try:
         refused = httpx.get(f"{stream_server.url}/stream/cluster", headers=headers)
         assert refused.status_code == 429

@@ -23,13 +23,24 @@ function dressed(layout) {
   return result;
 }
 
+// Names in a map's cells are cut to the width that a cell has here; the whole name is shown on hover.
+function fitted(data, width) {
+  return data.map((trace) => {
+    if (trace.type !== "heatmap" || !trace.text) return trace;
+    const columns = Math.max(...trace.text.map((row) => row.length));
+    const characters = Math.floor((width - 90) / columns / 6.6);
+    const cut = (text) => (text.length <= characters ? text : characters < 4 ? "" : `${text.slice(0, characters - 1)}…`);
+    return { ...trace, text: trace.text.map((row) => row.map(cut)) };
+  });
+}
+
 export function draw(element, figure) {
   element.classList.remove("empty");
   if (!element.classList.contains("js-plotly-plot")) element.replaceChildren();
   const height = figure.layout.height || parseInt(element.style.minHeight, 10) || 260;
   const layout = dressed({ ...figure.layout, height });
   const first = !element.classList.contains("js-plotly-plot");
-  return window.Plotly.react(element, figure.data, layout, SETTINGS).then(() => {
+  return window.Plotly.react(element, fitted(figure.data, element.clientWidth), layout, SETTINGS).then(() => {
     if (first) openJobsOnClick(element);
     element.dataset.drawn = String(Number(element.dataset.drawn || 0) + 1);
   });

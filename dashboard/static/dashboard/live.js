@@ -14,8 +14,11 @@ export function startLive(panels) {
     light.title = title;
   };
 
+  let source = null;
   const connect = () => {
-    const source = new EventSource(address, { withCredentials: true });
+    if (document.hidden) return;
+    source?.close();
+    source = new EventSource(address, { withCredentials: true });
     source.onopen = () => {
       live = true;
       show("live", "live", "Changes appear as they happen");
@@ -32,11 +35,12 @@ export function startLive(panels) {
       // A browser gives up after some errors (an HTTP status, say); we do not.
       if (source.readyState === EventSource.CLOSED) setTimeout(connect, RECONNECT_MILLISECONDS);
     };
-    window.addEventListener("pagehide", () => source.close(), { once: true });
   };
 
   connect();
   setInterval(() => panels.tick(live, POLL_SECONDS), 1000);
-  document.addEventListener("visibilitychange", () => { if (!document.hidden) panels.changed("resync"); });
+  // A browser keeps few connections to one host: pages that nobody looks at let theirs go.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) source?.close(); else connect(); });
+  window.addEventListener("pagehide", () => source?.close());
   window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 }

@@ -11,6 +11,7 @@ export function startLog() {
   const ranks = document.getElementById("log-rank");
   const follow = document.getElementById("log-follow");
   const known = [];
+  const ids = new Set();
   let lastId = 0;
   let streaming = false;
   let finished = false;
@@ -25,8 +26,10 @@ export function startLog() {
   const scroll = () => { if (follow.checked) box.scrollTop = box.scrollHeight; };
 
   const add = (chunk) => {
-    if (chunk.id <= lastId) return;
-    lastId = chunk.id;
+    // Two workers' pieces may come in another order than their numbers.
+    if (ids.has(chunk.id)) return;
+    ids.add(chunk.id);
+    lastId = Math.max(lastId, chunk.id);
     known.push(chunk);
     document.getElementById("log-empty").hidden = true;
     if (![...ranks.options].some((option) => option.value === String(chunk.rank))) {
@@ -48,8 +51,11 @@ export function startLog() {
     if (answer.chunks.length) scroll();
   };
 
+  let source = null;
   const connect = () => {
-    const source = new EventSource(`${box.dataset.logStream}?after=${lastId}`, { withCredentials: true });
+    if (document.hidden || finished) return;
+    source?.close();
+    source = new EventSource(`${box.dataset.logStream}?after=${lastId}`, { withCredentials: true });
     source.onopen = () => { streaming = true; };
     source.onmessage = (message) => { add(JSON.parse(message.data)); scroll(); };
     source.addEventListener("end", () => { finished = true; source.close(); });
@@ -58,8 +64,10 @@ export function startLog() {
       source.close();
       if (!finished) setTimeout(connect, RECONNECT_MILLISECONDS);
     };
-    window.addEventListener("pagehide", () => source.close(), { once: true });
   };
+  // A browser keeps few connections to one host: pages that nobody looks at let theirs go.
+  document.addEventListener("visibilitychange", () => { if (document.hidden) source?.close(); else connect(); });
+  window.addEventListener("pagehide", () => source?.close());
 
   ranks.addEventListener("change", () => {
     box.replaceChildren();
