@@ -36,6 +36,7 @@ define all_tests
 @failed=; \
 $(MAKE) --no-print-directory lint || failed="$$failed lint"; \
 $(MAKE) --no-print-directory check || failed="$$failed check"; \
+echo "compiling the decision core (once, a minute)"; $(PY) -m launch.compile_core || failed="$$failed compilation"; \
 $(PY) -m pytest $(1) $(T) || failed="$$failed pytest"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
 endef

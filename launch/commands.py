@@ -2,17 +2,68 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO
 
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
 from launch.privileges import child_setup
 from launch.process import log_tail
+
+
+class OneShot:
+    """A child that does one thing and ends. Its output goes to a log, or where `output` says."""
+
+    def __init__(
+        self,
+        name: str,
+        command: Sequence[str],
+        environment: Mapping[str, str],
+        log: Path,
+        *,
+        output: IO[bytes] | None = None,
+    ) -> None:
+        self._name = name
+        self._log = log
+        with os.fdopen(os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600), "ab") as appended:
+            self._child = subprocess.Popen(
+                command,
+                cwd=PROJECT,
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=output or appended,
+                stderr=appended,
+                start_new_session=True,
+                preexec_fn=child_setup(signal.SIGKILL),
+            )
+
+    def wait(self, meanwhile: Callable[[], None], *, timeout_seconds: float) -> None:
+        """Wait for its end, calling `meanwhile` again and again; kill it when that raises.
+
+        Raises LaunchError, with the end of its log, if it fails or takes too long.
+        """
+        end = time.monotonic() + timeout_seconds
+        try:
+            while self._child.poll() is None:
+                meanwhile()
+                if time.monotonic() > end:
+                    raise LaunchError(
+                        f"{self._name} took longer than {timeout_seconds:.0f} s (log: {self._log})"
+                    )
+                time.sleep(0.03)
+        finally:
+            if self._child.poll() is None:
+                self._child.kill()
+                self._child.wait()
+        if self._child.returncode != 0:
+            raise LaunchError(f"{self._name} failed (log: {self._log})\n{log_tail(self._log)}")
 
 
 class ManagementCommands:
@@ -32,37 +83,14 @@ class ManagementCommands:
 
         Raises LaunchError, with the end of its log, if it fails or takes too long.
         """
-        with tempfile.TemporaryFile() as output, self._log.open("ab") as log:
-            self._log.chmod(0o600)
-            child = subprocess.Popen(
+        with tempfile.TemporaryFile() as output:
+            child = OneShot(
+                f"`manage.py {arguments[0]}`",
                 [sys.executable, "manage.py", *arguments],
-                cwd=PROJECT,
-                env={**self._environment, **(secrets or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=log,
-                start_new_session=True,
-                preexec_fn=child_setup(signal.SIGKILL),
+                {**self._environment, **(secrets or {})},
+                self._log,
+                output=output,
             )
-            try:
-                self._wait(child, arguments[0], timeout_seconds)
-            finally:
-                if child.poll() is None:
-                    child.kill()
-                    child.wait()
+            child.wait(self._meanwhile, timeout_seconds=timeout_seconds)
             output.seek(0)
-            text = output.read().decode("utf-8", "replace")
-        if child.returncode != 0:
-            shown = "\n".join(part for part in (text.strip()[-2000:], log_tail(self._log)) if part)
-            raise LaunchError(f"`manage.py {arguments[0]}` failed (log: {self._log})\n{shown}")
-        return text
-
-    def _wait(self, child: subprocess.Popen[bytes], name: str, timeout_seconds: float) -> None:
-        end = time.monotonic() + timeout_seconds
-        while child.poll() is None:
-            self._meanwhile()
-            if time.monotonic() > end:
-                raise LaunchError(
-                    f"`manage.py {name}` took longer than {timeout_seconds:.0f} s (log: {self._log})"
-                )
-            time.sleep(0.03)
+            return output.read().decode("utf-8", "replace")

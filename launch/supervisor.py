@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +17,7 @@ from typing import Any
 
 from launch import migrations, ports
 from launch.agents import LocalAgents
-from launch.commands import ManagementCommands
+from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
@@ -28,6 +29,7 @@ from launch.services import (
     CELERY_QUEUES,
     Addresses,
     ControlPlane,
+    base_environment,
     control_plane_environment,
 )
 from launch.settings import PlatformSettings
@@ -103,6 +105,7 @@ class Supervisor:
             },
             settings.first_port,
         )
+        compiling = self._begin_compiling()
         database_url, redis_url = self._start_servers()
         addresses = Addresses(
             settings.host,
@@ -117,7 +120,7 @@ class Supervisor:
         commands = ManagementCommands(folders, environment, self._tick)
         with self._progress.step("database schema"):
             migrations.migrate(database_url, commands)
-        self._start_control_plane(ControlPlane(folders, addresses, environment))
+        self._start_control_plane(ControlPlane(folders, addresses, environment), compiling)
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
@@ -179,16 +182,21 @@ class Supervisor:
             identity=server.identity if isinstance(server, EmbeddedPostgres) else Identity(),
         )
 
-    def _start_control_plane(self, control_plane: ControlPlane) -> None:
-        workers = [control_plane.celery(queue) for queue in CELERY_QUEUES]
+    def _begin_compiling(self) -> OneShot:
+        """Compile the decision core beside everything else: a planning task may not run as long as that takes."""
+        command = [sys.executable, "-m", "launch.compile_core"]
+        return OneShot(
+            "the decision core's compilation", command, base_environment(), self._folders.logs / "compile.log"
+        )
+
+    def _start_control_plane(self, control_plane: ControlPlane, compiling: OneShot) -> None:
         with self._progress.step("web server, agent API and event streams"):
-            everything = [control_plane.web(), control_plane.agent_api(), control_plane.streams(), *workers]
-            started = [self._begin(specification) for specification in [*everything, control_plane.beat()]]
-            for process in started[:3]:
-                process.wait_ready(self._tick)
+            self._start_all([control_plane.web(), control_plane.agent_api(), control_plane.streams()])
+        with self._progress.step("decision core (compiled once, which takes a minute)"):
+            compiling.wait(self._tick, timeout_seconds=900.0)
         with self._progress.step("Celery workers and beat"):
-            for process in started[3:]:
-                process.wait_ready(self._tick)
+            workers = [control_plane.celery(queue) for queue in CELERY_QUEUES]
+            self._start_all([*workers, control_plane.beat()])
 
     def _start_all(self, specifications: Sequence[ProcessSpecification]) -> None:
         for process in [self._begin(specification) for specification in specifications]:

@@ -1,0 +1,100 @@
+"""Has the decision core compiled before anybody waits for a verdict: `python -m launch.compile_core`.
+
+Its hot loops are compiled at first use and kept on disk; that takes tens of seconds on a busy machine, which is longer than a
+planning task may run. So it is done once, as a step of the start that people see. The way there is a small
+cluster's life: newcomers of every class, a promise that cannot be made, a plan that has to move, shrink and suspend.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from scheduling.core import offers
+from scheduling.core.decision import Decision
+from scheduling.core.snapshot import (
+    BlockedGpus,
+    HeldOffer,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+)
+from scheduling.policies import DEFAULT_POLICY, policy_named
+
+_SLOT_SECONDS = 5.0
+
+
+def compile_core() -> None:
+    """Run the default policy and the search for offers on small snapshots."""
+    policy = policy_named(DEFAULT_POLICY)
+    snapshot = _first_snapshot()
+    impossible = replace(_job("impossible", ServiceClass.SLO, 20.0), remaining_iterations=1e6)
+    for step in range(6):
+        admitted = policy.admit(snapshot)
+        snapshot = _after(snapshot, admitted, snapshot.next_slot_at)
+        found = offers.find_offer(snapshot, impossible)
+        held = (HeldOffer("held", found.plan, snapshot.now + 120.0, impossible),) if found else ()
+        snapshot = replace(snapshot, held_offers=held)
+        snapshot = _after(snapshot, policy.replan(snapshot), snapshot.now + _SLOT_SECONDS)
+        newcomers = (
+            _job(f"tight-{step}", ServiceClass.SLO, snapshot.now + 60.0, newcomer=True, now=snapshot.now),
+            _job(f"free-{step}", ServiceClass.BEST_EFFORT, float("inf"), newcomer=True, now=snapshot.now),
+        )
+        blocked = (BlockedGpus((0, 1), snapshot.now + 10.0),) if step % 2 else ()
+        snapshot = replace(snapshot, jobs=(*snapshot.jobs, *newcomers), blocked=blocked)
+    offers.what_if(snapshot, impossible)
+
+
+def _first_snapshot() -> Snapshot:
+    jobs = (
+        _job("hard", ServiceClass.SLO, 120.0, newcomer=True),
+        _job("wish", ServiceClass.SOFT, 90.0, newcomer=True),
+        _job("free", ServiceClass.BEST_EFFORT, float("inf"), newcomer=True),
+    )
+    servers = tuple(ServerSnapshot(f"server-{number}", 4, usable=number < 2) for number in range(3))
+    settings = PlannerSettings(slot_seconds=_SLOT_SECONDS, reserve_servers=0)
+    return Snapshot(0.0, _SLOT_SECONDS, servers, jobs, settings=settings)
+
+
+def _job(
+    name: str, service_class: ServiceClass, deadline_at: float, *, newcomer: bool = False, now: float = 0.0
+) -> JobSnapshot:
+    curve = ScalingCurve(
+        levels=np.array([1, 2, 4, 8], dtype=np.int64),
+        throughput=np.array([2.0, 3.6, 6.0, 9.0]),
+        pause_seconds=np.array([0.5, 0.5, 0.6, 0.7]),
+    )
+    return JobSnapshot(
+        name, service_class, now, deadline_at, 200.0, curve, newcomer=newcomer, finishing_seconds=0.5
+    )
+
+
+def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
+    """The cluster as the decision would have it, a little later."""
+    verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
+    jobs = []
+    for job in snapshot.jobs:
+        verdict = verdicts.get(job.id)
+        if verdict is not None and not verdict.admitted:
+            continue
+        placement = decision.placements.get(job.id, ())
+        jobs.append(
+            replace(
+                job,
+                newcomer=False,
+                promised=job.promised or (verdict is not None and verdict.promised),
+                stored_plan=decision.plans.get(job.id),
+                gpus_now=len(placement),
+                placement=placement,
+                remaining_iterations=max(5.0, job.remaining_iterations - 10.0),
+            )
+        )
+    return replace(snapshot, now=now, next_slot_at=now + _SLOT_SECONDS, jobs=tuple(jobs))
+
+
+if __name__ == "__main__":
+    compile_core()
