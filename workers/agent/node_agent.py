@@ -232,7 +232,9 @@ class NodeAgent:
             return
         self._reporting = True
         self._report_due = clock.boot_time_seconds() + self._report_seconds
-        report = self._reporter.build(self._pool.records.values(), self._lost)
+        report = self._reporter.build(
+            self._pool.records.values(), self._lost, self._desired.version if self._desired is not None else 0
+        )
         self._call(
             lambda: self._control_plane.report(report.body),
             lambda answer: self._reported(report, answer),

@@ -57,8 +57,13 @@ class Reporter:
         }
         self._metrics.append((clock.boot_time_seconds(), entry))
 
-    def build(self, records: Iterable[WorkerRecord], lost: Iterable[dict[str, Any]]) -> Report:
-        """A report of all workers; `lost` lists workers that should be here and of which nothing is left."""
+    def build(
+        self, records: Iterable[WorkerRecord], lost: Iterable[dict[str, Any]], desired_version: int
+    ) -> Report:
+        """A report of all workers; `lost` lists workers that should be here and of which nothing is left.
+
+        `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any more.
+        """
         records = list(records)
         now = clock.boot_time_seconds()
         logs = () if self._careful else tuple(worker_logs.next_pieces(records))
@@ -67,6 +72,7 @@ class Reporter:
             "sequence": self._state.next_sequence(),
             "boot_id": self._boot_id,
             "epoch_seen": self._state.memory.epoch,
+            "desired_version": desired_version,
             "inventory": None if self._inventory_known else self._inventory,
             "workers": [*(listing for record in records if (listing := record.listing())), *lost],
             "events": self._outbox.pending(1 if self._careful else EVENTS_PER_REPORT),
