@@ -28,7 +28,8 @@ from scheduling.services.wakeups import wake
 #: How often a job may fail without having got further than before.
 MAXIMUM_FAILURES = 3
 _WAITING_PHASES = ("ready", "loading", "training")
-_LOST_PHASES = ("failed", "exited")
+#: A worker that ended well has said all it had to say; how long its last event may still be on its way.
+LAST_WORD_SECONDS = 30.0
 
 
 def advance(job: Job, cluster: Cluster) -> None:
@@ -146,7 +147,7 @@ def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -
         became_suspended(job, live, cluster)
     elif live.goal == Goal.SUSPEND and live.step_expires_at and now > live.step_expires_at:
         lose_generation(job, live, "it did not write its state in time", cluster)
-    elif live.goal == Goal.TRAIN and any(phase in _LOST_PHASES for phase in phases.values()):
+    elif live.goal == Goal.TRAIN and _lost(live, now):
         lose_generation(job, live, "a worker is gone", cluster)
 
 
@@ -156,7 +157,7 @@ def _advance_coming(
     if coming.held_at is None and not hold_gpus(coming):
         return
     phases = _phases(coming)
-    if any(phase in _LOST_PHASES for phase in phases.values()):
+    if _lost(coming, now):
         _give_up(job, coming, live, "a worker did not start", cluster)
         return
     if coming.step_expires_at and now > coming.step_expires_at:
@@ -210,7 +211,7 @@ def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: d
         profiling.live_at = now
         profiling.step_expires_at = now + timedelta(seconds=cluster.profile_maximum_seconds * 2)
         profiling.save(update_fields=["state", "live_at", "step_expires_at"])
-    lost = any(phase in _LOST_PHASES for phase in phases.values())
+    lost = _lost(profiling, now)
     if lost or (profiling.step_expires_at and now > profiling.step_expires_at):
         retire(profiling, "a worker is gone" if lost else "it took too long")
         planning_fact_changed(cluster)
@@ -232,6 +233,20 @@ def _go_on_from_checkpoint(job: Job, cluster: Cluster, *, was_live: bool) -> Non
             JobState.SUSPENDED,
             f"Goes on from iteration {job.iterations_done} as soon as it has GPUs again.",
         )
+
+
+def _lost(generation: Generation, now: datetime) -> bool:
+    """Whether a worker of the generation has failed, or is gone without a word."""
+    for phase, gone, ended, changed_at in Worker.objects.filter(generation=generation).values_list(
+        "phase", "gone", "exit", "changed_at"
+    ):
+        if phase == "failed":
+            return True
+        ended_well = phase == "completed" or bool(ended and ended.get("code") == 0)
+        overdue = (now - changed_at).total_seconds() > LAST_WORD_SECONDS
+        if (phase == "exited" or gone) and (not ended_well or overdue):
+            return True
+    return False
 
 
 def _phases(generation: Generation) -> dict[int, str]:
