@@ -24,6 +24,7 @@ from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.device_models import Pacer
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import DistributedModel, TrainingParts
+from workers.runtime.sparse_gradients import SparseSynchroniser
 
 METRIC_SLOTS = 32
 
@@ -79,6 +80,7 @@ class IterationRunner:
         self._rank = rank
         self._seed = seed
         self._clip_norm = clip_norm
+        self._sparse = SparseSynchroniser(parts.module, group)
         self._clock = TrainClock(parts)
 
     def run(self, iteration: int, control: Control = Control.GO_ON) -> IterationResult:
@@ -96,6 +98,7 @@ class IterationRunner:
         # The exchange travels while the backward pass computes.
         exchange = Exchange(control, loss, metrics, batch, self._group, self._rank, self._world_size)
         self._backward(loss, batch)
+        self._sparse.synchronise()
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()

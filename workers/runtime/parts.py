@@ -17,6 +17,7 @@ from workers.runtime.assignment import Assignment
 from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.sample_order import SampleOrder
+from workers.runtime.sparse_gradients import sparse_parameters
 
 
 @dataclass
@@ -121,26 +122,21 @@ def build_loader(
 def distribute(parts: TrainingParts, group: dist.ProcessGroup | None = None) -> DistributedModel:
     """Wrap the model for data-parallel training in `group` (default: the whole generation).
 
+    Embeddings with sparse gradients are left out; a SparseSynchroniser looks after them.
+
     Raises:
         WorkerFailureError: DDP cannot train this model.
     """
-    if parts.device.type == "cuda" and has_sparse_gradients(parts.module):
-        # NCCL has no all-reduce of sparse tensors, gloo does.
-        ranks = dist.get_process_group_ranks(group or dist.group.WORLD)
-        group = dist.new_group(ranks, backend="gloo", use_local_synchronization=True)
+    tables = sparse_parameters(parts.module)
+    DistributedModel._set_params_and_buffers_to_ignore_for_model(parts.module, list(tables))
     with blaming_the_function("the model under DistributedDataParallel"):
         return DistributedModel(
             parts.module,
             device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
             process_group=group,
             find_unused_parameters=parts.function.unused_parameters,
-            gradient_as_bucket_view=not has_sparse_gradients(parts.module),
+            gradient_as_bucket_view=True,
         )
-
-
-def has_sparse_gradients(module: nn.Module) -> bool:
-    """Whether an embedding of the model asks for sparse gradients."""
-    return any(isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse for part in module.modules())
 
 
 def _expect(value: Any, kind: type, method: str) -> None:

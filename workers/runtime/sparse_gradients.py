@@ -1,0 +1,104 @@
+"""Synchronises the gradients of embeddings with `sparse=True`.
+
+A batch touches few rows of an embedding. Each rank sends the rows it touched, everyone gathers all of them and adds up
+those that meet: what travels grows with the batch and not with the table, on gloo and NCCL alike. DDP leaves these
+parameters to us (its own way for them is an all-reduce of sparse tensors, which NCCL lacks and gloo, in PyTorch 2.13,
+crashes on; docs/decisions/sparse-gradients.md).
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+
+def sparse_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
+    """The trained embedding tables that ask for sparse gradients, by name."""
+    tables = {
+        id(part.weight)
+        for part in module.modules()
+        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+    }
+    return {
+        name: parameter
+        for name, parameter in module.named_parameters()
+        if id(parameter) in tables and parameter.requires_grad
+    }
+
+
+class SparseSynchroniser:
+    """Averages sparse gradients over the ranks of a group."""
+
+    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
+        """Give every rank the group's first rank's tables, as DDP does with the parameters it looks after."""
+        self._parameters = list(sparse_parameters(module).values())
+        self._group = group
+        self._world_size = dist.get_world_size(group)
+        if self._world_size > 1:
+            first = dist.get_global_rank(group, 0) if group is not None else 0
+            for parameter in self._parameters:
+                dist.broadcast(parameter.detach(), src=first, group=group)
+
+    def synchronise(self) -> None:
+        """Replace each gradient by the mean over ranks."""
+        if self._world_size == 1 or not self._parameters:
+            return
+        sparse = []
+        for parameter in self._parameters:
+            if parameter.grad is not None and not parameter.grad.is_sparse:
+                # The table is used in another way as well: its gradient is dense on every rank.
+                dist.all_reduce(parameter.grad, group=self._group)
+                parameter.grad /= self._world_size
+            else:
+                sparse.append(parameter)
+        if sparse:
+            self._average(sparse)
+
+    def _average(self, parameters: list[nn.Parameter]) -> None:
+        """Three collectives for all tables together: how many rows, which rows, their values."""
+        local = [_rows_and_values(parameter) for parameter in parameters]
+        counts = self._gather(torch.tensor([len(rows) for rows, _ in local]))
+        widths = [math.prod(parameter.shape[1:]) for parameter in parameters]
+        most_rows = max(int(each.sum()) for each in counts)
+        most_values = max(int((each * torch.tensor(widths)).sum()) for each in counts)
+        rows = self._gather(_padded(torch.cat([rows for rows, _ in local]), most_rows))
+        values = self._gather(_padded(torch.cat([values.flatten() for _, values in local]), most_values))
+        rows_at, values_at = [0] * self._world_size, [0] * self._world_size
+        for place, (parameter, width) in enumerate(zip(parameters, widths, strict=True)):
+            all_rows, all_values = [], []
+            for rank, each in enumerate(counts):
+                count = int(each[place])
+                all_rows.append(rows[rank][rows_at[rank] : rows_at[rank] + count])
+                all_values.append(values[rank][values_at[rank] : values_at[rank] + count * width])
+                rows_at[rank] += count
+                values_at[rank] += count * width
+            parameter.grad = torch.sparse_coo_tensor(
+                torch.cat(all_rows)[None],
+                torch.cat(all_values).view(-1, *parameter.shape[1:]) / self._world_size,
+                parameter.shape,
+                check_invariants=False,
+            ).coalesce()
+
+    def _gather(self, tensor: Tensor) -> list[Tensor]:
+        gathered = [torch.empty_like(tensor) for _ in range(self._world_size)]
+        dist.all_gather(gathered, tensor, group=self._group)
+        return gathered
+
+
+def _rows_and_values(parameter: nn.Parameter) -> tuple[Tensor, Tensor]:
+    """The rows of a gradient (each once) and their values; none if the table was not used."""
+    if parameter.grad is None:
+        return (
+            torch.empty(0, dtype=torch.int64, device=parameter.device),
+            torch.empty(0, *parameter.shape[1:], dtype=parameter.dtype, device=parameter.device),
+        )
+    gradient = parameter.grad.coalesce()
+    return gradient.indices()[0], gradient.values()
+
+
+def _padded(tensor: Tensor, length: int) -> Tensor:
+    """`tensor` at a length that is the same on every rank, as collectives want it."""
+    return torch.cat([tensor, tensor.new_zeros(length - len(tensor))])
