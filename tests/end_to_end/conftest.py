@@ -1,0 +1,104 @@
+"""Clients of the one running platform, and ways to wait for it and to look into its rows."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import psycopg2
+import psycopg2.extras
+import pytest
+
+from launch import Platform
+from punctual.client import Client, Job
+
+EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+GLOBAL_BATCH_SIZE = 64
+
+
+@pytest.fixture(scope="session")
+def person(running_platform: Platform) -> Iterator[Client]:
+    """The demo user."""
+    with _logged_in(running_platform, *running_platform.demo_login) as client:
+        yield client
+
+
+@pytest.fixture(scope="session")
+def operator(running_platform: Platform) -> Iterator[Client]:
+    """The operator."""
+    with _logged_in(running_platform, *running_platform.operator_login) as client:
+        yield client
+
+
+def _logged_in(platform: Platform, username: str, password: str) -> Client:
+    token = Client(platform.web_url, token="").login(username, password)
+    # A killed web server is back within seconds; submissions are repeated under their idempotency key.
+    return Client(platform.web_url, token, retry_seconds=60.0)
+
+
+@pytest.fixture(scope="session")
+def rows(running_platform: Platform) -> Callable[..., list[dict[str, Any]]]:
+    """Read the platform's database as nobody else can: for what must hold in the rows themselves."""
+
+    def query(sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        connection = psycopg2.connect(_plain(running_platform.database_url))
+        try:
+            with connection, connection.cursor(cursor_factory=psycopg2.extras.RealDictCursor) as cursor:
+                cursor.execute(sql, parameters)
+                return [dict(row) for row in cursor.fetchall()]
+        finally:
+            connection.close()
+
+    return query
+
+
+def _plain(url: str) -> str:
+    return url.replace("postgres://", "postgresql://", 1)
+
+
+def wait_until(condition: Callable[[], Any], what: str, *, seconds: float) -> Any:
+    """The condition's first true answer; a failure that says what was waited for after ``seconds``."""
+    ends_at = time.monotonic() + seconds
+    while not (answer := condition()):
+        if time.monotonic() > ends_at:
+            pytest.fail(f"waited {seconds:.0f} s in vain for: {what}")
+        time.sleep(0.2)
+    return answer
+
+
+def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: float = 120.0) -> Job:
+    """The job once it is as wanted; a failure with its history otherwise."""
+    ends_at = time.monotonic() + seconds
+    while not condition(job.refresh()):
+        if time.monotonic() > ends_at or (job.finished and not condition(job)):
+            history = "\n".join(
+                f"{event.happened_at:%H:%M:%S} {event.kind}: {event.message}" for event in job.events()
+            )
+            pytest.fail(
+                f"{job.name} ({job.id}) is {job.state} on {job.gpus} GPUs at {job.iterations_done}; wanted: {what}\n{history}"
+            )
+        time.sleep(0.2)
+    return job
+
+
+def nothing_is_wrong(rows: Callable[..., list[dict[str, Any]]]) -> None:
+    """What must hold in the database at every moment, whatever was killed."""
+    twice_owned = rows(
+        "select gpu_id from scheduling_assignment where state in ('held', 'clearing') group by gpu_id"
+        " having count(distinct job_id) > 1"
+    )
+    assert not twice_owned, "a GPU has two owners"
+    overlapping = rows(
+        "select a.job_id, a.number, b.number from scheduling_generation a join scheduling_generation b"
+        " on a.job_id = b.job_id and a.number < b.number and a.purpose = 'training' and b.purpose = 'training'"
+        " where a.live_at is not null and b.live_at is not null"
+        " and b.live_at < coalesce(a.retired_at, 'infinity'::timestamptz)"
+    )
+    assert not overlapping, f"two generations trained at once: {overlapping}"
+    stuck = rows(
+        "select j.id from scheduling_job j join scheduling_assignment a on a.job_id = j.id"
+        " where j.state in ('completed', 'failed', 'cancelled', 'declined') and a.state in ('held', 'waiting')"
+    )
+    assert not stuck, "a finished job holds GPUs"
