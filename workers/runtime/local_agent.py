@@ -17,14 +17,29 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
 _STAGED = ("punctual", "workers/runtime")
 
 Message = dict[str, Any]
-Launch = Callable[[Path, Mapping[str, str]], "subprocess.Popen[bytes]"]
+
+
+class WorkerProcess(Protocol):
+    """The part of `subprocess.Popen` that is needed of a worker's process."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def poll(self) -> int | None: ...
+
+    def wait(self, timeout: float | None = None) -> int: ...
+
+    def kill(self) -> None: ...
+
+
+Launch = Callable[[Path, Mapping[str, str]], WorkerProcess]
 
 
 class WorkerEndedError(RuntimeError):
@@ -49,7 +64,7 @@ def stage_packages(target: Path) -> Path:
 class LocalWorker:
     """One worker process, its box and its socket."""
 
-    def __init__(self, box: Path, process: subprocess.Popen[bytes], auto_store: bool) -> None:
+    def __init__(self, box: Path, process: WorkerProcess, auto_store: bool) -> None:
         self.box = box
         self.process = process
         self.messages: list[Message] = []

@@ -1,0 +1,58 @@
+"""Real worker processes, driven by a stand-in for the node agent."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.runtime.nursery import Nursery
+from workers.runtime.local_agent import LocalAgent, stage_packages
+
+FUNCTIONS = Path(__file__).parent / "functions"
+EXAMPLES = Path(__file__).parents[2] / "examples"
+REGRESSION = FUNCTIONS / "regression.py"
+
+
+def emulated(
+    seconds_per_sample: float = 0.0, fixed_seconds: float = 0.02, **changes: float
+) -> dict[str, Any]:
+    """An emulated device of the given speed."""
+    model = {
+        "fixed_seconds": fixed_seconds,
+        "seconds_per_sample": seconds_per_sample,
+        "latency_seconds": 0.0,
+        "intra_server_bytes_per_second": 1e9,
+        "inter_server_bytes_per_second": 1e8,
+        **changes,
+    }
+    return {"kind": "emulated", "name": "emulated-test", "model": model}
+
+
+def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[str, Any]:
+    """An assignment of the regression function; `hyperparameters` are merged, the rest is replaced."""
+    hyperparameters = {"global_batch_size": batch, **changes.pop("hyperparameters", {})}
+    return {
+        "function": {"entry": "regression:Regression"},
+        "hyperparameters": hyperparameters,
+        "termination": {"max_iterations": iterations, "target": None},
+        "seed": 11,
+        **changes,
+    }
+
+
+@pytest.fixture(scope="session")
+def nursery(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Nursery]:
+    """A process that forks warm workers."""
+    born = Nursery(stage_packages(tmp_path_factory.mktemp("packages") / "staged"))
+    yield born
+    born.close()
+
+
+@pytest.fixture
+def agent(nursery: Nursery) -> Iterator[LocalAgent]:
+    """An agent whose workers start quickly."""
+    with LocalAgent(nursery.start_worker) as running:
+        yield running

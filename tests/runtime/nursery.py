@@ -1,0 +1,135 @@
+"""Worker processes without the seconds that importing PyTorch takes: one process imports it, then forks each worker.
+
+A worker forked here runs the same `main` as one started from the command line, from the same staged packages.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+
+class ForkedWorker:
+    """A worker process that the nursery forked, as far as a test handles one."""
+
+    def __init__(self, nursery: Nursery, pid: int) -> None:
+        self._nursery = nursery
+        self.pid = pid
+
+    def poll(self) -> int | None:
+        """The exit code, None while the worker runs."""
+        return self._nursery.exit_codes.get(self.pid)
+
+    def wait(self, timeout: float | None = None) -> int:
+        """Wait for the worker's end."""
+        with self._nursery.changed:
+            if not self._nursery.changed.wait_for(lambda: self.poll() is not None, timeout):
+                raise subprocess.TimeoutExpired("worker", timeout or 0)
+        return self._nursery.exit_codes[self.pid]
+
+    def kill(self) -> None:
+        """End the worker with SIGKILL."""
+        if self.poll() is None:
+            os.kill(self.pid, signal.SIGKILL)
+
+
+class Nursery:
+    """The process that has PyTorch imported and forks workers on request."""
+
+    def __init__(self, packages: Path) -> None:
+        self.changed = threading.Condition()
+        self.exit_codes: dict[int, int] = {}
+        self._born: list[int] = []
+        self._asking = threading.Lock()
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", __file__],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={"PATH": os.environ["PATH"], "PYTHONPATH": str(packages), "OMP_NUM_THREADS": "1"},
+        )
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def start_worker(self, box: Path, _environment: Mapping[str, str]) -> ForkedWorker:
+        """Fork a worker for `box`."""
+        assert self._process.stdin is not None
+        with self._asking, self.changed:
+            self._process.stdin.write(json.dumps({"box": str(box)}).encode() + b"\n")
+            self._process.stdin.flush()
+            assert self.changed.wait_for(lambda: self._born, 60), "the nursery does not answer"
+            return ForkedWorker(self, self._born.pop())
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None
+        for line in self._process.stdout:
+            news: dict[str, Any] = json.loads(line)
+            with self.changed:
+                if "born" in news:
+                    self._born.append(news["born"])
+                else:
+                    self.exit_codes[news["died"]] = news["code"]
+                self.changed.notify_all()
+
+    def close(self) -> None:
+        """End the nursery; its workers must be gone already."""
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        self._process.stdin.close()
+        self._process.wait(20)
+        self._reader.join(20)
+        self._process.stdout.close()
+
+
+def _fork_worker(box: Path) -> int:
+    pid = os.fork()
+    if pid:
+        return pid
+    log = os.open(box.parent / f"{box.name}.log", os.O_WRONLY | os.O_CREAT, 0o644)
+    nothing = os.open(os.devnull, os.O_RDONLY)
+    for source, target in ((nothing, 0), (log, 1), (log, 2)):
+        os.dup2(source, target)
+    os.chdir(box)
+    from workers.runtime.__main__ import main
+
+    main(["--box", str(box)])
+    return 0
+
+
+def serve() -> None:
+    """The nursery's own loop: fork when asked, tell who has died."""
+    import torch._dynamo  # noqa: F401
+
+    import workers.runtime.profiling  # noqa: F401
+
+    def tell(**news: int) -> None:
+        sys.stdout.write(json.dumps(news) + "\n")
+        sys.stdout.flush()
+
+    living: set[int] = set()
+    asked = True
+    while asked or living:
+        readable, _, _ = select.select([sys.stdin] if asked else [], [], [], 0.02)
+        if readable:
+            line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+            asked = bool(line)
+            if asked:
+                pid = _fork_worker(Path(json.loads(line)["box"]))
+                living.add(pid)
+                tell(born=pid)
+        for pid in list(living):
+            gone, status = os.waitpid(pid, os.WNOHANG)
+            if gone:
+                living.discard(pid)
+                tell(died=pid, code=os.waitstatus_to_exitcode(status))
+
+
+if __name__ == "__main__":
+    serve()
