@@ -110,9 +110,14 @@ class RunningAgent:
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(signal.SIGCONT)
             self.kill()
-        for launcher in self.launchers():
+        wait_until(self._end_launchers, "no launcher is left")
+
+    def _end_launchers(self) -> bool:
+        """Again and again: one that was just starting when its agent was killed shows up late."""
+        launchers = self.launchers()
+        for launcher in launchers:
             os.kill(launcher["pid"], signal.SIGTERM)
-        wait_until(lambda: not self.launchers(), "no launcher is left")
+        return not launchers
 
 
 @pytest.fixture

@@ -79,15 +79,20 @@ def open_nested_file(folder: int, path: str) -> Iterator[BinaryIO]:
     try:
         current = folder
         for parent in parents:
-            current = os.open(parent, _FOLDER, dir_fd=current)
+            current = _open_folder(current, parent)
             opened.append(current)
         with open_file(current, name) as file:
             yield file
-    except OSError as error:
-        raise BoxFileError(f"{path}: {error.strerror}") from error
     finally:
         for descriptor in opened:
             os.close(descriptor)
+
+
+def _open_folder(parent: int, name: str) -> int:
+    try:
+        return os.open(name, _FOLDER, dir_fd=parent)
+    except OSError as error:
+        raise BoxFileError(f"{name}: {error.strerror}") from error
 
 
 def delete(box: Path, name: str) -> None:

@@ -44,12 +44,15 @@ def build_root(
     """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("worker", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
+    # A shown folder may contain this very tree; it must not show up in itself.
+    linux.mount("none", root, None, linux.MS_UNBINDABLE)
     for folder in SYSTEM_FOLDERS:
         _bind_system_folder(root, folder)
     _bind_name_resolution(root)
     _build_devices(root, devices)
     os.makedirs(root + "/proc")
     linux.mount("proc", root + "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
+    bind(f"{box}/tmp", root + "/tmp", read_only=False)
     for source, target in readable:
         bind(source, root + target, read_only=True)
     for folder in hidden:  # before the box and declared data, which may lie inside a hidden folder
@@ -118,7 +121,6 @@ def _bind_box(root: str, box: str) -> None:
     bind(box, root + "/box", read_only=True)
     for name in WRITABLE_BOX_FOLDERS:
         bind(f"{box}/{name}", f"{root}/box/{name}", read_only=False)
-    bind(f"{box}/tmp", root + "/tmp", read_only=False)
 
 
 def _cover(folder: str) -> None:

@@ -45,6 +45,7 @@ GATHERING_SECONDS = 0.02
 # After a restart, living workers reconnect within a moment; until then their phase is what was last heard.
 RECONNECTION_SECONDS = 1.0
 KILL_SECONDS = 5.0
+OLDEST_REPORT_SECONDS = 1.0
 
 
 class NodeAgent:
@@ -236,11 +237,20 @@ class NodeAgent:
             self._pool.records.values(), self._lost, self._desired.version if self._desired is not None else 0
         )
         self._call(
-            lambda: self._control_plane.report(report.body),
+            lambda: self._send(report),
             lambda answer: self._reported(report, answer),
             self._not_reported,
             lambda reason: self._reporter.refused(report, reason),
         )
+
+    def _send(self, report: Report) -> dict[str, Any]:
+        """In a thread: send the report, unless the machine or the agent stood still since it was made."""
+        age_seconds = clock.boot_time_seconds() - report.sent_boot_seconds
+        if age_seconds > OLDEST_REPORT_SECONDS:
+            raise Unreachable(
+                f"a report made {age_seconds:.1f} s ago is not sent any more: it may not be true now"
+            )
+        return self._control_plane.report(report.body)
 
     def _not_reported(self) -> None:
         self._reporting = False

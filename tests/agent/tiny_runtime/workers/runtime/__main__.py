@@ -5,6 +5,7 @@ Hyperparameters: `crash` (end without a word after the first iteration), `final_
 `look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path).
 """
 
+import contextlib
 import json
 import os
 import signal
@@ -43,8 +44,9 @@ class Worker:
                     self.send({"phase": self.phase, "iteration": self.iteration})
                 for message in [*self.unacknowledged.values(), *self.unstored.values()]:
                     self.send(message)
-            for line in connection.makefile("rb"):
-                self.take(json.loads(line))
+            with contextlib.suppress(OSError):
+                for line in connection.makefile("rb"):
+                    self.take(json.loads(line))
             with self.changed:
                 self.connection = None
 

@@ -1,0 +1,228 @@
+"""Deaths, freezes, cuts and fences: workers outlive their agent, and never their lease."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+from tests.agent.conftest import RunningAgent, process_alive, wait_until
+from tests.agent.fake_control_plane import FakeControlPlane, generation
+
+
+def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: object) -> int:
+    """Have a worker train; returns its process id."""
+    agent.start()
+    plane.want(generation(**changes))
+    number = int(str(changes.get("number", 1)))
+    worker = wait_until(lambda: plane.worker(number=number), "the worker is reported")
+    wait_until(lambda: plane.phase(number=number) == "training", "the worker trains")
+    return next(int(item["worker_pid"]) for item in agent.launchers() if item["folder"].name == worker["key"])
+
+
+def test_a_killed_agents_worker_goes_on_and_is_found_again(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane)
+    agent.kill()
+    before = plane.worker()
+    sequence = plane.reports[-1]["sequence"]
+    assert process_alive(worker)
+    agent.start()
+    wait_until(lambda: plane.worker() and plane.worker()["iteration"] > before["iteration"], "it trains on")
+    assert plane.worker()["key"] == before["key"]
+    assert plane.reports[-1]["sequence"] > sequence
+    assert len({report["boot_id"] for report in plane.reports}) == 2
+    assert process_alive(worker)
+    # It still obeys, and what it printed comes once: the fake control plane checks every offset.
+    plane.want(generation(goal="suspend"))
+    wait_until(lambda: plane.events_of("checkpoint_stored"), "its state is stored")
+    wait_until(lambda: plane.phase() == "exited", "it has ended")
+    assert plane.log_of().count("goal train") == 2, "a reconnected worker is told its goal again"
+    assert len(plane.events_of("first_iteration")) == 1
+    assert not plane.events_of("failed")
+
+
+def test_a_worker_whose_agent_never_comes_back_dies_with_its_lease(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    plane.lease_seconds = 3.0
+    worker = training_worker(agent, plane, hyperparameters={"spawn": "survivor", "deaf": True})
+    agent.kill()
+    assert process_alive(worker)
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    wait_until(lambda: not agent.launchers(), "its launcher is gone")
+    agent.start()
+    wait_until(lambda: plane.phase() == "exited", "the truth is reported")
+    assert plane.worker()["exit"]["reason"] == "lease_ended"
+    (failure,) = wait_until(lambda: plane.events_of("failed"), "as a failure")
+    assert "lease ended" in failure["message"]
+
+
+def test_a_frozen_agent_cannot_keep_its_workers_alive_and_says_so_when_it_wakes(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    plane.lease_seconds = 3.0
+    worker = training_worker(agent, plane)
+    agent.signal(signal.SIGSTOP)
+    wait_until(lambda: not process_alive(worker), "the worker is dead in time")
+    seen = len(plane.reports)
+    plane.want(generation())
+    agent.signal(signal.SIGCONT)
+    wait_until(lambda: len(plane.reports) > seen and plane.phase() == "exited", "it reports the truth")
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > seen + 3, "it goes on")
+    assert len({w["key"] for report in plane.reports for w in report["workers"]}) == 1, (
+        "it was not started again"
+    )
+
+
+def test_workers_die_when_the_control_plane_cannot_be_reached(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    plane.lease_seconds = 3.0
+    worker = training_worker(agent, plane)
+    with plane.lock:
+        plane.refusals = [503] * 10_000
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    with plane.lock:
+        plane.refusals = []
+    wait_until(lambda: plane.phase() == "exited", "that is reported")
+
+
+def test_a_fenced_node_ends_everything_and_starts_none_of_it_again(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane)
+    with plane.lock:
+        plane.refusals = [409]
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > seen + 1, "it reports")
+    # A control plane that has not noticed yet still names it: it is gone, and stays gone.
+    assert [item["exit"]["reason"] for item in plane.workers if item["exit"]] in ([], ["lost"])
+    assert not agent.launchers()
+    plane.want(generation(number=2))
+    wait_until(lambda: plane.phase(number=2) == "training", "the node takes new work")
+
+
+def test_a_revoked_agent_ends_its_workers_and_itself(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    worker = training_worker(agent, plane)
+    plane.credential = "another"
+    assert agent.wait_exit() == 77
+    assert not process_alive(worker)
+    assert not agent.launchers()
+
+
+def test_a_launcher_that_is_killed_takes_its_worker_with_it(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane)
+    os.kill(agent.launchers()[0]["pid"], signal.SIGKILL)
+    wait_until(lambda: not process_alive(worker), "nobody would fence it, so it is dead")
+    wait_until(lambda: plane.events_of("failed"), "that is reported")
+    assert plane.worker()["exit"]["reason"] == "lost"
+
+
+def test_a_terminated_agent_leaves_its_workers_and_an_interrupted_one_suspends_them(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane)
+    agent.signal(signal.SIGTERM)
+    assert agent.wait_exit() == 0
+    assert process_alive(worker)
+    agent.start()
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > seen + 1, "it runs again")
+    agent.signal(signal.SIGINT)
+    assert agent.wait_exit() == 0
+    assert not process_alive(worker)
+    (stored,) = plane.events_of("checkpoint_stored")
+    assert stored["reason"] == "suspend"
+    assert (
+        Path(stored["uri"].removeprefix("file://")).read_text() == f"state of iteration {stored['iteration']}"
+    )
+    assert not plane.events_of("failed")
+
+
+def test_workers_that_do_not_suspend_in_time_are_stopped(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.settings |= {"stop_workers_on_exit": True, "stop_seconds": 0.5, "warm_workers": 1}
+    worker = training_worker(agent, plane, hyperparameters={"deaf": True})
+    agent.signal(signal.SIGTERM)
+    assert agent.wait_exit() == 0
+    assert not process_alive(worker)
+    assert not agent.launchers()
+
+
+def test_an_upload_that_fails_goes_on_after_a_restart(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    agent.store.write_text("a file where the store's folder should be: nothing can be stored")
+    worker = training_worker(agent, plane, hyperparameters={"final_after": 30})
+    wait_until(lambda: "cannot store out/final" in agent.log, "the store does not take it")
+    assert process_alive(worker), "a worker waits until its result is durable"
+    agent.kill()
+    agent.store.unlink()
+    agent.start()
+    wait_until(lambda: plane.events_of("completed"), "the result is stored after all")
+    assert (agent.store / "jobs/job/artifacts/1/weights.pt").exists()
+    wait_until(lambda: plane.phase() == "exited", "the worker has ended")
+    assert len(plane.events_of("completed")) == 1
+
+
+def test_a_result_of_a_dead_worker_is_stored_after_a_restart(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.store.write_text("nothing can be stored")
+    worker = training_worker(agent, plane, hyperparameters={"final_after": 30})
+    wait_until(lambda: "cannot store out/final" in agent.log, "the store does not take it")
+    agent.kill()
+    os.kill(agent.launchers()[0]["pid"], signal.SIGTERM)
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    agent.store.unlink()
+    agent.start()
+    wait_until(lambda: plane.events_of("completed"), "its result is stored")
+    assert not plane.events_of("failed"), "it had finished"
+
+
+def test_events_are_repeated_until_they_are_acknowledged_and_over_restarts(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    plane.acknowledge = False
+    training_worker(agent, plane)
+    wait_until(lambda: plane.events_of("first_iteration"), "the event is sent")
+    (event,) = plane.events_of("first_iteration")
+    agent.kill()
+    seen = len(plane.reports)
+    agent.start()
+    wait_until(lambda: len(plane.reports) > seen, "it reports again")
+    again = [item for item in plane.reports[seen]["events"] if item["kind"] == "first_iteration"]
+    assert [item["id"] for item in again] == [event["id"]]
+    assert again[0]["age_seconds"] > event["age_seconds"]
+    plane.acknowledge = True
+    wait_until(lambda: not list((agent.data / "events").glob("*.json")), "then it is forgotten")
+
+
+def test_an_old_desired_state_that_arrives_late_changes_nothing(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane, number=5)
+    with plane.lock:
+        plane.epoch, plane.version, plane.generations = 1, 1, []
+        plane.version = 1
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > seen + 4, "the agent has heard of it")
+    assert process_alive(worker), "an older answer must not end newer work"
+    with plane.lock:
+        plane.version = 50
+    plane.want(generation(number=5), generation(number=4), generation("other", epoch=0))
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) > seen + 4, "the agent has heard of that too")
+    assert {(item["job"], item["generation"]) for item in plane.workers} == {("job", 5)}
+
+
+def test_a_lost_wake_up_costs_one_report(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    agent.start()
+    wait_until(lambda: plane.reports, "the agent runs")
+    plane.want(generation(), wake=False)
+    wait_until(lambda: plane.phase() == "training", "the report's answer said that something is new")
