@@ -102,17 +102,15 @@ class FakeControlPlane:
         with self.lock:
             return self.reports[-1]["workers"] if self.reports else []
 
-    def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any] | None:
-        """One worker of the latest report."""
+    def worker(self, job: str = "job", number: int = 1, rank: int = 0) -> dict[str, Any]:
+        """One worker of the latest report, empty when it is not reported."""
         named = (job, number, rank)
-        return next(
-            (item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named), None
-        )
+        found = [item for item in self.workers if (item["job"], item["generation"], item["rank"]) == named]
+        return found[0] if found else {}
 
     def phase(self, job: str = "job", number: int = 1, rank: int = 0) -> str | None:
         """The phase of one worker, None when it is not reported."""
-        worker = self.worker(job, number, rank)
-        return worker["phase"] if worker else None
+        return self.worker(job, number, rank).get("phase")
 
     def events_of(self, kind: str) -> list[dict[str, Any]]:
         """All events of one kind."""

@@ -5,12 +5,13 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from typing import Any
 
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
 
 
-def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: object) -> int:
+def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any) -> int:
     """Have a worker train; returns its process id."""
     agent.start()
     plane.want(generation(**changes))

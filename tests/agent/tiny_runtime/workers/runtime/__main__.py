@@ -16,16 +16,20 @@ import threading
 import time
 import uuid
 from pathlib import Path
+from typing import Any
 
 BOX = Path(sys.argv[sys.argv.index("--box") + 1])
 
 
 class Worker:
     def __init__(self) -> None:
-        self.assignment = None
-        self.goal, self.start, self.phase, self.iteration = "prepare", None, None, 0
-        self.unstored, self.unacknowledged = {}, {}
-        self.connection = None
+        self.assignment: dict[str, Any] = {}
+        self.wishes: dict[str, Any] = {}
+        self.goal, self.phase, self.iteration = "prepare", "", 0
+        self.start: dict[str, Any] = {}
+        self.unstored: dict[str, dict[str, Any]] = {}
+        self.unacknowledged: dict[str, dict[str, Any]] = {}
+        self.connection: socket.socket | None = None
         self.changed = threading.Condition()
 
     def dial(self) -> None:
@@ -51,7 +55,7 @@ class Worker:
                 self.connection = None
 
     def hello(self):
-        if self.assignment is None:
+        if not self.assignment:
             return {"warm": True, "job": None, "generation": None, "rank": None, "pid": os.getpid()}
         return {
             "warm": False,
@@ -126,7 +130,7 @@ class Worker:
 
     def run(self) -> None:
         threading.Thread(target=self.dial, daemon=True).start()
-        self.wait(lambda: self.assignment is not None)
+        self.wait(lambda: bool(self.assignment))
         self.wishes = self.assignment["hyperparameters"]
         self.become("preparing")
         print("bundle", sorted(path.name for path in (BOX / "bundle").iterdir()), flush=True)
@@ -140,7 +144,7 @@ class Worker:
         self.become("ready")
         self.wait(lambda: self.goal != "prepare")
         self.become("loading")
-        if self.start and "file" in self.start:
+        if "file" in self.start:
             print("loaded", (BOX / self.start["file"]).read_text(), flush=True)
             self.iteration = self.start["iteration"]
         self.become("training")

@@ -1,0 +1,90 @@
+"""The agent with the training runtime itself: two generations of a real model, one handing over to the other."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import socket
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from tests.agent.conftest import PROJECT, RunningAgent, wait_until
+from tests.agent.fake_control_plane import FakeControlPlane, generation
+
+FUNCTION = b'''
+import torch
+from punctual import TrainingFunction
+
+class Line(TrainingFunction):
+    """Learns y = 3 x."""
+    def init_model(self):
+        return torch.nn.Linear(1, 1)
+    def init_dataset(self):
+        x = torch.linspace(-1, 1, 64).unsqueeze(1)
+        return torch.utils.data.TensorDataset(x, 3 * x)
+    def init_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.1)
+    def train(self, batch, model):
+        x, y = batch
+        return torch.nn.functional.mse_loss(model(x), y)
+'''
+DEVICE_MODEL = {
+    "name": "test",
+    "fixed_seconds": 0.02,
+    "seconds_per_sample": 0.001,
+    "latency_seconds": 0.0,
+    "intra_server_bytes_per_second": 1e9,
+    "inter_server_bytes_per_second": 1e9,
+}
+
+
+def free_ports(count: int) -> list[int]:
+    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [item.getsockname()[1] for item in sockets]
+    for item in sockets:
+        item.close()
+    return ports
+
+
+def test_a_model_is_trained_by_one_worker_then_by_two(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    agent.runtime = PROJECT
+    agent.settings |= {"warm_workers": 3, "emulate": DEVICE_MODEL}
+    digest = hashlib.sha256(FUNCTION).hexdigest()
+    plane.bundles[digest] = FUNCTION
+    ports = free_ports(4)
+
+    def line(number: int, workers: int, **changes: Any) -> dict[str, Any]:
+        return generation(
+            number=number,
+            world_size=workers,
+            workers=[{"rank": rank, "gpu_index": rank} for rank in range(workers)],
+            master_port=ports[2 * number - 2],
+            handover_port=ports[2 * number - 1],
+            function={"digest": digest, "entry": "line:Line", "requirements_digest": None},
+            hyperparameters={"global_batch_size": 8, "learning_rate": 0.1},
+            termination={"max_iterations": 400, "target": None},
+            **changes,
+        )
+
+    agent.start()
+    plane.want(line(1, 1))
+    wait_until(lambda: plane.worker().get("iteration", 0) > 20, "one worker trains", 90)
+    plane.want(line(1, 1), line(2, 2, goal="prepare", start=None))
+    wait_until(lambda: plane.phase(number=2, rank=1) == plane.phase(number=2) == "ready", "two are ready", 90)
+    start = {"from": "handover", "generation": 1, "address": "127.0.0.1", "port": ports[1]}
+    plane.want(line(1, 1, goal="hand_over"), line(2, 2, start=start))
+    wait_until(lambda: plane.phase(number=2) == "training", "two workers train", 60)
+    first = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
+    assert first[0]["iteration"] > 20, "it went on where the other one had stopped"
+    plane.want(line(2, 2, start=start))
+    completed = wait_until(lambda: plane.events_of("completed"), "the model is trained", 60)[0]
+    assert (completed["generation"], completed["iteration"]) == (2, 400)
+    weights = next(item for item in completed["artifacts"] if item["name"] == "weights.pt")
+    content = Path(weights["uri"].removeprefix("file://")).read_bytes()
+    state = torch.load(io.BytesIO(content), weights_only=True)
+    assert abs(state["weight"].item() - 3) < 0.1
+    assert plane.events_of("failed") == []
+    losses = [entry["values"]["loss"] for entry in plane.metrics if "loss" in entry["values"]]
+    assert losses[-1] < losses[0] / 100
