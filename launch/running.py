@@ -79,7 +79,7 @@ class Platform:
 
     # --- life -------------------------------------------------------------------------------------------------
 
-    def start(self, *, timeout_seconds: float = 120.0) -> None:
+    def start(self, *, timeout_seconds: float = 900.0) -> None:
         """Start it and wait until it is ready.
 
         Raises LaunchError, with what it printed, if it ends before or takes longer. Call from the main thread.
