@@ -68,6 +68,8 @@ class Folders:
         self.data.mkdir(parents=True, exist_ok=True)
         for folder in (self.checkpoints, self.logs, self.secrets, self.run, self.sockets):
             make_private(folder)
+        # Nothing has to be in it; the web server only warns where it is missing.
+        (self.data / "static").mkdir(exist_ok=True)
         # A worker that runs as another user passes through to its own box, and lists nothing.
         self.agents.mkdir(exist_ok=True)
         self.agents.chmod(0o711)

@@ -40,6 +40,7 @@ def pytest_load_initial_conftests() -> None:
     os.environ["PUNCTUAL_TEST_REDIS_URL"] = os.environ["REDIS_URL"] = redis_url
     os.environ.setdefault("SECRET_KEY", "only-for-tests-0123456789-0123456789-0123456789-0123456789")
     if _folder is not None:
+        (_folder / "data" / "static").mkdir(parents=True)
         os.environ["PUNCTUAL_DATA"] = str(_folder / "data")
 
 
