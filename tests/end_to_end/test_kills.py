@@ -1,0 +1,242 @@
+"""Whatever is killed comes back, and the jobs with it: none lost, none trained twice at once, none promised twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from launch import Platform
+from launch.running import RunningProcess
+from punctual.client import Client, Job
+from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for, wait_until
+
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
+
+Rows = Callable[..., list[dict[str, Any]]]
+CHECKPOINT_SECONDS = 5.0
+#: Long enough to outlive every kill, and it is cancelled at the end.
+ENDLESS = 100_000
+
+
+@pytest.fixture
+def job(person: Client, rows: Rows) -> Iterator[Job]:
+    """A job in the middle of its run, on all GPUs, with a checkpoint behind it."""
+    running = submit(person, "survivor", ENDLESS)
+    wait_for(
+        running, lambda job: job.state == "running" and job.iterations_done > 10, "training", seconds=180
+    )
+    wait_until(lambda: running.checkpoints(), "a first checkpoint", seconds=60)
+    try:
+        yield running
+    finally:
+        with suppress(Exception):
+            running.cancel()
+        nothing_is_wrong(rows)
+        wait_until(
+            lambda: not rows("select 1 from scheduling_assignment where state <> 'released'"),
+            "GPUs are free",
+            seconds=90,
+        )
+
+
+def submit(person: Client, name: str, iterations: int, deadline: float | None = None) -> Job:
+    return person.submit(
+        EXAMPLES / "image_classifier.py",
+        name=name,
+        batch_size=GLOBAL_BATCH_SIZE,
+        max_iterations=iterations,
+        deadline=deadline,
+        checkpoint_seconds=CHECKPOINT_SECONDS,
+    )
+
+
+def goes_on(job: Job, *, seconds: float = 120.0) -> None:
+    """The job gets further than it is now."""
+    reached = job.refresh().iterations_done
+    wait_for(
+        job,
+        lambda job: job.state == "running" and job.iterations_done > reached + 5,
+        "goes on",
+        seconds=seconds,
+    )
+
+
+def is_decided(person: Client, name: str) -> None:
+    """A newcomer gets its verdict: the planner plans."""
+    newcomer = submit(person, name, 20, 3600.0)
+    newcomer.wait_for_verdict(timeout_seconds=60)
+    assert newcomer.state in ("admitted", "running"), newcomer.verdict
+    newcomer.cancel()
+
+
+def live_generation(rows: Rows, job: Job) -> int | None:
+    found = rows(
+        "select number from scheduling_generation where job_id = %s and purpose = 'training' and state = 'live'",
+        job.id,
+    )
+    return found[0]["number"] if found else None
+
+
+def epoch(rows: Rows) -> int:
+    return int(rows("select epoch from cluster_cluster")[0]["epoch"])
+
+
+def worker_pids(platform: Platform, agent: str) -> list[int]:
+    """Launchers and workers of an agent that are alive."""
+    pids = []
+    for file in (platform.settings.data / "agents" / agent / "workers").glob("*/launcher.json"):
+        launcher = json.loads(file.read_text())
+        pids += [launcher["pid"], launcher["worker_pid"]]
+    return [pid for pid in pids if pid and alive(pid)]
+
+
+def alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def kill_and_wait(platform: Platform, name: str) -> RunningProcess:
+    before = platform.process(name)
+    before.kill()
+    return platform.wait_restarted(before)
+
+
+def test_the_planners_child_is_killed(
+    running_platform: Platform, person: Client, rows: Rows, job: Job
+) -> None:
+    before = epoch(rows)
+    (child,) = running_platform.process("celery-planner").children
+    os.kill(child, signal.SIGKILL)
+    is_decided(person, "after the planner's child")
+    assert epoch(rows) > before, "the new planner fences the old one"
+    goes_on(job)
+
+
+def test_the_planners_parent_is_killed(
+    running_platform: Platform, person: Client, rows: Rows, job: Job
+) -> None:
+    before = epoch(rows)
+    kill_and_wait(running_platform, "celery-planner")
+    is_decided(person, "after the planner")
+    assert epoch(rows) > before
+    goes_on(job)
+
+
+def test_the_beat_is_killed(running_platform: Platform, rows: Rows, job: Job) -> None:
+    kill_and_wait(running_platform, "beat")
+    looked = rows("select leases_checked_at from cluster_cluster")[0]["leases_checked_at"]
+    wait_until(
+        lambda: rows("select leases_checked_at from cluster_cluster")[0]["leases_checked_at"] > looked,
+        "leases are looked at again",
+        seconds=60,
+    )
+    goes_on(job)
+
+
+def test_the_web_server_is_killed(running_platform: Platform, person: Client, job: Job) -> None:
+    web = running_platform.process("web")
+    for pid in [*web.children, web.pid]:
+        if pid is not None:
+            os.kill(pid, signal.SIGKILL)
+    running_platform.wait_restarted(web)
+    goes_on(job)
+    is_decided(person, "after the web server")
+
+
+def test_an_agent_is_killed_and_its_workers_go_on(running_platform: Platform, rows: Rows, job: Job) -> None:
+    generation = live_generation(rows, job)
+    workers = set(worker_pids(running_platform, "node-1"))
+    kill_and_wait(running_platform, "agent-node-1")
+    goes_on(job)
+    assert live_generation(rows, job) == generation, "nobody noticed"
+    assert (
+        workers & set(worker_pids(running_platform, "node-1")) == workers
+        or live_generation(rows, job) == generation
+    )
+
+
+def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: Rows, job: Job) -> None:
+    before = job.refresh().iterations_done
+    stored = max(checkpoint.iteration for checkpoint in job.checkpoints())
+    agent = running_platform.process("agent-node-1")
+    agent.kill()
+    for pid in worker_pids(running_platform, "node-1"):
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    running_platform.wait_restarted(agent)
+    generation = live_generation(rows, job)
+    wait_until(
+        lambda: (live_generation(rows, job) or 0) > (generation or 0) or live_generation(rows, job) is None,
+        "the loss is noticed",
+        seconds=60,
+    )
+    goes_on(job, seconds=180)
+    resumed = rows(
+        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order by number desc limit 1",
+        job.id,
+    )[0]["start_iteration"]
+    assert resumed >= stored, f"was at {before}, had stored {stored}, went on from {resumed}"
+
+
+def test_the_broker_is_killed_and_forgets_everything(
+    running_platform: Platform, person: Client, job: Job
+) -> None:
+    kill_and_wait(running_platform, "valkey")
+    goes_on(job)
+    is_decided(person, "after the broker")
+
+
+def test_a_frozen_agent_is_fenced_and_its_work_goes_on_elsewhere(
+    running_platform: Platform, rows: Rows, job: Job
+) -> None:
+    agent = running_platform.process("agent-node-1")
+    agent.signal(signal.SIGSTOP)
+    try:
+        wait_until(
+            lambda: rows("select 1 from cluster_server where name = 'node-1' and state = 'down'"),
+            "the silent server is given up",
+            seconds=90,
+        )
+        assert not [pid for pid in worker_pids(running_platform, "node-1")], (
+            "its workers ended with their lease"
+        )
+        goes_on(job, seconds=180)
+        on = rows(
+            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"
+            " join cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'",
+            job.id,
+        )
+        assert [row["name"] for row in on] == ["node-2"]
+    finally:
+        agent.signal(signal.SIGCONT)
+    wait_until(
+        lambda: rows("select 1 from cluster_server where name = 'node-1' and state = 'up'"),
+        "the server is back",
+        seconds=60,
+    )
+
+
+@pytest.mark.timeout(600)
+def test_stopping_everything_loses_at_most_one_checkpoint_period(
+    running_platform: Platform, person: Client, rows: Rows, job: Job
+) -> None:
+    before = job.refresh()
+    speed = before.iterations_per_second or 0.0
+    running_platform.stop()
+    running_platform.start()
+    goes_on(job, seconds=240)
+    resumed = rows(
+        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order by number desc limit 1",
+        job.id,
+    )[0]["start_iteration"]
+    # One period, and the reports that were on their way when the stop came.
+    assert resumed >= before.iterations_done - (CHECKPOINT_SECONDS + 2.0) * speed
