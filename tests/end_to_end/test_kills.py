@@ -31,7 +31,7 @@ def job(person: Client, rows: Rows) -> Iterator[Job]:
     wait_for(
         running, lambda job: job.state == "running" and job.iterations_done > 10, "training", seconds=180
     )
-    wait_until(lambda: running.checkpoints(), "a first checkpoint", seconds=60)
+    wait_until(running.checkpoints, "a first checkpoint", seconds=60)
     try:
         yield running
     finally:
@@ -206,9 +206,7 @@ def test_a_frozen_agent_is_fenced_and_its_work_goes_on_elsewhere(
             "the silent server is given up",
             seconds=90,
         )
-        assert not [pid for pid in worker_pids(running_platform, "node-1")], (
-            "its workers ended with their lease"
-        )
+        assert not list(worker_pids(running_platform, "node-1")), "its workers ended with their lease"
         goes_on(job, seconds=180)
         on = rows(
             "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"

@@ -138,7 +138,8 @@ def test_the_decline_names_numbers_and_its_offer_was_later(day: Day) -> None:
     assert day.declined.verdict is not None
     assert any(character.isdigit() for character in day.declined.verdict.reason)
     assert day.accepted.resubmission_of == day.declined.id
-    assert day.accepted.deadline_at is not None and day.declined.deadline_at is not None
+    assert day.accepted.deadline_at is not None
+    assert day.declined.deadline_at is not None
     assert day.accepted.deadline_at > day.declined.deadline_at
 
 
