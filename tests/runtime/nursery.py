@@ -113,12 +113,13 @@ def serve() -> None:
         sys.stdout.write(json.dumps(news) + "\n")
         sys.stdout.flush()
 
+    requests = open(0, "rb", buffering=0)  # noqa: SIM115
     living: set[int] = set()
     asked = True
     while asked or living:
-        readable, _, _ = select.select([sys.stdin] if asked else [], [], [], 0.02)
+        readable, _, _ = select.select([requests] if asked else [], [], [], 0.02)
         if readable:
-            line = sys.stdin.buffer.raw.readline()  # type: ignore[attr-defined]
+            line = requests.readline()
             asked = bool(line)
             if asked:
                 pid = _fork_worker(Path(json.loads(line)["box"]))
@@ -133,3 +134,5 @@ def serve() -> None:
 
 if __name__ == "__main__":
     serve()
+    # Taking PyTorch down in order takes seconds and serves nobody.
+    os._exit(0)

@@ -30,7 +30,7 @@ def _receive(
         predecessor=predecessor,
         generation=generation,
         still_wanted=wanted or (lambda: time.monotonic() < end),
-        pause=threading.Event().wait,
+        pause=time.sleep,
     )
 
 

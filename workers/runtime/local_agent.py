@@ -69,6 +69,7 @@ class LocalWorker:
         self.process = process
         self.messages: list[Message] = []
         self.auto_store = auto_store
+        self.auto_acknowledge = True
         self._changed = threading.Condition()
         self._connection: socket.socket | None = None
         self.listen()
@@ -114,7 +115,7 @@ class LocalWorker:
         with self._changed:
             self.messages.append(message)
             self._changed.notify_all()
-        if "event" in message:
+        if "event" in message and self.auto_acknowledge:
             self.send({"acknowledged": [message["event"]["id"]]})
         if "file" in message and self.auto_store:
             self.send({"stored": message["file"]["path"]})

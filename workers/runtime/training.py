@@ -22,7 +22,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function, s
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.handover import HandoverServer, receive_state
-from workers.runtime.iteration import Control, IterationResult, IterationRunner
+from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -343,7 +343,7 @@ class TrainingGeneration:
             kind="final",
             iteration=progress.iteration,
             reason=reason,
-            metrics={name: value for name, value in metrics.items() if value == value},
+            metrics=finite(metrics),
             sample_order_digest=progress.sample_order_digest,
         )
         self.connection.wait_until_stored(path)

@@ -1,0 +1,95 @@
+"""When a worker cannot go on, it says why and whose fault it is."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.local_agent import LOOPBACK, LocalAgent, free_port
+from workers.runtime.process_group import listen_on
+
+HEAD = "from punctual import TrainingFunction\n"
+
+
+def test_a_mistake_in_train_is_told_with_the_persons_own_lines(agent: LocalAgent) -> None:
+    assignment = regression(hyperparameters={"fail_at": 3})
+    generation = agent.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "function_error"
+    assert event["message"].startswith("train(): ValueError: the data looks wrong (regression.py, line ")
+    assert 'raise ValueError("the data looks wrong' in event["traceback"]
+    assert "iteration.py" not in event["traceback"], "the runtime's own frames are no help"
+    assert event["iteration"] == 3
+    assert [worker.end() for worker in generation.workers] == [1, 1]
+
+
+@pytest.mark.parametrize(
+    ("source", "entry", "message"),
+    [
+        ("import does_not_exist\n", "broken:Job", "importing broken: ModuleNotFoundError: No module named"),
+        ("def broken(:\n", "broken:Job", "importing broken: SyntaxError"),
+        ("x = 1\n", "broken:Job", "broken defines no class 'Job'"),
+        ("class Job: pass\n", "broken:Job", "broken:Job is not a subclass of punctual.TrainingFunction"),
+        (HEAD + "class Job(TrainingFunction): pass\n", "broken:Job", "Job(): TypeError: Can't instantiate"),
+        ("import sys; sys.exit(3)\n", "broken:Job", "importing broken: the function called sys.exit(3)"),
+    ],
+)
+def test_a_function_that_cannot_be_loaded_is_refused_with_a_reason(
+    agent: LocalAgent, tmp_path: Path, source: str, entry: str, message: str
+) -> None:
+    file = tmp_path / "broken.py"
+    file.write_text(source)
+    generation = agent.start_generation(file, regression(function={"entry": entry}), 1)
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "function_load_error"
+    assert event["message"].startswith(message)
+
+
+def test_a_model_that_train_bypasses_is_noticed(agent: LocalAgent) -> None:
+    assignment = regression(hyperparameters={"bypass": True})
+    generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "function_error"
+    assert "without calling model(...)" in event["message"]
+
+
+def test_the_others_notice_at_once_when_a_worker_is_killed(agent: LocalAgent) -> None:
+    assignment = regression(iterations=10**6, device=emulated())
+    generation = agent.start_generation(REGRESSION, assignment, 3).wait_until_ready().train_from_nothing()
+    generation.wait_for_iteration(5)
+    generation.workers[2].kill()
+    for survivor in generation.workers[:2]:
+        event = survivor.wait_for_event("failed", seconds=30)
+        assert event["reason"] == "peer_lost"
+        assert survivor.end() == 1
+
+
+def test_a_taken_port_fails_the_start_and_not_the_function(agent: LocalAgent) -> None:
+    port = free_port()
+    with listen_on(LOOPBACK, port):
+        generation = agent.start_generation(REGRESSION, regression(master_port=port), 1)
+        event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "start_failed"
+    assert f"cannot listen on {LOOPBACK} port {port}" in event["message"]
+
+
+def test_a_checkpoint_that_is_none_fails_the_start(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(), 1).wait_until_ready()
+    generation.train_from_checkpoint(b"nonsense", 5)
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "start_failed"
+    assert "the checkpoint cannot be read" in event["message"]
+
+
+def test_sigterm_ends_a_worker_even_inside_a_collective(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(), 2).wait_until_ready()
+    # Only rank 1 is told to train: it waits for rank 0's state in a collective.
+    waiting = generation.workers[1]
+    waiting.goal("train", {"from": "nothing"})
+    waiting.wait_for_phase("loading")
+    os.kill(waiting.process.pid, signal.SIGTERM)
+    assert waiting.end() == 128 + signal.SIGTERM

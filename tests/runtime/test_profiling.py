@@ -1,0 +1,74 @@
+"""The measured scaling curve is that of the device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.assignment import Assignment
+from workers.runtime.local_agent import LocalAgent, Message, assignment_defaults
+
+COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)
+
+
+def _profile(agent: LocalAgent, world_size: int, **changes: Any) -> tuple[list[Message], Message]:
+    plan = {"levels": [1, 2, 4, 8], "seconds_per_level": 0.8, "max_seconds": 60, **changes.pop("profile", {})}
+    assignment = regression(purpose="profiling", profile=plan, **changes)
+    generation = agent.start_generation(REGRESSION, assignment, world_size)
+    done = generation.leader.wait_for_event("profile_done")
+    assert [worker.end() for worker in generation.workers] == [0] * world_size
+    events = generation.leader.of_kind("event")
+    return [event for event in events if event["kind"] == "profile_level"], done
+
+
+def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> None:
+    levels, done = _profile(agent, 4, batch=24, device=COMPUTE_BOUND)
+    assert [level["gpus"] for level in levels] == [1, 2, 4], "levels beyond the block are not measured"
+    assert done["reason"] == "all_levels"
+    model = Assignment.from_message(
+        {**assignment_defaults(), **regression(device=COMPUTE_BOUND), **_identity()}
+    ).device.model
+    assert model is not None
+    for level in levels:
+        expected = model.iteration_seconds(24 // level["gpus"], level["gpus"], 0, same_server=True)
+        # The host is shared: it may be slower than the device now and then, never faster.
+        assert 0.6 / expected < level["iterations_per_second"] < 1.02 / expected
+        assert level["train_seconds"] >= 0.999 * model.compute_seconds(24 // level["gpus"])
+        assert level["pause_seconds"] > 0
+        assert level["memory_bytes"] > 0
+    rates = [level["iterations_per_second"] for level in levels]
+    assert rates[0] < rates[1] < rates[2]
+    assert rates[1] / rates[0] > rates[2] / rates[1], "each doubling brings less"
+    assert done["evaluate_seconds"] > 0
+
+
+def _identity() -> dict[str, Any]:
+    return {"rank": 0, "world_size": 1, "master_port": 1}
+
+
+def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
+    slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)
+    levels, done = _profile(agent, 4, device=slow_network)
+    assert [level["gpus"] for level in levels] == [1, 2]
+    assert done["reason"] == "no_gain"
+
+
+def test_levels_that_do_not_divide_the_batch_are_left_out(agent: LocalAgent) -> None:
+    levels, done = _profile(agent, 2, batch=9, profile={"levels": [1, 2, 3]})
+    assert [level["gpus"] for level in levels] == [1]
+    assert done["reason"] == "all_levels"
+
+
+def test_time_that_is_up_ends_it(agent: LocalAgent) -> None:
+    levels, done = _profile(
+        agent, 2, device=COMPUTE_BOUND, profile={"seconds_per_level": 5, "max_seconds": 1}
+    )
+    assert [level["gpus"] for level in levels] == [1]
+    assert done["reason"] == "time"
+
+
+def test_evaluations_are_charged_as_often_as_they_come(agent: LocalAgent) -> None:
+    often = regression(hyperparameters={"evaluate_every": 1})["hyperparameters"]
+    levels, done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=often)
+    undisturbed = 0.02 + 24 * 0.01
+    assert 1 / levels[0]["iterations_per_second"] >= 0.98 * (undisturbed + done["evaluate_seconds"])

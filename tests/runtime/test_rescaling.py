@@ -1,0 +1,132 @@
+"""A rescaled run sees the same samples in the same order and ends with the same loss.
+
+The tolerance is relative, 1e-5: on other numbers of workers sums are added in another order, which moves the last digits
+of a float32, and a smooth model keeps such differences small.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.local_agent import Generation, LocalAgent, Message
+
+TOLERANCE = 1e-5
+PACE = emulated(fixed_seconds=0.03)
+
+
+def _unscaled(agent: LocalAgent, assignment: dict[str, Any]) -> Message:
+    generation = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready()
+    return generation.train_from_nothing().report()
+
+
+def _rescaled(
+    agent: LocalAgent, assignment: dict[str, Any], worlds: Sequence[int], every: int
+) -> tuple[Message, list[Message]]:
+    """Hand over about every so many iterations; returns the report and each generation's first event."""
+    current: Generation | None = None
+    events = []
+    for place, world_size in enumerate(worlds):
+        coming = agent.start_generation(REGRESSION, {**assignment, "generation": place + 1}, world_size)
+        coming.wait_until_ready()
+        if current is None:
+            coming.train_from_nothing()
+        else:
+            coming.train_from(current)
+        events.append(coming.leader.wait_for_event("first_iteration"))
+        if current is not None:
+            assert current.leader.wait_for_file("checkpoint")["reason"] == "handover"
+            current.leader.wait_for_phase("handed_over")
+            current.stop()
+        current = coming
+        if place + 1 < len(worlds):
+            current.wait_for_iteration(events[-1]["iteration"] + every)
+    assert current is not None
+    report = current.report()
+    current.stop()
+    return report, events
+
+
+def _assert_same_training(rescaled: Message, unscaled: Message) -> None:
+    assert rescaled["sample_order_digest"] == unscaled["sample_order_digest"]
+    assert rescaled["final"] == pytest.approx(unscaled["final"], rel=TOLERANCE)
+    assert [point["iteration"] for point in rescaled["history"]] == [
+        point["iteration"] for point in unscaled["history"]
+    ]
+    for one, other in zip(rescaled["history"], unscaled["history"], strict=True):
+        assert one["values"]["loss"] == pytest.approx(other["values"]["loss"], rel=TOLERANCE)
+
+
+def test_one_two_four_and_one_worker_end_with_the_loss_of_one(agent: LocalAgent) -> None:
+    assignment = regression(iterations=260, hyperparameters={"gradient_clip_norm": 0.5, "dropout": True})
+    unscaled = _unscaled(agent, assignment)
+    rescaled, events = _rescaled(agent, {**assignment, "device": PACE}, [1, 2, 4, 1], every=8)
+    _assert_same_training(rescaled, unscaled)
+    boundaries = [event["iteration"] for event in events]
+    assert boundaries == sorted(set(boundaries))
+    assert all(event["pause_seconds"] < 10 for event in events)
+
+
+def test_batches_that_do_not_split_evenly_train_the_same(agent: LocalAgent) -> None:
+    assignment = regression(iterations=90, batch=10)
+    unscaled = _unscaled(agent, assignment)
+    rescaled, _events = _rescaled(agent, {**assignment, "device": PACE}, [3, 4], every=5)
+    _assert_same_training(rescaled, unscaled)
+
+
+def test_a_rank_without_a_sample_of_its_own_changes_nothing(agent: LocalAgent) -> None:
+    assignment = regression(iterations=40, batch=2)
+    unscaled = _unscaled(agent, assignment)
+    generation = agent.start_generation(REGRESSION, assignment, 3).wait_until_ready()
+    _assert_same_training(generation.train_from_nothing().report(), unscaled)
+
+
+def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> None:
+    assignment = regression(iterations=80)
+    unscaled = _unscaled(agent, assignment)
+    first = agent.start_generation(REGRESSION, {**assignment, "device": PACE}, 1).wait_until_ready()
+    first.train_from_nothing().wait_for_iteration(5)
+    first.goal("suspend")
+    file = first.leader.wait_for_file("checkpoint")
+    assert file["reason"] == "suspend"
+    first.leader.wait_for_phase("suspended")
+    assert first.leader.end() == 0
+    state = (first.leader.box / file["path"]).read_bytes()
+    second = agent.start_generation(REGRESSION, {**assignment, "generation": 2}, 1).wait_until_ready()
+    report = second.train_from_checkpoint(state, file["iteration"]).report()
+    assert report["final"] == unscaled["final"]
+    assert report["history"] == unscaled["history"]
+    assert report["sample_order_digest"] == unscaled["sample_order_digest"]
+
+
+def test_all_ranks_stop_after_the_same_iteration(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(iterations=10**6), 3).wait_until_ready()
+    generation.train_from_nothing().wait_for_iteration(20)
+    # The other ranks hear of it late: it is rank 0's flag that stops them.
+    generation.leader.goal("suspend")
+    stopped = [worker.wait_for_phase("suspended")["iteration"] for worker in generation.workers]
+    assert len(set(stopped)) == 1
+    assert [worker.end() for worker in generation.workers] == [0, 0, 0]
+
+
+def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(agent: LocalAgent) -> None:
+    assignment = regression(iterations=60, device=PACE)
+    old = agent.start_generation(REGRESSION, assignment, 1).wait_until_ready().train_from_nothing()
+    old.wait_for_iteration(5)
+    stranger = agent.start_generation(
+        REGRESSION, {**assignment, "generation": 2, "secret": "guessed"}, 1
+    ).wait_until_ready()
+    stranger.train_from(old)
+    file = old.leader.wait_for_file("checkpoint")
+    old.leader.wait_for_phase("handed_over")
+    stranger.leader.wait_for_phase("loading")
+    refused = lambda: "without the job's secret" in old.leader.log()  # noqa: E731
+    old.leader.wait_for(lambda _message: refused(), 20)
+    assert stranger.leader.of_kind("event") == []
+    # The control plane gives up on the handover and names the durable checkpoint: the waiting worker follows.
+    stranger.train_from_checkpoint((old.leader.box / file["path"]).read_bytes(), file["iteration"])
+    assert stranger.leader.wait_for_event("first_iteration")["iteration"] == file["iteration"] + 1
+    assert stranger.report()["iterations"] == 60
