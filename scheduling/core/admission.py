@@ -13,13 +13,13 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
-from scheduling.core.compiling import kernel
+from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray, ServiceClass
-from scheduling.core.timeline import new_timeline, occupy, occupy_all, overbooked
+from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 
 NO_JOBS = np.zeros(0, dtype=np.int64)
 NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
@@ -34,7 +34,7 @@ def refill(  # type: ignore[no-untyped-def]
     Returns (plans, rows that cannot meet their deadline). A job that fails takes nothing, so the
     plans of the others are those without it.
     """
-    times, free, count = occupy_all(times, free, count, plans, offers, True)
+    times, free, count = occupy_all(times, free, count, plans, offers, YES)
     piece_time = np.zeros(64)
     piece_gpus = np.zeros(64, dtype=np.int64)
     failed = [0 for _ in range(0)]
@@ -51,7 +51,7 @@ def refill(  # type: ignore[no-untyped-def]
             plans.count[job] = 0
             continue
         plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-        times, free, count = occupy(times, free, count, plans, job, 1, True)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, YES)
     result = np.empty(len(failed), dtype=np.int64)
     for index in range(len(failed)):
         result[index] = failed[index]
@@ -110,7 +110,7 @@ class Admission:
             return None
         for row in list(late):
             if self._fill_one(row, float(problem.due[row]), (times, free, count), guarded=False):
-                times, free, count = occupy(times, free, count, self.plans, row, 1, True)
+                times, free, count = occupy(times, free, count, self.plans, row, TAKE, YES)
                 late.remove(row)
         return late
 

@@ -12,14 +12,14 @@ from math import inf
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, planned_gpus, set_plan
-from scheduling.core.compiling import kernel
+from scheduling.core.compiling import NO, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.timeline import compact, occupy, piece_at
+from scheduling.core.timeline import GIVE_BACK, TAKE, compact, occupy, piece_at
 
-LOWEST_LEVEL = 0
+LOWEST_LEVEL = np.int64(0)
 STARTING = -1
 GROWING = 0
-NO_CANDIDATE = -1
+NO_TARGET = np.int64(-1)
 
 
 @kernel
@@ -37,13 +37,13 @@ def fill_unpromised(  # type: ignore[no-untyped-def]
             piece_time = np.zeros(2 * count + 8)
             piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
         pieces, finish, gpu_time = fill(
-            jobs, job, inf, times, free, count, False, origin, slot, NO_HEAD, LOWEST_LEVEL, False, 0.0,
+            jobs, job, inf, times, free, count, NO, origin, slot, NO_HEAD, LOWEST_LEVEL, NO, 0.0,
             piece_time, piece_gpus,
         )  # fmt: skip
         plans.count[job] = 0
         if pieces > 0:
             plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-            times, free, count = occupy(times, free, count, plans, job, 1, False)
+            times, free, count = occupy(times, free, count, plans, job, TAKE, NO)
     return plans, times, free, count
 
 
@@ -76,42 +76,17 @@ def _pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain): 
 
 
 @kernel
-def _candidate(  # type: ignore[no-untyped-def]
-    jobs, plans, job, promised, due, target, times, free, count, origin, slot, suffix, minimum_gain,
-    piece_time, piece_gpus,
-):  # fmt: skip
-    """Plan of one job with ``target`` GPUs in the next slot, own plan given back meanwhile.
-
-    Returns (pieces, finish, GPU time, GPU time saved per extra GPU); 0 pieces: not to be granted.
-    """
-    held = planned_gpus(plans, job, origin)
-    times, free, count = occupy(times, free, count, plans, job, -1, promised)
-    pieces = 0
-    finish = inf
-    gpu_time = 0.0
-    if _pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
-        highest = ALL_LEVELS if promised else LOWEST_LEVEL
-        pieces, finish, gpu_time = fill(
-            jobs, job, due, times, free, count, promised, origin, slot, target, highest, suffix, 0.0,
-            piece_time, piece_gpus,
-        )  # fmt: skip
-    times, free, count = occupy(times, free, count, plans, job, 1, promised)
-    saved = (plans.gpu_time[job] - gpu_time) / (target - held)
-    return pieces, finish, gpu_time, round(saved * 1e9) / 1e9
-
-
-@kernel
 def _next_levels(jobs, job, held):  # type: ignore[no-untyped-def]
     """The next level above ``held``, and the level held now if that is higher still, else -1.
 
     Returning to the level held now costs no pause, so it is worth trying in one step.
     """
-    following = NO_CANDIDATE
-    present = NO_CANDIDATE
+    following = NO_TARGET
+    present = NO_TARGET
     for level in range(jobs.level_count[job]):
         gpus = jobs.levels[job, level]
         if gpus > held:
-            if following == NO_CANDIDATE:
+            if following == NO_TARGET:
                 following = gpus
             elif gpus == jobs.gpus[job] and jobs.pause[job, level] > 0.0:
                 present = gpus
@@ -119,25 +94,40 @@ def _next_levels(jobs, job, held):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _best_candidate(  # type: ignore[no-untyped-def]
+def _best_step(  # type: ignore[no-untyped-def]
     jobs, plans, job, promised, due, left, times, free, count, origin, slot, suffix, minimum_gain,
-    piece_time, piece_gpus,
+    tried_time, tried_gpus, best_time, best_gpus,
 ):  # fmt: skip
-    """The better of the steps open to a job that ``left`` GPUs allow. Returns (target, saved)."""
+    """The better of the steps open to a job that ``left`` GPUs allow.
+
+    The job's own plan is given back meanwhile; the new one is left in ``best_time`` and ``best_gpus``.
+    Returns (timeline, (target, GPU time saved per extra GPU, pieces, finish, GPU time)).
+    """
     held = planned_gpus(plans, job, origin)
-    best = NO_CANDIDATE
-    best_saved = 0.0
-    for target in _next_levels(jobs, job, held):
-        if target == NO_CANDIDATE or target - held > left:
+    following, present = _next_levels(jobs, job, held)
+    best = (NO_TARGET, 0.0, 0, inf, 0.0)
+    if following == NO_TARGET or following - held > left:
+        return times, free, count, best
+    highest = ALL_LEVELS if promised else LOWEST_LEVEL
+    times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised)
+    for step in range(2):
+        target = following if step == 0 else present
+        if target == NO_TARGET or target - held > left:
             continue
-        pieces, _, _, saved = _candidate(
-            jobs, plans, job, promised, due, target, times, free, count, origin, slot, suffix,
-            minimum_gain, piece_time, piece_gpus,
+        if not _pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
+            continue
+        pieces, finish, gpu_time = fill(
+            jobs, job, due, times, free, count, promised, origin, slot, target, highest, suffix, 0.0,
+            tried_time, tried_gpus,
         )  # fmt: skip
-        if pieces > 0 and (best == NO_CANDIDATE or saved > best_saved):
-            best = target
-            best_saved = saved
-    return best, best_saved
+        saved = round((plans.gpu_time[job] - gpu_time) / (target - held) * 1e9) / 1e9
+        if pieces > 0 and (best[0] == NO_TARGET or saved > best[1]):
+            best = (target, saved, pieces, finish, gpu_time)
+            for piece in range(pieces):
+                best_time[piece] = tried_time[piece]
+                best_gpus[piece] = tried_gpus[piece]
+    times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
+    return times, free, count, best
 
 
 @kernel
@@ -150,73 +140,59 @@ def grant_leftover(  # type: ignore[no-untyped-def]
     ``rank``: tie order (deadline, submission, id) as a dense ranking of all rows; ``start_order``:
     order in which unpromised jobs without GPUs come first for their first level. At most
     ``most_grants`` grants are made. Returns (plans, granted job per grant).
+
+    The heap holds optimistic or outdated priorities: what is on top is computed afresh, and granted
+    only if it is still on top then.
     """
     job_of_rank = np.empty(rank.size, dtype=np.int64)
     for job in range(rank.size):
         job_of_rank[rank[job]] = job
-    left = 1 << 60
-    piece = 0
-    while piece < count and times[piece] < origin + slot - TIME_TOLERANCE:
-        left = min(left, free[0, piece])
-        piece += 1
-    version = np.zeros(jobs.work.size, dtype=np.int64)
+    left = np.int64(1 << 60)
+    for piece in range(count):
+        if times[piece] < origin + slot - TIME_TOLERANCE:
+            left = min(left, free[0, piece])
     granted = [0 for _ in range(0)]
-    heap = [(0, 0.0, 0, 0, 0) for _ in range(0)]
-    grants = 0
+    heap = [(0, 0.0, 0) for _ in range(0)]
+    for job in rows:
+        if plans.count[job] > 0 and jobs.finished_at[job] == inf:
+            heap.append((STARTING, -inf, rank[job]))
+    heapq.heapify(heap)
     compacted = count
-    piece_time = np.zeros(2 * count + 16)
-    piece_gpus = np.zeros(2 * count + 16, dtype=np.int64)
-    if left > 0:
-        for job in rows:
-            if plans.count[job] == 0 or jobs.finished_at[job] < inf:
-                continue
-            target, saved = _best_candidate(
-                jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
-                minimum_gain, piece_time, piece_gpus,
-            )  # fmt: skip
-            if target != NO_CANDIDATE:
-                starting = not promised[job] and planned_gpus(plans, job, origin) == 0
-                urgency = STARTING if starting else GROWING
-                order = float(start_order[job]) if starting else -saved
-                heapq.heappush(heap, (urgency, order, rank[job], grants, target))
-    while left > 0 and len(heap) > 0 and grants < most_grants:
-        urgency, order, position, stamp, target = heapq.heappop(heap)
+    room = 2 * count + 16
+    tried_time = np.zeros(room)
+    tried_gpus = np.zeros(room, dtype=np.int64)
+    best_time = np.zeros(room)
+    best_gpus = np.zeros(room, dtype=np.int64)
+    while left > 0 and len(heap) > 0 and len(granted) < most_grants:
+        _, _, position = heapq.heappop(heap)
         job = job_of_rank[position]
-        held = planned_gpus(plans, job, origin)
-        if stamp != grants or target - held > left:
-            target, saved = _best_candidate(
-                jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
-                minimum_gain, piece_time, piece_gpus,
-            )  # fmt: skip
-            if target == NO_CANDIDATE:
-                continue
-            if urgency == GROWING:
-                order = -saved
-            if len(heap) > 0 and (urgency, order, position) > heap[0][:3]:
-                heapq.heappush(heap, (urgency, order, position, grants, target))
-                continue
-        pieces, finish, gpu_time, _ = _candidate(
-            jobs, plans, job, promised[job], due[job], target, times, free, count, origin, slot, suffix,
-            minimum_gain, piece_time, piece_gpus,
+        if room < count + 2 * plans.count[job] + 16:
+            room = 2 * (count + 2 * plans.count[job]) + 16
+            tried_time = np.zeros(room)
+            tried_gpus = np.zeros(room, dtype=np.int64)
+            best_time = np.zeros(room)
+            best_gpus = np.zeros(room, dtype=np.int64)
+        times, free, count, step = _best_step(
+            jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
+            minimum_gain, tried_time, tried_gpus, best_time, best_gpus,
         )  # fmt: skip
-        times, free, count = occupy(times, free, count, plans, job, -1, promised[job])
-        plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-        times, free, count = occupy(times, free, count, plans, job, 1, promised[job])
+        target, saved, pieces, finish, gpu_time = step
+        if target == NO_TARGET:
+            continue  # GPUs left only get fewer: never again in this round
+        held = planned_gpus(plans, job, origin)
+        entry = (GROWING, -saved, position)
+        if held == 0 and not promised[job]:
+            entry = (STARTING, float(start_order[job]), position)
+        if len(heap) > 0 and entry > heap[0]:
+            heapq.heappush(heap, entry)
+            continue
+        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
+        plans = set_plan(plans, job, best_time, best_gpus, pieces, finish, gpu_time)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
         left -= target - held
-        grants += 1
         granted.append(job)
         if count > 2 * compacted:
             count = compact(times, free, count)
             compacted = max(count, 64)
-        if piece_time.size < count + 8:
-            piece_time = np.zeros(2 * count + 16)
-            piece_gpus = np.zeros(2 * count + 16, dtype=np.int64)
-        if left <= 0:
-            break
-        target, saved = _best_candidate(
-            jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
-            minimum_gain, piece_time, piece_gpus,
-        )  # fmt: skip
-        if target != NO_CANDIDATE:
-            heapq.heappush(heap, (GROWING, -saved, rank[job], grants, target))
+        heapq.heappush(heap, (STARTING, -inf, position))
     return plans, granted

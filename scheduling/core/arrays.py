@@ -70,7 +70,7 @@ def no_plans(jobs: int, width: int = 8) -> Plans:
 
 def copy_plans(plans: Plans) -> Plans:
     """An independent copy."""
-    return Plans(*(array.copy() for array in plans))
+    return plans._replace(**{name: array.copy() for name, array in plans._asdict().items()})
 
 
 @kernel
@@ -82,8 +82,10 @@ def widened(plans, width):  # type: ignore[no-untyped-def]
     new_width = max(width, 2 * old_width)
     time = np.zeros((jobs, new_width))
     gpus = np.zeros((jobs, new_width), dtype=np.int64)
-    time[:, :old_width] = plans.time
-    gpus[:, :old_width] = plans.gpus
+    for job in range(jobs):
+        for piece in range(plans.count[job]):
+            time[job, piece] = plans.time[job, piece]
+            gpus[job, piece] = plans.gpus[job, piece]
     return Plans(time, gpus, plans.count, plans.finish, plans.gpu_time, plans.reserved_until)
 
 
@@ -92,8 +94,9 @@ def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # t
     """Store one plan; returns the plans, in wider arrays when that was needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
-    plans.time[job, :pieces] = piece_time[:pieces]
-    plans.gpus[job, :pieces] = piece_gpus[:pieces]
+    for piece in range(pieces):
+        plans.time[job, piece] = piece_time[piece]
+        plans.gpus[job, piece] = piece_gpus[piece]
     plans.count[job] = pieces
     plans.finish[job] = finish
     plans.gpu_time[job] = gpu_time

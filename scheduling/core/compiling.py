@@ -15,7 +15,10 @@ from pathlib import Path
 from typing import Any, cast
 
 import numba
+import numpy as np
 
+# Numba fills in its settings at run time; type checkers do not see them.
+_CONFIG: Any = numba.config
 _PACKAGE = Path(__file__).resolve().parent
 
 
@@ -48,11 +51,16 @@ def _cache_folder() -> str:
 _FOLDER = _cache_folder()
 
 
+# Written as plain literals, these would have callees compiled once more for each literal's own type.
+YES = np.bool_(True)
+NO = np.bool_(False)
+
+
 def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
     """Compile ``function`` on first use and keep the machine code for later processes."""
-    previous = numba.config.CACHE_DIR
-    numba.config.CACHE_DIR = _FOLDER
+    previous = _CONFIG.CACHE_DIR
+    _CONFIG.CACHE_DIR = _FOLDER
     try:
-        return cast(Callable[..., Any], numba.njit(cache=True, nogil=True)(function))
+        return cast(Callable[..., Any], numba.njit(cache=True, nogil=True, error_model="numpy")(function))
     finally:
-        numba.config.CACHE_DIR = previous
+        _CONFIG.CACHE_DIR = previous

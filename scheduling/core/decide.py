@@ -15,7 +15,7 @@ from scheduling.core.admission import Admission
 from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
 from scheduling.core.changes import changes_between
-from scheduling.core.compiling import kernel
+from scheduling.core.compiling import NO, kernel
 from scheduling.core.decision import Change, Decision
 from scheduling.core.filling import fill
 from scheduling.core.holding import hold_until, next_wake
@@ -307,7 +307,7 @@ class _Planner:
 
 @kernel
 def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
-    return occupy_all(times, free, count, plans, rows, False)
+    return occupy_all(times, free, count, plans, rows, NO)
 
 
 def _differs(plans: Plans, stored: Plans, row: int) -> bool:

@@ -10,12 +10,16 @@ from __future__ import annotations
 
 from math import ceil, inf
 
+import numpy as np
+
 from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.compiling import kernel
 from scheduling.core.timeline import capacity, piece_at
 
-NO_HEAD = -1
-ALL_LEVELS = -1
+NO_HEAD = np.int64(-1)
+ALL_LEVELS = np.int64(-1)
+NO_GPUS = np.int64(0)
+WITHOUT_SWITCH = -inf
 
 
 @kernel
@@ -24,6 +28,15 @@ def slot_end(at, origin, slot):  # type: ignore[no-untyped-def]
     if at <= origin + TIME_TOLERANCE:
         return origin
     return origin + ceil((at - origin - TIME_TOLERANCE) / slot) * slot
+
+
+@kernel
+def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Column of level ``gpus`` in the job's curve, or -1."""
+    for index in range(jobs.level_count[job]):
+        if jobs.levels[job, index] == gpus:
+            return index
+    return -1
 
 
 @kernel
@@ -36,49 +49,64 @@ def _run_end(times, free, count, guarded, piece, gpus):  # type: ignore[no-untyp
 
 
 @kernel
-def _walk(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, free, count, guarded, begin, origin, slot, switch_at, low, high,
-    work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
-):  # fmt: skip
-    """Walk forward from ``begin`` with level cap ``low`` before ``switch_at`` and ``high`` after.
+def _can_hold(times, free, count, guarded, piece, gpus, begin, release):  # type: ignore[no-untyped-def]
+    """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
+    later = piece + 1
+    while later < count and times[later] < release - TIME_TOLERANCE:
+        if times[later] >= begin - TIME_TOLERANCE and capacity(free, later, guarded) < gpus:
+            return False
+        later += 1
+    return True
 
-    Returns (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due``
-    or the GPUs cannot be held until the final weights are stored.
+
+@kernel
+def _walk(  # type: ignore[no-untyped-def]
+    jobs, job, due, times, free, count, guarded, origin, slot, head, head_until,
+    switch_at, low, high, carry, out_time, out_gpus,
+):  # fmt: skip
+    """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
+
+    Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns (pieces written,
+    finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
+    until the final weights are stored.
     """
-    levels = jobs.levels[job]
-    throughput = jobs.throughput[job]
-    pause = jobs.pause[job]
-    held_index = -1
-    for index in range(jobs.level_count[job]):
-        if levels[index] == held:
-            held_index = index
+    held = jobs.gpus[job]
+    held_index = _column(jobs, job, held)
+    pause_left = jobs.pause_left[job]
+    work = jobs.work[job]
+    gpu_time = 0.0
+    pieces = 0
     run_gpus = -1
     run_until = -inf
-    at = begin
-    piece = piece_at(times, count, begin)
+    at = origin
+    piece = piece_at(times, count, origin)
     while piece < count and at < due:
         end = times[piece + 1] if piece + 1 < count else inf
-        cap = high
-        if at < switch_at - TIME_TOLERANCE:
-            cap = low
-            end = min(end, switch_at)
-        available = capacity(free, piece, guarded)
-        index = cap
-        while index >= 0 and levels[index] > available:
-            index -= 1
-        wanted = levels[index] if index >= 0 else 0
-        if wanted > held and pause[index] > 0.0:
-            # Growing costs a pause: stay where the GPUs would be lost again before it pays.
-            if run_gpus != wanted or at >= run_until:
-                run_gpus = wanted
-                run_until = _run_end(times, free, count, guarded, piece, wanted)
-            run = min(run_until, due) - at
-            stay_rate = throughput[held_index] if held_index >= 0 else 0.0
-            if throughput[index] * (run - pause[index]) <= stay_rate * run and (held == 0 or held_index >= 0):
-                wanted = held
-                index = held_index
+        if at < head_until - TIME_TOLERANCE:
+            end = head_until
+            wanted = head
+            index = _column(jobs, job, head)
+        else:
+            index = high
+            if at < switch_at - TIME_TOLERANCE:
+                index = low
+                end = min(end, switch_at)
+            available = capacity(free, piece, guarded)
+            while index >= 0 and jobs.levels[job, index] > available:
+                index -= 1
+            wanted = jobs.levels[job, index] if index >= 0 else 0
+            if wanted > held and jobs.pause[job, index] > 0.0 and (held == 0 or held_index >= 0):
+                # Growing costs a pause: stay where the GPUs would be lost again before it pays.
+                if run_gpus != wanted or at >= run_until:
+                    run_gpus = wanted
+                    run_until = _run_end(times, free, count, guarded, piece, wanted)
+                run = min(run_until, due) - at
+                stay_rate = jobs.throughput[job, held_index] if held > 0 else 0.0
+                if jobs.throughput[job, index] * (run - jobs.pause[job, index]) <= stay_rate * run:
+                    wanted = held
+                    index = held_index
         if wanted != held:
-            pause_left = max(pause_left, pause[index]) if wanted > 0 else 0.0
+            pause_left = max(pause_left, jobs.pause[job, index]) if wanted > 0 else 0.0
             held = wanted
             held_index = index
         if held > 0 and carry > 0.0:
@@ -89,17 +117,14 @@ def _walk(  # type: ignore[no-untyped-def]
             out_gpus[pieces] = held
             pieces += 1
         if held > 0:
-            rate = throughput[held_index]
+            rate = jobs.throughput[job, held_index] if held_index >= 0 else 0.0
             stop = min(end, due)
             productive = stop - at - pause_left
-            if (productive + TIME_TOLERANCE) * rate >= work:
+            if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
                 finish = at + pause_left + work / rate
                 release = slot_end(finish + jobs.finishing[job], origin, slot)
-                later = piece + 1
-                while later < count and times[later] < release - TIME_TOLERANCE:
-                    if capacity(free, later, guarded) < held:
-                        return 0, inf, 0.0
-                    later += 1
+                if not _can_hold(times, free, count, guarded, piece, held, head_until, release):
+                    return 0, inf, 0.0
                 out_time[pieces] = release
                 out_gpus[pieces] = 0
                 return pieces + 1, finish, gpu_time + held * (finish - at)
@@ -110,9 +135,9 @@ def _walk(  # type: ignore[no-untyped-def]
             else:
                 pause_left -= stop - at
         at = end
-        if piece + 1 < count and end >= times[piece + 1]:
+        while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
             piece += 1
-        elif end == inf:
+        if end == inf:
             break
     return 0, inf, 0.0
 
@@ -142,108 +167,57 @@ def fill(  # type: ignore[no-untyped-def]
     """Plan one job on free capacity that excludes its own plan.
 
     ``due``: the last iteration must end by then. ``head``: GPU count fixed for the first slot, or
-    NO_HEAD. ``highest``: index of the highest level allowed, or ALL_LEVELS. ``carry``: further
+    NO_HEAD. ``highest``: column of the highest level allowed, or ALL_LEVELS. ``carry``: further
     seconds of pause that the plan must be able to absorb. A locked job keeps its GPUs in the first
-    slot. Returns (pieces, finish, GPU seconds),
-    0 pieces when the deadline cannot be met. ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
+    slot. Returns (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met.
+    ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
     """
     if jobs.finished_at[job] < inf:
         return _storing_only(jobs, job, due, origin, slot, out_time, out_gpus)
-    work = jobs.work[job]
-    held = jobs.gpus[job]
-    pause_left = jobs.pause_left[job]
-    begin = origin
-    pieces = 0
-    gpu_time = 0.0
+    head_until = origin
     if jobs.locked[job]:
-        head = held
-    elif jobs.earliest[job] > origin + TIME_TOLERANCE:
-        begin = jobs.earliest[job]
-        out_time[0] = origin
-        out_gpus[0] = 0
-        pieces = 1
-    if head != NO_HEAD:
-        index = -1
-        for level in range(jobs.level_count[job]):
-            if jobs.levels[job, level] == head:
-                index = level
-        if head > 0 and index < 0 and head != held:
-            return 0, inf, 0.0
-        if head != held:
-            pause_left = max(pause_left, jobs.pause[job, index]) if head > 0 else 0.0
-            held = head
-        begin = origin + slot
-        out_time[0] = origin
-        out_gpus[0] = head
-        pieces = 1
-        if head > 0:
-            pause_left += carry
-            carry = 0.0
-            rate = jobs.throughput[job, index] if index >= 0 else 0.0
-            stop = min(begin, due)
-            productive = stop - origin - pause_left
-            if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
-                finish = origin + pause_left + work / rate
-                release = slot_end(finish + jobs.finishing[job], origin, slot)
-                later = piece_at(times, count, origin) + 1
-                while later < count and times[later] < release - TIME_TOLERANCE:
-                    if times[later] >= begin - TIME_TOLERANCE and capacity(free, later, guarded) < head:
-                        return 0, inf, 0.0
-                    later += 1
-                out_time[1] = release
-                out_gpus[1] = 0
-                return 2, finish, head * (finish - origin)
-            gpu_time = head * (stop - origin)
-            if productive > 0.0:
-                work -= productive * rate
-                pause_left = 0.0
-            else:
-                pause_left -= stop - origin
+        head = jobs.gpus[job]
+    elif head == NO_HEAD and jobs.earliest[job] > origin:
+        head = 0
+        head_until = jobs.earliest[job]
+    if head != NO_HEAD and head_until == origin:
+        head_until = origin + slot
+    head_column = _column(jobs, job, head)
+    head_work = jobs.throughput[job, head_column] * slot if head_column >= 0 else 0.0
     top = jobs.level_count[job] - 1
     if highest != ALL_LEVELS:
         top = min(top, highest)
-    for level in range(top + 1):
-        if due < inf and jobs.throughput[job, level] * (due - begin + TIME_TOLERANCE) < work:
+    level = np.int64(0)
+    switch = WITHOUT_SWITCH
+    sure = -1  # suffix: last slot known to do, once the level is found
+    failing = 0
+    while level <= top:
+        reachable = head_work + jobs.throughput[job, level] * (due - head_until + TIME_TOLERANCE)
+        if sure < 0 and due < inf and reachable < jobs.work[job]:
+            level += 1
             continue
-        written, finish, used = _walk(
-            jobs, job, due, times, free, count, guarded, begin, origin, slot, -inf, -1, level,
-            work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
+        written, finish, gpu_time = _walk(
+            jobs, job, due, times, free, count, guarded, origin, slot, head, head_until,
+            switch, level - 1, level, carry, out_time, out_gpus,
         )  # fmt: skip
-        if written == 0:
-            continue
-        if not suffix or due == inf:
-            return written, finish, used
-        return _latest_switch(
-            jobs, job, due, times, free, count, guarded, begin, origin, slot, level,
-            work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
-        )  # fmt: skip
-    return 0, inf, 0.0
-
-
-@kernel
-def _latest_switch(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, free, count, guarded, begin, origin, slot, level,
-    work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
-):  # fmt: skip
-    """Suffix filling: the latest slot at which going up to ``level`` still meets the deadline."""
-    sure = 0
-    failing = ceil((due - begin) / slot)
-    while failing - sure > 1:
-        middle = (sure + failing) // 2
-        written, _, _ = _walk(
-            jobs, job, due, times, free, count, guarded, begin, origin, slot,
-            begin + middle * slot, level - 1, level,
-            work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
-        )  # fmt: skip
-        if written > 0:
-            sure = middle
+        if sure < 0:
+            if written == 0:
+                level += 1
+                continue
+            if not suffix or due == inf:
+                return written, finish, gpu_time
+            sure = 0
+            failing = ceil((due - head_until) / slot)
+        elif failing - sure <= 1:
+            return written, finish, gpu_time
+        elif written > 0:
+            sure = (sure + failing) // 2
         else:
-            failing = middle
-    return _walk(
-        jobs, job, due, times, free, count, guarded, begin, origin, slot,
-        begin + sure * slot, level - 1, level,
-        work, held, pause_left, carry, gpu_time, pieces, out_time, out_gpus,
-    )  # fmt: skip
+            failing = (sure + failing) // 2
+        # Halve the slots in question; when one is left, walk it once more for its plan.
+        next_slot = (sure + failing) // 2 if failing - sure > 1 else sure
+        switch = head_until + next_slot * slot
+    return 0, inf, 0.0
 
 
 @kernel
@@ -254,9 +228,8 @@ def earliest_finish(  # type: ignore[no-untyped-def]
     best = inf
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
-            jobs, job, inf, times, free, count, guarded, max(origin, jobs.earliest[job]), origin, slot,
-            -inf, -1, level, jobs.work[job], jobs.gpus[job], jobs.pause_left[job], 0.0, 0.0, 0,
-            out_time, out_gpus,
+            jobs, job, inf, times, free, count, guarded, origin, slot, NO_GPUS,
+            max(origin, jobs.earliest[job]), WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time, out_gpus,
         )  # fmt: skip
         if written > 0 and finish < best:
             best = finish

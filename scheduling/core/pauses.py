@@ -15,11 +15,11 @@ from math import inf, log2
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, planned_gpus, set_plan
-from scheduling.core.compiling import kernel
+from scheduling.core.compiling import YES, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
-from scheduling.core.repacking import Seating, foresee_moves
+from scheduling.core.repacking import Seating, foresee_moves, planned_events
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import occupy_all
 
@@ -144,12 +144,12 @@ def _refill_with_carry(  # type: ignore[no-untyped-def]
     jobs, plans, job, others, due, times, free, count, origin, slot, keep_head, suffix, carry
 ):  # fmt: skip
     """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
-    times, free, count = occupy_all(times, free, count, plans, others, True)
+    times, free, count = occupy_all(times, free, count, plans, others, YES)
     head = planned_gpus(plans, job, origin) if keep_head else NO_HEAD
     piece_time = np.zeros(count + 8)
     piece_gpus = np.zeros(count + 8, dtype=np.int64)
     pieces, finish, gpu_time = fill(
-        jobs, job, due, times, free, count, True, origin, slot, head, ALL_LEVELS, suffix, carry,
+        jobs, job, due, times, free, count, YES, origin, slot, head, ALL_LEVELS, suffix, carry,
         piece_time, piece_gpus,
     )  # fmt: skip
     if pieces == 0:
@@ -246,20 +246,23 @@ class PauseBudget:
             homeless = self.seating.enter(start, rows.tolist())
         else:
             start = self._promised_part(occupancy, rows)
-        feasible, job, time, seconds = foresee_moves(
+        time, row_of, gpus = planned_events(plans, rows, self.problem.origin, occupancy is None)
+        order = np.argsort(time, kind="stable")
+        locked = rows[self.problem.jobs.locked[rows]] if occupancy is None else rows[:0]
+        feasible, job, at, seconds = foresee_moves(
             self.problem.blocks,
             start,
             self.problem.jobs,
-            plans,
-            rows,
+            time[order],
+            row_of[order],
+            gpus[order],
             homeless,
             self.problem.by_submission,
             self.reluctance(rows.tolist()),
-            self.problem.origin,
-            occupancy is None,
             *self._unblocking,
+            locked,
         )
-        return feasible, charges.and_then(job, time, seconds)
+        return feasible, charges.and_then(job, at, seconds)
 
     def _promised_part(self, occupancy: Occupancy, rows: IntArray) -> Occupancy:
         """The placement of the promised jobs alone."""

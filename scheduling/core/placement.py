@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.blocks import NOWHERE
-from scheduling.core.compiling import kernel
+from scheduling.core.compiling import NO, YES, kernel
 from scheduling.core.snapshot import IntArray
 
 FREE = -1
@@ -76,8 +76,12 @@ def seat(blocks, occupancy, jobs, addresses, offsets):  # type: ignore[no-untype
         held = addresses[offsets[position] : offsets[position + 1]]
         if held.size == 0:
             continue
-        low = held.min()
-        inside = held.max() - low + 1 == held.size and low >= 0 and held.max() < blocks.block_of.size
+        low = held[0]
+        high = held[0]
+        for address in held:
+            low = min(low, address)
+            high = max(high, address)
+        inside = high - low + 1 == held.size and low >= 0 and high < blocks.block_of.size
         block = blocks.block_of[low] if inside else NOWHERE
         if block != NOWHERE and held.size <= blocks.size[block]:
             start = low - blocks.base[block]
@@ -282,7 +286,7 @@ def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untype
     total = blocks.base.size
     allowed = np.zeros(total, dtype=np.bool_)
     price = np.zeros((total, 3), dtype=np.int64)
-    in_rack = np.zeros(blocks.rack.max() + 1, dtype=np.int64) if total else np.zeros(1, dtype=np.int64)
+    in_rack = np.zeros(total + 1, dtype=np.int64)
     for block in range(total):
         room = blocks.size[block]
         if room > size:
@@ -298,7 +302,6 @@ def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untype
         own_last = blocks.size[block] - price[block, 2]
         dearness = (price[block, 0] * wide + price[block, 1]) * wide + own_last
         key[block] = dearness * wide + (wide - 1 - min(in_rack[blocks.rack[block]], wide - 1))
-    order = np.argsort(key, kind="mergesort")
     chosen = np.zeros(total, dtype=np.int64)
     count = 0
     need = size
@@ -311,11 +314,17 @@ def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untype
         if largest == 0:
             return chosen[:0]
         room = largest
-        for block in order:
-            if allowed[block] and blocks.size[block] == room and need >= room:
-                chosen[count] = block
-                count += 1
-                need -= room
+        while need >= room:
+            best = -1
+            for block in range(total):
+                if allowed[block] and blocks.size[block] == room and (best < 0 or key[block] < key[best]):
+                    best = block
+            if best < 0:
+                break
+            key[best] = 1 << 62
+            chosen[count] = best
+            count += 1
+            need -= room
     run_start = _aligned_run(blocks, allowed, price, size)
     if run_start >= 0:
         jobs = 0
@@ -324,8 +333,11 @@ def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untype
             jobs += price[chosen[position], 0]
             gpus += price[chosen[position], 1]
         length = size // blocks.size[run_start]
-        run_jobs = price[run_start : run_start + length, 0].sum()
-        run_gpus = price[run_start : run_start + length, 1].sum()
+        run_jobs = 0
+        run_gpus = 0
+        for block in range(run_start, run_start + length):
+            run_jobs += price[block, 0]
+            run_gpus += price[block, 1]
         if (run_jobs, run_gpus) <= (jobs, gpus):
             return np.arange(run_start, run_start + length)
     return chosen[:count]
@@ -392,7 +404,7 @@ def place_queue(blocks, occupancy, queue, rank, run):  # type: ignore[no-untyped
     while len(queue) > 0:
         negative_size, _, _, job = heapq.heappop(queue)
         size = -negative_size
-        _turn_former_into_mine(blocks, occupancy, job, True)
+        _turn_former_into_mine(blocks, occupancy, job, YES)
         base = _free_place(blocks, occupancy, job, size)
         if base == UNPLACED:
             base = _displacing_place(blocks, occupancy, size, run)
@@ -405,7 +417,7 @@ def place_queue(blocks, occupancy, queue, rank, run):  # type: ignore[no-untyped
                 _take(blocks, occupancy, job, blocks.base[block], blocks.size[block], queue, rank)
             if chosen.size:
                 occupancy.base[job] = SPREAD
-        _turn_former_into_mine(blocks, occupancy, job, False)
+        _turn_former_into_mine(blocks, occupancy, job, NO)
         occupancy.old_base[job] = UNPLACED
         if occupancy.base[job] == UNPLACED:
             failed.append(job)

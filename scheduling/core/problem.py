@@ -59,7 +59,7 @@ class Problem:
     @property
     def slot(self) -> float:
         """Seconds between two reallocations."""
-        return self.snapshot.settings.slot_seconds
+        return float(self.snapshot.settings.slot_seconds)
 
     @property
     def suffix(self) -> bool:
@@ -158,7 +158,7 @@ class Problem:
 def build_problem(snapshot: Snapshot) -> Problem:
     """Read a snapshot. Raises ValueError where it contradicts itself."""
     _check(snapshot)
-    origin = max(0.0, snapshot.next_slot_at - snapshot.now)
+    origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
     blocks = blocks_of(snapshot.servers)
     gpus = int(blocks.size.sum())
     usable = [server.gpus for server in snapshot.servers if server.usable]
@@ -177,7 +177,7 @@ def build_problem(snapshot: Snapshot) -> Problem:
     plans = [job.stored_plan for job in snapshot.jobs] + [offer.plan for offer in offers]
     stored = _stored(plans, snapshot.now, origin)
     for row in np.flatnonzero(jobs.locked).tolist():
-        stored = pin_head(stored, row, jobs.gpus[row], origin, settings.slot_seconds)
+        stored = pin_head(stored, row, jobs.gpus[row], origin, float(settings.slot_seconds))
     return Problem(
         snapshot=snapshot,
         offers=offers,
@@ -330,7 +330,7 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
             continue
         out_time[0] = origin
         out_gpus[0] = 0
-        written = 1
+        written = np.int64(1)
         for piece in range(offset, offset + pieces[job]):
             if end[piece] <= origin + TIME_TOLERANCE:
                 continue
@@ -359,7 +359,7 @@ def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
     out_gpus = np.zeros(count + 3, dtype=np.int64)
     out_time[0] = origin
     out_gpus[0] = gpus
-    written = 1
+    written = np.int64(1)
     after = 0
     first_later = 0
     while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:

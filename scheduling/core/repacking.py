@@ -148,28 +148,21 @@ def all_addresses(blocks, occupancy, rows):  # type: ignore[no-untyped-def]
         offsets[row + 1] = offsets[row] + held
     addresses = np.empty(offsets[rows], dtype=np.int64)
     for row in range(rows):
-        addresses[offsets[row] : offsets[row + 1]] = addresses_of(blocks, occupancy, row)
+        position = offsets[row]
+        for address in addresses_of(blocks, occupancy, row):
+            addresses[position] = address
+            position += 1
     return addresses, offsets
 
 
 @kernel
-def foresee_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, rows, homeless, rank, reluctance, after, at_origin,
-    blocked, blocked_until,
-):  # fmt: skip
-    """Play the promised plans forward and note which jobs their placement forces to move.
-
-    Starts from ``occupancy`` (changed in place) with events later than ``after``, or from ``after``
-    on when ``at_origin``. Returns (feasible, move jobs, move times, pause seconds of each move).
-    Moves that come with a change of size are part of the plan already and only noted when
-    breaking a trade makes them longer. ``blocked`` addresses, sorted by ``blocked_until``, come free
-    on the way.
-    """
+def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-def]
+    """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted."""
     total = 0
     for row in rows:
         total += plans.count[row]
     time = np.empty(total)
-    job_of = np.empty(total, dtype=np.int64)
+    row_of = np.empty(total, dtype=np.int64)
     gpus = np.empty(total, dtype=np.int64)
     written = 0
     for row in rows:
@@ -177,80 +170,97 @@ def foresee_moves(  # type: ignore[no-untyped-def]
             at = plans.time[row, piece]
             if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
                 time[written] = at
-                job_of[written] = row
+                row_of[written] = row
                 gpus[written] = plans.gpus[row, piece]
                 written += 1
-    order = np.argsort(time[:written], kind="mergesort")
+    return time[:written], row_of[:written], gpus[:written]
+
+
+@kernel
+def _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at):  # type: ignore[no-untyped-def]
+    """Free the blocked addresses whose time is up; returns how many are free by now."""
+    while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
+        address = blocked[unblocked]
+        occupancy.owner[address] = FREE
+        occupancy.taken[blocks.block_of[address]] -= 1
+        before[address] = FREE
+        unblocked += 1
+    return unblocked
+
+
+@kernel
+def _pause_now(jobs, occupancy, row):  # type: ignore[no-untyped-def]
+    for level in range(jobs.level_count[row]):
+        if jobs.levels[row, level] == occupancy.size[row]:
+            return jobs.pause[row, level]
+    return 0.0
+
+
+@kernel
+def foresee_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, time, row_of, gpus, homeless, rank, reluctance, blocked, blocked_until, fixed
+):  # fmt: skip
+    """Play planned changes of size forward and note which jobs their placement forces to move.
+
+    Starts from ``occupancy``, which is changed in place; the events are sorted by time. ``blocked``
+    addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved
+    by the first event. Returns (feasible, move rows, move times, pause seconds of each move). Moves
+    that come with a change of size are part of the plan already and only noted when breaking a
+    trade makes them longer.
+    """
     before = occupancy.owner.copy()
     prior_base = occupancy.base.copy()
     prior_size = occupancy.size.copy()
-    move_job = [0 for _ in range(0)]
+    move_row = [0 for _ in range(0)]
     move_time = [0.0 for _ in range(0)]
     move_seconds = [0.0 for _ in range(0)]
     pause = np.zeros(jobs.work.size)
     run = 1
-    position = 0
+    for row in fixed:
+        occupancy.settled[row] = run + 1
     unblocked = 0
-    while position < written:
-        at = time[order[position]]
+    position = 0
+    while position < time.size:
+        at = time[position]
         run += 1
-        while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
-            occupancy.owner[blocked[unblocked]] = FREE
-            occupancy.taken[blocks.block_of[blocked[unblocked]]] -= 1
-            before[blocked[unblocked]] = FREE
-            unblocked += 1
-        if run == 2 and at_origin:
-            for row in rows:
-                if jobs.locked[row]:
-                    occupancy.settled[row] = run
+        unblocked = _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at)
         queue = [(0, 0, 0, 0) for _ in range(0)]
-        resized = 0
-        while position < written and time[order[position]] <= at + TIME_TOLERANCE:
-            row = job_of[order[position]]
-            size = gpus[order[position]]
+        while position < time.size and time[position] <= at + TIME_TOLERANCE:
+            row = row_of[position]
+            size = gpus[position]
             position += 1
             if size == occupancy.size[row]:
                 continue
             if size == 0:
                 for address in addresses_of(blocks, occupancy, row):
-                    before[address] = -1
+                    before[address] = FREE
                 leave(blocks, occupancy, row)
                 prior_base[row] = UNPLACED
                 prior_size[row] = 0
                 continue
             waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
             if occupancy.size[row] > 0:
-                resized += 1
                 lift(blocks, occupancy, row)
             heapq.heappush(queue, (-size, waited, rank[row], row))
         if len(queue) == 0:
             continue
         placed, failed = place_queue(blocks, occupancy, queue, rank, run)
         if len(failed) > 0:
-            return False, move_job, move_time, move_seconds
+            return False, move_row, move_time, move_seconds
         changed = np.empty(len(placed), dtype=np.int64)
         for index in range(len(placed)):
-            row = placed[index]
-            changed[index] = row
-            pause[row] = 0.0
-            for level in range(jobs.level_count[row]):
-                if jobs.levels[row, level] == occupancy.size[row]:
-                    pause[row] = jobs.pause[row, level]
-            if prior_size[row] > 0 and prior_size[row] == occupancy.size[row]:
-                resized += 1
-        waits = np.zeros(changed.size)
-        if resized > 1:
-            _, _, waits = break_trades(blocks, occupancy, before, changed, pause, reluctance)
+            changed[index] = placed[index]
+            pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
+        _, _, waits = break_trades(blocks, occupancy, before, changed, pause, reluctance)
         for index in range(changed.size):
             row = changed[index]
-            moved = (prior_size[row] == occupancy.size[row]) or homeless[row]
-            homeless[row] = False
-            if moved or waits[index] > 0.0:
-                move_job.append(row)
+            if prior_size[row] == occupancy.size[row] or homeless[row] or waits[index] > 0.0:
+                move_row.append(row)
                 move_time.append(at)
                 move_seconds.append(pause[row] + waits[index])
+            homeless[row] = False
         _remember(blocks, occupancy, before, changed, prior_base, prior_size)
-    return True, move_job, move_time, move_seconds
+    return True, move_row, move_time, move_seconds
 
 
 @kernel

@@ -12,9 +12,12 @@ import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.compiling import kernel
+from scheduling.core.snapshot import IntArray
 
 EVERYTHING = 0
 PROMISES = 1
+TAKE = np.int64(1)
+GIVE_BACK = np.int64(-1)
 
 
 @kernel
@@ -51,8 +54,10 @@ def split(times, free, count, at):  # type: ignore[no-untyped-def]
     if count == times.size:
         more_times = np.zeros(2 * count)
         more_free = np.zeros((2, 2 * count), dtype=np.int64)
-        more_times[:count] = times
-        more_free[:, :count] = free
+        for piece in range(count):
+            more_times[piece] = times[piece]
+            more_free[0, piece] = free[0, piece]
+            more_free[1, piece] = free[1, piece]
         times = more_times
         free = more_free
     for piece in range(count, index + 1, -1):
@@ -79,7 +84,7 @@ def take(times, free, count, begin, end, gpus, promised):  # type: ignore[no-unt
 
 @kernel
 def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-untyped-def]
-    """Take a plan's GPUs out of the timeline (``sign`` 1) or give them back (-1)."""
+    """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
     for piece in range(plans.count[job] - 1):
         gpus = plans.gpus[job, piece]
         begin = max(plans.time[job, piece], plans.reserved_until[job])
@@ -94,7 +99,7 @@ def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-u
 def occupy_all(times, free, count, plans, order, promised):  # type: ignore[no-untyped-def]
     """Take the plans of all jobs in ``order`` out of the timeline."""
     for job in order:
-        times, free, count = occupy(times, free, count, plans, job, 1, promised)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
     return times, free, count
 
 
@@ -120,10 +125,6 @@ def capacity(free, piece, guarded):  # type: ignore[no-untyped-def]
     return free[EVERYTHING, piece]
 
 
-@kernel
-def overbooked(free, count):  # type: ignore[no-untyped-def]
+def overbooked(free: IntArray, count: int) -> bool:
     """Whether some piece promises more GPUs than there are."""
-    for piece in range(count):
-        if free[EVERYTHING, piece] < 0:
-            return True
-    return False
+    return bool((free[EVERYTHING, :count] < 0).any())

@@ -61,6 +61,8 @@ def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type
     beyond its own pause, for the longest pause of those it waits for.
     """
     count = changed.size
+    if count == 1:
+        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.bool_), np.zeros(1)
     offsets, needs = _dependencies(blocks, occupancy, before, changed)
     waiting = np.ones(count, dtype=np.bool_)
     suspended = np.zeros(count, dtype=np.bool_)
@@ -82,7 +84,7 @@ def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type
                 done += 1
         if done > before_pass:
             continue
-        victim = -1
+        victim = np.int64(-1)
         stuck = waiting & ~suspended
         for index in range(count):
             if not stuck[index]:
