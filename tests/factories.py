@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from datetime import UTC, datetime, timedelta
+from functools import lru_cache
 from typing import Any
 
 import factory
+from django.contrib.auth.hashers import make_password
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
@@ -34,13 +36,19 @@ from scheduling.models import (
 PASSWORD = "correct horse battery staple"
 
 
+@lru_cache
+def _hashed_password() -> str:
+    # Hashing is slow on purpose: once is enough for everybody's password.
+    return make_password(PASSWORD)
+
+
 class UserFactory(DjangoModelFactory[User]):
     class Meta:
         model = User
         skip_postgeneration_save = True
 
     username = factory.Sequence(lambda n: f"person-{n}")
-    password = factory.django.Password(PASSWORD)
+    password = factory.LazyFunction(_hashed_password)
 
 
 class ProjectFactory(DjangoModelFactory[Project]):
@@ -272,6 +280,7 @@ class DecisionFactory(DjangoModelFactory[Decision]):
     planning_version = factory.Sequence(lambda n: n)
     trigger = "job submitted"
     compute_seconds = 0.004
+    snapshot = b"compressed"
 
 
 class OfferFactory(DjangoModelFactory[Offer]):

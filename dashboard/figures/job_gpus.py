@@ -16,7 +16,7 @@ def figure(data: GpusOverTime) -> go.Figure | None:
     """Steps: actual filled, planned dashed, and the minimum satisfactory share as a thin line."""
     if not data.actual and not data.planned and not data.promised:
         return None
-    drawn = base_figure(margin={"l": 48, "r": 20, "t": 28, "b": 36})
+    drawn = base_figure(margin={"l": 52, "r": 20, "t": 28, "b": 46})
     times, gpus, reasons = _actual_steps(data)
     if times:
         drawn.add_trace(
@@ -81,7 +81,7 @@ def _add_pieces(
 
 PANEL = Panel(
     title="GPUs over time",
-    load=lambda request: gpus_over_time(request.the_job(), request.now),
+    load=lambda request: gpus_over_time(request.user, request.the_job(), request.now),
     figure=figure,
     empty="The job has had no GPU yet, and no plan gives it one so far.",
     refresh_on=("changed",),

@@ -13,6 +13,8 @@ from scheduling.selectors.job_page import MetricSeries, metric_series
 #: More are not drawn: the API has them all.
 _MAXIMUM_METRICS = 6
 _ROW_HEIGHT = 150
+#: Fills the two rows of the page that this panel spans.
+_SMALLEST_HEIGHT = 590
 
 
 def figure(series: MetricSeries) -> go.Figure | None:
@@ -25,8 +27,8 @@ def figure(series: MetricSeries) -> go.Figure | None:
     drawn.update_layout(look)
     drawn.update_layout(
         showlegend=False,
-        height=40 + _ROW_HEIGHT * max(len(names), 1.5),
-        margin={"l": 64, "r": 16, "t": 20, "b": 40},
+        height=max(_SMALLEST_HEIGHT, 60 + _ROW_HEIGHT * len(names)),
+        margin={"l": 64, "r": 16, "t": 20, "b": 46},
     )
     for row, name in enumerate(names, start=1):
         drawn.add_trace(

@@ -13,7 +13,7 @@ def figure(data: Progress) -> go.Figure | None:
     """Iterations over time: measured solid, projected dotted, goal and deadline as lines."""
     if not data.measured and not data.projected:
         return None
-    drawn = base_figure(hovermode="closest", margin={"l": 56, "r": 20, "t": 28, "b": 36})
+    drawn = base_figure(hovermode="closest", margin={"l": 64, "r": 20, "t": 28, "b": 46})
     drawn.add_trace(
         go.Scatter(
             x=[point.at for point in data.measured],

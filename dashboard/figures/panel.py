@@ -65,7 +65,7 @@ def base_figure(**layout: Any) -> go.Figure:
     figure = go.Figure()
     figure.update_layout(
         template=go.layout.Template(),
-        margin={"l": 48, "r": 16, "t": 12, "b": 36},
+        margin={"l": 52, "r": 16, "t": 12, "b": 46},
         paper_bgcolor="rgba(0,0,0,0)",
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",

@@ -87,7 +87,9 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
 
     fragments = {
         "summary": Fragment("dashboard/parts/job_summary.html", lambda request: _summary(request, found)),
-        "events": Fragment("dashboard/parts/job_events.html", lambda _: selectors.newest_events(found)),
+        "events": Fragment(
+            "dashboard/parts/job_events.html", lambda request: selectors.newest_events(person(request), found)
+        ),
         "files": Fragment("dashboard/parts/job_files.html", lambda _: _files(found)),
     }
     context = {"job": found, "panels": JOB_PANELS}
@@ -105,7 +107,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "planned_finish_at": planned_finish_at(found),
         "slack_seconds": slack_seconds(found, now),
         "share": selectors.minimum_satisfactory_share(found),
-        "verdict": found.verdict or {},
+        "verdict": selectors.verdict_shown(person(request), found),
         "offer": selectors.open_offer(found, now),
         "successor": selectors.successor(found),
         "may_steer": steerable is None or found.project_id in steerable,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from typing import Any
 
@@ -16,7 +17,9 @@ from dashboard.views.access import secure
 
 log = logging.getLogger(__name__)
 
-MAXIMUM_ATTEMPTS = 20
+#: Failures within the window after which the next attempt waits: of one name from one address, and of either
+#: alone. The latter are generous, for behind a proxy everybody may come from one address.
+MAXIMUM_ATTEMPTS = {"both": 20, "address": 200, "name": 200}
 WINDOW_SECONDS = 300
 
 
@@ -28,7 +31,7 @@ class LoginView(DjangoLoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if max(_failures(key) for key in _keys(request)) >= MAXIMUM_ATTEMPTS:
+        if any(_failures(key) >= MAXIMUM_ATTEMPTS[kind] for kind, key in _keys(request).items()):
             form = self.get_form()
             response = self.render_to_response(self.get_context_data(form=form, too_many_attempts=True))
             response.status_code = 429
@@ -37,14 +40,20 @@ class LoginView(DjangoLoginView):
         return super().post(request, *args, **kwargs)
 
     def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        for key in _keys(self.request):
+        for key in _keys(self.request).values():
             _count_failure(key)
         return super().form_invalid(form)
 
 
-def _keys(request: HttpRequest) -> tuple[str, str]:
-    name = request.POST.get("username", "")[:150].casefold()
-    return f"login-failures:address:{request.META.get('REMOTE_ADDR', '')}", f"login-failures:name:{name!r}"
+def _keys(request: HttpRequest) -> dict[str, str]:
+    address = request.META.get("REMOTE_ADDR", "")
+    # A digest: names may hold characters that a cache refuses in keys.
+    name = hashlib.sha256(request.POST.get("username", "").casefold().encode()).hexdigest()
+    return {
+        "both": f"login-failures:{address}:{name}",
+        "address": f"login-failures:address:{address}",
+        "name": f"login-failures:name:{name}",
+    }
 
 
 def _failures(key: str) -> int:

@@ -9,6 +9,8 @@ from django.core.paginator import Page, Paginator
 
 from projects.models import User
 from scheduling.models import Decision, Job
+from scheduling.selectors.decisions import decisions_shown_to, sentences
+from scheduling.selectors.hiding import Mask, mask_for
 from scheduling.selectors.visibility import visible_jobs
 
 
@@ -28,6 +30,7 @@ class DecisionRow:
     """A decision with the lines that may be seen; ``hidden`` counts the others."""
 
     decision: Decision
+    trigger: str
     verdicts: list[DecisionLine]
     changes: list[DecisionLine]
     at_risk: list[Job]
@@ -39,9 +42,7 @@ def decisions_page(
     user: User, number: int, kind: str = "", job_id: str = "", page_size: int = 25
 ) -> tuple[list[DecisionRow], Page[Decision]]:
     """Decisions about jobs that the person may see, newest first; operators see all of them."""
-    decisions = Decision.objects.defer("snapshot").order_by("-id")
-    if not user.operates():
-        decisions = decisions.filter(jobs__in=visible_jobs(user)).distinct()
+    decisions = decisions_shown_to(user).order_by("-id")
     if kind in Decision.Kind.values:
         decisions = decisions.filter(kind=kind)
     if job_id:
@@ -49,7 +50,8 @@ def decisions_page(
     page = Paginator(decisions, page_size).get_page(number)
     named = {job_id for decision in page.object_list for job_id in _named_jobs(decision.summary)}
     jobs = visible_jobs(user).select_related("project").in_bulk(named)
-    return [_row(decision, jobs, operator=user.operates()) for decision in page.object_list], page
+    mask = mask_for(user, [text for decision in page.object_list for text in sentences(decision)])
+    return [_row(decision, jobs, mask, operator=user.operates()) for decision in page.object_list], page
 
 
 def _entries(summary: dict[str, Any], key: str) -> list[dict[str, Any]]:
@@ -57,7 +59,7 @@ def _entries(summary: dict[str, Any], key: str) -> list[dict[str, Any]]:
 
 
 def _job_id(entry: dict[str, Any]) -> str:
-    return str(entry.get("job_id") or entry.get("job") or "")
+    return str(entry.get("job") or "")
 
 
 def _named_jobs(summary: dict[str, Any]) -> set[str]:
@@ -65,10 +67,10 @@ def _named_jobs(summary: dict[str, Any]) -> set[str]:
     return {job_id for job_id in named | {str(job_id) for job_id in summary.get("at_risk") or ()} if job_id}
 
 
-def _row(decision: Decision, jobs: dict[str, Job], *, operator: bool) -> DecisionRow:
+def _row(decision: Decision, jobs: dict[str, Job], mask: Mask, *, operator: bool) -> DecisionRow:
     summary = decision.summary
     verdicts = [
-        DecisionLine(jobs[_job_id(entry)], _verdict_word(entry), str(entry.get("reason", "")))
+        DecisionLine(jobs[_job_id(entry)], _verdict_word(entry), mask(str(entry.get("reason") or "")))
         for entry in _entries(summary, "verdicts")
         if _job_id(entry) in jobs
     ]
@@ -76,7 +78,7 @@ def _row(decision: Decision, jobs: dict[str, Job], *, operator: bool) -> Decisio
         DecisionLine(
             jobs[_job_id(entry)],
             str(entry.get("kind", "change")),
-            str(entry.get("reason", "")),
+            mask(str(entry.get("reason") or "")),
             entry.get("gpus_before"),
             entry.get("gpus_after"),
         )
@@ -86,6 +88,7 @@ def _row(decision: Decision, jobs: dict[str, Job], *, operator: bool) -> Decisio
     at_risk = [jobs[str(job_id)] for job_id in summary.get("at_risk") or () if str(job_id) in jobs]
     return DecisionRow(
         decision=decision,
+        trigger=mask(decision.trigger),
         verdicts=verdicts,
         changes=changes,
         at_risk=at_risk,
@@ -96,6 +99,6 @@ def _row(decision: Decision, jobs: dict[str, Job], *, operator: bool) -> Decisio
 
 
 def _verdict_word(entry: dict[str, Any]) -> str:
-    if "decision" in entry:
-        return str(entry["decision"])
-    return "admitted" if entry.get("admitted") else "declined"
+    if not entry.get("admitted"):
+        return "declined"
+    return "promised" if entry.get("promised") else "admitted"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from typing import Any
 
 from django.db.models import F, IntegerField, Max, Min, QuerySet
 from django.db.models.functions import Mod
@@ -22,6 +23,7 @@ from scheduling.models import (
     LogChunk,
     Offer,
 )
+from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.job_times import PlannedPiece, planned_finish_at, planned_pieces
 from scheduling.selectors.jobs_table import gpus_now
 from scheduling.selectors.visibility import visible_jobs
@@ -170,12 +172,17 @@ def _rates(job: Job) -> dict[int, float]:
     return dict(levels.values_list("gpus", "iterations_per_second"))
 
 
-def gpus_over_time(job: Job, now: datetime) -> GpusOverTime:
+def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:
     """What generations had, what the plan says, and the minimum satisfactory share of the verdict."""
-    generations = Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False)
+    generations = list(
+        Generation.objects.filter(job=job, purpose=Purpose.TRAINING, live_at__isnull=False).order_by(
+            "live_at"
+        )
+    )
+    mask = mask_for(user, [generation.reason for generation in generations])
     actual = [
-        GpuPhase(generation.live_at, generation.retired_at, generation.world_size, generation.reason)
-        for generation in generations.order_by("live_at")
+        GpuPhase(generation.live_at, generation.retired_at, generation.world_size, mask(generation.reason))
+        for generation in generations
         if generation.live_at is not None
     ]
     planned = [] if job.finished() else [piece for piece in planned_pieces(job) if piece.end > now]
@@ -256,9 +263,20 @@ def _number_or_none(value: object) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def newest_events(job: Job, limit: int = 200) -> list[JobEvent]:
-    """The job's history, newest first."""
-    return list(JobEvent.objects.filter(job=job).order_by("-id")[:limit])
+def newest_events(user: User, job: Job, limit: int = 200) -> list[JobEvent]:
+    """The job's history, newest first, without the ids of jobs that the person may not see."""
+    events = list(JobEvent.objects.filter(job=job).order_by("-id")[:limit])
+    mask = mask_for(user, [event.message for event in events])
+    for event in events:
+        event.message = mask(event.message)
+    return events
+
+
+def verdict_shown(user: User, job: Job) -> dict[str, Any]:
+    """The verdict without the ids of jobs that the person may not see; empty while there is none."""
+    verdict = job.verdict or {}
+    reason = str(verdict.get("reason") or "")
+    return {**verdict, "reason": mask_for(user, [reason])(reason)}
 
 
 def stored_checkpoints(job: Job, limit: int = 20) -> list[Checkpoint]:

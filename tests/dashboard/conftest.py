@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 
 import httpx
 import pytest
+from django.core.cache import cache
 from django.db import connection
 from django.test import Client
 
@@ -23,6 +24,12 @@ from tests.dashboard.waiting import wait_until
 
 #: Few, so that the limit is reached quickly.
 STREAMS_PER_CALLER = 8
+
+
+@pytest.fixture(autouse=True)
+def _empty_cache() -> None:
+    """Counted login failures are kept in the cache, which outlives a test."""
+    cache.clear()
 
 
 @pytest.fixture

@@ -353,9 +353,9 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
         summary={
             "verdicts": [],
             "changes": [
-                {"job_id": running.id, "kind": "shrink", "gpus_before": 4, "gpus_after": 2,
+                {"job": running.id, "kind": "shrink", "gpus_before": 4, "gpus_after": 2,
                  "reason": "Its promise holds with 2; the others go to a tighter deadline."},
-                {"job_id": foreign.id, "kind": "start", "gpus_before": 0, "gpus_after": 1, "reason": "best effort"},
+                {"job": foreign.id, "kind": "start", "gpus_before": 0, "gpus_after": 1, "reason": "best effort"},
             ],
             "at_risk": [], "notes": [],
         },
@@ -366,7 +366,7 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
         trigger=f"job {declined.id} was submitted",
         summary={
             "verdicts": [
-                {"job_id": declined.id, "admitted": False, "reason_code": "capacity",
+                {"job": declined.id, "admitted": False, "reason_code": "capacity",
                  "reason": "8 GPUs would be needed from now until the deadline, 2 are free of promises."}
             ],
             "changes": [], "at_risk": [spanning.id], "notes": ["offer found after 6 attempts"],

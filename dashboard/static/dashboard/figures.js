@@ -8,7 +8,7 @@ function style(name) {
 
 function dressed(layout) {
   const text = style("--quiet");
-  const axis = { gridcolor: style("--line"), linecolor: style("--line"), zerolinecolor: style("--line"), tickfont: { color: text }, automargin: true };
+  const axis = { gridcolor: style("--line"), linecolor: style("--line"), zerolinecolor: style("--line"), tickfont: { color: text } };
   const result = {
     ...layout,
     font: { family: style("--font"), size: 12, color: text },

@@ -1,0 +1,345 @@
+"""The pages as HTML: who sees what, what is said, and that nothing from outside is ever markup."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS
+from projects.models import Role
+from scheduling.choices import JobState
+from tests import factories
+from tests.dashboard.scenario import Scenario
+
+LogIn = Callable[[Any], Client]
+PAGES = ["/", "/jobs/", "/servers/", "/decisions/"]
+HOSTILE = '<img src=x onerror="alert(1)"></script><script>alert(2)</script>'
+
+
+def every_address(job_id: str) -> list[str]:
+    return [
+        *PAGES,
+        f"/jobs/{job_id}/",
+        f"/jobs/{job_id}/log/",
+        *(f"/panels/{name}/" for name in OVERVIEW_PANELS),
+        *(f"/jobs/{job_id}/panels/{name}/" for name in JOB_PANELS),
+        *(f"/?fragment={name}" for name in ("tiles", "queue", "agents")),
+        "/jobs/?fragment=table",
+        "/servers/?fragment=cards",
+        "/decisions/?fragment=decisions",
+        *(f"/jobs/{job_id}/?fragment={name}" for name in ("summary", "events", "files")),
+    ]
+
+
+def test_every_page_and_figure_is_there_for_a_member(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    for job in (scenario.running, scenario.declined, scenario.completed, scenario.failed, scenario.waiting):
+        for address in every_address(job.id):
+            assert client.get(address).status_code == 200, address
+
+
+def test_every_page_is_there_in_an_empty_installation(db: None, as_user: LogIn) -> None:
+    client = as_user(factories.UserFactory.create())
+    for address in every_address("nosuchjob"):
+        expected = 404 if "nosuchjob" in address else 200
+        assert client.get(address).status_code == expected, address
+    assert "Submit your first job" in client.get("/").content.decode()
+    assert "punctual submit" in client.get("/jobs/").content.decode()
+
+
+def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
+    scenario: Scenario, client: Client
+) -> None:
+    for address in every_address(scenario.running.id):
+        answer = client.get(address)
+        if "fragment" in address or "panels" in address or "log" in address:
+            assert answer.status_code == 401, address
+        else:
+            assert answer.status_code == 302, address
+            assert answer.headers["Location"].startswith("/login/?next="), address
+
+
+def test_pages_change_nothing_by_any_method_but_get(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.operator)
+    for address in every_address(scenario.running.id):
+        for method in (client.post, client.put, client.patch, client.delete):
+            assert method(address).status_code == 405, address
+
+
+def test_a_strangers_job_does_not_exist(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.stranger)
+    for address in every_address(scenario.running.id):
+        if scenario.running.id in address:
+            assert client.get(address).status_code == 404, address
+
+
+def test_no_page_or_figure_names_a_job_of_a_foreign_project(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    for address in every_address(scenario.running.id):
+        text = client.get(address).content.decode()
+        assert scenario.foreign.name not in text, address
+        assert scenario.foreign.id not in text, address
+    assert "busy" in client.get("/servers/").content.decode()
+
+
+def test_sentences_of_the_planner_do_not_give_away_foreign_jobs(scenario: Scenario, as_user: LogIn) -> None:
+    sentence = f"2 GPUs less than needed, or {scenario.foreign.id} would be late"
+    scenario.running.verdict = {"reason": sentence}
+    scenario.running.save()
+    scenario.running.generations.update(reason=sentence)
+    factories.JobEventFactory.create(job=scenario.running, message=sentence)
+    decision = factories.DecisionFactory.create(
+        trigger=f"{scenario.foreign.id} completed",
+        summary={"changes": [{"job": scenario.running.id, "kind": "grow", "reason": sentence}]},
+    )
+    decision.jobs.add(scenario.running)
+    client = as_user(scenario.owner)
+    for address in every_address(scenario.running.id):
+        assert scenario.foreign.id not in client.get(address).content.decode(), address
+    assert "would be late" in client.get(f"/jobs/{scenario.running.id}/").content.decode()
+    assert scenario.foreign.id in as_user(scenario.operator).get("/decisions/").content.decode()
+
+
+def test_an_operator_sees_every_job(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.operator)
+    assert scenario.foreign.name in client.get("/jobs/").content.decode()
+    assert scenario.foreign.name in client.get("/servers/").content.decode()
+
+
+def test_only_operators_are_offered_to_drain(scenario: Scenario, as_user: LogIn) -> None:
+    assert "data-drain" not in as_user(scenario.owner).get("/servers/").content.decode()
+    assert "data-drain" in as_user(scenario.operator).get("/servers/").content.decode()
+
+
+def test_a_viewer_is_not_offered_to_cancel(scenario: Scenario, as_user: LogIn) -> None:
+    viewer = factories.MembershipFactory.create(project=scenario.project, role=Role.VIEWER).user
+    client = as_user(viewer)
+    for address in ("/jobs/", f"/jobs/{scenario.running.id}/", f"/jobs/{scenario.declined.id}/"):
+        assert "data-post" not in client.get(address).content.decode()
+    client = as_user(scenario.owner)
+    assert f"/api/v1/jobs/{scenario.running.id}/cancel/" in client.get("/jobs/").content.decode()
+    assert "accept-offer" in client.get(f"/jobs/{scenario.declined.id}/").content.decode()
+
+
+def test_what_agents_and_users_report_is_escaped_everywhere(scenario: Scenario, as_user: LogIn) -> None:
+    job = scenario.running
+    job.name = HOSTILE[:200]
+    job.labels = {HOSTILE: HOSTILE}
+    job.hyperparameters = {HOSTILE: HOSTILE}
+    job.verdict = {"reason": HOSTILE}
+    job.failure = {"reason": HOSTILE, "message": HOSTILE, "traceback": HOSTILE}
+    job.final_metrics = {HOSTILE: 1.0}
+    job.save()
+    factories.JobEventFactory.create(job=job, kind=HOSTILE[:40], message=HOSTILE, actor=HOSTILE[:100])
+    factories.ArtifactFactory.create(job=job, name=HOSTILE)
+    scenario.servers[0].gpus.update(kind=HOSTILE[:100])
+    scenario.servers[0].hostname = scenario.servers[0].drain_reason = HOSTILE
+    scenario.servers[0].save()
+    client = as_user(scenario.operator)
+    for address in every_address(job.id):
+        answer = client.get(address)
+        text = answer.content.decode()
+        if answer.headers["Content-Type"].startswith("text/html"):
+            assert "<img src=x" not in text, address
+            assert "<script>" not in text, address
+        elif "/panels/" in address:
+            # Plotly reads some HTML in texts: names reach it without any.
+            assert "<img" not in json.dumps(json.loads(text)), address
+
+
+def test_the_content_security_policy_allows_no_foreign_and_no_inline_script(
+    scenario: Scenario, as_user: LogIn
+) -> None:
+    client = as_user(scenario.owner)
+    for address in [*every_address(scenario.running.id), "/login/"]:
+        policy = client.get(address).headers["Content-Security-Policy"]
+        assert "default-src 'none'" in policy
+        assert "script-src 'self';" in policy
+        assert "unsafe-eval" not in policy
+        assert "frame-ancestors 'none'" in policy
+    for address in [*PAGES, f"/jobs/{scenario.running.id}/"]:
+        text = client.get(address).content.decode()
+        assert not re.search(r"<script(?![^>]*\bsrc=)", text), address
+        assert not re.search(r"\son\w+=", text), address
+        assert not re.search(r'(?:src|href)="(?:https?:)?//', text), address
+
+
+def test_every_page_warns_while_an_agent_runs_without_a_sandbox(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    for address in [*PAGES, f"/jobs/{scenario.running.id}/"]:
+        assert "No sandbox on node-b" in client.get(address).content.decode()
+    scenario.servers[1].sandbox = "user"
+    scenario.servers[1].save()
+    for address in PAGES:
+        assert "No sandbox" not in client.get(address).content.decode()
+
+
+def test_emulated_gpus_say_so_wherever_they_are_shown(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    for address in ("/", "/servers/", f"/jobs/{scenario.running.id}/", "/panels/gpus-by-server/"):
+        assert "emulated" in client.get(address).content.decode(), address
+    assert "(emulated)" in client.get("/panels/gpus-by-server/").content.decode()
+
+
+def test_a_declined_job_shows_why_and_the_deadline_that_can_be_promised(
+    scenario: Scenario, as_user: LogIn
+) -> None:
+    text = as_user(scenario.owner).get(f"/jobs/{scenario.declined.id}/").content.decode()
+    assert "8 GPUs would be needed" in text
+    assert f"/api/v1/jobs/{scenario.declined.id}/accept-offer/" in text
+
+
+def test_an_offer_that_ran_out_cannot_be_accepted_any_more(scenario: Scenario, as_user: LogIn) -> None:
+    scenario.declined.offer.valid_until = timezone.now() - timedelta(seconds=1)
+    scenario.declined.offer.save()
+    text = as_user(scenario.owner).get(f"/jobs/{scenario.declined.id}/").content.decode()
+    assert "accept-offer" not in text
+
+
+def test_the_verdict_stands_with_its_minimum_satisfactory_share(scenario: Scenario, as_user: LogIn) -> None:
+    text = as_user(scenario.owner).get(f"/jobs/{scenario.running.id}/").content.decode()
+    assert "Minimum satisfactory share" in text
+    assert "2 GPUs" in text
+
+
+def test_results_are_downloaded_from_the_api(scenario: Scenario, as_user: LogIn) -> None:
+    text = as_user(scenario.owner).get(f"/jobs/{scenario.completed.id}/").content.decode()
+    assert f"/api/v1/jobs/{scenario.completed.id}/artifacts/weights.pt/" in text
+
+
+def test_decisions_show_a_members_jobs_and_count_the_others(scenario: Scenario, as_user: LogIn) -> None:
+    text = as_user(scenario.owner).get("/decisions/").content.decode()
+    assert "Its promise holds with 2" in text
+    assert "1 job of other projects" in text
+    assert "offer found after 6 attempts" not in text
+    assert "/snapshot/" not in text
+    operators = as_user(scenario.operator).get("/decisions/").content.decode()
+    assert "offer found after 6 attempts" in operators
+    assert "/snapshot/" in operators
+
+
+@pytest.mark.parametrize(
+    ("query", "expected"),
+    [
+        ("state=running", {"running", "spanning"}),
+        ("state=declined&state=failed", {"declined", "failed"}),
+        ("promise=at_risk", {"spanning"}),
+        ("promise=promised", {"running", "spanning"}),
+        ("search=wide", {"running"}),
+        ("search=team%3Dperception", {"running"}),
+        ("class=best_effort&state=suspended", {"waiting"}),
+        ("project=vision&state=suspended", {"waiting"}),
+        ("project=speech", set()),
+        ("search=%00&state=nonsense&class=x&promise=y&page=999999999999", None),
+        ("search=%25_%27%22%3B&page=-1", set()),
+    ],
+)
+def test_jobs_are_filtered(scenario: Scenario, as_user: LogIn, query: str, expected: set[str] | None) -> None:
+    answer = as_user(scenario.owner).get(f"/jobs/?{query}")
+    assert answer.status_code == 200
+    if expected is not None:
+        shown = set(re.findall(r'href="/jobs/([a-z0-9]{12})/"', answer.content.decode()))
+        assert shown == {getattr(scenario, name).id for name in expected}
+
+
+def test_jobs_come_in_pages_newest_first_and_keep_their_filter(scenario: Scenario, as_user: LogIn) -> None:
+    for _ in range(60):
+        factories.JobFactory.create(project=scenario.project, owner=scenario.owner, name="bulk")
+    client = as_user(scenario.owner)
+    first = client.get("/jobs/?search=bulk").content.decode()
+    assert "1–25 of 60 jobs" in first
+    assert "search=bulk&amp;page=2" in first
+    assert "51–60 of 60 jobs" in client.get("/jobs/?search=bulk&page=3").content.decode()
+
+
+@pytest.mark.parametrize(
+    "address", ["/", "/jobs/", "/servers/", "/decisions/", "/panels/gpus-by-server/", "/panels/slack/"]
+)
+def test_the_number_of_queries_does_not_grow_with_the_rows(
+    scenario: Scenario, as_user: LogIn, address: str
+) -> None:
+    client = as_user(scenario.owner)
+    client.get(address)
+    with CaptureQueriesContext(
+        connection,
+    ) as few:
+        client.get(address)
+    for _ in range(3):
+        server = factories.ServerFactory.create()
+        for gpu in server.gpus.all():
+            job = factories.JobFactory.create(
+                project=scenario.project, owner=scenario.owner, state=JobState.RUNNING
+            )
+            factories.GenerationFactory.create(job=job, gpus=[gpu], master_server=server)
+            factories.JobFactory.create(project=scenario.project, owner=scenario.owner)
+            decision = factories.DecisionFactory.create(
+                summary={"verdicts": [{"job": job.id, "admitted": True}]}
+            )
+            decision.jobs.add(job)
+    with CaptureQueriesContext(connection) as many:
+        client.get(address)
+    assert len(many) == len(few)
+
+
+def test_guessing_passwords_is_slowed_down(db: None, client: Client) -> None:
+    user = factories.UserFactory.create()
+    right = {"username": user.username, "password": factories.PASSWORD}
+    for _ in range(20):
+        assert client.post("/login/", {**right, "password": "wrong"}).status_code == 200
+    answer = client.post("/login/", right)
+    assert answer.status_code == 429
+    assert answer.headers["Retry-After"]
+    # Another address and another name are not affected.
+    other = {"username": factories.UserFactory.create().username, "password": factories.PASSWORD}
+    assert client.post("/login/", right, REMOTE_ADDR="192.0.2.7").status_code == 302
+    client.logout()
+    assert client.post("/login/", other).status_code == 302
+
+
+def test_after_logging_in_a_person_lands_where_they_wanted_but_never_elsewhere(
+    db: None, client: Client
+) -> None:
+    user = factories.UserFactory.create()
+    form = {"username": user.username, "password": factories.PASSWORD}
+    assert client.post("/login/", {**form, "next": "/servers/"}).headers["Location"] == "/servers/"
+    client.logout()
+    assert client.post("/login/", {**form, "next": "https://evil.example/"}).headers["Location"] == "/"
+
+
+def test_the_stream_address_has_the_host_name_of_the_page(db: None, as_user: LogIn, settings: Any) -> None:
+    settings.STREAM_URL = "http://127.0.0.1:8002"
+    settings.ALLOWED_HOSTS = ["*"]
+    client = as_user(factories.UserFactory.create())
+    page = client.get("/", headers={"host": "localhost:8000"})
+    assert 'data-stream="http://localhost:8002/stream/cluster"' in page.content.decode()
+    assert "connect-src 'self' http://localhost:8002;" in page.headers["Content-Security-Policy"]
+    settings.STREAM_URL = ""
+    page = client.get("/", headers={"host": "gpu.example:9000"})
+    assert 'data-stream="http://gpu.example:9001/stream/cluster"' in page.content.decode()
+    settings.STREAM_URL = "https://streams.example"
+    page = client.get("/", headers={"host": "gpu.example"})
+    assert 'data-stream="https://streams.example/stream/cluster"' in page.content.decode()
+
+
+def test_plotly_is_served_from_the_installed_package(client: Client) -> None:
+    from django.contrib.staticfiles import finders
+
+    found = finders.find("plotly/plotly.min.js")
+    assert isinstance(found, str)
+    assert "package_data" in found
+    listed = [
+        path
+        for finder in finders.get_finders()
+        for path, _ in finder.list([])
+        if path.endswith("plotly.min.js")
+    ]
+    assert listed == ["plotly.min.js"]
