@@ -1,0 +1,172 @@
+"""Four people and what they can see: everything that the API's tests stand on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.core.cache import cache
+from django.db import transaction
+from django.utils import timezone
+from rest_framework.test import APIClient
+
+from cluster.models import Server
+from projects.models import ApiToken, Project, Role, User
+from scheduling.models import Decision, FunctionVersion, Job
+from tests import factories as make
+
+SOURCE = '''
+from punctual import TrainingFunction
+
+
+class Classifier(TrainingFunction):
+    """Tells shapes apart."""
+
+    speed_neutral = {"learning_rate", "momentum"}
+
+    def init_model(self): ...
+    def init_dataset(self): ...
+    def init_optimizer(self, model): ...
+    def train(self, batch, model): ...
+'''
+
+
+@dataclass
+class World:
+    """A project with an owner, a colleague (member) and a viewer; a stranger with a project of her own; an operator."""
+
+    project: Project
+    owner: User
+    colleague: User
+    viewer: User
+    stranger: User
+    operator: User
+    foreign_project: Project
+    foreign_job: Job
+    server: Server
+    version: FunctionVersion
+    job: Job
+    decision: Decision
+    token: ApiToken
+
+    def client(self, user: User | None) -> APIClient:
+        """A client that carries a token of the user; None: no token."""
+        client = APIClient()
+        if user is not None:
+            token = make.ApiTokenFactory(user=user)
+            client.credentials(HTTP_AUTHORIZATION=f"Bearer {_secret(token)}")
+        return client
+
+    def body(self, **changes: Any) -> dict[str, Any]:
+        """A job that can be submitted."""
+        return {
+            "function": self.version.function.name,
+            "project": self.project.name,
+            "hyperparameters": {"global_batch_size": 32, "learning_rate": 0.1},
+            "termination": {"max_iterations": 100},
+            **changes,
+        }
+
+
+def _secret(token: ApiToken) -> str:
+    number = int(token.prefix.removeprefix("pt_"))
+    return f"pt_secret_{number:06d}"
+
+
+@pytest.fixture
+def world(db: None, settings: Any, tmp_path: Path) -> World:
+    return build_world(settings, tmp_path)
+
+
+def build_world(settings: Any, folder: Path) -> World:
+    settings.CHECKPOINT_URL = f"file://{folder}/store"
+    people = {name: make.UserFactory(username=name) for name in ("owner", "colleague", "viewer", "stranger")}
+    operator = make.UserFactory(username="operator", is_operator=True)
+    project = make.ProjectFactory(name="vision")
+    foreign_project = make.ProjectFactory(name="elsewhere")
+    for name, role in (("owner", Role.OWNER), ("colleague", Role.MEMBER), ("viewer", Role.VIEWER)):
+        make.MembershipFactory(project=project, user=people[name], role=role)
+    make.MembershipFactory(project=project, user=make.UserFactory(username="guest"), role=Role.VIEWER)
+    make.MembershipFactory(project=foreign_project, user=people["stranger"], role=Role.OWNER)
+    server = make.ServerFactory(name="node-a", gpus=4)
+    version = make.FunctionVersionFactory(function__project=project, function__name="classifier")
+    curve = make.ScalingCurveFactory()
+    job = make.JobFactory(
+        project=project,
+        owner=people["owner"],
+        function_version=version,
+        curve=curve,
+        state="running",
+        decided_at=timezone.now(),
+        started_at=timezone.now(),
+    )
+    make.GenerationFactory(job=job, master_server=server, world_size=2, gpus=list(server.gpus.all()[:2]))
+    foreign_job = make.JobFactory(project=foreign_project, owner=people["stranger"], state="running")
+    make.GenerationFactory(
+        job=foreign_job, master_server=server, world_size=1, gpus=list(server.gpus.all()[3:])
+    )
+    decision = make.DecisionFactory(
+        snapshot=b"packed",
+        trigger=f"submitted {foreign_job.pk}",
+        summary={
+            "gpu_kind": "emulated-a100",
+            "verdicts": [_verdict(job), _verdict(foreign_job)],
+            "changes": [],
+            "at_risk": [foreign_job.pk],
+            "notes": [f"{foreign_job.pk} is at risk"],
+        },
+    )
+    decision.jobs.set([job, foreign_job])
+    _leave_records(job, decision, folder)
+    return World(
+        project=project,
+        operator=operator,
+        foreign_project=foreign_project,
+        foreign_job=foreign_job,
+        server=server,
+        version=version,
+        job=job,
+        decision=decision,
+        token=make.ApiTokenFactory(user=people["owner"]),
+        **people,
+    )
+
+
+def _verdict(job: Job) -> dict[str, Any]:
+    return {
+        "job": job.pk,
+        "admitted": True,
+        "promised": False,
+        "reason_code": "best_effort",
+        "reason": "runs",
+    }
+
+
+def _leave_records(job: Job, decision: Decision, folder: Path) -> None:
+    make.JobEventFactory(job=job, decision=decision)
+    make.JobMetricFactory(job=job, iteration=1)
+    make.LogChunkFactory(job=job, text="first\nsecond\n")
+    make.CheckpointFactory(job=job)
+    stored = folder / "store" / "jobs" / job.pk / "artifacts" / "1"
+    stored.mkdir(parents=True)
+    (stored / "weights.pt").write_bytes(b"weights" * 1000)
+    make.ArtifactFactory(job=job, size_bytes=7000)
+
+
+@pytest.fixture(autouse=True)
+def _quick_and_unthrottled(settings: Any) -> None:
+    """Requests of one test do not count against the next; passwords cost nothing."""
+    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+    cache.clear()
+
+
+@contextmanager
+def undone() -> Iterator[None]:
+    """Take back whatever the block writes."""
+    with transaction.atomic():
+        yield
+        transaction.set_rollback(True)

@@ -1,0 +1,216 @@
+"""Every address, tried by everyone: a stranger must not learn that it exists, a viewer must not change it.
+
+The table is checked against the URL resolver: an address without a line here fails.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.urls import URLPattern, URLResolver, get_resolver, reverse
+
+from tests.api.conftest import SOURCE, World, undone
+
+ANYONE, MEMBERS, WRITERS, OWNERS, OPERATORS = "anyone", "members", "writers", "owners", "operators"
+#: Who may, and what those who may not are told.
+REFUSED = {
+    MEMBERS: {"stranger": 404},
+    WRITERS: {"stranger": 404, "viewer": 403},
+    OWNERS: {"stranger": 404, "viewer": 403, "colleague": 403},
+    OPERATORS: {"stranger": 403, "viewer": 403, "colleague": 403, "owner": 403},
+    ANYONE: {},
+}
+
+
+@dataclass(frozen=True)
+class Line:
+    """One method of one address. ``allowed`` are the statuses that those who may can get."""
+
+    name: str
+    method: str
+    who: str
+    allowed: tuple[int, ...] = (200,)
+    body: Any = None
+    #: Where a stranger is told something else than the table says (a foreign name in a body is a 400).
+    stranger: int | None = None
+
+
+LINES = [
+    Line("me", "get", ANYONE),
+    Line("tokens", "get", ANYONE),
+    Line("tokens", "post", ANYONE, (201,), {"name": "ci"}),
+    Line("projects", "get", ANYONE),
+    Line("projects", "post", ANYONE, (201, 409), {"name": "fresh"}),
+    Line("project", "get", MEMBERS),
+    Line("project", "patch", OWNERS, (200,), {"description": "new"}),
+    Line("members", "get", MEMBERS),
+    Line("members", "post", OWNERS, (201, 409), {"username": "stranger", "role": "viewer"}),
+    Line("member", "get", MEMBERS),
+    Line("member", "patch", OWNERS, (200,), {"role": "viewer"}),
+    Line("member", "delete", OWNERS, (204,)),
+    Line("quota", "get", MEMBERS),
+    Line("quota", "patch", OPERATORS, (200,), {"active_jobs": 5}, stranger=404),
+    Line("functions", "get", ANYONE),
+    Line("functions", "post", WRITERS, (201, 200), "upload", stranger=400),
+    Line("function", "get", MEMBERS),
+    Line("function-versions", "get", MEMBERS),
+    Line("function-version", "get", MEMBERS),
+    Line("function-bundle", "get", MEMBERS),
+    Line("jobs", "get", ANYONE),
+    Line("jobs", "post", WRITERS, (201,), "job", stranger=400),
+    Line("what-if", "post", WRITERS, (200,), "job", stranger=400),
+    Line("job", "get", MEMBERS),
+    Line("job-cancel", "post", WRITERS, (200,), {}),
+    Line("job-pause", "post", WRITERS, (200,), {}),
+    Line("job-resume", "post", WRITERS, (409,), {}),
+    Line("job-accept-offer", "post", WRITERS, (409,), {}),
+    Line("job-clone", "post", WRITERS, (201,), {}),
+    Line("job-deadline", "post", WRITERS, (200,), {"deadline_at": None}),
+    Line("job-events", "get", MEMBERS),
+    Line("job-metrics", "get", MEMBERS),
+    Line("job-logs", "get", MEMBERS),
+    Line("job-checkpoints", "get", MEMBERS),
+    Line("job-artifacts", "get", MEMBERS),
+    Line("job-artifact", "get", MEMBERS),
+    Line("job-plan", "get", MEMBERS),
+    Line("job-curve", "get", MEMBERS),
+    Line("cluster", "get", ANYONE),
+    Line("servers", "get", ANYONE),
+    Line("server", "get", ANYONE),
+    Line("server-drain", "post", OPERATORS, (200,), {"force": True}),
+    Line("server-undrain", "post", OPERATORS, (409,), {}),
+    Line("gpus", "get", ANYONE),
+    Line("agents", "get", ANYONE),
+    Line("agent-revoke", "post", OPERATORS, (200,), {}),
+    Line("enrolment-tokens", "post", OPERATORS, (201,), {}),
+    Line("decisions", "get", ANYONE),
+    Line("decision", "get", MEMBERS, stranger=200),  # it decided a job of hers as well
+    Line("decision-snapshot", "get", OPERATORS, (200,)),
+]
+#: Not of the table's kind: open to everyone, or one's own alone (tested below).
+APART = {"login", "schema", "docs", "token", "token-rotate"}
+PEOPLE = ("owner", "colleague", "viewer", "stranger", "operator")
+
+
+def address(world: World, name: str) -> str:
+    """The address of the project's own object."""
+    arguments: dict[str, dict[str, Any]] = {
+        "project": {"name": "vision"},
+        "members": {"name": "vision"},
+        "member": {"name": "vision", "username": "guest"},
+        "quota": {"name": "vision"},
+        "function": {"function_id": world.version.function_id},
+        "function-versions": {"function_id": world.version.function_id},
+        "function-version": {"function_id": world.version.function_id, "number": 1},
+        "function-bundle": {"function_id": world.version.function_id, "number": 1},
+        "job-artifact": {"job_id": world.job.pk, "name": "weights.pt"},
+        "agent-revoke": {"agent_id": world.server.agent.pk},
+        "decision": {"decision_id": world.decision.pk},
+        "decision-snapshot": {"decision_id": world.decision.pk},
+        "token": {"token_id": world.token.pk},
+        "token-rotate": {"token_id": world.token.pk},
+    }
+    if name in arguments:
+        return reverse(f"api:{name}", kwargs=arguments[name])
+    if name == "job" or name.startswith("job-"):
+        return reverse(f"api:{name}", kwargs={"job_id": world.job.pk})
+    if name == "server" or name.startswith("server-"):
+        return reverse(f"api:{name}", kwargs={"server_id": world.server.pk})
+    return reverse(f"api:{name}")
+
+
+def ask(world: World, line: Line, person: str | None) -> Any:
+    client = world.client(getattr(world, person) if person else None)
+    send = getattr(client, line.method)
+    if line.body == "upload":
+        bundle = SimpleUploadedFile("classifier.py", SOURCE.encode())
+        fields = {"project": "vision", "name": "classifier", "bundle": bundle}
+        return send(address(world, line.name), fields, format="multipart")
+    body = world.body() if line.body == "job" else line.body
+    return send(address(world, line.name), body, format="json")
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.method} {line.name}")
+def test_each_person_gets_what_the_table_says(world: World, line: Line) -> None:
+    for person in PEOPLE:
+        with undone():
+            answer = ask(world, line, person)
+        expected = REFUSED[line.who].get(person)
+        if person == "stranger" and line.stranger is not None:
+            expected = line.stranger
+        told = f"{person} got {answer.status_code}"
+        if expected is None or expected in line.allowed:
+            assert answer.status_code in line.allowed, told
+        else:
+            assert answer.status_code == expected, told
+            assert answer.headers["Content-Type"] == "application/problem+json", told
+
+
+@pytest.mark.parametrize("line", LINES, ids=lambda line: f"{line.method} {line.name}")
+def test_without_a_token_nothing_is_answered(world: World, line: Line) -> None:
+    answer = ask(world, line, None)
+    assert answer.status_code == 401
+    assert answer.headers["WWW-Authenticate"] == "Bearer"
+    assert answer.headers["Content-Type"] == "application/problem+json"
+
+
+def test_every_address_and_method_has_a_line_in_the_table() -> None:
+    known = {(line.name, line.method) for line in LINES}
+    missing = [
+        (pattern.name, method)
+        for pattern in _patterns(get_resolver("scheduling.api.root"))
+        if pattern.name not in APART
+        for method in _methods(pattern)
+        if (pattern.name, method) not in known
+    ]
+    assert missing == []
+
+
+@pytest.mark.parametrize(
+    ("method", "name"), [("get", "token"), ("delete", "token"), ("post", "token-rotate")]
+)
+@pytest.mark.parametrize("person", ["colleague", "viewer", "stranger", "operator"])
+def test_a_token_is_nobody_elses_business(world: World, person: str, name: str, method: str) -> None:
+    client = world.client(getattr(world, person))
+    assert getattr(client, method)(address(world, name)).status_code == 404
+
+
+def test_lists_hold_only_what_the_caller_may_see(world: World) -> None:
+    for person, jobs in {
+        "viewer": {world.job.pk},
+        "stranger": {world.foreign_job.pk},
+        "operator": {world.job.pk, world.foreign_job.pk},
+    }.items():
+        client = world.client(getattr(world, person))
+        assert {job["id"] for job in client.get("/api/v1/jobs/").json()["results"]} == jobs
+    assert [
+        row["name"] for row in world.client(world.stranger).get("/api/v1/projects/").json()["results"]
+    ] == ["elsewhere"]
+    assert [
+        row["project"] for row in world.client(world.viewer).get("/api/v1/functions/").json()["results"]
+    ] == ["vision"]
+
+
+def test_nobody_can_set_what_is_not_offered(world: World) -> None:
+    client = world.client(world.owner)
+    for name, value in {"state": "completed", "promised": True, "owner": "operator", "id": "abc"}.items():
+        answer = client.post("/api/v1/jobs/", world.body(**{name: value}), format="json")
+        assert answer.status_code == 400
+        assert name in answer.json()["errors"]
+    answer = client.patch("/api/v1/projects/vision/", {"name": "other"}, format="json")
+    assert answer.status_code == 400
+
+
+def _patterns(resolver: URLResolver) -> list[URLPattern]:
+    found: list[URLPattern] = []
+    for entry in resolver.url_patterns:
+        found += _patterns(entry) if isinstance(entry, URLResolver) else [entry]
+    return found
+
+
+def _methods(pattern: URLPattern) -> list[str]:
+    view = pattern.callback.view_class  # type: ignore[attr-defined]
+    return [method for method in ("get", "post", "put", "patch", "delete") if hasattr(view, method)]
