@@ -22,7 +22,7 @@ from punctual.errors import PunctualError
 
 #: Example function -> its global batch size.
 FUNCTIONS = {"image_classifier": 64, "character_model": 32, "recommender": 128}
-_PROFILING_SECONDS = 180.0
+_PROFILING_SECONDS = 400.0
 _MEAN_SECONDS_BETWEEN_JOBS = 9.0
 
 
@@ -68,7 +68,7 @@ def run_demo(settings: PlatformSettings, *, minutes: float, seed: int) -> None:
         raise LaunchError("no platform runs on this data (or it is still starting): `make run` first")
     url = str(state["web_url"])
     try:
-        with Client(url, token="none yet") as stranger:
+        with Client(url, token="none") as stranger:
             token = stranger.login(
                 DEMO_USER, Credentials.load(folders.secrets).demo_password, token_name="demo"
             )
@@ -89,28 +89,33 @@ def _project(url: str, token: str) -> str:
 
 def _submit_mix(client: Client, chance: random.Random, minutes: float) -> None:
     print("Measuring the example functions (their first jobs are profiled)")
-    measured = [_measure(client, name, batch_size) for name, batch_size in FUNCTIONS.items()]
+    first_jobs = {name: _first_job(client, name, batch_size) for name, batch_size in FUNCTIONS.items()}
+    measured = [_measured(name, job) for name, job in first_jobs.items()]
     end = time.monotonic() + minutes * 60
     for number, kind in enumerate(_kinds(chance), start=1):
         if time.monotonic() >= end:
             return
         function = chance.choice(measured)
         job = client.submit(
-            function.reference, verdict_seconds=20, **_options(chance, kind, function, number)
+            function.reference, verdict_seconds=10, **_options(chance, kind, function, number)
         )
         _tell(job, kind)
         # Arrivals at random, as people make them: now and then several at once, now and then a pause.
         time.sleep(min(chance.expovariate(1 / _MEAN_SECONDS_BETWEEN_JOBS), max(0.0, end - time.monotonic())))
 
 
-def _measure(client: Client, name: str, batch_size: int) -> Measured:
-    job = client.submit(
+def _first_job(client: Client, name: str, batch_size: int) -> Job:
+    return client.submit(
         PROJECT / "examples" / f"{name}.py",
         name=f"{name}: first run",
         batch_size=batch_size,
         max_iterations=60,
         labels={"demo": "first run"},
+        verdict_seconds=0,
     )
+
+
+def _measured(name: str, job: Job) -> Measured:
     job.wait_for_verdict(_PROFILING_SECONDS)
     if job.state == "failed":
         raise LaunchError(f"{name} could not be measured: {job.failure}")
@@ -120,7 +125,7 @@ def _measure(client: Client, name: str, batch_size: int) -> Measured:
     if not rates or job.function is None:
         raise LaunchError(f"{name} has no measured level (job {job.id})")
     print(f"  {name}: " + ", ".join(f"{gpus} GPUs {rate:.1f} it/s" for gpus, rate in sorted(rates.items())))
-    return Measured(job.function.reference, batch_size, rates[min(rates)], max(rates.values()))
+    return Measured(job.function.reference, FUNCTIONS[name], rates[min(rates)], max(rates.values()))
 
 
 def _kinds(chance: random.Random) -> Iterator[Kind]:
