@@ -1,4 +1,4 @@
-"""The agent with the training runtime itself: two generations of a real model, one handing over to the other."""
+"""The agent with the training runtime itself: a real model, handed over, suspended and resumed."""
 
 from __future__ import annotations
 
@@ -48,14 +48,16 @@ def free_ports(count: int) -> list[int]:
     return ports
 
 
-def test_a_model_is_trained_by_one_worker_then_by_two(agent: RunningAgent, plane: FakeControlPlane) -> None:
+def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
     agent.runtime = PROJECT
     agent.settings |= {"warm_workers": 3, "emulate": DEVICE_MODEL}
     digest = hashlib.sha256(FUNCTION).hexdigest()
     plane.bundles[digest] = FUNCTION
-    ports = free_ports(4)
+    ports = free_ports(6)
 
-    def line(number: int, workers: int, **changes: Any) -> dict[str, Any]:
+    def line(number: int, workers: int, iterations: int = 1_000_000, **changes: Any) -> dict[str, Any]:
         return generation(
             number=number,
             world_size=workers,
@@ -64,7 +66,7 @@ def test_a_model_is_trained_by_one_worker_then_by_two(agent: RunningAgent, plane
             handover_port=ports[2 * number - 1],
             function={"digest": digest, "entry": "line:Line", "requirements_digest": None},
             hyperparameters={"global_batch_size": 8, "learning_rate": 0.1},
-            termination={"max_iterations": 400, "target": None},
+            termination={"max_iterations": iterations, "target": None},
             **changes,
         )
 
@@ -73,14 +75,25 @@ def test_a_model_is_trained_by_one_worker_then_by_two(agent: RunningAgent, plane
     wait_until(lambda: plane.worker().get("iteration", 0) > 20, "one worker trains", 90)
     plane.want(line(1, 1), line(2, 2, goal="prepare", start=None))
     wait_until(lambda: plane.phase(number=2, rank=1) == plane.phase(number=2) == "ready", "two are ready", 90)
-    start = {"from": "handover", "generation": 1, "address": "127.0.0.1", "port": ports[1]}
-    plane.want(line(1, 1, goal="hand_over"), line(2, 2, start=start))
+    handover = {"from": "handover", "generation": 1, "address": "127.0.0.1", "port": ports[1]}
+    plane.want(line(1, 1, goal="hand_over"), line(2, 2, start=handover))
     wait_until(lambda: plane.phase(number=2) == "training", "two workers train", 60)
     first = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
     assert first[0]["iteration"] > 20, "it went on where the other one had stopped"
-    plane.want(line(2, 2, start=start))
-    completed = wait_until(lambda: plane.events_of("completed"), "the model is trained", 60)[0]
-    assert (completed["generation"], completed["iteration"]) == (2, 400)
+    plane.want(line(2, 2, start=handover))
+    wait_until(lambda: plane.worker(number=2).get("iteration", 0) > 150, "they train on", 60)
+    plane.want(line(2, 2, start=handover, goal="suspend"))
+    wait_until(
+        lambda: any(e["reason"] == "suspend" for e in plane.events_of("checkpoint_stored")),
+        "the state is kept",
+    )
+    stored = next(event for event in plane.events_of("checkpoint_stored") if event["reason"] == "suspend")
+    wait_until(lambda: plane.phase(number=2) == "exited", "the second generation has ended")
+    checkpoint = {"from": "checkpoint", "uri": stored["uri"], "iteration": stored["iteration"]}
+    last = stored["iteration"] + 20
+    plane.want(line(3, 1, last, start=checkpoint))
+    completed = wait_until(lambda: plane.events_of("completed"), "the model is trained", 90)[0]
+    assert (completed["generation"], completed["iteration"]) == (3, last)
     weights = next(item for item in completed["artifacts"] if item["name"] == "weights.pt")
     content = Path(weights["uri"].removeprefix("file://")).read_bytes()
     state = torch.load(io.BytesIO(content), weights_only=True)

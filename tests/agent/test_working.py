@@ -138,6 +138,8 @@ def test_warm_workers_are_kept_ready_and_used_once(agent: RunningAgent, plane: F
     plane.want(generation())
     wait_until(lambda: plane.phase() == "training", "a warm one trains")
     assert plane.worker()["key"] in warm
+    working = next(item for item in agent.launchers() if item["folder"].name == plane.worker()["key"])
+    assert os.getpriority(os.PRIO_PROCESS, working["worker_pid"]) == 0, "work has the normal priority"
     wait_until(lambda: len(agent.launchers()) == 3, "the pool is filled again")
     plane.want(generation(goal="stop"))
     wait_until(lambda: plane.phase() == "exited", "it has stopped")

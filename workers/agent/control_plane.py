@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 
 PREFIX = "/agent/v1/"
-TIMEOUT = httpx.Timeout(10.0, connect=5.0)
+LONGEST_TIMEOUT_SECONDS = 10.0
+# Servers close idle connections after two seconds; one that is about to be closed must not be used again.
+KEEPALIVE_SECONDS = 1.5
 DOWNLOAD_TIMEOUT = httpx.Timeout(60.0, connect=5.0)
 BUNDLE_LIMIT_BYTES = 512 * 1024**2
 
@@ -37,9 +39,20 @@ class RequestRefused(Exception):
 class ControlPlane:
     """One agent's connection. Its methods may be called from several threads."""
 
-    def __init__(self, server_url: str, credential: str | None = None) -> None:
+    def __init__(
+        self, server_url: str, credential: str | None = None, *, lease_seconds: float | None = None
+    ) -> None:
+        """`lease_seconds` bounds how long an answer is waited for: several attempts must fit into one lease."""
         headers = {} if credential is None else {"Authorization": f"Agent {credential}"}
-        self._client = httpx.Client(base_url=server_url + PREFIX, headers=headers, timeout=TIMEOUT)
+        timeout_seconds = LONGEST_TIMEOUT_SECONDS
+        if lease_seconds is not None:
+            timeout_seconds = min(timeout_seconds, max(1.0, lease_seconds / 4))
+        self._client = httpx.Client(
+            base_url=server_url + PREFIX,
+            headers=headers,
+            timeout=timeout_seconds,
+            limits=httpx.Limits(keepalive_expiry=KEEPALIVE_SECONDS),
+        )
 
     def close(self) -> None:
         """Close the connections."""

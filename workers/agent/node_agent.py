@@ -56,7 +56,9 @@ class NodeAgent:
         self._configuration = configuration
         self._state = state
         self._loop = MainLoop()
-        self._control_plane = ControlPlane(configuration.server_url, credential.credential)
+        self._control_plane = ControlPlane(
+            configuration.server_url, credential.credential, lease_seconds=credential.lease_seconds
+        )
         self._calls = ThreadPoolExecutor(2, thread_name_prefix="control-plane")
         runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
         sandboxing = Sandboxing(configuration, runtime)
@@ -98,6 +100,7 @@ class NodeAgent:
         self._fetch_again = True
         self._desired: DesiredState | None = None
         self._lost: list[dict[str, Any]] = []
+        self._outage_since: float | None = None
         self._fenced = False
         self._fences = 0
         self._stopping: str | None = None
@@ -258,6 +261,7 @@ class NodeAgent:
 
     def _reported(self, report: Report, answer: dict[str, Any]) -> None:
         self._reporting = False
+        self._note_answer()
         lease_seconds = answer.get("lease_seconds")
         if not isinstance(lease_seconds, (int, float)) or lease_seconds < 0:
             logger.error("the answer to a report grants no lease: %s", answer)
@@ -285,7 +289,8 @@ class NodeAgent:
             try:
                 answer = call()
             except Unreachable as error:
-                logger.warning("control plane: %s", error)
+                reason = str(error)
+                self._loop.post(lambda: self._note_outage(reason))
                 self._loop.post(failed)
             except Fenced as error:
                 reason = str(error)
@@ -305,6 +310,18 @@ class NodeAgent:
                 self._loop.post(lambda: done(answer))
 
         self._calls.submit(run)
+
+    def _note_outage(self, reason: str) -> None:
+        """Say once that the control plane does not answer, not with every attempt."""
+        if self._outage_since is None:
+            self._outage_since = clock.boot_time_seconds()
+            logger.warning("the control plane does not answer: %s", reason)
+
+    def _note_answer(self) -> None:
+        if self._outage_since is not None:
+            seconds = clock.boot_time_seconds() - self._outage_since
+            logger.info("the control plane answers again after %.1f s", seconds)
+            self._outage_since = None
 
     # Ends
 

@@ -6,10 +6,14 @@ import hashlib
 import os
 import shutil
 import threading
+import time
 import uuid
 from collections import defaultdict
 from collections.abc import Callable
 from pathlib import Path
+
+# What was asked for this recently may not be linked into its box yet.
+IN_USE_SECONDS = 600.0
 
 
 class NodeCache:
@@ -24,6 +28,7 @@ class NodeCache:
         # What an earlier run of the agent did not finish.
         for unfinished in folder.glob("*/.*"):
             _remove(unfinished)
+        self._sizes = {entry: _size_bytes(entry) for entry in folder.glob("*/*")}
 
     def get(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
         """The entry, made by `make(path)` if it is not there. Raises whatever `make` raises, leaving nothing behind."""
@@ -46,17 +51,16 @@ class NodeCache:
     def _make_room(self, newest: Path) -> None:
         """Delete what was not used for longest. Workers that use it have links of their own and lose nothing."""
         with self._guard:
-            entries = sorted(
-                (entry for entry in self._folder.glob("*/*") if not entry.name.startswith(".")),
-                key=lambda entry: entry.stat().st_mtime,
-            )
-            sizes = {entry: _size_bytes(entry) for entry in entries}
-            total = sum(sizes.values())
-            for entry in entries:
-                if total <= self._limit_bytes or entry == newest:
-                    continue
+            self._sizes[newest] = _size_bytes(newest)
+            used = {entry: entry.stat().st_mtime for entry in self._sizes}
+            for entry in sorted(self._sizes, key=used.__getitem__):
+                if (
+                    sum(self._sizes.values()) <= self._limit_bytes
+                    or used[entry] > time.time() - IN_USE_SECONDS
+                ):
+                    return
                 _remove(entry)
-                total -= sizes[entry]
+                del self._sizes[entry]
 
 
 def link_tree(source: Path, target: Path, *, copy: bool) -> None:

@@ -61,9 +61,9 @@ class WorkerPool:
             record = WorkerRecord(
                 key=folder.name,
                 folder=folder,
-                runtime=launch["runtime"] if launch else "",
+                runtime=launch.get("runtime", "") if launch else "",
                 user_id=launch["sandbox"]["user_id"] if launch else None,
-                accelerator_index=launch["accelerator"] if launch else None,
+                accelerator_index=launch.get("accelerator") if launch else None,
                 lease_deadline=worker_processes.read_lease(folder),
             )
             record.load()
@@ -239,10 +239,8 @@ class WorkerPool:
         self._sockets.forget(record.key)
         if record.assignment is None:
             if record.kill_reason is None:
-                output = (record.folder / "worker.log").read_text(
-                    errors="replace"
-                ).strip() or record.exit.message
-                self._warm_failed(output[-2000:] or f"it ended with {record.exit}")
+                output = record.log_tail(2000).strip()
+                self._warm_failed(output or record.exit.message or f"it ended with {record.exit}")
             worker_processes.delete_folder(record.folder)
 
     def forget(self, record: WorkerRecord) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import resource
 import shutil
@@ -20,6 +21,8 @@ from workers.agent.launcher import launcher_command
 from workers.agent.mounts import WRITABLE_BOX_FOLDERS
 from workers.agent.runtime_staging import SOURCE_ROOT
 from workers.agent.sandbox import Sandbox
+
+logger = logging.getLogger(__name__)
 
 WARMING_NICE = 10
 _READABLE_BOX_FOLDERS = ("in", "data")
@@ -186,5 +189,14 @@ def restore_priority(folder: Path) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a worker's folder, following no link in it."""
-    shutil.rmtree(folder, ignore_errors=False)
+    """Delete a dead worker's folder, following no link in it. What cannot be deleted is logged and stays."""
+    try:
+        shutil.rmtree(folder)
+    except OSError:
+        # The worker may have closed its own folders.
+        for path, _, _ in os.walk(folder):
+            Path(path).chmod(0o700)
+        try:
+            shutil.rmtree(folder)
+        except OSError as error:
+            logger.warning("%s cannot be deleted: %s", folder, error)

@@ -92,6 +92,15 @@ class WorkerRecord:
         except FileNotFoundError:
             return 0
 
+    def log_tail(self, length_bytes: int) -> str:
+        """The end of its log."""
+        try:
+            with (self.folder / "worker.log").open("rb") as file:
+                file.seek(max(0, self.log_size - length_bytes))
+                return file.read().decode(errors="replace")
+        except FileNotFoundError:
+            return ""
+
     def view(self, *, settled: bool) -> WorkerView | None:
         """What the decision needs to know; None for a warm worker."""
         if self.assignment is None:
