@@ -78,8 +78,9 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     handover = {"from": "handover", "generation": 1, "address": "127.0.0.1", "port": ports[1]}
     plane.want(line(1, 1, goal="hand_over"), line(2, 2, start=handover))
     wait_until(lambda: plane.phase(number=2) == "training", "two workers train", 60)
-    first = [event for event in plane.events_of("first_iteration") if event["generation"] == 2]
-    assert first[0]["iteration"] > 20, "it went on where the other one had stopped"
+    wait_until(lambda: len(plane.events_of("first_iteration")) == 2, "that is an event")
+    first = next(event for event in plane.events_of("first_iteration") if event["generation"] == 2)
+    assert first["iteration"] > 20, "it went on where the other one had stopped"
     plane.want(line(2, 2, start=handover))
     wait_until(lambda: plane.worker(number=2).get("iteration", 0) > 150, "they train on", 60)
     plane.want(line(2, 2, start=handover, goal="suspend"))
