@@ -17,6 +17,9 @@ from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.scoring import score_promise
 from scheduling.services.wakeups import wake
 
+#: A first start may have fetched an environment or data; later ones will not.
+MAXIMUM_START_SECONDS = 30.0
+
 Handler = Callable[[Job, Generation, Mapping[str, Any], Cluster, datetime], None]
 
 
@@ -101,9 +104,9 @@ def _profile_level(
         return
     speed = float(event["iterations_per_second"])
     train_seconds = float(event.get("train_seconds", 0.0))
-    # What a change onto this many GPUs costs: from the start of the workers' preparation to training.
-    start_seconds = (happened_at - generation.held_at).total_seconds() if generation.held_at else 0.0
-    first = not CurveLevel.objects.filter(curve=job.curve).exists()
+    # What a change onto new GPUs costs until running jobs show it: the time this measurement took to get going.
+    began = generation.held_at, generation.live_at
+    start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
     CurveLevel.objects.update_or_create(
         curve=job.curve,
         gpus=int(event["gpus"]),
@@ -113,7 +116,7 @@ def _profile_level(
             "train_seconds": train_seconds,
             "profiled_train_seconds": train_seconds,
             "pause_seconds": max(
-                float(event.get("pause_seconds", 0.0)), min(start_seconds, 5.0) if first else 0.0, 1.0
+                float(event.get("pause_seconds", 0.0)), min(start_seconds, MAXIMUM_START_SECONDS), 1.0
             ),
             "memory_bytes": int(event.get("memory_bytes", 0)),
             "source": "profiled",

@@ -21,7 +21,9 @@ SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
 
 @pytest.fixture
 def cluster(db: None) -> Cluster:
-    return Cluster.objects.create(name="default", slot_seconds=0.001, promise_margin=0.0, offer_hold_seconds=60.0)
+    return Cluster.objects.create(
+        name="default", slot_seconds=0.001, promise_margin=0.0, offer_hold_seconds=60.0
+    )
 
 
 @pytest.fixture

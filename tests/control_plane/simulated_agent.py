@@ -152,7 +152,9 @@ class SimulatedAgent:
             if worker.rank == 0:
                 reason = "suspend" if goal == "suspend" else "handover"
                 uri = f"memory://{worker.entry['job']}/{worker.entry['generation']}-{worker.iteration}.pt"
-                self.event(worker, "checkpoint_stored", iteration=worker.iteration, uri=uri, bytes=9, reason=reason)
+                self.event(
+                    worker, "checkpoint_stored", iteration=worker.iteration, uri=uri, bytes=9, reason=reason
+                )
 
     def _profile(self, worker: SimulatedWorker) -> None:
         if worker.phase == "completed":

@@ -34,7 +34,9 @@ def nodes(cluster: Cluster) -> tuple[SimulatedAgent, SimulatedAgent]:
 def fall_silent(agent: SimulatedAgent, cluster: Cluster) -> None:
     """Let the agent's last report be long ago, while the lease checker has been looking all the time."""
     now = timezone.now()
-    Agent.objects.filter(pk=agent.agent.pk).update(last_report_at=now - timedelta(seconds=cluster.fence_seconds + 10))
+    Agent.objects.filter(pk=agent.agent.pk).update(
+        last_report_at=now - timedelta(seconds=cluster.fence_seconds + 10)
+    )
     Cluster.objects.filter(pk=cluster.pk).update(leases_checked_at=now, leases_hold_until=None)
     expire_leases()
     Cluster.objects.filter(pk=cluster.pk).update(leases_hold_until=None)
@@ -105,7 +107,9 @@ def test_a_retired_generations_late_checkpoint_does_not_move_the_pointer(
     job.refresh_from_db()
     before = job.checkpoint_id
     agent.workers = {}
-    agent.event(old_worker, "checkpoint_stored", iteration=90_000, uri="memory://stale.pt", bytes=9, reason="periodic")
+    agent.event(
+        old_worker, "checkpoint_stored", iteration=90_000, uri="memory://stale.pt", bytes=9, reason="periodic"
+    )
     agent.event(old_worker, "completed", iteration=100_000, reason="max_iterations", artifacts=[], metrics={})
     agent.report()
     job.refresh_from_db()
@@ -146,7 +150,9 @@ def test_no_lease_expires_for_a_fence_period_after_the_control_plane_was_away(
     Cluster.objects.update(leases_checked_at=long_ago)
     expire_leases()
     expire_leases()
-    assert server_state(first) == ServerState.SUSPECT, "nobody listened for an hour; that is no fault of the agent"
+    assert server_state(first) == ServerState.SUSPECT, (
+        "nobody listened for an hour; that is no fault of the agent"
+    )
 
 
 def test_a_report_that_comes_twice_changes_nothing(
@@ -157,7 +163,9 @@ def test_a_report_that_comes_twice_changes_nothing(
     agent = first if first.rank_zero(job.pk) else second
     worker = agent.rank_zero(job.pk)
     assert worker is not None
-    event = agent.event(worker, "checkpoint_stored", iteration=7, uri="memory://7.pt", bytes=9, reason="periodic")
+    event = agent.event(
+        worker, "checkpoint_stored", iteration=7, uri="memory://7.pt", bytes=9, reason="periodic"
+    )
     assert agent.report().acknowledged == [event["id"]]
     lines = job.events.count()
     agent.events = [event]
@@ -219,7 +227,10 @@ def test_a_lost_peer_is_never_the_functions_fault(
 
 
 def test_a_plan_computed_from_facts_that_moved_is_not_committed(
-    cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit, monkeypatch: pytest.MonkeyPatch
+    cluster: Cluster,
+    nodes: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     settle(*nodes)
     submit("best_effort")
@@ -245,10 +256,19 @@ def test_the_database_refuses_a_gpu_with_two_owners(
     held = job.assignments.filter(state=AssignmentState.HELD).first()
     assert held is not None
     rival = Generation.objects.create(
-        job=other, number=9, epoch=1, world_size=1, master_server=held.gpu.server, master_port=1, handover_port=2, secret="x"
+        job=other,
+        number=9,
+        epoch=1,
+        world_size=1,
+        master_server=held.gpu.server,
+        master_port=1,
+        handover_port=2,
+        secret="x",
     )
     with pytest.raises(IntegrityError, match="gpu_has_one_owner"):
-        Assignment.objects.create(generation=rival, job=other, gpu=held.gpu, rank=0, state=AssignmentState.HELD)
+        Assignment.objects.create(
+            generation=rival, job=other, gpu=held.gpu, rank=0, state=AssignmentState.HELD
+        )
 
 
 def test_the_database_refuses_two_training_generations_of_one_job(
@@ -271,7 +291,9 @@ def test_the_database_refuses_a_terminal_job_that_holds_a_gpu(
             cursor.execute("set constraints all immediate")
 
 
-def test_the_database_refuses_to_bring_a_finished_job_back(cluster: Cluster, nodes: object, submit: Submit) -> None:
+def test_the_database_refuses_to_bring_a_finished_job_back(
+    cluster: Cluster, nodes: object, submit: Submit
+) -> None:
     job = submit("best_effort")
     Job.objects.filter(pk=job.pk).update(state="cancelled", finished_at=timezone.now())
     with pytest.raises(IntegrityError, match="which is final"):

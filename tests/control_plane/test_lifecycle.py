@@ -28,7 +28,9 @@ def gpus_held(job: Job) -> int:
     return held.count()
 
 
-def test_a_new_function_is_measured_then_promised_then_trained_to_the_end(node: SimulatedAgent, submit: Submit) -> None:
+def test_a_new_function_is_measured_then_promised_then_trained_to_the_end(
+    node: SimulatedAgent, submit: Submit
+) -> None:
     job = submit(seconds=600)
     settle(node)
     job.refresh_from_db()
@@ -54,7 +56,9 @@ def test_a_known_curve_is_not_measured_again(node: SimulatedAgent, submit: Submi
     assert not second.generations.filter(purpose="profiling").exists()
 
 
-def test_a_tight_newcomer_shrinks_a_promised_job_that_can_spare_gpus(node: SimulatedAgent, submit: Submit) -> None:
+def test_a_tight_newcomer_shrinks_a_promised_job_that_can_spare_gpus(
+    node: SimulatedAgent, submit: Submit
+) -> None:
     roomy = submit(seconds=600)
     settle(node)
     assert gpus_held(roomy) == 4
@@ -88,7 +92,9 @@ def test_best_effort_yields_all_gpus_and_comes_back(node: SimulatedAgent, submit
     assert patient.generations.filter(state="live").get().start["from"] == "checkpoint"
 
 
-def test_an_impossible_deadline_is_declined_with_numbers_and_an_offer(node: SimulatedAgent, submit: Submit) -> None:
+def test_an_impossible_deadline_is_declined_with_numbers_and_an_offer(
+    node: SimulatedAgent, submit: Submit
+) -> None:
     known = submit(seconds=600)
     settle(node)
     node.complete(known.pk)
@@ -127,11 +133,17 @@ def test_cancelling_frees_the_gpus(node: SimulatedAgent, submit: Submit) -> None
     job_cancel(job=job, actor=job.owner)
     settle(node)
     job.refresh_from_db()
-    assert (job.state, job.promise_outcome, job.void_reason) == (JobState.CANCELLED, PromiseOutcome.VOID, "cancelled")
+    assert (job.state, job.promise_outcome, job.void_reason) == (
+        JobState.CANCELLED,
+        PromiseOutcome.VOID,
+        "cancelled",
+    )
     assert not Assignment.objects.exclude(state=AssignmentState.RELEASED).exists()
 
 
-def test_a_paused_job_keeps_its_state_and_resumes_without_a_promise(node: SimulatedAgent, submit: Submit) -> None:
+def test_a_paused_job_keeps_its_state_and_resumes_without_a_promise(
+    node: SimulatedAgent, submit: Submit
+) -> None:
     job = submit(seconds=600)
     settle(node)
     job_pause(job=job, actor=job.owner)
