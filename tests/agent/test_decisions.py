@@ -43,21 +43,33 @@ def view(
 def test_a_new_generation_is_started_and_remembered() -> None:
     decision = decide(wanted(desire(ranks=2)), [], Memory(), may_start=True)
     assert [action.slot.rank for action in decision.actions if isinstance(action, StartWorker)] == [0, 1]
-    assert decision.memory.generations["a", "training"] == SeenGeneration(1, frozenset({0, 1}))
+    assert decision.memory.generations["a", "training"] == SeenGeneration(1, 1, frozenset({0, 1}))
 
 
 def test_an_older_generation_is_refused() -> None:
     memory = Memory(1, {("a", "training"): SeenGeneration(3)})
     decision = decide(wanted(desire(generation=2)), [], memory, may_start=True)
     assert decision.actions == ()
-    assert "generation 3 was already obeyed" in decision.refused[0]
+    assert "generation 3 of epoch 0 was already obeyed" in decision.refused[0]
 
 
-def test_an_older_epoch_is_refused_for_a_new_generation_but_not_for_one_that_runs() -> None:
-    memory = Memory(5, {("a", "training"): SeenGeneration(1, frozenset({0}))})
-    assert decide(wanted(desire(generation=2, epoch=4)), [], memory, may_start=True).refused
-    running = decide(wanted(desire(goal="suspend", epoch=4)), [view()], memory, may_start=True)
+def test_an_older_epoch_of_a_job_is_refused_for_a_new_generation_but_not_for_one_that_runs() -> None:
+    memory = Memory(5, {("a", "training"): SeenGeneration(1, 5, frozenset({0}))})
+    assert decide(wanted(desire(generation=2, epoch=4), epoch=5), [], memory, may_start=True).refused
+    running = decide(wanted(desire(goal="suspend", epoch=4), epoch=5), [view()], memory, may_start=True)
     assert running.actions == (SetGoal("a-1", "suspend", {"from": "nothing"}),)
+
+
+def test_a_job_planned_earlier_is_not_refused_because_of_another_one_planned_later() -> None:
+    later = decide(wanted(desire("b", epoch=8), epoch=8), [], Memory(), may_start=True)
+    earlier = wanted(desire("a", epoch=7), desire("b", epoch=8), epoch=8, version=2)
+    decision = decide(earlier, [view(job="b")], later.memory, may_start=True)
+    assert [action.desire.job for action in decision.actions if isinstance(action, StartWorker)] == ["a"]
+
+
+def test_a_whole_answer_of_an_older_planner_is_stale_even_after_a_restart() -> None:
+    memory = decide(wanted(desire(epoch=8), epoch=8), [], Memory(), may_start=True).memory
+    assert is_stale(wanted(desire(generation=9, epoch=7), epoch=7, version=99), None, memory)
 
 
 def test_profiling_does_not_stand_in_the_way_of_training() -> None:
@@ -67,7 +79,7 @@ def test_profiling_does_not_stand_in_the_way_of_training() -> None:
 
 
 def test_the_old_generation_keeps_running_while_the_new_one_prepares() -> None:
-    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(
         wanted(desire(), desire(generation=2, goal="prepare")), [view()], memory, may_start=True
     )
@@ -75,7 +87,7 @@ def test_the_old_generation_keeps_running_while_the_new_one_prepares() -> None:
 
 
 def test_a_worker_that_is_not_wanted_is_killed_and_then_forgotten_when_all_is_delivered() -> None:
-    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     assert decide(wanted(), [view()], memory, may_start=True).actions == (
         KillWorker("a-1", "not wanted any more"),
     )
@@ -86,14 +98,14 @@ def test_a_worker_that_is_not_wanted_is_killed_and_then_forgotten_when_all_is_de
 
 
 def test_a_worker_that_ended_is_not_started_again_but_stays_to_be_reported() -> None:
-    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(wanted(desire()), [view(alive=False, settled=True)], memory, may_start=True)
     assert decision.actions == ()
     assert decision.lost == ()
 
 
 def test_a_worker_of_which_nothing_is_left_is_lost_and_not_started_again() -> None:
-    memory = Memory(1, {("a", "training"): SeenGeneration(1, frozenset({0}))})
+    memory = Memory(1, {("a", "training"): SeenGeneration(1, 1, frozenset({0}))})
     decision = decide(wanted(desire()), [], memory, may_start=True)
     assert decision.actions == ()
     assert [slot.rank for _, slot in decision.lost] == [0]
@@ -203,6 +215,11 @@ def test_lost_doubled_and_reordered_answers_start_nothing_old_and_nothing_twice(
     # What was said last, once it arrives, is what runs.
     last = history[-1]
     node.obey(last, may_start=True)
+    for entry in last.generations:
+        for slot in entry.workers:
+            assert entry.goal == "stop" or (entry.job, entry.generation, slot.rank) in node.started, (
+                "it never ran"
+            )
     for worker in node.workers.values():
         if worker.alive:
             entry = next(item for item in last.generations if item.job == worker.job)

@@ -80,7 +80,7 @@ class AgentState:
             {
                 "epoch": memory.epoch,
                 "generations": [
-                    [job, purpose, seen.generation, sorted(seen.started)]
+                    [job, purpose, seen.generation, seen.epoch, sorted(seen.started)]
                     for (job, purpose), seen in kept.items()
                 ],
             },
@@ -100,8 +100,8 @@ class AgentState:
         if value is None:
             return Memory()
         generations: dict[JobKey, SeenGeneration] = {
-            (job, cast(Purpose, purpose)): SeenGeneration(generation, frozenset(started))
-            for job, purpose, generation, started in value["generations"]
+            (job, cast(Purpose, purpose)): SeenGeneration(generation, epoch, frozenset(started))
+            for job, purpose, generation, epoch, started in value["generations"]
         }
         return Memory(value["epoch"], generations)
 

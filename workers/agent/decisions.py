@@ -18,15 +18,21 @@ WorkerName = tuple[str, Purpose, int, int]  # job, purpose, generation, rank
 
 @dataclass(frozen=True)
 class SeenGeneration:
-    """The highest generation of a job that was ever obeyed here, and the ranks of it that were ever started here."""
+    """The highest generation of a job that was ever obeyed here, the planner's epoch that it came from, and the ranks of it
+    that were ever started here."""
 
     generation: int
+    epoch: int = 0
     started: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True)
 class Memory:
-    """What an agent must never forget: with it, no late message can start anything that is over."""
+    """What an agent must never forget: with it, no late message can start anything that is over.
+
+    `epoch` is the highest of any answer obeyed: a whole answer of an older planner is ignored. Within an answer a job's entry
+    may be older than another job's, as long as it is not older than what was seen of the same job.
+    """
 
     epoch: int = 0
     generations: Mapping[JobKey, SeenGeneration] = field(default_factory=dict)
@@ -116,18 +122,17 @@ def decide(
     refused: list[str] = []
     named: set[WorkerName] = set()
     seen = dict(memory.generations)
-    epoch = memory.epoch
     for desire in desired.generations:
         running = any(view.name[:3] == (desire.job, desire.purpose, desire.generation) for view in views)
-        objection = None if running else _objection(desire, memory)
-        if objection is not None:
+        objection = _objection(desire, memory)
+        if objection is not None and not running:
             refused.append(objection)
             continue
-        epoch = max(epoch, desire.epoch)
         job_key = (desire.job, desire.purpose)
-        before = seen.get(job_key)
-        if before is None or desire.generation > before.generation:
-            before = seen[job_key] = SeenGeneration(desire.generation)
+        before = seen.get(job_key, SeenGeneration(0))
+        # Without a lease nothing can be started, so nothing is obeyed yet that would have to be.
+        if running or may_start:
+            before = seen[job_key] = _with(before, desire)
         for slot in desire.workers:
             name = (desire.job, desire.purpose, desire.generation, slot.rank)
             named.add(name)
@@ -136,7 +141,7 @@ def decide(
                 actions.extend(_change_goal(view, desire))
             elif desire.generation == before.generation and slot.rank in before.started:
                 lost.append((desire, slot))
-            elif may_start and desire.goal != "stop" and _may_start(desire, memory):
+            elif may_start and desire.goal != "stop" and objection is None:
                 actions.append(StartWorker(desire, slot))
                 if desire.generation == before.generation:
                     before = seen[job_key] = replace(before, started=before.started | {slot.rank})
@@ -146,7 +151,9 @@ def decide(
                 actions.insert(0, KillWorker(view.key, "not wanted any more"))
             elif view.settled:
                 actions.append(ForgetWorker(view.key))
-    return Decision(tuple(actions), Memory(epoch, seen), tuple(lost), tuple(refused))
+    return Decision(
+        tuple(actions), Memory(max(memory.epoch, desired.epoch), seen), tuple(lost), tuple(refused)
+    )
 
 
 def is_stale(desired: DesiredState, newest: tuple[int, int] | None, memory: Memory) -> bool:
@@ -155,18 +162,22 @@ def is_stale(desired: DesiredState, newest: tuple[int, int] | None, memory: Memo
 
 
 def _objection(desire: GenerationDesire, memory: Memory) -> str | None:
-    """Why an entry about a generation that does not run here is refused, or None."""
-    if desire.epoch < memory.epoch:
-        return f"job {desire.job} generation {desire.generation}: epoch {desire.epoch} is older than {memory.epoch}"
-    if not _may_start(desire, memory):
-        highest = memory.generations[(desire.job, desire.purpose)].generation
-        return f"job {desire.job} generation {desire.generation}: generation {highest} was already obeyed"
-    return None
-
-
-def _may_start(desire: GenerationDesire, memory: Memory) -> bool:
+    """Why nothing of an entry may be started, or None."""
     seen = memory.generations.get((desire.job, desire.purpose))
-    return seen is None or desire.generation >= seen.generation
+    if seen is None or (desire.epoch >= seen.epoch and desire.generation >= seen.generation):
+        return None
+    return (
+        f"job {desire.job}: generation {desire.generation} of epoch {desire.epoch} is refused, as generation "
+        f"{seen.generation} of epoch {seen.epoch} was already obeyed"
+    )
+
+
+def _with(seen: SeenGeneration, desire: GenerationDesire) -> SeenGeneration:
+    """What is remembered of a job once `desire` is obeyed."""
+    epoch = max(seen.epoch, desire.epoch)
+    if desire.generation > seen.generation:
+        return SeenGeneration(desire.generation, epoch)
+    return replace(seen, epoch=epoch)
 
 
 def _change_goal(view: WorkerView, desire: GenerationDesire) -> Iterable[Action]:

@@ -47,14 +47,16 @@ class Reporter:
 
     def add_metrics(self, assignment: Assignment, metrics: Metrics) -> None:
         """Keep what a worker measured for the next report; the oldest are dropped when too many wait."""
-        entry = {
+        entry: dict[str, Any] = {
             "job": assignment.job,
             "generation": assignment.generation,
             "iteration": metrics.iteration,
             "values": dict(metrics.values),
-            "iterations_per_second": metrics.iterations_per_second,
-            "train_seconds": metrics.train_seconds,
         }
+        if metrics.iterations_per_second is not None:
+            entry["iterations_per_second"] = metrics.iterations_per_second
+        if metrics.train_seconds is not None:
+            entry["train_seconds"] = metrics.train_seconds
         self._metrics.append((clock.boot_time_seconds(), entry))
 
     def build(

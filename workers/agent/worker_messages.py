@@ -27,7 +27,7 @@ PHASES = frozenset(
     }
 )
 TEXT_LIMIT = 20_000
-METRICS_LIMIT = 200
+METRICS_LIMIT = 100
 FAILURES = (
     "function_error",
     "function_load_error",
@@ -140,9 +140,14 @@ def _metrics(body: dict[str, Any]) -> Metrics:
     return Metrics(
         _whole(body, "iteration"),
         numbers,
-        _finite(body.get("iterations_per_second")),
-        _finite(body.get("train_seconds")),
+        _not_negative(body.get("iterations_per_second")),
+        _not_negative(body.get("train_seconds")),
     )
+
+
+def _not_negative(value: Any) -> float | None:
+    number = _finite(value)
+    return number if number is not None and number >= 0 else None
 
 
 def _event(body: dict[str, Any]) -> WorkerEvent:
@@ -214,7 +219,7 @@ def _whole(body: dict[str, Any], name: str, *, default: int | None = None) -> in
     value = body.get(name)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**62:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
         raise MessageError(f"{name} is not a whole number of at least 0")
     return value
 
