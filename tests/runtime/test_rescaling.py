@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from workers.runtime.local_agent import Generation, LocalAgent, Message
+from workers.runtime.local_agent import LOOPBACK, Generation, LocalAgent, Message, free_port
 
 TOLERANCE = 1e-5
 PACE = emulated(fixed_seconds=0.03)
@@ -130,3 +130,14 @@ def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(a
     stranger.train_from_checkpoint((old.leader.box / file["path"]).read_bytes(), file["iteration"])
     assert stranger.leader.wait_for_event("first_iteration")["iteration"] == file["iteration"] + 1
     assert stranger.report()["iterations"] == 60
+
+
+def test_a_generation_that_waits_in_vain_can_be_suspended(agent: LocalAgent) -> None:
+    generation = agent.start_generation(REGRESSION, regression(generation=2), 2).wait_until_ready()
+    nobody = {"from": "handover", "generation": 1, "address": LOOPBACK, "port": free_port()}
+    generation.goal("train", nobody)
+    generation.leader.wait_for_phase("loading")
+    generation.goal("suspend")
+    for worker in generation.workers:
+        assert "iteration" not in worker.wait_for_phase("suspended")
+        assert worker.end() == 0

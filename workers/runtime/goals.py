@@ -56,12 +56,11 @@ class Goals:
         with self._changed:
             self._changed.wait_for(lambda: self._goal != "prepare")
 
-    def wait_for_start(self) -> Mapping[str, Any]:
-        """Sleep until told where the state comes from."""
+    def wait_for_start(self) -> Mapping[str, Any] | None:
+        """Sleep until told where the state comes from; None when told not to train any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._start is not None)
-            assert self._start is not None
-            return self._start
+            self._changed.wait_for(lambda: self._start is not None or self._goal != "train")
+            return self._start if self._goal == "train" else None
 
     def wait_for_change(self, seconds: float) -> None:
         """Sleep for `seconds`, less when a message comes."""

@@ -56,9 +56,11 @@ def _open_store(assignment: Assignment) -> dist.TCPStore:
             is_master=False,
             timeout=START_TIMEOUT,
         )
-    listener = listen_on(assignment.master_address, assignment.master_port)
+    # Peers may reach this server under another address than the interface has.
+    own_address = assignment.interface_address or assignment.master_address
+    listener = listen_on(own_address, assignment.master_port)
     return dist.TCPStore(
-        assignment.master_address,
+        own_address,
         assignment.master_port,
         assignment.world_size,
         is_master=True,
@@ -116,22 +118,24 @@ def interface_of(address: str) -> str | None:
     return fallback
 
 
-def broadcast_bytes(payload: bytes | None) -> bytes:
-    """Give rank 0's bytes to every rank of the generation."""
+def broadcast_bytes(payload: bytes | None) -> bytes | None:
+    """Give rank 0's bytes, or its None, to every rank of the generation."""
     if dist.get_world_size() == 1:
-        assert payload is not None
         return payload
-    size = torch.tensor([len(payload) if payload is not None else 0], dtype=torch.int64)
+    leads = dist.get_rank() == 0
+    size = torch.tensor([-1 if payload is None else len(payload)], dtype=torch.int64)
     dist.broadcast(size, src=0)
+    if int(size) < 0:
+        return None
     if int(size) == 0:
         return b""
-    if payload is not None:
+    if leads:
         # A bytearray, as torch warns about tensors over memory that may not be written.
-        content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-    else:
-        content = torch.empty(int(size), dtype=torch.uint8)
+        dist.broadcast(torch.frombuffer(bytearray(payload or b""), dtype=torch.uint8), src=0)
+        return payload
+    content = torch.empty(int(size), dtype=torch.uint8)
     dist.broadcast(content, src=0)
-    return payload if payload is not None else content.numpy().tobytes()
+    return content.numpy().tobytes()
 
 
 def subgroup(ranks: Sequence[int]) -> dist.ProcessGroup | None:

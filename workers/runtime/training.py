@@ -105,11 +105,10 @@ class TrainingGeneration:
         self._prepare()
         self.connection.phase("ready")
         self.goals.wait_for_train()
-        if self.goals.goal != "train":
+        if not self._load():
             # Never trained: there is no state to hand over or to keep.
             self.connection.phase("suspended")
             return 0
-        self._load()
         reason = self._train()
         return self._end(reason)
 
@@ -152,17 +151,26 @@ class TrainingGeneration:
 
     # -- load
 
-    def _load(self) -> None:
+    def _load(self) -> bool:
+        """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0 does)."""
         self.connection.phase("loading")
         payload = broadcast_bytes(self._fetch_state() if self.leads else None)
+        if payload is None:
+            return False
         if payload:
             self.progress = restore(self.parts, payload, global_batch_size=self.assignment.global_batch_size)
         _log.info("starts at iteration %d", self.progress.iteration)
+        return True
 
-    def _fetch_state(self) -> bytes:
-        """The serialised state to start from, empty to start from nothing; follows a changed order."""
+    def _fetch_state(self) -> bytes | None:
+        """The serialised state to start from, empty to start from nothing; follows a changed order.
+
+        None when told to suspend before there was a state.
+        """
         while True:
             start = self.goals.wait_for_start()
+            if start is None:
+                return None
             source = start["from"]
             if source == "nothing":
                 return b""
@@ -184,7 +192,7 @@ class TrainingGeneration:
             secret=self.assignment.secret,
             predecessor=int(start["generation"]),
             generation=self.assignment.generation,
-            still_wanted=lambda: self.goals.start == start,
+            still_wanted=lambda: self.goals.start == start and self.goals.goal == "train",
             pause=self.goals.wait_for_change,
         )
 
