@@ -9,10 +9,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from cluster.models import Server
+from cluster.models import Server, UtilisationSample
 from projects.models import Project, Role, User
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome, ServiceClass
-from scheduling.models import Assignment, Generation, Job
+from scheduling.models import Assignment, Generation, Job, JobMetric
 from tests import factories
 from tests.factories import stored_plan
 
@@ -114,8 +114,8 @@ def _trained(
 
 
 def _metrics(job: Job, now: datetime, first_seconds: float, until: int, rate: float, gpus: int) -> None:
-    for iteration in range(0, until + 1, max(1, until // 120)):
-        factories.JobMetricFactory.create(
+    JobMetric.objects.bulk_create(
+        factories.JobMetricFactory.build(
             job=job,
             iteration=iteration,
             generation=max(1, job.last_generation),
@@ -127,6 +127,8 @@ def _metrics(job: Job, now: datetime, first_seconds: float, until: int, rate: fl
             gpus=gpus,
             measured_at=now + timedelta(seconds=first_seconds + iteration / rate),
         )
+        for iteration in range(0, until + 1, max(1, until // 120))
+    )
 
 
 def _events(job: Job, now: datetime, *lines: tuple[float, str, str]) -> None:
@@ -332,17 +334,28 @@ def _foreign(now: datetime, project: Project, owner: User, servers: tuple[Server
 
 
 def _samples(now: datetime) -> None:
+    cluster = factories.ClusterFactory.create()
+    samples = []
     for step in range(180):
         wave = math.sin(step / 14)
-        promised = 4 if wave > 0 else 2
-        best = 2 if wave > -0.6 else 1
-        factories.UtilisationSampleFactory.create(
-            taken_at=now - timedelta(seconds=5 * (180 - step)),
-            total=8, promised=promised, best_effort=best, soft=1 if wave > 0.7 else 0,
-            profiling=1 if step % 45 < 5 else 0, changing=0,
-            idle=8 - promised - best - (1 if wave > 0.7 else 0) - (1 if step % 45 < 5 else 0),
-            running_jobs=2 + (1 if wave > 0 else 0), waiting_jobs=1 + (2 if step % 60 < 12 else 0),
-        )  # fmt: skip
+        uses = {
+            "promised": 4 if wave > 0 else 2,
+            "best_effort": 2 if wave > -0.6 else 1,
+            "soft": 1 if wave > 0.7 else 0,
+            "profiling": 1 if step % 45 < 5 else 0,
+        }
+        samples.append(
+            UtilisationSample(
+                cluster=cluster,
+                taken_at=now - timedelta(seconds=5 * (180 - step)),
+                total=8,
+                idle=8 - sum(uses.values()),
+                running_jobs=2 + (1 if wave > 0 else 0),
+                waiting_jobs=1 + (2 if step % 60 < 12 else 0),
+                **uses,
+            )
+        )
+    UtilisationSample.objects.bulk_create(samples)
 
 
 def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreign: Job) -> None:
