@@ -21,6 +21,12 @@ def training_worker(agent: RunningAgent, plane: FakeControlPlane, **changes: Any
     return next(int(item["worker_pid"]) for item in agent.launchers() if item["folder"].name == worker["key"])
 
 
+def wait_reports(plane: FakeControlPlane, count: int) -> None:
+    """Wait until the agent has reported a few times more."""
+    seen = len(plane.reports)
+    wait_until(lambda: len(plane.reports) >= seen + count, "the agent goes on reporting")
+
+
 def test_a_killed_agents_worker_goes_on_and_is_found_again(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
@@ -211,8 +217,7 @@ def test_an_old_desired_state_that_arrives_late_changes_nothing(
     for epoch, version in ((1, 1), (0, 99)):
         with plane.lock:
             plane.epoch, plane.version, plane.generations = epoch, version, []
-        seen = len(plane.reports)
-        wait_until(lambda seen=seen: len(plane.reports) > seen + 4, "the agent has heard of it")
+        wait_reports(plane, 5)
         assert process_alive(worker), "an older answer must not end newer work"
     with plane.lock:
         plane.epoch, plane.version = 1, 100
