@@ -57,14 +57,14 @@ def _throughput_changes(cluster: Cluster) -> dict[int, float]:
         purpose=Purpose.TRAINING,
     ).select_related("job")
     for generation in live:
-        rates = JobMetric.objects.filter(
+        measured = JobMetric.objects.filter(
             job_id=generation.job_id,
             generation=generation.number,
             measured_at__gt=since,
             iterations_per_second__gt=0,
         ).values_list("iterations_per_second", flat=True)
         if generation.job.curve_id is not None:
-            seen[generation.job.curve_id, generation.world_size].extend(rates)
+            seen[generation.job.curve_id, generation.world_size].extend(measured)
     changes = {}
     for level in CurveLevel.objects.filter(curve_id__in={curve for curve, _ in seen}):
         rates = seen.get((level.curve_id, level.gpus), [])
@@ -84,7 +84,8 @@ def _pause_changes(cluster: Cluster) -> dict[int, float]:
         job__cluster=cluster, purpose=Purpose.TRAINING, live_at__gt=since, held_at__isnull=False
     ).values_list("job__curve_id", "world_size", "held_at", "live_at")
     for curve_id, gpus, held_at, live_at in generations:
-        seen[curve_id, gpus].append((live_at - held_at).total_seconds())
+        if held_at is not None and live_at is not None:
+            seen[curve_id, gpus].append((live_at - held_at).total_seconds())
     changes = {}
     for level in CurveLevel.objects.filter(curve_id__in={curve for curve, _ in seen if curve}):
         seconds = seen.get((level.curve_id, level.gpus), [])

@@ -188,16 +188,18 @@ def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[
     Returns the ids of jobs that waited for one of the freed GPUs.
     """
     alive = set(alive)
-    freed = []
     clearing = Assignment.objects.filter(
         gpu__server_id=agent.server_id,
         state=AssignmentState.CLEARING,
         clear_version__lte=agent.desired_version_seen,
     ).select_related("generation")
-    for assignment in clearing:
-        if (assignment.job_id, assignment.generation.number, assignment.rank) not in alive:
-            freed.append(assignment)
-    return free_assignments(freed)
+    return free_assignments(
+        [
+            assignment
+            for assignment in clearing
+            if (assignment.job_id, assignment.generation.number, assignment.rank) not in alive
+        ]
+    )
 
 
 def free_assignments(assignments: Sequence[Assignment]) -> set[str]:

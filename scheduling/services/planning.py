@@ -188,7 +188,7 @@ def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
             found = find_offer(after, by_id[job_id])
             if found is not None:
                 offers[job_id] = found
-                after = _with_offer(after, job_id, found)
+                after = _with_offer(after, by_id[job_id], found)
     return Computed(pool, decision, offers, time.perf_counter() - began)
 
 
@@ -196,10 +196,10 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
     return job.submitted_at, job.id
 
 
-def _with_offer(snapshot: Snapshot, job_id: str, found: FoundOffer) -> Snapshot:
-    held = HeldOffer(
-        id=job_id, plan=found.plan, valid_until=snapshot.now + snapshot.settings.offer_hold_seconds
-    )
+def _with_offer(snapshot: Snapshot, job: JobSnapshot, found: FoundOffer) -> Snapshot:
+    accepted = replace(job, deadline_at=found.deadline_at)
+    valid_until = snapshot.now + snapshot.settings.offer_hold_seconds
+    held = HeldOffer(id=f"offer-{job.id}", plan=found.plan, valid_until=valid_until, job=accepted)
     return replace(snapshot, held_offers=(*snapshot.held_offers, held))
 
 

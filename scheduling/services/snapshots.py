@@ -42,6 +42,8 @@ from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 
 #: Reports come about once a second; progress is carried forward from the last one for no longer than this.
 EXTRAPOLATE_SECONDS = 3.0
+#: From the last file being stored to the control plane's knowing it.
+REPORTING_SECONDS = 0.5
 #: What a change onto new GPUs costs before any was measured.
 DEFAULT_PAUSE_SECONDS = 5.0
 
@@ -77,7 +79,7 @@ def pool_snapshot(
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
         servers=tuple(server.snapshot for server in servers),
         jobs=tuple(jobs),
-        held_offers=tuple(_held_offers(cluster, kind, now)),
+        held_offers=tuple(_held_offers(cluster, kind, now, total=len(gpus))),
         blocked=tuple(_blocked(cluster, servers, state, {job.id for job in jobs}, moment)),
         settings=planner_settings(cluster),
     )
@@ -148,7 +150,8 @@ def _servers(cluster: Cluster, kind: str) -> tuple[list[_ServerOfPool], list[Gpu
     for gpu in Gpu.objects.filter(server__cluster=cluster, kind=kind).select_related("server"):
         by_server[gpu.server_id].append(gpu)
     ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
-    servers, flat = [], []
+    servers: list[_ServerOfPool] = []
+    flat: list[Gpu] = []
     addresses: dict[int, int] = {}
     for gpus in ordered:
         row = gpus[0].server
@@ -177,7 +180,9 @@ class _GenerationState:
 
     @classmethod
     def read(cls, cluster: Cluster, addresses: Mapping[int, int]) -> _GenerationState:
-        coming, live, profiling = {}, {}, {}
+        coming: dict[str, Generation] = {}
+        live: dict[str, Generation] = {}
+        profiling: dict[str, Generation] = {}
         for generation in Generation.objects.filter(job__cluster=cluster).exclude(
             state=GenerationState.RETIRED
         ):
@@ -284,7 +289,7 @@ def job_snapshot(
         gpus_now=len(placement),
         placement=placement,
         pause_left_seconds=pause_left,
-        finishing_seconds=(row.curve.finishing_seconds if row.curve else 0.0) + 0.5,
+        finishing_seconds=finishing_seconds(row),
         stored_plan=plan_from_json(row.plan),
         locked=locked,
     )
@@ -297,18 +302,39 @@ def _since_report(row: Job, live: Generation | None, now: datetime) -> float:
     return min(max(age, 0.0), EXTRAPOLATE_SECONDS) * row.iterations_per_second
 
 
-def _held_offers(cluster: Cluster, kind: str, now: datetime) -> list[HeldOffer]:
+def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> list[HeldOffer]:
+    """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over promises."""
     offers = Offer.objects.filter(
         job__cluster=cluster, job__curve__gpu_kind=kind, state=OfferState.OPEN, valid_until__gt=now
-    ).order_by("id")
+    )
     held = []
-    for offer in offers:
+    for offer in offers.select_related("job__curve").order_by("id"):
         plan = plan_from_json(offer.plan)
-        if plan is not None:
-            held.append(
-                HeldOffer(id=f"offer-{offer.pk}", plan=plan, valid_until=offer.valid_until.timestamp())
+        job = offer.job
+        levels = list(job.curve.levels.all()) if job.curve else []
+        curve = core_curve(levels, batch=job.global_batch_size, total=total, margin=cluster.promise_margin)
+        if plan is None or curve is None:
+            continue
+        accepted = JobSnapshot(
+            id=job.pk,
+            service_class=ServiceClass(job.service_class),
+            submitted_at=job.submitted_at.timestamp(),
+            deadline_at=offer.deadline_at.timestamp(),
+            remaining_iterations=float(job.max_iterations),
+            curve=curve,
+            finishing_seconds=finishing_seconds(job),
+        )
+        held.append(
+            HeldOffer(
+                id=f"offer-{job.pk}", plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
             )
+        )
     return held
+
+
+def finishing_seconds(job: Job) -> float:
+    """Time to store the final weights and to hear of it, as measured for the job's curve."""
+    return (job.curve.finishing_seconds if job.curve else 0.0) + REPORTING_SECONDS
 
 
 def _blocked(

@@ -25,7 +25,7 @@ from scheduling.services.jobs import JobRequest, curve_for, default_cluster, poo
 from scheduling.services.offers import snapshot_after
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
-from scheduling.services.snapshots import Pool, core_curve, plan_to_json, pool_snapshot
+from scheduling.services.snapshots import REPORTING_SECONDS, Pool, core_curve, plan_to_json, pool_snapshot
 from scheduling.services.wakeups import wake
 
 _TRIAL = "what-if"
@@ -56,7 +56,7 @@ def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, 
         remaining_iterations=float(request.max_iterations),
         curve=levels or _no_levels(),
         newcomer=True,
-        finishing_seconds=curve.finishing_seconds + 0.5,
+        finishing_seconds=curve.finishing_seconds + REPORTING_SECONDS,
     )
     return _trial_verdict(cluster, pool, trial, request.deadline_at)
 
