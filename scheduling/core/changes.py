@@ -49,7 +49,8 @@ def changes_between(
         wanted[row] = jobs[row].placement
     suspended_rows: list[int] = []
     changed_rows: list[int] = []
-    for row, job in enumerate(jobs):
+    for row in sorted(range(len(jobs)), key=lambda row: int(problem.by_submission[row])):
+        job = jobs[row]
         if job.locked or job.gpus_now == len(wanted[row]) and tuple(sorted(job.placement)) == wanted[row]:
             continue
         (changed_rows if wanted[row] else suspended_rows).append(row)

@@ -1,0 +1,274 @@
+"""A small event loop that executes decisions exactly as planned, and watches every promise.
+
+Slots lie on a fixed grid. Newcomers are decided at once (``admit``); allocations change at slot
+boundaries at which something happened or a forecast changes (``replan``). Every change costs the pause
+that the decision charges. Nothing here is taken from the core but its two entry points.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from math import ceil, inf
+
+import numpy as np
+
+from scheduling.core.decide import admit, replan
+from scheduling.core.decision import Decision
+from scheduling.core.snapshot import HeldOffer, JobSnapshot, PlannerSettings, ServerSnapshot, Snapshot
+
+EXACT = 1e-4
+"""Seconds by which floating point may make a job late in these runs."""
+
+
+@dataclass
+class Running:
+    """A job as it really is: what it has left, and the pause it is in."""
+
+    facts: JobSnapshot
+    stops_early_at: float = inf
+
+    def rate(self) -> float:
+        curve = self.facts.curve
+        index = int(np.searchsorted(curve.levels, self.facts.gpus_now))
+        if not self.facts.gpus_now or curve.levels[index] != self.facts.gpus_now:
+            return 0.0
+        return float(curve.throughput[index])
+
+    def finish_if_left_alone(self, now: float) -> float:
+        """When the last iteration would end with the present GPUs."""
+        if self.facts.remaining_iterations <= 0:
+            return now
+        rate = self.rate()
+        if rate == 0:
+            return inf
+        return now + self.facts.pause_left_seconds + self.facts.remaining_iterations / rate
+
+    def advance(self, seconds: float) -> None:
+        productive = max(0.0, seconds - self.facts.pause_left_seconds)
+        left = self.facts.remaining_iterations - productive * self.rate()
+        self.facts = replace(
+            self.facts,
+            remaining_iterations=max(0.0, left),
+            pause_left_seconds=max(0.0, self.facts.pause_left_seconds - seconds),
+        )
+
+
+@dataclass
+class Cluster:
+    """The executor: feed it arrivals, run it, read what happened."""
+
+    servers: tuple[ServerSnapshot, ...]
+    settings: PlannerSettings
+    now: float = 0.0
+    jobs: dict[str, Running] = field(default_factory=dict)
+    offers: tuple[HeldOffer, ...] = ()
+    completed_at: dict[str, float] = field(default_factory=dict)
+    stored_at: dict[str, float] = field(default_factory=dict)
+    last_iteration_at: dict[str, float] = field(default_factory=dict)
+    promised: dict[str, float] = field(default_factory=dict)
+    declined: set[str] = field(default_factory=set)
+    at_risk: set[str] = field(default_factory=set)
+    wake_at: float = inf
+    dirty: bool = False
+    decisions: list[Decision] = field(default_factory=list)
+    migrations: int = 0
+    used_stored_plans: int = 0
+
+    @property
+    def slot(self) -> float:
+        return self.settings.slot_seconds
+
+    def boundary(self, at: float) -> float:
+        """The first slot boundary at or after ``at``."""
+        return ceil(at / self.slot - 1e-9) * self.slot if at < inf else inf
+
+    def snapshot(self, newcomers: Sequence[JobSnapshot], next_slot_at: float) -> Snapshot:
+        return Snapshot(
+            now=self.now,
+            next_slot_at=next_slot_at,
+            servers=self.servers,
+            jobs=(*(running.facts for running in self.jobs.values()), *newcomers),
+            held_offers=self.offers,
+            settings=self.settings,
+        )
+
+    # Running ---------------------------------------------------------------------------------
+
+    def run(self, arrivals: Sequence[JobSnapshot], *, until: float = inf, early_stops: dict[str, float] | None = None) -> None:
+        """Run to the end of all work (or ``until``); arrivals come at their submission times."""
+        waiting = sorted(arrivals, key=lambda job: (job.submitted_at, job.id))
+        for _ in range(100_000):
+            next_arrival = waiting[0].submitted_at if waiting else inf
+            next_replan = self._next_replan()
+            at = min(next_arrival, next_replan, until)
+            if at == inf or at >= until:
+                break
+            self._advance_to(at)
+            newcomers = []
+            while waiting and waiting[0].submitted_at <= at + 1e-9:
+                newcomers.append(replace(waiting.pop(0), newcomer=True))
+            if early_stops:
+                for newcomer in newcomers:
+                    early_stops.setdefault(newcomer.id, inf)
+            if newcomers and at < next_replan - 1e-9:
+                self._admit(newcomers, early_stops or {})
+            else:
+                self._replan(newcomers, early_stops or {})
+        else:
+            raise AssertionError("the cluster does not come to rest")
+
+    def _next_replan(self) -> float:
+        """The next slot boundary at which there is something to decide."""
+        at = inf
+        if self.dirty:
+            at = self.boundary(self.now)
+        at = min(at, max(self.now, self.boundary(self.wake_at)) if self.wake_at < inf else inf)
+        for running in self.jobs.values():
+            at = min(at, max(self.now, self.boundary(self._stored_when(running))))
+        return at
+
+    def _stored_when(self, running: Running) -> float:
+        """When the job's result would be stored with the present GPUs."""
+        job = running.facts
+        finish = self.last_iteration_at.get(job.id)
+        if finish is None:
+            finish = min(running.finish_if_left_alone(self.now), max(self.now, running.stops_early_at))
+        return finish + job.finishing_seconds
+
+    def _advance_to(self, at: float) -> None:
+        for job_id, running in self.jobs.items():
+            finish = min(running.finish_if_left_alone(self.now), max(self.now, running.stops_early_at))
+            if job_id not in self.last_iteration_at and finish <= at + 1e-9:
+                self.last_iteration_at[job_id] = finish
+                stored = finish + running.facts.finishing_seconds
+                self.stored_at[job_id] = stored
+            running.advance(at - self.now)
+        for job_id in list(self.jobs):
+            if job_id in self.last_iteration_at and self.stored_at[job_id] <= at + 1e-9:
+                self.completed_at[job_id] = self.stored_at[job_id]
+                del self.jobs[job_id]
+                self.dirty = True
+            elif job_id in self.last_iteration_at:
+                # Storing its weights: no iterations left, the rest of the time to store remains.
+                left = max(0.0, self.stored_at[job_id] - at)
+                facts = self.jobs[job_id].facts
+                self.jobs[job_id].facts = replace(facts, remaining_iterations=0.0, finishing_seconds=left)
+        self.now = at
+
+    # Deciding --------------------------------------------------------------------------------
+
+    def _admit(self, newcomers: Sequence[JobSnapshot], early_stops: dict[str, float]) -> None:
+        snapshot = self.snapshot(newcomers, self.boundary(self.now + 1e-9))
+        decision = admit(snapshot)
+        assert decision.changes == ()
+        assert_same(decision, admit(shuffled(snapshot)))
+        self._welcome(newcomers, decision, early_stops)
+        for job_id, running in self.jobs.items():
+            if job_id in decision.plans:
+                running.facts = replace(running.facts, stored_plan=decision.plans[job_id])
+        self.dirty = True
+
+    def _replan(self, newcomers: Sequence[JobSnapshot], early_stops: dict[str, float]) -> None:
+        snapshot = self.snapshot(newcomers, self.now)
+        decision = replan(snapshot)
+        assert_same(decision, replan(shuffled(snapshot)))
+        self._welcome(newcomers, decision, early_stops)
+        changes = {change.job_id: change for change in decision.changes}
+        assert len(changes) == len(decision.changes)
+        for job_id, running in self.jobs.items():
+            change = changes.get(job_id)
+            pause = running.facts.pause_left_seconds
+            if change is not None:
+                pause = max(pause, change.pause_seconds) if change.gpus_after else 0.0
+                self.migrations += change.kind.value == "migrate"
+            elif job_id in decision.placements:
+                assert decision.placements[job_id] == tuple(sorted(running.facts.placement))
+            addresses = decision.placements[job_id]
+            running.facts = replace(
+                running.facts,
+                gpus_now=len(addresses),
+                placement=addresses,
+                pause_left_seconds=pause,
+                stored_plan=decision.plans.get(job_id),
+            )
+        self.used_stored_plans += decision.used_stored_plans
+        self.dirty = False
+        self.wake_at = decision.next_wake_at if decision.next_wake_at > self.now + 1e-9 else inf
+        self._check_allocation(decision)
+
+    def _welcome(
+        self, newcomers: Sequence[JobSnapshot], decision: Decision, early_stops: dict[str, float]
+    ) -> None:
+        self.decisions.append(decision)
+        self.at_risk |= set(decision.at_risk)
+        verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
+        assert set(verdicts) == {newcomer.id for newcomer in newcomers}
+        for newcomer in newcomers:
+            verdict = verdicts[newcomer.id]
+            if not verdict.admitted:
+                self.declined.add(newcomer.id)
+                continue
+            if verdict.promised:
+                self.promised[newcomer.id] = newcomer.deadline_at
+            facts = replace(
+                newcomer,
+                newcomer=False,
+                promised=verdict.promised,
+                stored_plan=decision.plans.get(newcomer.id),
+            )
+            self.jobs[newcomer.id] = Running(facts, early_stops.get(newcomer.id, inf))
+
+    # Watching --------------------------------------------------------------------------------
+
+    def _check_allocation(self, decision: Decision) -> None:
+        usable: set[int] = set()
+        first = 0
+        for server in self.servers:
+            if server.usable:
+                usable |= set(range(first, first + server.gpus))
+            first += server.gpus
+        taken: set[int] = set()
+        for job_id, addresses in decision.placements.items():
+            assert not taken & set(addresses), f"a GPU of {job_id} has two owners"
+            assert set(addresses) <= usable
+            taken |= set(addresses)
+            levels = self.jobs[job_id].facts.curve.levels if job_id in self.jobs else ()
+            assert len(addresses) == 0 or len(addresses) in levels
+        self._check_plans(len(usable))
+
+    def _check_plans(self, gpus: int) -> None:
+        """No slot of the stored plans together takes more GPUs than there are."""
+        plans = [running.facts.stored_plan for running in self.jobs.values() if running.facts.stored_plan]
+        plans += [offer.plan for offer in self.offers]
+        for at in sorted({float(start) for plan in plans for start in plan.start if start >= self.now}):
+            middle = at + EXACT
+            held = sum(int(plan.gpus[(plan.start <= middle) & (middle < plan.end)].sum()) for plan in plans)
+            assert held <= gpus, f"{held} of {gpus} GPUs planned at {at}"
+
+    def late(self) -> dict[str, float]:
+        """Promised jobs that were not on time, and by how much."""
+        return {
+            job_id: self.completed_at.get(job_id, inf) - deadline
+            for job_id, deadline in self.promised.items()
+            if self.completed_at.get(job_id, inf) > deadline + EXACT
+        }
+
+
+def shuffled(snapshot: Snapshot) -> Snapshot:
+    """The same snapshot with its jobs in another order."""
+    return replace(snapshot, jobs=tuple(reversed(snapshot.jobs)))
+
+
+def assert_same(one: Decision, other: Decision) -> None:
+    """Two decisions say the same, whatever the order in which the jobs were listed."""
+    assert [(v.job_id, v.admitted, v.promised, v.reason) for v in one.verdicts] == [
+        (v.job_id, v.admitted, v.promised, v.reason) for v in other.verdicts
+    ]
+    assert one.placements == other.placements
+    assert one.changes == other.changes
+    assert one.plans.keys() == other.plans.keys()
+    for job_id, plan in one.plans.items():
+        assert np.array_equal(plan.gpus, other.plans[job_id].gpus)
+        assert np.array_equal(plan.start, other.plans[job_id].start)
+        assert plan.finish_at == other.plans[job_id].finish_at

@@ -1,0 +1,102 @@
+"""On concave curves the greedy step is as good as trying every allocation (the paper's optimality claim)."""
+
+from __future__ import annotations
+
+from itertools import product
+from math import inf
+from random import Random
+
+import numpy as np
+import pytest
+
+from scheduling.core.allocation import grant_leftover
+from scheduling.core.curves import curve_from_measurements
+from scheduling.core.decide import EVERY_GRANT
+from scheduling.core.pauses import PauseBudget
+from scheduling.core.admission import Admission
+from scheduling.core.problem import build_problem
+from scheduling.core.repacking import Seating
+from scheduling.core.snapshot import JobSnapshot, ServiceClass
+from tests.core.building import snapshot
+
+
+def concave_curve(rng: Random, gpus: int) -> dict[int, float]:
+    rate, gain, measured = 0.0, rng.uniform(0.5, 2.0), {}
+    for level in range(1, gpus + 1):
+        rate += gain
+        measured[level] = rate
+        gain *= rng.uniform(0.3, 0.98)
+    return measured
+
+
+def random_jobs(rng: Random, gpus: int) -> list[JobSnapshot]:
+    jobs = []
+    for number in range(rng.randint(1, min(3, gpus))):
+        measured = concave_curve(rng, gpus)
+        work = rng.uniform(1.0, 3.0) * measured[gpus]
+        jobs.append(
+            JobSnapshot(
+                id=f"job{number}",
+                service_class=ServiceClass.SLO,
+                submitted_at=0.0,
+                # So late that one GPU is enough for whatever the first slot leaves.
+                deadline_at=work / measured[1] * 2 + 10,
+                remaining_iterations=work,
+                curve=curve_from_measurements(measured, powers_of_two=False),
+                newcomer=True,
+            )
+        )
+    return jobs
+
+
+def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
+    problem = build_problem(snapshot(gpus, *jobs))
+    admission = Admission(problem, PauseBudget(problem, Seating(problem)))
+    assert all(verdict.promised for verdict in admission.decide_newcomers())
+    promised = np.ones(len(jobs), dtype=np.bool_)
+    plans, _ = grant_leftover(
+        problem.jobs, admission.plans, np.arange(len(jobs)), promised, problem.due, problem.by_deadline,
+        np.zeros(len(jobs), dtype=np.int64), *admission.timeline(admission.rows), problem.origin,
+        problem.slot, False, 0.0, EVERY_GRANT,
+    )  # fmt: skip
+    return plans.gpus[:, 0].tolist()
+
+
+def total_gpu_time(jobs: list[JobSnapshot], sizes: tuple[int, ...] | list[int]) -> float:
+    """First slot on ``sizes`` GPUs, the rest on one GPU."""
+    total = 0.0
+    for job, size in zip(jobs, sizes, strict=True):
+        rate, alone = float(job.curve.throughput[size - 1]), float(job.curve.throughput[0])
+        if job.remaining_iterations <= rate:
+            total += size * job.remaining_iterations / rate
+        else:
+            total += size + (job.remaining_iterations - rate) / alone
+    return total
+
+
+def best_total(jobs: list[JobSnapshot], gpus: int) -> float:
+    best = inf
+    for sizes in product(range(1, gpus + 1), repeat=len(jobs)):
+        if sum(sizes) == gpus:
+            best = min(best, total_gpu_time(jobs, sizes))
+    return best
+
+
+def compare(seed: int) -> None:
+    rng = Random(seed)
+    gpus = rng.randint(2, 6)
+    jobs = random_jobs(rng, gpus)
+    sizes = greedy_sizes(jobs, gpus)
+    assert sum(sizes) == gpus, "no GPU idles while some job would be faster with it"
+    assert total_gpu_time(jobs, sizes) == pytest.approx(best_total(jobs, gpus), rel=1e-9)
+
+
+def test_greedy_equals_brute_force():
+    for seed in range(150):
+        compare(seed)
+
+
+@pytest.mark.slow
+def test_greedy_equals_brute_force_in_three_thousand_cases():
+    for seed in range(1000, 4000):
+        compare(seed)
