@@ -131,6 +131,8 @@ REST_FRAMEWORK = {
     "DEFAULT_RENDERER_CLASSES": ["rest_framework.renderers.JSONRenderer"],
     "DEFAULT_PARSER_CLASSES": ["projects.api.parsing.LimitedJSONParser"],
     "DEFAULT_CONTENT_NEGOTIATION_CLASS": "projects.api.parsing.OneRepresentation",
+    # What can be sent where is said by the OpenAPI document alone.
+    "DEFAULT_METADATA_CLASS": None,
     "DEFAULT_SCHEMA_CLASS": "projects.api.schema.PunctualAutoSchema",
     "DEFAULT_PAGINATION_CLASS": "projects.api.pagination.NewestFirstCursorPagination",
     "PAGE_SIZE": 50,
@@ -174,7 +176,11 @@ SPECTACULAR_SETTINGS = {
 }
 
 CACHES = {
-    "default": {"BACKEND": "django.core.cache.backends.redis.RedisCache", "LOCATION": REDIS_URL},
+    "default": {
+        "BACKEND": "django.core.cache.backends.redis.RedisCache",
+        "LOCATION": REDIS_URL,
+        "OPTIONS": {"socket_connect_timeout": 1, "socket_timeout": 2},
+    },
 }
 
 # --- Punctual's own -------------------------------------------------------------------------

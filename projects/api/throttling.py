@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from hashlib import sha256
 from typing import Any
 
 import structlog
@@ -32,4 +33,4 @@ class LoginNameThrottle(Throttle):
         name = data.get("username") if isinstance(data, dict) else None
         if not isinstance(name, str) or not name:
             return None
-        return self.cache_format % {"scope": "login_name", "ident": name[:150].encode().hex()}
+        return self.cache_format % {"scope": "login_name", "ident": sha256(name.encode()).hexdigest()}
