@@ -45,7 +45,6 @@ GATHERING_SECONDS = 0.02
 # After a restart, living workers reconnect within a moment; until then their phase is what was last heard.
 RECONNECTION_SECONDS = 1.0
 KILL_SECONDS = 5.0
-OLDEST_REPORT_SECONDS = 1.0
 
 
 class NodeAgent:
@@ -122,7 +121,7 @@ class NodeAgent:
         logger.info("agent %s runs", self._configuration.name)
         while not self._finished():
             self._tick()
-            self._loop.run_for(TICK_SECONDS)
+            self._loop.run_for(self._pause_seconds())
         self._close()
         return not self._revoked
 
@@ -146,6 +145,12 @@ class NodeAgent:
                 self._pool.keep_warm(self._lease_deadline)
         self._fetch_desired()
         self._report()
+
+    def _pause_seconds(self) -> float:
+        """How long there is nothing to do unless something happens."""
+        if self._reporting or self._fenced:
+            return TICK_SECONDS
+        return min(TICK_SECONDS, max(0.0, self._report_due - clock.boot_time_seconds()))
 
     def _has_lease(self) -> bool:
         return clock.boot_time_seconds() < self._lease_deadline
@@ -239,20 +244,18 @@ class NodeAgent:
         report = self._reporter.build(
             self._pool.records.values(), self._lost, self._desired.version if self._desired is not None else 0
         )
+        lease_deadline = self._lease_deadline
         self._call(
-            lambda: self._send(report),
+            lambda: self._send(report, lease_deadline),
             lambda answer: self._reported(report, answer),
             self._not_reported,
             lambda reason: self._reporter.refused(report, reason),
         )
 
-    def _send(self, report: Report) -> dict[str, Any]:
-        """In a thread: send the report, unless the machine or the agent stood still since it was made."""
-        age_seconds = clock.boot_time_seconds() - report.sent_boot_seconds
-        if age_seconds > OLDEST_REPORT_SECONDS:
-            raise Unreachable(
-                f"a report made {age_seconds:.1f} s ago is not sent any more: it may not be true now"
-            )
+    def _send(self, report: Report, lease_deadline: float) -> dict[str, Any]:
+        """In a thread: send the report, unless the agent stood still since it was made and its workers' leases ended meanwhile."""
+        if report.sent_boot_seconds < lease_deadline <= clock.boot_time_seconds():
+            raise Unreachable("the report was not sent before the lease ended, and is not true any more")
         return self._control_plane.report(report.body)
 
     def _not_reported(self) -> None:
@@ -306,6 +309,11 @@ class NodeAgent:
                 self._loop.post(
                     lambda: refused(reason) if refused else logger.error("control plane: %s", reason)
                 )
+            except (
+                Exception
+            ):  # a fault of the agent's own: it must show, and must not stop the reports for ever
+                logger.exception("a call to the control plane failed")
+                self._loop.post(failed)
             else:
                 self._loop.post(lambda: done(answer))
 

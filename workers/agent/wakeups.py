@@ -49,12 +49,14 @@ class WakeupFollower(threading.Thread):
 
     def run(self) -> None:
         """Follow the stream for ever, reconnecting with growing, random pauses."""
-        wait_seconds = FIRST_WAIT_SECONDS
+        wait_seconds, failing = FIRST_WAIT_SECONDS, False
         timeout = httpx.Timeout(10.0, read=SILENCE_SECONDS)
         while not self._stopped.is_set():
             try:
                 with httpx.stream("GET", self._url, headers=self._headers, timeout=timeout) as response:
-                    response.raise_for_status()
+                    if not response.is_success:
+                        raise httpx.RequestError(f"the stream server answers {response.status_code}")
+                    failing = False
                     self._announce(None)
                     for version in desired_versions(response.iter_lines()):
                         wait_seconds = FIRST_WAIT_SECONDS
@@ -62,7 +64,9 @@ class WakeupFollower(threading.Thread):
                             return
                         self._announce(version)
             except httpx.HTTPError as error:
-                logger.info("wake-up stream: %s", error or type(error).__name__)
+                if not failing:  # once, not with every attempt; reports carry on without it
+                    logger.warning("no wake-ups: %s", error or type(error).__name__)
+                failing = True
             # Random, so that the agents of a cluster do not all come back at the same moment.
             self._stopped.wait(wait_seconds * random.uniform(0.5, 1.0))
             wait_seconds = min(LONGEST_WAIT_SECONDS, wait_seconds * 2)

@@ -78,6 +78,9 @@ class WorkerPool:
         if record.launcher is None:
             # Should its launcher be about to start: a lease that has ended makes it end at once.
             worker_processes.write_lease(record.folder, 0.0)
+            record.kill_reason = record.kill_reason or (
+                "not found again" if record.assignment is None else None
+            )
             self._gone(record)
             return
         self._sockets.listen(record.key, record.box, record.user_id)
