@@ -33,7 +33,8 @@ def operator(running_platform: Platform) -> Iterator[Client]:
 
 
 def _logged_in(platform: Platform, username: str, password: str) -> Client:
-    token = Client(platform.web_url, token="").login(username, password)
+    with Client(platform.web_url, token="") as anonymous:
+        token = anonymous.login(username, password)
     # A killed web server is back within seconds; submissions are repeated under their idempotency key.
     return Client(platform.web_url, token, retry_seconds=60.0)
 

@@ -31,6 +31,8 @@ def quick_settings(
         first_port=first_port,
         first_worker_port=first_worker_port,
         environment=QUICK_PERIODS,
+        # A warm worker for every GPU: what a start takes is not what these tests are about.
+        warm_workers=4,
         examples=False,
     )
 

@@ -20,7 +20,7 @@ from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wr
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(900)]
 
 #: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
-SPARE_SECONDS = 20.0
+SPARE_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,12 @@ class Calibration:
 
     def deadline(self, iterations: int, gpus: int) -> float:
         """A deadline that ``gpus`` GPUs can meet with room for starts and changes."""
-        return self.seconds(iterations, gpus) + 3 * self.pause_seconds + SPARE_SECONDS
+        return self.seconds(iterations, gpus) + 2 * self.pause_seconds + SPARE_SECONDS
+
+    def iterations_that_need(self, gpus: int, *, rather_than: int) -> int:
+        """So much work that the deadline which ``gpus`` can meet cannot be met by fewer."""
+        gained = self.seconds(1, rather_than) - self.seconds(1, gpus)
+        return int(1.3 * (2 * self.pause_seconds + SPARE_SECONDS) / gained)
 
 
 def submit(person: Client, name: str, iterations: int, deadline: float | None = None, **options: Any) -> Job:
@@ -86,15 +91,14 @@ class Day:
 @pytest.fixture(scope="module")
 def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[str, Any]]]) -> Day:
     """Live through the day. What must be seen on the way is asserted on the way."""
-    yielding = submit(person, "yielding", int(60 * calibration.speed[8]), example="recommender")
+    yielding = submit(person, "yielding", int(45 * calibration.speed[8]), example="recommender")
     wait_for(
         yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while nobody else is there"
     )
 
     # More than four GPUs can do, so all eight are needed: best effort yields, the job spans both agents.
-    iterations = int(60 * calibration.speed[8])
-    only_eight = (calibration.deadline(iterations, 8) + calibration.seconds(iterations, 4)) / 2
-    wide = submit(person, "wide", iterations, max(only_eight, calibration.deadline(iterations, 8)))
+    iterations = calibration.iterations_that_need(8, rather_than=4)
+    wide = submit(person, "wide", iterations, calibration.deadline(iterations, 8))
     assert (wide.state, wide.promised) in (("admitted", True), ("running", True)), wide.verdict
     wait_for(yielding, lambda job: job.state == "suspended" and job.gpus == 0, "yields to zero GPUs")
     wait_for(wide, lambda job: job.gpus == 8, "spans both agents")
