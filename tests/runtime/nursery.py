@@ -82,8 +82,10 @@ class Nursery:
         """End the nursery; its workers must be gone already."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
+        # Said and not left to the end of the pipe, whose other end a forked process may hold too.
+        self._process.stdin.write(b'{"box": null}\n')
         self._process.stdin.close()
-        self._process.wait(20)
+        self._process.wait(60)
         self._reader.join(20)
         self._process.stdout.close()
 
@@ -120,9 +122,10 @@ def serve() -> None:
         readable, _, _ = select.select([requests] if asked else [], [], [], 0.02)
         if readable:
             line = requests.readline()
-            asked = bool(line)
-            if asked:
-                pid = _fork_worker(Path(json.loads(line)["box"]))
+            box: str | None = json.loads(line)["box"] if line else None
+            asked = box is not None
+            if box is not None:
+                pid = _fork_worker(Path(box))
                 living.add(pid)
                 tell(born=pid)
         for pid in list(living):
