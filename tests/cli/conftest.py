@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
+from django.conf import settings
 
 from punctual.cli import main
 from tests.cli.fake_platform import FakePlatform
@@ -21,6 +23,12 @@ class Outcome:
 
 
 Run = Callable[..., Outcome]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _static_root() -> None:
+    """The server of pytest-django wants the folder of static files to exist."""
+    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
 
 
 @pytest.fixture(autouse=True)

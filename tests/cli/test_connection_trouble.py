@@ -191,7 +191,7 @@ def test_a_verdict_is_waited_for_without_hammering_a_busy_server(
 
 
 def test_following_sits_out_an_outage_and_loses_and_doubles_nothing(platform: FakePlatform) -> None:
-    events = [
+    events: list[dict[str, Any]] = [
         {"id": n, "kind": "running", "message": f"event {n}", "detail": {}, "actor": ""} for n in range(1, 7)
     ]
     looks = iter(range(1, 7))
