@@ -5,6 +5,8 @@ Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.insert_only`, as a pe
 
 from __future__ import annotations
 
+from typing import Any
+
 from django.urls import path
 from rest_framework.request import Request
 from rest_framework.response import Response
@@ -13,7 +15,6 @@ from rest_framework.views import APIView
 from config.settings import *  # noqa: F403
 
 ROOT_URLCONF = "benchmarks.insert_only"
-WSGI_APPLICATION = None
 
 
 class InsertOnlyView(APIView):
@@ -23,11 +24,12 @@ class InsertOnlyView(APIView):
         from cluster.models import Cluster
         from scheduling.models import FunctionVersion, Job
 
-        body = request.data
+        body: Any = request.data
+        owner: Any = request.user
         version = FunctionVersion.objects.select_related("function").latest("id")
         job = Job.objects.create(
             project_id=version.function.project_id,
-            owner=request.user,
+            owner=owner,
             cluster=Cluster.objects.get(),
             function_version=version,
             name=body["name"],

@@ -131,7 +131,8 @@ def start_seconds(platform: Platform, web: httpx.Client, url: str, body: dict[st
                 " join scheduling_job j on j.id = g.job_id where j.id = %s and g.purpose = 'training'",
                 [job["id"]],
             )
-            found.append(float(cursor.fetchone()[0]))
+            (seconds,) = cursor.fetchone() or (None,)
+            found.append(float(seconds))
     return found
 
 

@@ -10,7 +10,7 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster
-from projects.models import Role
+from projects.models import Membership, Role
 from scheduling.models import FunctionVersion, Job
 from scheduling.services.jobs import JobRequest, job_submit
 from tests.factories import FunctionVersionFactory, MembershipFactory
@@ -28,12 +28,13 @@ def cluster(db: None) -> Cluster:
 
 @pytest.fixture
 def version(cluster: Cluster) -> FunctionVersion:
-    return FunctionVersionFactory()
+    made: FunctionVersion = FunctionVersionFactory.create()
+    return made
 
 
 @pytest.fixture
 def submit(version: FunctionVersion) -> Callable[..., Job]:
-    member = MembershipFactory(project=version.function.project, role=Role.OWNER)
+    member: Membership = MembershipFactory.create(project=version.function.project, role=Role.OWNER)
 
     def submit_one(
         service_class: str = "slo", *, seconds: float | None = None, iterations: int = 1000, **fields: Any

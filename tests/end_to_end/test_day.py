@@ -6,6 +6,7 @@ the start of the day, so that the machine's speed does not decide the outcome.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -192,17 +193,14 @@ def test_losses_fall(day: Day) -> None:
 
 
 def test_the_weights_load_and_predict(day: Day, tmp_path: Path) -> None:
-    import sys
-
-    sys.path.insert(0, str(EXAMPLES))
-    import image_classifier
-
-    day.wide.download(tmp_path)
-    function = image_classifier.ImageClassifier({"global_batch_size": GLOBAL_BATCH_SIZE})
+    (weights,) = [artifact for artifact in day.wide.artifacts() if artifact.name == "weights.pt"]
+    day.wide.download(weights, tmp_path)
+    example = runpy.run_path(str(EXAMPLES / "image_classifier.py"))
+    function = example["ImageClassifier"]({"global_batch_size": GLOBAL_BATCH_SIZE})
     model = function.init_model()
     model.load_state_dict(torch.load(tmp_path / "weights.pt", weights_only=True))
     measured = function.evaluate(model)
-    assert measured["accuracy"] > 2 / len(image_classifier.SHAPES), "far better than guessing"
+    assert measured["accuracy"] > 2 / len(example["SHAPES"]), "far better than guessing"
 
 
 def test_a_rescaled_run_ends_like_an_undisturbed_one(
