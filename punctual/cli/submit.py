@@ -13,6 +13,8 @@ from punctual.cli.verdicts import offer_accepted, say_verdict
 from punctual.client import Client, Job
 from punctual.errors import InvalidInputError, PunctualError
 
+_FIRST_WAIT_SECONDS = 2.0
+
 Follow = Annotated[bool, typer.Option("--follow", "-f", help="Show progress until the job is finished.")]
 Wait = Annotated[bool, typer.Option("--wait", help="Wait silently until the job is finished.")]
 Detach = Annotated[bool, typer.Option("--detach", help="Do not even wait for the verdict.")]
@@ -53,15 +55,20 @@ def submit(
         checkpoint_seconds=checkpoint_seconds, project=project,
     )  # fmt: skip
     with session.client() as client:
-        with _busy("Submitting …", as_json):
-            job = client.submit(
-                function,
-                function_name=function_name,
-                entry=entry,
-                requirements=requirements,
-                verdict_seconds=0 if detach else 30,
-                **stated,
-            )
+        try:
+            with _busy("Submitting …", as_json):
+                job = client.submit(
+                    function,
+                    function_name=function_name,
+                    entry=entry,
+                    requirements=requirements,
+                    # Short, so that the job's id is known and said soon; the rest is waited for afterwards.
+                    verdict_seconds=0 if detach else _FIRST_WAIT_SECONDS,
+                    **stated,
+                )
+        except KeyboardInterrupt:
+            output.note("Interrupted; whether the job was submitted: punctual jobs")
+            raise typer.Exit(INTERRUPTED) from None
         code = _after_submission(
             client, job, follow=follow, wait=wait, detach=detach, yes=yes, as_json=as_json
         )

@@ -34,8 +34,9 @@ class Train(TrainingFunction):
 
 @pytest.fixture
 def ada(transactional_db: None) -> User:
-    member = MembershipFactory(role=Role.OWNER, user__username="ada", project__name="vision")
-    return member.user
+    person = UserFactory(username="ada")
+    MembershipFactory(role=Role.OWNER, user=person, project__name="vision")
+    return person
 
 
 @pytest.fixture
