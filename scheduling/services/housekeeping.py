@@ -57,7 +57,7 @@ def trim_logs() -> None:
 def delete_old_checkpoints(now: datetime) -> None:
     """Keep a running job's last two states, and none of a finished one's after an hour."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
-    for job_id in live.values_list("job_id", flat=True).distinct():
+    for job_id in live.order_by().values_list("job_id", flat=True).distinct():
         job = Job.objects.get(pk=job_id)
         finished = job.state in TERMINAL_STATES and job.finished_at is not None
         if finished and job.finished_at is not None and now - job.finished_at < timedelta(hours=1):

@@ -11,7 +11,15 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import GenerationState, Goal, JobState, PromiseOutcome, Purpose, VoidReason
+from scheduling.choices import (
+    PLANNED_STATES,
+    GenerationState,
+    Goal,
+    JobState,
+    PromiseOutcome,
+    Purpose,
+    VoidReason,
+)
 from scheduling.models import Generation, Job, Worker
 from scheduling.services.generations import (
     begin_handover,
@@ -27,6 +35,8 @@ from scheduling.services.wakeups import wake
 
 #: How often a job may fail without having got further than before.
 MAXIMUM_FAILURES = 3
+#: What a user has to mend: trying again would not help.
+_FUNCTIONS_FAULTS = ("function_error", "function_load_error", "environment_failed", "data_unavailable")
 _WAITING_PHASES = ("ready", "loading", "training")
 #: A worker that ended well has said all it had to say; how long its last event may still be on its way.
 LAST_WORD_SECONDS = 30.0
@@ -120,25 +130,43 @@ def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback
 def worker_failed(
     job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
 ) -> None:
-    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do."""
-    if generation.state == GenerationState.RETIRED or job.finished():
+    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do.
+
+    A rank that raises takes its peers down with it, and any of them may be heard first: the function's error
+    counts even when the generation was given up for a lost peer before.
+    """
+    if job.finished():
         return
-    if reason in ("function_load_error", "environment_failed", "data_unavailable"):
-        fail_job(job, reason, message, cluster, traceback=traceback)
-        return
-    if reason == "function_error":
-        progressed = job.iterations_done > job.failed_at_iteration
-        job.failures = 1 if progressed else job.failures + 1
-        job.failed_at_iteration = job.iterations_done
-        job.save(update_fields=["failures", "failed_at_iteration"])
-        if job.failures >= MAXIMUM_FAILURES or generation.state != GenerationState.LIVE:
-            fail_job(job, reason, message, cluster, traceback=traceback)
-            return
-    if generation.purpose == Purpose.PROFILING:
+    retired = generation.state == GenerationState.RETIRED
+    if generation.purpose == Purpose.PROFILING and job.state in PLANNED_STATES:
+        # More levels of a running job: it trains on without them.
         retire(generation, f"{reason}: {message}")
-        planning_fact_changed(cluster)
+    elif reason in _FUNCTIONS_FAULTS and not (retired and generation.retire_reason.startswith("profiled")):
+        _function_failed(job, generation, reason, message, traceback, cluster)
+    elif retired:
         return
-    lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
+    elif generation.purpose == Purpose.PROFILING:
+        retire(generation, f"{reason}: {message}")
+    else:
+        lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
+    planning_fact_changed(cluster)
+
+
+def _function_failed(
+    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
+) -> None:
+    """At once where it never trained; after several errors without progress between them where it did."""
+    if generation.number < job.last_generation and generation.state == GenerationState.RETIRED:
+        # Heard late, of a generation that has been replaced: what replaced it will tell.
+        return
+    progressed = job.iterations_done > job.failed_at_iteration
+    job.failures = 1 if progressed else job.failures + 1
+    job.failed_at_iteration = job.iterations_done
+    job.save(update_fields=["failures", "failed_at_iteration"])
+    if reason != "function_error" or generation.live_at is None or job.failures >= MAXIMUM_FAILURES:
+        fail_job(job, reason, message, cluster, traceback=traceback)
+    elif generation.state != GenerationState.RETIRED:
+        lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
 
 
 def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -> None:

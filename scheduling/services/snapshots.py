@@ -63,7 +63,9 @@ class Pool:
 
 def pool_kinds(cluster: Cluster) -> list[str]:
     """GPU types of the cluster, in a fixed order."""
-    return sorted(Gpu.objects.filter(server__cluster=cluster).values_list("kind", flat=True).distinct())
+    return sorted(
+        Gpu.objects.filter(server__cluster=cluster).order_by().values_list("kind", flat=True).distinct()
+    )
 
 
 def pool_snapshot(

@@ -211,6 +211,23 @@ def test_a_function_that_raises_at_once_fails_its_job_with_the_traceback(
     assert not Assignment.objects.exclude(state=AssignmentState.RELEASED).exists()
 
 
+def test_the_functions_error_counts_even_when_a_lost_peer_was_heard_of_first(
+    cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
+) -> None:
+    first, second = nodes
+    job = running_job(submit, first, second)
+    for _ in range(3):
+        agent = first if first.rank_zero(job.pk) else second
+        worker = agent.rank_zero(job.pk)
+        assert worker is not None
+        agent.event(worker, "failed", reason="peer_lost", message="connection reset", traceback="")
+        agent.event(worker, "failed", reason="function_error", message="ValueError: no", traceback="line 3")
+        agent.report()
+        settle(first, second)
+    job.refresh_from_db()
+    assert (job.state, (job.failure or {}).get("reason")) == (JobState.FAILED, "function_error")
+
+
 def test_a_lost_peer_is_never_the_functions_fault(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
