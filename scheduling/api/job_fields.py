@@ -150,7 +150,7 @@ class Labels(serializers.Field):
         for key, value in data.items():
             if not _LABEL_KEY.fullmatch(key):
                 raise ValidationError(
-                    {key[:80]: ["A label is 1 to 63 letters, digits, dots, slashes or hyphens."]}
+                    f"'{key[:80]}': a label is 1 to 63 letters, digits, dots, slashes or hyphens."
                 )
             if not isinstance(value, str) or len(value) > 200:
                 raise ValidationError({key: ["A label's value is a string of at most 200 characters."]})

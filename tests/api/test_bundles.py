@@ -1,0 +1,227 @@
+"""Uploads that are no training function: each gets a precise answer. Nothing is ever executed."""
+
+from __future__ import annotations
+
+import io
+import stat
+import struct
+import zipfile
+from collections.abc import Callable
+from contextlib import suppress
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as some
+
+from scheduling.bundles import BundleError, BundleFacts, BundleLimits, read_bundle
+from tests.api.conftest import SOURCE
+
+LIMITS = BundleLimits(unpacked_bytes=5 * 1024 * 1024, files=50)
+
+
+def zipped(
+    *files: tuple[str | zipfile.ZipInfo, bytes | str], compression: int = zipfile.ZIP_DEFLATED
+) -> bytes:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", compression) as archive:
+        for name, content in files:
+            archive.writestr(name, content, compress_type=compression)
+    return buffer.getvalue()
+
+
+def facts(content: bytes, filename: str = "bundle.zip", entry: str | None = None) -> BundleFacts:
+    return read_bundle(content, filename, entry, LIMITS)
+
+
+def refusal(content: bytes, filename: str = "bundle.zip", entry: str | None = None) -> BundleError:
+    with pytest.raises(BundleError) as caught:
+        facts(content, filename, entry)
+    return caught.value
+
+
+def link(name: str) -> zipfile.ZipInfo:
+    info = zipfile.ZipInfo(name)
+    info.external_attr = (stat.S_IFLNK | 0o777) << 16
+    return info
+
+
+def encrypted() -> bytes:
+    content = bytearray(zipped(("train.py", SOURCE)))
+    for mark, offset in ((b"PK\x03\x04", 6), (b"PK\x01\x02", 8)):
+        at = content.index(mark) + offset
+        content[at : at + 2] = struct.pack("<H", struct.unpack("<H", content[at : at + 2])[0] | 1)
+    return bytes(content)
+
+
+def lying_about_its_size() -> bytes:
+    """A zip whose headers say that ten megabytes of zeros are ten bytes."""
+    content = bytearray(zipped(("train.py", SOURCE), ("zeros.bin", b"\0" * (10 * 1024 * 1024))))
+    at = content.rindex(b"PK\x01\x02") + 24
+    content[at : at + 4] = struct.pack("<I", 10)
+    return bytes(content)
+
+
+MALFORMED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "an empty file": (lambda: b"", "bundle_empty"),
+    "not a zip": (lambda: b"hello", "bundle_not_a_zip"),
+    "half a zip": (lambda: zipped(("train.py", SOURCE))[:100], "bundle_broken_zip"),
+    "an empty zip": (zipped, "bundle_empty"),
+    "a zip of zeros": (lambda: zipped(("zeros.bin", b"\0" * (4 * 1024 * 1024))), "bundle_zip_bomb"),
+    "a zip that grows too large": (
+        lambda: zipped(("data.bin", bytes(range(256)) * 24_000), compression=zipfile.ZIP_STORED),
+        "bundle_zip_bomb",
+    ),
+    "a path out of the bundle": (lambda: zipped(("../train.py", SOURCE)), "bundle_path_traversal"),
+    "an absolute path": (lambda: zipped(("/etc/train.py", SOURCE)), "bundle_path_traversal"),
+    "a Windows path": (lambda: zipped(("a\\..\\..\\train.py", SOURCE)), "bundle_path_traversal"),
+    "a drive": (lambda: zipped(("c:/train.py", SOURCE)), "bundle_path_traversal"),
+    "a link": (lambda: zipped((link("train.py"), "/etc/passwd")), "bundle_special_file"),
+    "an encrypted zip": (encrypted, "bundle_encrypted"),
+    "an unusual method": (
+        lambda: zipped(("train.py", SOURCE), compression=zipfile.ZIP_LZMA),
+        "bundle_compression",
+    ),
+    "too many files": (lambda: zipped(*((f"{n}.txt", "") for n in range(51))), "bundle_too_many_files"),
+    "far too many files": (lambda: zipped(*((f"{n}.txt", "") for n in range(200))), "bundle_too_many_files"),
+    "a file that is a folder": (lambda: zipped(("a", "x"), ("a/b.py", SOURCE)), "bundle_duplicate_name"),
+    "no class": (lambda: zipped(("train.py", "print('hello')")), "bundle_missing_class"),
+    "a class without methods": (
+        lambda: zipped(("t.py", "from punctual import TrainingFunction\nclass F(TrainingFunction): pass")),
+        "bundle_missing_methods",
+    ),
+    "a syntax error": (lambda: zipped(("train.py", "def f(:\n  pass")), "bundle_syntax_error"),
+    "text that is not UTF-8": (lambda: zipped(("train.py", b"# caf\xe9")), "bundle_not_utf8"),
+    "a hidden package": (lambda: zipped(("torch/__init__.py", SOURCE)), "bundle_reserved_name"),
+    "two classes": (
+        lambda: zipped(("a.py", SOURCE), ("b.py", SOURCE.replace("Classifier", "Other"))),
+        "bundle_entry_needed",
+    ),
+    "a computed speed_neutral": (
+        lambda: zipped(("a.py", SOURCE.replace('{"learning_rate", "momentum"}', "names()"))),
+        "bundle_speed_neutral",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_malformed_bundle_is_refused_for_its_own_reason(what: str) -> None:
+    content, code = MALFORMED[what]
+    error = refusal(content())
+    assert error.code == code
+    assert error.errors
+    assert error.status == 400
+
+
+def test_a_name_that_is_there_twice_is_refused() -> None:
+    with pytest.warns(UserWarning, match="Duplicate name"):
+        content = zipped(("train.py", SOURCE), ("train.py", "import os"))
+    assert refusal(content).code == "bundle_duplicate_name"
+
+
+def test_what_the_headers_claim_is_not_believed() -> None:
+    error = refusal(lying_about_its_size())
+    assert error.code in {"bundle_zip_bomb", "bundle_broken_zip"}
+
+
+def test_a_syntax_error_names_line_and_column() -> None:
+    error = refusal(b"x = 1\ny = (\n", "train.py")
+    assert "train.py, line 2, column 5" in error.detail
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["-" * 100_000 + "1", "(" * 100_000, "a" + ".b" * 100_000, "1" + "+1" * 100_000, "x = 1" + "0" * 9_000],
+)
+def test_source_that_exhausts_a_parser_is_a_syntax_error(source: str) -> None:
+    assert refusal(source.encode(), "train.py").code == "bundle_syntax_error"
+
+
+def test_the_class_is_found_by_itself() -> None:
+    found = facts(SOURCE.encode(), "my classifier.py")
+    assert found.entry == "my_classifier:Classifier"
+    assert found.description == "Tells shapes apart."
+    assert found.speed_neutral == ("learning_rate", "momentum")
+    assert [file.path for file in found.files] == ["my_classifier.py"]
+
+
+def test_a_base_in_another_module_of_the_bundle_counts() -> None:
+    base = SOURCE.replace("Classifier", "Base")
+    child = "from .base import Base\n\n\nclass Tuned(Base):\n    speed_neutral = ()\n"
+    found = facts(zipped(("model/__init__.py", ""), ("model/base.py", base), ("model/tuned.py", child)))
+    assert (found.entry, found.speed_neutral) == ("model.tuned:Tuned", ())
+
+
+@pytest.mark.parametrize(
+    "line", ["import punctual as p", "import punctual.function as p", "from punctual import function as p"]
+)
+def test_the_base_class_is_known_under_any_name(line: str) -> None:
+    source = SOURCE.replace("from punctual import TrainingFunction", line).replace(
+        "(TrainingFunction)", "(p.TrainingFunction)"
+    )
+    assert facts(source.encode(), "a.py").entry == "a:Classifier"
+
+
+def test_an_entry_chooses_among_several_classes() -> None:
+    content = zipped(("a.py", SOURCE), ("b.py", SOURCE.replace("Classifier", "Other")))
+    assert facts(content, entry="b:Other").entry == "b:Other"
+    assert refusal(content, entry="b:Missing").code == "bundle_missing_class"
+    assert refusal(content, entry="b.Other").errors["entry"]
+
+
+def test_code_is_read_and_never_run(tmp_path: object) -> None:
+    found = facts(f"raise SystemExit('run')\n{SOURCE}".encode(), "a.py")
+    assert found.entry == "a:Classifier"
+
+
+def test_requirements_are_normalised_so_that_equal_needs_share_an_environment() -> None:
+    first = facts(zipped(("a.py", SOURCE), ("requirements.txt", "Pandas>=2 # tables\n\nscikit_learn==1.5\n")))
+    second = facts(zipped(("a.py", SOURCE), ("requirements.txt", "scikit-learn == 1.5\npandas >= 2\n")))
+    assert first.requirements is not None
+    assert first.requirements == second.requirements
+    assert first.requirements.text == "pandas>=2\nscikit-learn==1.5\n"
+    assert facts(zipped(("a.py", SOURCE), ("requirements.txt", "# nothing\n"))).requirements is None
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "--index-url https://example.org",
+        "-r other.txt",
+        "https://example.org/x.whl",
+        "x @ https://example.org/x.whl",
+        "git+https://example.org/x",
+        "./x",
+        "x.whl",
+        "not a requirement",
+        "pandas \\",
+    ],
+)
+def test_requirements_are_names_alone(line: str) -> None:
+    error = refusal(zipped(("a.py", SOURCE), ("requirements.txt", f"numpy\n{line}\n")))
+    assert error.code == "bundle_requirements"
+    assert "line 2" in error.detail
+
+
+def test_requirements_in_a_folder_are_not_overlooked() -> None:
+    error = refusal(zipped(("project/a.py", SOURCE), ("project/requirements.txt", "pandas\n")))
+    assert "top of the zip" in error.detail
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    content=some.one_of(some.binary(max_size=400), some.text(max_size=200).map(str.encode)),
+    name=some.sampled_from(["a.py", "a.zip", "a"]),
+)
+def test_whatever_is_uploaded_the_answer_is_facts_or_a_refusal(content: bytes, name: str) -> None:
+    with suppress(BundleError):
+        facts(content, name)
+
+
+@settings(max_examples=60, deadline=None)
+@given(at=some.integers(min_value=0), byte=some.integers(0, 255))
+def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> None:
+    content = bytearray(zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n")))
+    content[at % len(content)] = byte
+    with suppress(BundleError):
+        facts(bytes(content))

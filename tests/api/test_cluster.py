@@ -1,0 +1,113 @@
+"""The cluster, decisions and metrics: open facts, without the names of other people's jobs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cluster.models import Agent, EnrolmentToken, Server
+from projects.errors import Conflict
+from projects.models import token_digest
+from scheduling.api.views import cluster as views
+from tests.api.conftest import World
+
+
+def get(world: World, path: str, person: str = "viewer") -> Any:
+    return world.client(getattr(world, person)).get(f"/api/v1/{path}")
+
+
+def by_index(gpus: list[dict[str, Any]]) -> list[Any]:
+    return [gpu["job"] for gpu in sorted(gpus, key=lambda gpu: gpu["index"])]
+
+
+def test_other_peoples_jobs_are_busy(world: World) -> None:
+    for path, key in (("gpus/", "results"), (f"servers/{world.server.pk}/", "gpus")):
+        shown = by_index(get(world, path).json()[key])
+        assert shown[0]["id"] == world.job.pk
+        assert shown[2] is None
+        assert (shown[3]["id"], shown[3]["name"]) == (None, "busy")
+        assert by_index(get(world, path, "operator").json()[key])[3]["id"] == world.foreign_job.pk
+
+
+def test_no_answer_to_a_member_names_a_foreign_job(world: World) -> None:
+    for path in ("gpus/", "servers/", "cluster/", "agents/", "decisions/", f"decisions/{world.decision.pk}/"):
+        text = get(world, path).content.decode()
+        assert world.foreign_job.pk not in text
+        assert world.foreign_job.name not in text
+
+
+def test_an_operator_sees_the_whole_decision(world: World) -> None:
+    decision = get(world, f"decisions/{world.decision.pk}/", "operator").json()
+    assert len(decision["summary"]["verdicts"]) == 2
+    assert decision["summary"]["notes"]
+    assert [event["kind"] for event in decision["events"]] == ["admitted"]
+    assert get(world, f"decisions/{world.decision.pk}/snapshot/", "operator").content == b"packed"
+
+
+def test_decisions_can_be_filtered_by_job(world: World) -> None:
+    assert len(get(world, f"decisions/?job={world.job.pk}").json()["results"]) == 1
+    assert get(world, "decisions/?job=zzzzzzzzzzzz").json()["results"] == []
+    assert get(world, "decisions/?kind=reallocation").json()["results"] == []
+
+
+def test_the_summary_counts_each_gpu_once(world: World) -> None:
+    summary = get(world, "cluster/").json()
+    uses = summary["gpus"]["by_use"]
+    assert sum(uses.values()) == summary["gpus"]["total"] == 4
+    assert (uses["best_effort"], uses["idle"]) == (3, 1)
+    assert (summary["emulated"], summary["servers"]["up"], summary["jobs"]["running"]) == (True, 1, 2)
+
+
+def test_an_empty_installation_has_a_summary(db: None) -> None:
+    from rest_framework.test import APIClient
+
+    from tests import factories as make
+
+    client = APIClient()
+    client.force_authenticate(make.UserFactory())
+    summary = client.get("/api/v1/cluster/").json()
+    assert (summary["name"], summary["planner"], summary["gpus"]["total"]) == (None, None, 0)
+
+
+def test_a_drain_lists_the_promises_it_would_break(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*, server: Server, actor: Any, force: bool, reason: str) -> Server:
+        raise Conflict(
+            "Would break 1 promise.",
+            extra={
+                "broken_promises": [
+                    {"job": world.job.pk, "name": "n", "project": "vision", "deadline_at": None}
+                ]
+            },
+        )
+
+    monkeypatch.setattr(views, "server_drain", refuse)
+    answer = world.client(world.operator).post(f"/api/v1/servers/{world.server.pk}/drain/", {}, format="json")
+    assert answer.status_code == 409
+    assert [promise["job"] for promise in answer.json()["broken_promises"]] == [world.job.pk]
+
+
+def test_an_enrolment_token_is_shown_once(world: World) -> None:
+    answer = world.client(world.operator).post(
+        "/api/v1/enrolment-tokens/", {"server_name": "node-b"}, format="json"
+    )
+    assert answer.status_code == 201
+    stored = EnrolmentToken.objects.get()
+    assert (stored.digest, stored.server_name) == (token_digest(answer.json()["token"]), "node-b")
+
+
+def test_a_revoked_agent_is_shown_as_revoked(world: World) -> None:
+    agent = Agent.objects.get(server=world.server)
+    answer = world.client(world.operator).post(f"/api/v1/agents/{agent.pk}/revoke/", format="json")
+    assert answer.json()["revoked_at"] is not None
+
+
+def test_metrics_are_for_operators(world: World) -> None:
+    assert world.client(None).get("/metrics").status_code == 401
+    assert world.client(world.owner).get("/metrics").status_code == 403
+    answer = world.client(world.operator).get("/metrics")
+    assert answer.headers["Content-Type"].startswith("text/plain")
+    lines = answer.content.decode().splitlines()
+    assert 'punctual_gpus{use="idle"} 1.0' in lines
+    assert 'punctual_jobs{service_class="best_effort",state="running"} 2.0' in lines
+    assert any(line.startswith('punctual_agent_silent_seconds{server="node-a"}') for line in lines)

@@ -1,0 +1,102 @@
+"""The OpenAPI document: complete, committed, and no list that asks more of the database the longer it gets."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from django.conf import settings
+from django.core.management import call_command
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from tests import factories as make
+from tests.api.conftest import World
+
+COMMITTED = Path(settings.BASE_DIR) / "docs" / "openapi.yaml"
+
+
+def test_the_committed_document_is_the_present_one(tmp_path: Path) -> None:
+    fresh = tmp_path / "openapi.yaml"
+    call_command("spectacular", "--validate", "--fail-on-warn", "--file", str(fresh))
+    message = "run: manage.py spectacular --validate --fail-on-warn --file docs/openapi.yaml"
+    assert yaml.safe_load(fresh.read_text()) == yaml.safe_load(COMMITTED.read_text()), message
+
+
+def test_every_operation_is_described() -> None:
+    document = yaml.safe_load(COMMITTED.read_text())
+    assert document["openapi"] == "3.1.0"
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            where = f"{method} {path}"
+            assert operation["summary"], where
+            assert operation["operationId"], where
+            problems = {status for status in operation["responses"] if int(status) >= 400}
+            assert "503" in problems, where
+            for status in problems:
+                assert "application/problem+json" in operation["responses"][status]["content"], where
+
+
+def test_the_interactive_page_asks_nobody_else(db: None) -> None:
+    page = Client().get("/api/v1/docs/").content.decode()
+    assert "swagger-ui" in page
+    assert "https://" not in page
+    assert "cdn" not in page
+    assert Client().get("/api/v1/schema/").status_code == 200
+
+
+def _more_jobs(world: World) -> None:
+    for _ in range(4):
+        job = make.JobFactory(
+            project=world.project,
+            owner=make.UserFactory(),
+            curve=make.ScalingCurveFactory(),
+            verdict={"decision": "admitted", "reason": f"would make job {world.foreign_job.pk} late"},
+        )
+        decision = make.DecisionFactory(summary={"verdicts": [{"job": job.pk, "reason": "fits"}]})
+        decision.jobs.add(job)
+    for n in range(4):
+        make.JobEventFactory(job=world.job, decision=world.decision)
+        make.LogChunkFactory(job=world.job)
+        make.JobMetricFactory(job=world.job, iteration=100 + n)
+        make.CheckpointFactory(job=world.job)
+        make.ArtifactFactory(job=world.job, name=f"{n}.pt")
+        make.MembershipFactory(project=world.project)
+        make.MembershipFactory(project=make.ProjectFactory(), user=world.owner)
+        make.ApiTokenFactory(user=world.owner)
+        make.FunctionVersionFactory(function__project=world.project)
+        make.FunctionVersionFactory(function=world.version.function, number=n + 2)
+        make.ServerFactory()
+
+
+LISTS = [
+    "jobs/", "functions/", "functions/{function}/versions/", "projects/", "projects/vision/members/", "tokens/",
+    "servers/", "gpus/", "agents/", "decisions/", "decisions/{decision}/", "cluster/", "me/",
+    *(f"jobs/{{job}}/{name}/" for name in ("events", "metrics", "logs", "checkpoints", "artifacts", "plan", "curve")),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("path", LISTS)
+def test_a_longer_list_asks_no_more_queries(world: World, path: str) -> None:
+    client = world.client(world.owner)
+    address = "/api/v1/" + path.format(
+        function=world.version.function_id, decision=world.decision.pk, job=world.job.pk
+    )
+    client.get(address)
+    short = _queries(client, address)
+    _more_jobs(world)
+    long = _queries(client, address)
+    # A first foreign name in a sentence costs the two look-ups that hide it, however many follow.
+    assert long <= short + (2 if path == "jobs/" else 0)
+
+
+def _queries(client: Any, address: str) -> int:
+    with CaptureQueriesContext(
+        connection,
+    ) as captured:
+        answer = client.get(address)
+    assert answer.status_code == 200
+    return len(captured)

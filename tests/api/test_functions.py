@@ -1,0 +1,115 @@
+"""Uploading functions: content-addressed, all or nothing, and bounded while the bytes arrive."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+
+from projects.models import Quota
+from scheduling.models import Bundle, Environment, Function, FunctionVersion
+from tests.api.conftest import SOURCE, World
+from tests.api.test_bundles import LIMITS, MALFORMED, zipped
+
+
+def upload(world: World, content: bytes | str = SOURCE, name: str = "fresh", **fields: Any) -> Any:
+    data = content.encode() if isinstance(content, str) else content
+    filename = fields.pop("filename", "fresh.py")
+    body = {"project": "vision", "name": name, "bundle": SimpleUploadedFile(filename, data), **fields}
+    return world.client(world.colleague).post("/api/v1/functions/", body, format="multipart")
+
+
+def test_an_upload_becomes_the_next_version(world: World) -> None:
+    first = upload(world).json()
+    second = upload(world, SOURCE + "\n# changed\n").json()
+    assert (first["version"], second["version"]) == (1, 2)
+    assert first["id"] == second["id"]
+    assert first["entry"] == "fresh:Classifier"
+    assert first["created_by"] == "colleague"
+
+
+def test_the_same_bytes_again_are_the_same_version(world: World) -> None:
+    first, again = upload(world), upload(world)
+    assert (first.status_code, again.status_code) == (201, 200)
+    assert first.json() == again.json()
+    assert Bundle.objects.filter(digest=first.json()["digest"]).count() == 1
+
+
+def test_the_bytes_come_back_as_they_were_sent(world: World) -> None:
+    version = upload(world).json()
+    answer = world.client(world.viewer).get(f"/api/v1/functions/{version['id']}/versions/1/bundle/")
+    assert answer.content == SOURCE.encode()
+    assert answer.headers["X-Content-SHA256"] == version["digest"]
+
+
+def test_requirements_become_an_environment_to_be_built(world: World) -> None:
+    content = zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n"))
+    version = upload(world, content, filename="train.zip").json()
+    assert version["requirements"]["state"] == "pending"
+    assert Environment.objects.get(pk=version["requirements"]["digest"]).requirements == "pandas\n"
+
+
+@pytest.mark.parametrize("what", MALFORMED)
+def test_a_refused_bundle_leaves_nothing_behind(
+    world: World, what: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduling.services.functions.BundleLimits", lambda unpacked_bytes: LIMITS)
+    make_content, code = MALFORMED[what]
+    before = (Bundle.objects.count(), Function.objects.count(), FunctionVersion.objects.count())
+    answer = upload(world, make_content(), filename="bundle.zip")
+    assert (answer.status_code, answer.json()["code"]) == (400, code)
+    assert answer.headers["Content-Type"] == "application/problem+json"
+    assert (Bundle.objects.count(), Function.objects.count(), FunctionVersion.objects.count()) == before
+
+
+def test_a_hundred_megabytes_are_refused_while_they_arrive(world: World) -> None:
+    answer = upload(world, b"#" * (100 * 1024 * 1024))
+    assert answer.status_code == 413
+    assert answer.json()["code"] == "too_large"
+    assert not Function.objects.filter(name="fresh").exists()
+
+
+def test_an_absurd_length_is_refused_before_the_first_byte(world: World) -> None:
+    answer = world.client(world.colleague).generic(
+        "POST",
+        "/api/v1/functions/",
+        b"--x\r\n",
+        content_type="multipart/form-data; boundary=x",
+        CONTENT_LENGTH=str(10**12),
+    )
+    assert answer.status_code == 413
+
+
+def test_a_projects_bundles_are_limited(world: World) -> None:
+    Quota.objects.create(project=world.project, stored_bundle_bytes=len(SOURCE) + 100)
+    assert upload(world).status_code == 201
+    assert upload(world).status_code == 200
+    refused = upload(world, SOURCE + "\n#" + "x" * 200)
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("name", "no spaces"), ("name", ""), ("project", "nowhere"), ("entry", "nonsense"), ("surprise", "x")],
+)
+def test_a_wrong_field_is_named(world: World, field: str, value: str) -> None:
+    answer = upload(world, **{field: value})
+    assert answer.status_code == 400
+    assert field in answer.json()["errors"]
+
+
+def test_the_list_holds_the_newest_version_of_each_function(world: World) -> None:
+    upload(world)
+    upload(world, SOURCE + "\n# changed\n")
+    client = world.client(world.viewer)
+    rows = client.get("/api/v1/functions/?name=fresh").json()["results"]
+    assert [row["version"] for row in rows] == [2]
+    versions = client.get(f"/api/v1/functions/{rows[0]['id']}/versions/").json()["results"]
+    assert [row["version"] for row in versions] == [2, 1]
+    assert client.get("/api/v1/functions/?nmae=fresh").status_code == 400
+
+
+def test_json_instead_of_a_form_is_an_unsupported_type(world: World) -> None:
+    answer = world.client(world.colleague).post("/api/v1/functions/", {"name": "x"}, format="json")
+    assert answer.status_code == 415
