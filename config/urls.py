@@ -3,10 +3,12 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from projects.api.health import healthz
 from scheduling.api.metrics import MetricsView
 
 urlpatterns = [
     path("api/v1/", include("scheduling.api.root")),
+    path("healthz", healthz, name="healthz"),
     path("metrics", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls")),

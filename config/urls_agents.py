@@ -2,4 +2,9 @@
 
 from django.urls import include, path
 
-urlpatterns = [path("agent/v1/", include("scheduling.agents.urls"))]
+from projects.api.health import healthz
+
+urlpatterns = [
+    path("agent/v1/", include("scheduling.agents.urls")),
+    path("healthz", healthz),
+]
