@@ -24,11 +24,12 @@ NO_TARGET = np.int64(-1)
 
 @kernel
 def fill_unpromised(  # type: ignore[no-untyped-def]
-    jobs, plans, order, times, free, count, origin, slot
+    jobs, plans, order, heads, times, free, count, origin, slot
 ):  # fmt: skip
     """Plan jobs without a promise at their lowest level on what is left, in the given order.
 
-    A job for which nothing is ever left gets no plan. Returns (plans, timeline).
+    ``heads``: GPUs per row fixed for the next slot, or NO_HEAD. A job for which nothing is ever left
+    gets no plan. Returns (plans, timeline).
     """
     piece_time = np.zeros(count + 8)
     piece_gpus = np.zeros(count + 8, dtype=np.int64)
@@ -37,7 +38,7 @@ def fill_unpromised(  # type: ignore[no-untyped-def]
             piece_time = np.zeros(2 * count + 8)
             piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
         pieces, finish, gpu_time = fill(
-            jobs, job, inf, times, free, count, NO, origin, slot, NO_HEAD, LOWEST_LEVEL, NO, 0.0,
+            jobs, job, inf, times, free, count, NO, origin, slot, heads[job], LOWEST_LEVEL, NO, 0.0,
             piece_time, piece_gpus,
         )  # fmt: skip
         plans.count[job] = 0

@@ -19,6 +19,9 @@ import numpy as np
 
 # Numba fills in its settings at run time; type checkers do not see them.
 _CONFIG: Any = numba.config
+# The pass that removes pairs of reference counts frees arrays that are still in use (seen with numba 0.68:
+# an array returned from one of several branches was overwritten while it was being read).
+_CONFIG.LLVM_REFPRUNE_PASS = 0
 _PACKAGE = Path(__file__).resolve().parent
 
 

@@ -17,7 +17,7 @@ from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
 from scheduling.core.changes import changes_between
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.decision import Change, Decision
-from scheduling.core.filling import fill
+from scheduling.core.filling import NO_HEAD, fill
 from scheduling.core.holding import hold_until, next_wake
 from scheduling.core.offers import find_offer, what_if
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
@@ -149,8 +149,23 @@ class _Planner:
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
         plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(ordered, dtype=np.int64), times, free, count, problem.origin,
+            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count, problem.origin,
             problem.slot,
+        )  # fmt: skip
+        return plans
+
+    def _no_heads(self) -> IntArray:
+        return np.full(self.problem.jobs.work.size, NO_HEAD)
+
+    def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
+        """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
+        if not any(_differs(plans, before, row) for row in self.admission.rows):
+            return plans
+        problem = self.problem
+        heads = self._wanted(plans)
+        plans, _, _, _ = fill_unpromised(
+            problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
+            *self.admission.timeline(self.admission.rows, plans), problem.origin, problem.slot,
         )  # fmt: skip
         return plans
 
@@ -204,7 +219,7 @@ class _Planner:
         times, free, count = self.admission.timeline(promised_rows, plans)
         order = np.array(unpromised, dtype=np.int64)
         plans, times, free, count = fill_unpromised(
-            problem.jobs, plans, order, times, free, count, problem.origin, problem.slot
+            problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
         )
         promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
         promised[promised_rows] = True
@@ -262,6 +277,7 @@ class _Planner:
             affordable, late = self.budget.charged(plans, rows, occupancy=occupancy, charges=charges)
             self.admission.at_risk += late
             self.admission.rows = [row for row in rows if row not in set(late)]
+        affordable = self._beside_mended_promises(plans, affordable, unpromised)
         return _Outcome(affordable, wanted, changes, (note,) if note else ())
 
     def _placed(self, plans: Plans, unpromised: list[int], together: bool) -> tuple[Plans, Occupancy] | None:

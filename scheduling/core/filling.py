@@ -143,20 +143,44 @@ def _walk(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _storing_only(jobs, job, due, origin, slot, out_time, out_gpus):  # type: ignore[no-untyped-def]
-    """Plan of a job whose iterations end in the frozen head: hold the GPUs until all is stored."""
-    finish = jobs.finished_at[job]
-    if finish > due + TIME_TOLERANCE:
-        return 0, inf, 0.0
-    release = slot_end(finish + jobs.finishing[job], origin, slot)
+def _storing_only(  # type: ignore[no-untyped-def]
+    jobs, job, due, times, free, count, guarded, origin, slot, out_time, out_gpus
+):  # fmt: skip
+    """Plan of a job without iterations left: hold GPUs until the final weights are stored.
+
+    It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
+    """
     out_time[0] = origin
     out_gpus[0] = 0
-    if release <= origin + TIME_TOLERANCE or jobs.gpus[job] == 0:
-        return 1, finish, 0.0
-    out_gpus[0] = jobs.gpus[job]
-    out_time[1] = release
-    out_gpus[1] = 0
-    return 2, finish, 0.0
+    finish = jobs.finished_at[job]
+    if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
+        return (1 if finish <= due + TIME_TOLERANCE else 0), finish, 0.0
+    gpus = jobs.gpus[job]
+    if gpus == 0:
+        gpus = jobs.levels[job, 0]
+        finish = origin + jobs.pause[job, 0]
+    first = piece_at(times, count, origin)
+    for piece in range(first, count):
+        begin = max(times[piece], origin)
+        if piece > first:
+            gpus = jobs.levels[job, 0]
+            finish = begin + jobs.pause[job, 0]
+        if finish > due + TIME_TOLERANCE:
+            break
+        release = slot_end(finish + jobs.finishing[job], origin, slot)
+        if capacity(free, piece, guarded) < gpus and not jobs.locked[job]:
+            continue
+        if not _can_hold(times, free, count, guarded, piece, gpus, begin, release):
+            continue
+        held = 0
+        if begin > origin + TIME_TOLERANCE:
+            held = 1
+        out_time[held] = begin
+        out_gpus[held] = gpus
+        out_time[held + 1] = release
+        out_gpus[held + 1] = 0
+        return held + 2, finish, gpus * (finish - begin)
+    return 0, inf, 0.0
 
 
 @kernel
@@ -173,7 +197,7 @@ def fill(  # type: ignore[no-untyped-def]
     ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
     """
     if jobs.finished_at[job] < inf:
-        return _storing_only(jobs, job, due, origin, slot, out_time, out_gpus)
+        return _storing_only(jobs, job, due, times, free, count, guarded, origin, slot, out_time, out_gpus)
     head_until = origin
     if jobs.locked[job]:
         head = jobs.gpus[job]

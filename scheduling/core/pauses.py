@@ -71,6 +71,22 @@ NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 @kernel
+def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
+    """The finish that counts for a job without iterations left: when it could begin to store."""
+    finish = jobs.finished_at[job]
+    origin = plans.time[job, 0]
+    if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
+        return finish
+    for piece in range(plans.count[job] - 1):
+        if plans.gpus[job, piece] > 0:
+            if piece > 0 or plans.gpus[job, piece] != jobs.gpus[job]:
+                finish = plans.time[job, piece] + jobs.pause[job, 0]
+            enough = finish + jobs.finishing[job] <= plans.time[job, piece + 1] + TIME_TOLERANCE
+            return finish if enough else inf
+    return inf
+
+
+@kernel
 def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """When the job's last iteration ends under its plan with all charges, or infinity.
 
@@ -82,9 +98,7 @@ def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: igno
         return inf, 0.0
     release = plans.time[job, count - 1]
     if jobs.finished_at[job] < inf:
-        stored = jobs.finished_at[job] + jobs.finishing[job]
-        enough = stored <= release + TIME_TOLERANCE or jobs.gpus[job] == 0
-        return (jobs.finished_at[job] if enough else inf), 0.0
+        return _stored_finish(jobs, plans, job), 0.0
     work = jobs.work[job]
     held = jobs.gpus[job]
     pause_left = jobs.pause_left[job]

@@ -20,6 +20,7 @@ from scheduling.core.snapshot import IntArray
 FREE = -1
 BLOCKED = -2  # nobody may sit here for now
 UNPLACED = -1
+USED = np.int64(1 << 62)
 SPREAD = -2  # takes whole blocks; they are found through the owners
 
 
@@ -317,11 +318,12 @@ def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untype
         while need >= room:
             best = -1
             for block in range(total):
-                if allowed[block] and blocks.size[block] == room and (best < 0 or key[block] < key[best]):
-                    best = block
+                if allowed[block] and blocks.size[block] == room and key[block] < USED:
+                    if best < 0 or key[block] < key[best]:
+                        best = block
             if best < 0:
                 break
-            key[best] = 1 << 62
+            key[best] = USED
             chosen[count] = best
             count += 1
             need -= room

@@ -98,7 +98,7 @@ class Cluster:
     def run(self, arrivals: Sequence[JobSnapshot], *, until: float = inf, early_stops: dict[str, float] | None = None) -> None:
         """Run to the end of all work (or ``until``); arrivals come at their submission times."""
         waiting = sorted(arrivals, key=lambda job: (job.submitted_at, job.id))
-        for _ in range(100_000):
+        for _ in range(5_000):
             next_arrival = waiting[0].submitted_at if waiting else inf
             next_replan = self._next_replan()
             at = min(next_arrival, next_replan, until)
@@ -131,9 +131,9 @@ class Cluster:
     def _stored_when(self, running: Running) -> float:
         """When the job's result would be stored with the present GPUs."""
         job = running.facts
-        finish = self.last_iteration_at.get(job.id)
-        if finish is None:
-            finish = min(running.finish_if_left_alone(self.now), max(self.now, running.stops_early_at))
+        if job.id in self.stored_at:
+            return self.stored_at[job.id]
+        finish = min(running.finish_if_left_alone(self.now), max(self.now, running.stops_early_at))
         return finish + job.finishing_seconds
 
     def _advance_to(self, at: float) -> None:
