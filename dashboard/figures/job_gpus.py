@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import datetime
 
 import plotly.graph_objects as go
@@ -36,7 +37,10 @@ def figure(data: GpusOverTime) -> go.Figure | None:
     _add_pieces(drawn, data.promised, "Minimum satisfactory share", colours.NEUTRAL, "dot", 1.5)
     if data.deadline_at is not None:
         mark_time(drawn, data.deadline_at, "deadline", colours.BAD)
-    drawn.update_yaxes(title_text="GPUs", rangemode="tozero", tickformat="d", nticks=6)
+    most = max(phase.gpus for phase in [*data.actual, *data.planned, *data.promised])
+    drawn.update_yaxes(
+        title_text="GPUs", rangemode="tozero", tickformat="d", dtick=max(1, math.ceil(most / 6))
+    )
     drawn.update_xaxes(type="date")
     drawn.update_layout(legend={"y": 1.1})
     return drawn

@@ -129,7 +129,7 @@ def progress(job: Job, now: datetime) -> Progress:
     if job.started_at is not None:
         measured.insert(0, Point(job.started_at, 0.0))
     end = job.finished_at or job.iterations_reported_at
-    if end is not None and (not measured or measured[-1].at <= end):
+    if job.started_at is not None and end is not None and (not measured or measured[-1].at <= end):
         measured.append(Point(end, float(job.iterations_done)))
     return Progress(
         measured=measured,

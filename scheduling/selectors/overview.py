@@ -11,7 +11,14 @@ from django.db.models.functions import Coalesce
 from cluster.choices import ServerState
 from cluster.models import Gpu
 from projects.models import User
-from scheduling.choices import PLANNED_STATES, AssignmentState, JobState, PromiseOutcome, Purpose
+from scheduling.choices import (
+    PLANNED_STATES,
+    UNDECIDED_STATES,
+    AssignmentState,
+    JobState,
+    PromiseOutcome,
+    Purpose,
+)
 from scheduling.models import Assignment, Job
 from scheduling.selectors.job_times import planned_start_at, slack_seconds
 from scheduling.selectors.visibility import visible_jobs
@@ -41,6 +48,8 @@ class QueuedJob:
     job: Job
     waiting_seconds: float
     planned_start_at: datetime | None
+    #: The planner has not answered yet.
+    undecided: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,6 +135,7 @@ def queue(user: User, now: datetime, limit: int = 15) -> Queue:
             job=job,
             waiting_seconds=(now - job.waiting_since).total_seconds(),
             planned_start_at=planned_start_at(job, now),
+            undecided=job.state in UNDECIDED_STATES,
         )
         for job in rows
     ]

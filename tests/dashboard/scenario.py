@@ -161,7 +161,7 @@ def _running(now: datetime, common: dict[str, Any], servers: tuple[Server, Serve
         verdict={
             "decision": "admitted",
             "reason_code": "fits",
-            "reason": "Admitted: 2 GPUs until the deadline are enough (2,000 iterations at 7.20 per second take 278 s of "
+            "reason": "2 GPUs until the deadline are enough (2,000 iterations at 7.20 per second take 278 s of "
             "the 480 s that are left), and no earlier promise is touched.",
             "minimum_satisfactory_share": [
                 {
@@ -231,7 +231,7 @@ def _spanning(now: datetime, common: dict[str, Any], servers: tuple[Server, Serv
         plan=stored_plan([(-5, 110, 4)], 107, now),
         verdict={
             "decision": "admitted",
-            "reason": "Admitted: 4 GPUs until the deadline are needed and free.",
+            "reason": "4 GPUs until the deadline are needed and free.",
         },
     )
     gpus = [*list(servers[0].gpus.all())[2:], *list(servers[1].gpus.all())[:2]]
@@ -255,7 +255,7 @@ def _waiting(now: datetime, common: dict[str, Any]) -> Job:
         plan=stored_plan([(130, 400, 2)], 390, now),
         verdict={
             "decision": "admitted",
-            "reason": "Admitted as best effort: it runs on GPUs that no promise needs.",
+            "reason": "no deadline: the job runs on GPUs that no promise needs.",
         },
     )
 
@@ -273,7 +273,7 @@ def _declined(now: datetime, common: dict[str, Any]) -> Job:
         verdict={
             "decision": "declined",
             "reason_code": "capacity",
-            "reason": "Declined: 8 GPUs would be needed from now until the deadline, 2 are free of promises.",
+            "reason": "8 GPUs would be needed from now until the deadline, 2 are free of promises.",
         },
     )
     factories.OfferFactory.create(

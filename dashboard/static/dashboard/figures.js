@@ -16,7 +16,8 @@ function dressed(layout) {
     autosize: true,
   };
   for (const key of Object.keys(layout).filter((name) => /^[xy]axis\d*$/.test(name))) {
-    result[key] = { ...axis, ...layout[key], tickfont: { ...axis.tickfont, ...(layout[key].tickfont || {}) } };
+    const level = layout[key].type === "date" ? { tickangle: 0, nticks: 6 } : {};
+    result[key] = { ...axis, ...level, ...layout[key], tickfont: { ...axis.tickfont, ...(layout[key].tickfont || {}) } };
   }
   result.xaxis ??= axis;
   result.yaxis ??= axis;
