@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import nullcontext
 from typing import Annotated, Any
@@ -111,15 +112,13 @@ def _heard(server: Server) -> str:
 
 
 def _kinds(server: Server) -> str:
-    counted: dict[str, int] = {}
-    for gpu in server.gpus:
-        kind = f"{gpu.kind} (emulated)" if gpu.emulated else gpu.kind
-        counted[kind] = counted.get(kind, 0) + 1
+    counted = Counter(f"{gpu.kind} (emulated)" if gpu.emulated else gpu.kind for gpu in server.gpus)
     return ", ".join(f"{number} x {kind}" for kind, number in sorted(counted.items())) or "-"
 
 
 def _gpu_cells(server: Server) -> str:
-    return " ".join(_gpu_cell(gpu) for gpu in server.gpus) or "-"
+    counted = Counter(_gpu_cell(gpu) for gpu in server.gpus)
+    return ", ".join(f"{number} x {what}" for what, number in counted.items()) or "-"
 
 
 def _gpu_cell(gpu: Gpu) -> str:
