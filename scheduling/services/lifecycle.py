@@ -60,10 +60,10 @@ def became_live(job: Job, generation: Generation, iteration: int, cluster: Clust
     """Rank 0 has done its first iteration: this generation trains, its predecessor is retired."""
     if generation.state not in (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER):
         return
-    now = timezone.now()
     predecessor = live_generation(job)
     if predecessor is not None:
         retire(predecessor, f"generation {generation.number} took over at iteration {iteration - 1}")
+    now = timezone.now()
     generation.state = GenerationState.LIVE
     generation.live_at = now
     generation.step_expires_at = None
