@@ -57,9 +57,12 @@ class World:
         """A client that carries a token of the user; None: no token."""
         client = APIClient()
         if user is not None:
-            token = make.ApiTokenFactory(user=user)
-            client.credentials(HTTP_AUTHORIZATION=f"Bearer {_secret(token)}")
+            client.credentials(HTTP_AUTHORIZATION=self.authorization(user))
         return client
+
+    def authorization(self, user: User) -> str:
+        """The header of a fresh token of the user."""
+        return f"Bearer {_secret(make.ApiTokenFactory.create(user=user))}"
 
     def body(self, **changes: Any) -> dict[str, Any]:
         """A job that can be submitted."""
@@ -84,18 +87,22 @@ def world(db: None, settings: Any, tmp_path: Path) -> World:
 
 def build_world(settings: Any, folder: Path) -> World:
     settings.CHECKPOINT_URL = f"file://{folder}/store"
-    people = {name: make.UserFactory(username=name) for name in ("owner", "colleague", "viewer", "stranger")}
-    operator = make.UserFactory(username="operator", is_operator=True)
-    project = make.ProjectFactory(name="vision")
-    foreign_project = make.ProjectFactory(name="elsewhere")
+    people = {
+        name: make.UserFactory.create(username=name) for name in ("owner", "colleague", "viewer", "stranger")
+    }
+    operator = make.UserFactory.create(username="operator", is_operator=True)
+    project = make.ProjectFactory.create(name="vision")
+    foreign_project = make.ProjectFactory.create(name="elsewhere")
     for name, role in (("owner", Role.OWNER), ("colleague", Role.MEMBER), ("viewer", Role.VIEWER)):
-        make.MembershipFactory(project=project, user=people[name], role=role)
-    make.MembershipFactory(project=project, user=make.UserFactory(username="guest"), role=Role.VIEWER)
-    make.MembershipFactory(project=foreign_project, user=people["stranger"], role=Role.OWNER)
-    server = make.ServerFactory(name="node-a", gpus=4)
-    version = make.FunctionVersionFactory(function__project=project, function__name="classifier")
-    curve = make.ScalingCurveFactory()
-    job = make.JobFactory(
+        make.MembershipFactory.create(project=project, user=people[name], role=role)
+    make.MembershipFactory.create(
+        project=project, user=make.UserFactory.create(username="guest"), role=Role.VIEWER
+    )
+    make.MembershipFactory.create(project=foreign_project, user=people["stranger"], role=Role.OWNER)
+    server = make.ServerFactory.create(name="node-a", gpus=4)
+    version = make.FunctionVersionFactory.create(function__project=project, function__name="classifier")
+    curve = make.ScalingCurveFactory.create()
+    job = make.JobFactory.create(
         project=project,
         owner=people["owner"],
         function_version=version,
@@ -104,12 +111,14 @@ def build_world(settings: Any, folder: Path) -> World:
         decided_at=timezone.now(),
         started_at=timezone.now(),
     )
-    make.GenerationFactory(job=job, master_server=server, world_size=2, gpus=list(server.gpus.all()[:2]))
-    foreign_job = make.JobFactory(project=foreign_project, owner=people["stranger"], state="running")
-    make.GenerationFactory(
+    make.GenerationFactory.create(
+        job=job, master_server=server, world_size=2, gpus=list(server.gpus.all()[:2])
+    )
+    foreign_job = make.JobFactory.create(project=foreign_project, owner=people["stranger"], state="running")
+    make.GenerationFactory.create(
         job=foreign_job, master_server=server, world_size=1, gpus=list(server.gpus.all()[3:])
     )
-    decision = make.DecisionFactory(
+    decision = make.DecisionFactory.create(
         snapshot=b"packed",
         trigger=f"submitted {foreign_job.pk}",
         summary={
@@ -131,7 +140,7 @@ def build_world(settings: Any, folder: Path) -> World:
         version=version,
         job=job,
         decision=decision,
-        token=make.ApiTokenFactory(user=people["owner"]),
+        token=make.ApiTokenFactory.create(user=people["owner"]),
         **people,
     )
 
@@ -147,14 +156,14 @@ def _verdict(job: Job) -> dict[str, Any]:
 
 
 def _leave_records(job: Job, decision: Decision, folder: Path) -> None:
-    make.JobEventFactory(job=job, decision=decision)
-    make.JobMetricFactory(job=job, iteration=1)
-    make.LogChunkFactory(job=job, text="first\nsecond\n")
-    make.CheckpointFactory(job=job)
+    make.JobEventFactory.create(job=job, decision=decision)
+    make.JobMetricFactory.create(job=job, iteration=1)
+    make.LogChunkFactory.create(job=job, text="first\nsecond\n")
+    make.CheckpointFactory.create(job=job)
     stored = folder / "store" / "jobs" / job.pk / "artifacts" / "1"
     stored.mkdir(parents=True)
     (stored / "weights.pt").write_bytes(b"weights" * 1000)
-    make.ArtifactFactory(job=job, size_bytes=7000)
+    make.ArtifactFactory.create(job=job, size_bytes=7000)
 
 
 @pytest.fixture(autouse=True)

@@ -65,7 +65,7 @@ def test_an_empty_installation_has_a_summary(db: None) -> None:
     from tests import factories as make
 
     client = APIClient()
-    client.force_authenticate(make.UserFactory())
+    client.force_authenticate(make.UserFactory.create())
     summary = client.get("/api/v1/cluster/").json()
     assert (summary["name"], summary["planner"], summary["gpus"]["total"]) == (None, None, 0)
 

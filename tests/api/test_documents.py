@@ -50,26 +50,26 @@ def test_the_interactive_page_asks_nobody_else(db: None) -> None:
 
 def _more_jobs(world: World) -> None:
     for _ in range(4):
-        job = make.JobFactory(
+        job = make.JobFactory.create(
             project=world.project,
-            owner=make.UserFactory(),
-            curve=make.ScalingCurveFactory(),
+            owner=make.UserFactory.create(),
+            curve=make.ScalingCurveFactory.create(),
             verdict={"decision": "admitted", "reason": f"would make job {world.foreign_job.pk} late"},
         )
-        decision = make.DecisionFactory(summary={"verdicts": [{"job": job.pk, "reason": "fits"}]})
+        decision = make.DecisionFactory.create(summary={"verdicts": [{"job": job.pk, "reason": "fits"}]})
         decision.jobs.add(job)
     for n in range(4):
-        make.JobEventFactory(job=world.job, decision=world.decision)
-        make.LogChunkFactory(job=world.job)
-        make.JobMetricFactory(job=world.job, iteration=100 + n)
-        make.CheckpointFactory(job=world.job)
-        make.ArtifactFactory(job=world.job, name=f"{n}.pt")
-        make.MembershipFactory(project=world.project)
-        make.MembershipFactory(project=make.ProjectFactory(), user=world.owner)
-        make.ApiTokenFactory(user=world.owner)
-        make.FunctionVersionFactory(function__project=world.project)
-        make.FunctionVersionFactory(function=world.version.function, number=n + 2)
-        make.ServerFactory()
+        make.JobEventFactory.create(job=world.job, decision=world.decision)
+        make.LogChunkFactory.create(job=world.job)
+        make.JobMetricFactory.create(job=world.job, iteration=100 + n)
+        make.CheckpointFactory.create(job=world.job)
+        make.ArtifactFactory.create(job=world.job, name=f"{n}.pt")
+        make.MembershipFactory.create(project=world.project)
+        make.MembershipFactory.create(project=make.ProjectFactory.create(), user=world.owner)
+        make.ApiTokenFactory.create(user=world.owner)
+        make.FunctionVersionFactory.create(function__project=world.project)
+        make.FunctionVersionFactory.create(function=world.version.function, number=n + 2)
+        make.ServerFactory.create()
 
 
 LISTS = [

@@ -74,7 +74,7 @@ def test_an_absurd_length_is_refused_before_the_first_byte(world: World) -> None
     answer = world.client(world.colleague).generic(
         "POST",
         "/api/v1/functions/",
-        b"--x\r\n",
+        "--x\r\n",
         content_type="multipart/form-data; boundary=x",
         CONTENT_LENGTH=str(10**12),
     )

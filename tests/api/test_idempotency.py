@@ -17,10 +17,10 @@ from projects.services import expire_idempotency_records, idempotency
 from scheduling.models import Job
 from tests.api.conftest import SOURCE, World, build_world
 
-KEY = {"HTTP_IDEMPOTENCY_KEY": "7c0a6f2e"}
+KEY: Any = {"HTTP_IDEMPOTENCY_KEY": "7c0a6f2e"}
 
 
-def submit(world: World, body: dict[str, Any] | None = None, **headers: str) -> Any:
+def submit(world: World, body: dict[str, Any] | None = None, **headers: Any) -> Any:
     return world.client(world.colleague).post("/api/v1/jobs/", body or world.body(), format="json", **headers)
 
 

@@ -129,7 +129,7 @@ def test_the_project_may_be_left_out_by_members_of_one(world: World) -> None:
     del body["project"]
     client = world.client(world.colleague)
     assert client.post("/api/v1/jobs/", body, format="json").json()["project"] == "vision"
-    make.MembershipFactory(project=make.ProjectFactory(name="second"), user=world.colleague)
+    make.MembershipFactory.create(project=make.ProjectFactory.create(name="second"), user=world.colleague)
     refused = client.post("/api/v1/jobs/", body, format="json")
     assert "second, vision" in refused.json()["errors"]["project"][0]
 
@@ -255,11 +255,11 @@ def test_a_deadline_can_be_given_up(world: World) -> None:
 
 
 def test_an_offer_is_accepted_into_a_job_of_its_own(world: World) -> None:
-    declined = make.JobFactory(
+    declined = make.JobFactory.create(
         project=world.project, owner=world.owner, function_version=world.version, state="declined",
         service_class="slo", deadline_at=timezone.now() + timedelta(minutes=1),
     )  # fmt: skip
-    make.OfferFactory(job=declined, plan=make.stored_plan([(0, 60, 2)], 60))
+    make.OfferFactory.create(job=declined, plan=make.stored_plan([(0, 60, 2)], 60))
     client = world.client(world.colleague)
     answer = client.post(f"/api/v1/jobs/{declined.pk}/accept-offer/", format="json")
     successor = answer.json()
@@ -312,7 +312,7 @@ def test_wait_answers_with_the_verdict_as_soon_as_it_is_there(
 
     monkeypatch.setattr(waiting, "wait_for_verdict", decide)
     client = world.client(world.colleague)
-    key = {"HTTP_IDEMPOTENCY_KEY": "k"}
+    key: Any = {"HTTP_IDEMPOTENCY_KEY": "k"}
     answer = client.post("/api/v1/jobs/?wait=5", world.body(), format="json", **key)
     assert answer.json()["verdict"]["reason_code"] == "fits"
     again = client.post("/api/v1/jobs/?wait=5", world.body(), format="json", **key)

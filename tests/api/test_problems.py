@@ -24,7 +24,12 @@ def check(answer: Any, status: int, code: str | None = None) -> None:
 
 
 def raw(world: World, body: bytes, content_type: str = "application/json") -> Any:
-    return world.client(world.owner).generic("POST", "/api/v1/projects/", body, content_type=content_type)
+    return world.client(world.owner).generic(
+        "POST",
+        "/api/v1/projects/",
+        body,  # type: ignore[arg-type]
+        content_type=content_type,
+    )
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,9 @@ def test_an_iteration_trained_again_counts_once(world: World) -> None:
     for generation, iterations in ((1, (1, 2, 3)), (2, (3, 4))):
         for iteration in iterations:
             values = {"loss": float(generation), "accuracy": 0.5}
-            make.JobMetricFactory(job=world.job, generation=generation, iteration=iteration, values=values)
+            make.JobMetricFactory.create(
+                job=world.job, generation=generation, iteration=iteration, values=values
+            )
     rows = get(world, "metrics/?names=loss").json()["results"]
     assert [(row["iteration"], row["values"]) for row in rows] == [
         (1, {"loss": 1.0}), (2, {"loss": 1.0}), (3, {"loss": 2.0}), (4, {"loss": 2.0}),
@@ -32,7 +34,7 @@ def test_an_iteration_trained_again_counts_once(world: World) -> None:
 def test_metrics_are_paged_in_the_order_of_training(world: World) -> None:
     JobMetric.objects.all().delete()
     for iteration in range(5):
-        make.JobMetricFactory(job=world.job, iteration=iteration)
+        make.JobMetricFactory.create(job=world.job, iteration=iteration)
     client = world.client(world.viewer)
     seen, address = [], f"/api/v1/jobs/{world.job.pk}/metrics/?page_size=2"
     while address:
@@ -45,7 +47,7 @@ def test_metrics_are_paged_in_the_order_of_training(world: World) -> None:
 def test_logs_go_on_where_the_reader_was(world: World) -> None:
     first = get(world, "logs/").json()
     assert [chunk["text"] for chunk in first["results"]] == ["first\nsecond\n"]
-    make.LogChunkFactory(job=world.job, rank=1, text="third\n")
+    make.LogChunkFactory.create(job=world.job, rank=1, text="third\n")
     later = get(world, f"logs/?after={first['next_after']}").json()
     assert [chunk["text"] for chunk in later["results"]] == ["third\n"]
     assert get(world, f"logs/?after={later['next_after']}").json()["next_after"] == later["next_after"]
@@ -58,13 +60,13 @@ def test_logs_go_on_where_the_reader_was(world: World) -> None:
 def test_the_tail_counts_lines(world: World, lines: int, text: str) -> None:
     LogChunk.objects.all().delete()
     for piece in ("a\n", "b\nc\n", "d"):
-        make.LogChunkFactory(job=world.job, text=piece)
+        make.LogChunkFactory.create(job=world.job, text=piece)
     assert "".join(chunk["text"] for chunk in get(world, f"logs/?tail={lines}").json()["results"]) == text
 
 
 def test_one_answer_holds_so_much_of_a_log_and_no_more(world: World) -> None:
     for _ in range(3):
-        make.LogChunkFactory(job=world.job, text="x" * 700_000)
+        make.LogChunkFactory.create(job=world.job, text="x" * 700_000)
     page = get(world, "logs/").json()
     assert (len(page["results"]), page["more"]) == (2, True)
     assert get(world, f"logs/?after={page['next_after']}").json()["more"] is True

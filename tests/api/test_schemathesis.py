@@ -51,7 +51,7 @@ def crowded(db: None, settings: Any, tmp_path: Path) -> Iterator[World]:
 )
 def test_generated_requests_are_answered_as_the_document_says(case: Any, crowded: World) -> None:
     use_real_names(case, crowded)
-    token = crowded.client(crowded.operator)._credentials["HTTP_AUTHORIZATION"]
+    token = crowded.authorization(crowded.operator)
     response = case.call(headers={"Authorization": token})
     case.validate_response(response, checks=CHECKED, headers={"Authorization": token})
 
