@@ -37,7 +37,7 @@ def figure(data: GpusOverTime) -> go.Figure | None:
     _add_pieces(drawn, data.promised, "Minimum satisfactory share", colours.NEUTRAL, "dot", 1.5)
     if data.deadline_at is not None:
         mark_time(drawn, data.deadline_at, "deadline", colours.BAD)
-    most = max(phase.gpus for phase in [*data.actual, *data.planned, *data.promised])
+    most = max([phase.gpus for phase in data.actual] + [piece.gpus for piece in data.planned + data.promised])
     drawn.update_yaxes(
         title_text="GPUs", rangemode="tozero", tickformat="d", dtick=max(1, math.ceil(most / 6))
     )
