@@ -66,6 +66,9 @@ format: setup-dev ## Format the code and sort its imports
 openapi: setup-dev ## Write docs/openapi.yaml from the code
 	@$(PY) manage.py spectacular --file docs/openapi.yaml --validate
 
+screenshots: setup-dev ## Pictures of every page of the running platform: make screenshots LOGIN="demo PASSWORD"
+	@$(PY) -m tests.dashboard.take_screenshots $(or $(URL),http://127.0.0.1:8000) $(LOGIN)
+
 bench: setup-dev ## The short set of benchmarks: ratios, not bare times
 	@for file in benchmarks/[a-z]*.py; do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 

@@ -76,7 +76,11 @@ def continued(snapshot: Snapshot, decision: Decision, seconds: float) -> Snapsho
             continue
         addresses = decision.placements.get(job.id, ())
         pause = max(pauses.get(job.id, 0.0), job.pause_left_seconds)
-        rate = float(job.curve.throughput[np.searchsorted(job.curve.levels, len(addresses))]) if addresses else 0.0
+        rate = (
+            float(job.curve.throughput[np.searchsorted(job.curve.levels, len(addresses))])
+            if addresses
+            else 0.0
+        )
         done = rate * max(0.0, seconds - pause)
         if done >= job.remaining_iterations:
             continue

@@ -4,7 +4,7 @@
 
 Starts a whole platform of its own (one node agent with four emulated GPUs), measures a function once so that its curve
 is known, and then submits over REST as a person would. The peer for submissions is the same Django stack that does
-nothing but insert the row (benchmarks/insert_only.py), served with the same number of processes and threads and asked by the
+nothing but insert the row (benchmarks/peers/insert_only.py), served with the same number of processes and threads and asked by the
 same client in turns within the same run.
 """
 
@@ -154,7 +154,7 @@ def insert_only(platform: Platform) -> Iterator[str]:
     ((port, _),) = choose_ranges("127.0.0.1", 1, 24000, 10)
     environment = {
         **os.environ,
-        "DJANGO_SETTINGS_MODULE": "benchmarks.insert_only",
+        "DJANGO_SETTINGS_MODULE": "benchmarks.peers.insert_only",
         "DATABASE_URL": platform.database_url,
         "REDIS_URL": platform.redis_url,
         "PUNCTUAL_DATA": str(platform.settings.data),

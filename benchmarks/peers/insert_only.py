@@ -1,6 +1,6 @@
 """The least that a submission could cost: the same Django stack, authentication and parser, and one INSERT.
 
-Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.insert_only`, as a peer for benchmarks/submissions.py.
+Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.peers.insert_only`, as a peer for benchmarks/submissions.py.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from rest_framework.views import APIView
 
 from config.settings import *  # noqa: F403
 
-ROOT_URLCONF = "benchmarks.insert_only"
+ROOT_URLCONF = "benchmarks.peers.insert_only"
 
 
 class InsertOnlyView(APIView):
