@@ -48,7 +48,7 @@ def refill(  # type: ignore[no-untyped-def]
         )  # fmt: skip
         if pieces == 0:
             failed.append(job)
-            plans.count[job] = 0
+            plans.length[job] = 0
             continue
         plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
         times, free, count = occupy(times, free, count, plans, job, TAKE, YES)
@@ -75,7 +75,7 @@ class Admission:
         self.rows = list(problem.promised)
         self.offers = np.arange(len(problem.snapshot.jobs), problem.jobs.work.size)
         for row in self.offers.tolist():
-            self.plans.finish[row] = self.plans.time[row, self.plans.count[row] - 1]
+            self.plans.finish[row] = self.plans.time[row, self.plans.length[row] - 1]
         self._establish()
         self._retest_at_risk()
 
@@ -101,7 +101,8 @@ class Admission:
         problem = self.problem
         rows = np.array([row for row in self.rows if row < len(problem.snapshot.jobs)], dtype=np.int64)
         charge_plans(problem.jobs, self.plans, rows, *NOTHING_CHARGED)
-        late = rows[self.plans.finish[rows] > problem.due[rows] + 2 * TIME_TOLERANCE].tolist()
+        overdue = self.plans.finish[rows] > problem.due[rows] + 2 * TIME_TOLERANCE
+        late: list[int] = rows[overdue].tolist()
         late.sort(key=lambda row: int(problem.by_deadline[row]))
         lost = set(late)
         kept = [row for row in self.rows if row not in lost]
@@ -254,7 +255,10 @@ class Admission:
         problem = self.problem
         times, free, count = problem.open_timeline()
         chosen = np.array(rows, dtype=np.int64)
-        return occupy_all(times, free, count, self.plans if plans is None else plans, chosen, True)
+        timeline: tuple[FloatArray, IntArray, int] = occupy_all(
+            times, free, count, self.plans if plans is None else plans, chosen, True
+        )
+        return timeline
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
         """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.

@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, planned_gpus, set_plan
 from scheduling.core.compiling import NO, kernel
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.filling import ALL_LEVELS, fill
 from scheduling.core.timeline import GIVE_BACK, TAKE, compact, occupy, piece_at
 
 LOWEST_LEVEL = np.int64(0)
@@ -41,7 +41,7 @@ def fill_unpromised(  # type: ignore[no-untyped-def]
             jobs, job, inf, times, free, count, NO, origin, slot, heads[job], LOWEST_LEVEL, NO, 0.0,
             piece_time, piece_gpus,
         )  # fmt: skip
-        plans.count[job] = 0
+        plans.length[job] = 0
         if pieces > 0:
             plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
             times, free, count = occupy(times, free, count, plans, job, TAKE, NO)
@@ -153,10 +153,9 @@ def grant_leftover(  # type: ignore[no-untyped-def]
         if times[piece] < origin + slot - TIME_TOLERANCE:
             left = min(left, free[0, piece])
     granted = [0 for _ in range(0)]
-    heap = [(0, 0.0, 0) for _ in range(0)]
-    for job in rows:
-        if plans.count[job] > 0 and jobs.finished_at[job] == inf:
-            heap.append((STARTING, -inf, rank[job]))
+    heap = [
+        (STARTING, -inf, rank[job]) for job in rows if plans.length[job] > 0 and jobs.finished_at[job] == inf
+    ]
     heapq.heapify(heap)
     compacted = count
     room = 2 * count + 16
@@ -167,8 +166,8 @@ def grant_leftover(  # type: ignore[no-untyped-def]
     while left > 0 and len(heap) > 0 and len(granted) < most_grants:
         _, _, position = heapq.heappop(heap)
         job = job_of_rank[position]
-        if room < count + 2 * plans.count[job] + 16:
-            room = 2 * (count + 2 * plans.count[job]) + 16
+        if room < count + 2 * plans.length[job] + 16:
+            room = 2 * (count + 2 * plans.length[job]) + 16
             tried_time = np.zeros(room)
             tried_gpus = np.zeros(room, dtype=np.int64)
             best_time = np.zeros(room)

@@ -41,16 +41,16 @@ class JobArrays(NamedTuple):
 
 
 class Plans(NamedTuple):
-    """One plan a row: ``gpus[i, k]`` from ``time[i, k]`` on; the last of ``count[i]`` pieces is 0.
+    """One plan a row: ``gpus[i, k]`` from ``time[i, k]`` on; the last of ``length[i]`` pieces is 0.
 
-    ``count`` 0 means no plan. ``finish`` is the time of the last iteration, ``gpu_time`` the GPU
+    ``length`` 0 means no plan. ``finish`` is the time of the last iteration, ``gpu_time`` the GPU
     seconds held until then. Until ``reserved_until`` the job's GPUs are out of every timeline
     already: those of locked jobs are taken before anything is planned.
     """
 
     time: FloatArray
     gpus: IntArray
-    count: IntArray
+    length: IntArray
     finish: FloatArray
     gpu_time: FloatArray
     reserved_until: FloatArray
@@ -61,7 +61,7 @@ def no_plans(jobs: int, width: int = 8) -> Plans:
     return Plans(
         time=np.zeros((jobs, width)),
         gpus=np.zeros((jobs, width), dtype=np.int64),
-        count=np.zeros(jobs, dtype=np.int64),
+        length=np.zeros(jobs, dtype=np.int64),
         finish=np.full(jobs, np.inf),
         gpu_time=np.zeros(jobs),
         reserved_until=np.full(jobs, -np.inf),
@@ -83,10 +83,10 @@ def widened(plans, width):  # type: ignore[no-untyped-def]
     time = np.zeros((jobs, new_width))
     gpus = np.zeros((jobs, new_width), dtype=np.int64)
     for job in range(jobs):
-        for piece in range(plans.count[job]):
+        for piece in range(plans.length[job]):
             time[job, piece] = plans.time[job, piece]
             gpus[job, piece] = plans.gpus[job, piece]
-    return Plans(time, gpus, plans.count, plans.finish, plans.gpu_time, plans.reserved_until)
+    return Plans(time, gpus, plans.length, plans.finish, plans.gpu_time, plans.reserved_until)
 
 
 @kernel
@@ -97,7 +97,7 @@ def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # t
     for piece in range(pieces):
         plans.time[job, piece] = piece_time[piece]
         plans.gpus[job, piece] = piece_gpus[piece]
-    plans.count[job] = pieces
+    plans.length[job] = pieces
     plans.finish[job] = finish
     plans.gpu_time[job] = gpu_time
     return plans
@@ -116,7 +116,7 @@ def level_index(jobs, job, gpus):  # type: ignore[no-untyped-def]
 def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
     """GPUs that the plan holds at time ``at``."""
     held = 0
-    for piece in range(plans.count[job]):
+    for piece in range(plans.length[job]):
         if plans.time[job, piece] > at + TIME_TOLERANCE:
             break
         held = plans.gpus[job, piece]

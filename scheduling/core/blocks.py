@@ -41,8 +41,8 @@ def blocks_of(servers: tuple[ServerSnapshot, ...]) -> Blocks:
     cuts: dict[int, list[tuple[int, int]]] = {}
     first = 0
     for number, server in enumerate(servers):
-        rack = racks.setdefault(server.rack, len(racks))
         if server.usable:
+            rack = racks.setdefault(server.rack, len(racks))
             if server.gpus not in cuts:
                 cuts[server.gpus] = _aligned_cuts(server.gpus)
             for offset, gpus in cuts[server.gpus]:

@@ -75,7 +75,7 @@ def replan(snapshot: Snapshot) -> Decision:
     rows = [
         row
         for row, job in enumerate(snapshot.jobs)
-        if job.id not in declined and outcome.plans.count[row] > 0
+        if job.id not in declined and outcome.plans.length[row] > 0
     ]
     wake = next_wake(
         planner.problem.jobs, outcome.plans, np.array(rows, dtype=np.int64), planner.problem.origin,
@@ -144,7 +144,7 @@ class _Planner:
         others = [
             row
             for row in range(len(problem.snapshot.jobs))
-            if row not in promised and row not in rows and plans.count[row] > 0
+            if row not in promised and row not in rows and plans.length[row] > 0
         ]
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
@@ -175,7 +175,7 @@ class _Planner:
         rows = [row for row, job in enumerate(problem.snapshot.jobs) if job.id not in declined]
         held = problem.jobs.gpus
         for row in rows:
-            if plans.count[row] and plans.gpus[row, 0] > held[row]:
+            if plans.length[row] and plans.gpus[row, 0] > held[row]:
                 return problem.snapshot.next_slot_at
         wake = next_wake(problem.jobs, plans, np.array(rows, dtype=np.int64), problem.origin, problem.slot)
         return float(wake) + problem.snapshot.now
@@ -300,7 +300,7 @@ class _Planner:
 
     def _wanted(self, plans: Plans) -> IntArray:
         jobs = len(self.problem.snapshot.jobs)
-        wanted = np.where(plans.count > 0, plans.gpus[:, 0], 0)
+        wanted = np.where(plans.length > 0, plans.gpus[:, 0], 0)
         wanted[jobs:] = 0
         return wanted
 
@@ -308,7 +308,7 @@ class _Planner:
         """The plans with an unpromised job held to ``gpus`` GPUs in the next slot."""
         problem = self.problem
         times, free, count = self.admission.timeline(self.admission.rows, plans)
-        others = [other for other in unpromised if other != row and plans.count[other] > 0]
+        others = [other for other in unpromised if other != row and plans.length[other] > 0]
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
         piece_time, piece_gpus = problem.scratch(count)
         pieces, finish, gpu_time = fill(
@@ -316,9 +316,10 @@ class _Planner:
             LOWEST_LEVEL, False, 0.0, piece_time, piece_gpus,
         )  # fmt: skip
         if pieces == 0:
-            plans.count[row] = 0
+            plans.length[row] = 0
             return plans
-        return set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+        held: Plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+        return held
 
 
 @kernel
@@ -327,9 +328,9 @@ def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-unty
 
 
 def _differs(plans: Plans, stored: Plans, row: int) -> bool:
-    count = int(plans.count[row])
+    count = int(plans.length[row])
     return (
-        count != stored.count[row]
+        count != stored.length[row]
         or not np.array_equal(plans.gpus[row, :count], stored.gpus[row, :count])
         or not np.allclose(plans.time[row, :count], stored.time[row, :count], rtol=0, atol=TIME_TOLERANCE)
     )

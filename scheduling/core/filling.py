@@ -40,6 +40,22 @@ def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _floor_column(jobs, job, index, available):  # type: ignore[no-untyped-def]
+    """The highest column at most ``index`` whose level ``available`` GPUs allow, or -1."""
+    while index >= 0 and jobs.levels[job, index] > available:
+        index -= 1
+    return index
+
+
+@kernel
+def _piece_from(times, count, piece, at):  # type: ignore[no-untyped-def]
+    """The piece that holds ``at``, looked for from ``piece`` on."""
+    while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
+        piece += 1
+    return piece
+
+
+@kernel
 def _run_end(times, free, count, guarded, piece, gpus):  # type: ignore[no-untyped-def]
     """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free."""
     for later in range(piece + 1, count):
@@ -57,6 +73,15 @@ def _can_hold(times, free, count, guarded, piece, gpus, begin, release):  # type
             return False
         later += 1
     return True
+
+
+@kernel
+def _worth_growing(jobs, job, held, held_index, index, run):  # type: ignore[no-untyped-def]
+    """Whether a larger level wins more than its pause costs in the ``run`` seconds it can be kept."""
+    if jobs.pause[job, index] == 0.0 or (held > 0 and held_index < 0):
+        return True
+    stay_rate = jobs.throughput[job, held_index] if held > 0 else 0.0
+    return jobs.throughput[job, index] * (run - jobs.pause[job, index]) > stay_rate * run
 
 
 @kernel
@@ -92,24 +117,20 @@ def _walk(  # type: ignore[no-untyped-def]
                 index = low
                 end = min(end, switch_at)
             available = capacity(free, piece, guarded)
-            while index >= 0 and jobs.levels[job, index] > available:
-                index -= 1
+            index = _floor_column(jobs, job, index, available)
             wanted = jobs.levels[job, index] if index >= 0 else 0
-            if wanted > held and jobs.pause[job, index] > 0.0 and (held == 0 or held_index >= 0):
-                # Growing costs a pause: stay where the GPUs would be lost again before it pays.
+            if wanted > held and jobs.pause[job, index] > 0.0:
                 if run_gpus != wanted or at >= run_until:
                     run_gpus = wanted
                     run_until = _run_end(times, free, count, guarded, piece, wanted)
-                run = min(run_until, due) - at
-                stay_rate = jobs.throughput[job, held_index] if held > 0 else 0.0
-                if jobs.throughput[job, index] * (run - jobs.pause[job, index]) <= stay_rate * run:
+                if not _worth_growing(jobs, job, held, held_index, index, min(run_until, due) - at):
                     wanted = held
                     index = held_index
         if wanted != held:
             pause_left = max(pause_left, jobs.pause[job, index]) if wanted > 0 else 0.0
             held = wanted
             held_index = index
-        if held > 0 and carry > 0.0:
+        if held > 0:
             pause_left += carry
             carry = 0.0
         if pieces == 0 or out_gpus[pieces - 1] != held:
@@ -135,10 +156,7 @@ def _walk(  # type: ignore[no-untyped-def]
             else:
                 pause_left -= stop - at
         at = end
-        while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
-            piece += 1
-        if end == inf:
-            break
+        piece = count if end == inf else _piece_from(times, count, piece, at)
     return 0, inf, 0.0
 
 

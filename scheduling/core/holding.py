@@ -38,7 +38,7 @@ def next_wake(jobs, plans, rows, origin, slot):  # type: ignore[no-untyped-def]
     """First time after the next slot begins at which a plan takes more GPUs or a job is done."""
     wake = inf
     for job in rows:
-        count = plans.count[job]
+        count = plans.length[job]
         if count == 0:
             continue
         held = planned_gpus(plans, job, origin)
@@ -64,7 +64,7 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
     """
     nothing = np.zeros(0)
     for job in rows:
-        count = plans.count[job]
+        count = plans.length[job]
         if count < 2:
             continue
         held = planned_gpus(plans, job, origin)
@@ -86,7 +86,7 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
             plans.time[job, written] = plans.time[job, piece]
             plans.gpus[job, written] = plans.gpus[job, piece]
             written += 1
-        plans.count[job] = written
+        plans.length[job] = written
         finish, gpu_time = charged_finish(jobs, plans, job, nothing, nothing)
         if finish < inf:
             plans.finish[job] = finish
@@ -97,11 +97,11 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
 @kernel
 def _cut_after(plans, job, release):  # type: ignore[no-untyped-def]
     """End a plan at ``release`` if it ends later."""
-    piece = plans.count[job] - 1
+    piece = plans.length[job] - 1
     if plans.time[job, piece] <= release + TIME_TOLERANCE:
         return
     while piece > 0 and plans.time[job, piece - 1] >= release - TIME_TOLERANCE:
         piece -= 1
     plans.time[job, piece] = release
     plans.gpus[job, piece] = 0
-    plans.count[job] = piece + 1
+    plans.length[job] = piece + 1

@@ -77,7 +77,7 @@ def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
     origin = plans.time[job, 0]
     if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
         return finish
-    for piece in range(plans.count[job] - 1):
+    for piece in range(plans.length[job] - 1):
         if plans.gpus[job, piece] > 0:
             if piece > 0 or plans.gpus[job, piece] != jobs.gpus[job]:
                 finish = plans.time[job, piece] + jobs.pause[job, 0]
@@ -87,13 +87,22 @@ def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _rate_and_pause(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
+    for level in range(jobs.level_count[job]):
+        if jobs.levels[job, level] == gpus:
+            return jobs.throughput[job, level], jobs.pause[job, level]
+    return 0.0, 0.0
+
+
+@kernel
 def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """When the job's last iteration ends under its plan with all charges, or infinity.
 
     Also infinity where the GPUs are released before the final weights are stored. Returns
     (finish, GPU seconds until then).
     """
-    count = plans.count[job]
+    count = plans.length[job]
     if count == 0:
         return inf, 0.0
     release = plans.time[job, count - 1]
@@ -108,12 +117,7 @@ def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: igno
         at = plans.time[job, piece]
         end = plans.time[job, piece + 1]
         gpus = plans.gpus[job, piece]
-        rate = 0.0
-        pause = 0.0
-        for level in range(jobs.level_count[job]):
-            if jobs.levels[job, level] == gpus:
-                rate = jobs.throughput[job, level]
-                pause = jobs.pause[job, level]
+        rate, pause = _rate_and_pause(jobs, job, gpus)
         if gpus != held:
             pause_left = max(pause_left, pause) if gpus > 0 else 0.0
             held = gpus
@@ -155,7 +159,7 @@ def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  #
 
 @kernel
 def _refill_with_carry(  # type: ignore[no-untyped-def]
-    jobs, plans, job, others, due, times, free, count, origin, slot, keep_head, suffix, carry
+    jobs, plans, job, others, due, times, free, count, guarded, origin, slot, keep_head, suffix, carry
 ):  # fmt: skip
     """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
     times, free, count = occupy_all(times, free, count, plans, others, YES)
@@ -163,7 +167,7 @@ def _refill_with_carry(  # type: ignore[no-untyped-def]
     piece_time = np.zeros(count + 8)
     piece_gpus = np.zeros(count + 8, dtype=np.int64)
     pieces, finish, gpu_time = fill(
-        jobs, job, due, times, free, count, YES, origin, slot, head, ALL_LEVELS, suffix, carry,
+        jobs, job, due, times, free, count, guarded, origin, slot, head, ALL_LEVELS, suffix, carry,
         piece_time, piece_gpus,
     )  # fmt: skip
     if pieces == 0:
@@ -181,6 +185,10 @@ class PauseBudget:
         self._rank_last = count - 1 - problem.by_deadline
         order = np.argsort(problem.blocked_until, kind="stable")
         self._unblocking = (problem.blocked[order], problem.blocked_until[order])
+        # New promises keep their slack and the reserve whole; present ones may live on both.
+        self._new = np.array(
+            [job.newcomer for job in problem.snapshot.jobs] + [False] * len(problem.offers), dtype=np.bool_
+        )
 
     def reluctance(self, promised: Sequence[int]) -> IntArray:
         """Who is suspended first in a trade: best effort, then the latest deadline."""
@@ -218,23 +226,46 @@ class PauseBudget:
                 return plans
             for row in late:
                 carry[row] += float(all_charges.seconds[all_charges.job == row].sum())
-                plans, fits = _refill_with_carry(
-                    problem.jobs, plans, row, rows[rows != row], problem.due[row],
-                    *problem.open_timeline(), problem.origin, problem.slot, occupancy is not None,
-                    problem.suffix, carry[row],
-                )  # fmt: skip
-                if not fits:
+                mended = self._mended(plans, rows, row, carry[row], keep_head=occupancy is not None)
+                if mended is None:
                     return None
+                plans = mended
         return None
 
     def charged(
         self, plans: Plans, promised: Sequence[int], *, occupancy: Occupancy, charges: Charges
     ) -> tuple[Plans, list[int]]:
-        """The plans with all pauses charged, and the promised jobs that are late by that."""
+        """The plans with all pauses charged, and the promised jobs that are late by that.
+
+        Late jobs are planned anew where that saves them.
+        """
         rows = np.array(sorted(promised), dtype=np.int64)
         plans = copy_plans(plans)
         _, all_charges = self._forecast(plans, rows, occupancy, charges)
+        for row in self._charge(plans, rows, all_charges):
+            carry = float(all_charges.seconds[all_charges.job == row].sum())
+            mended = self._mended(plans, rows, row, carry, keep_head=True)
+            plans = plans if mended is None else mended
         return plans, self._charge(plans, rows, all_charges)
+
+    def _mended(
+        self, plans: Plans, rows: IntArray, row: int, carry: float, *, keep_head: bool
+    ) -> Plans | None:
+        """One promised job planned anew with room for ``carry`` seconds of pauses, or None."""
+        problem = self.problem
+        for guarded in (True,) if self._new[row] else (True, False):
+            mended, fits = _refill_with_carry(
+                problem.jobs, plans, row, rows[rows != row], self._due(row), *problem.open_timeline(),
+                guarded, problem.origin, problem.slot, keep_head, problem.suffix, carry,
+            )  # fmt: skip
+            if fits:
+                return Plans(*mended)
+        return None
+
+    def _due(self, row: int) -> float:
+        """When the last iteration of a promised job must end."""
+        slack = self.problem.slack_seconds if self._new[row] else 0.0
+        return float(self.problem.due[row]) - slack
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
         """Set the charged finish of every job that is charged; returns those that are late."""
@@ -248,13 +279,12 @@ class PauseBudget:
             charges.time[order],
             charges.seconds[order],
         )
-        late = touched[plans.finish[touched] > self.problem.due[touched] + 2 * TIME_TOLERANCE]
-        return [int(row) for row in late]
+        return [row for row in touched.tolist() if plans.finish[row] > self._due(row) + 2 * TIME_TOLERANCE]
 
     def _forecast(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, Charges]:
-        homeless = np.zeros(plans.count.size, dtype=np.bool_)
+        homeless = np.zeros(plans.length.size, dtype=np.bool_)
         if occupancy is None:
             start = self.seating.fresh()
             homeless = self.seating.enter(start, rows.tolist())

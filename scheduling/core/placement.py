@@ -278,76 +278,87 @@ def _displacing_place(blocks, occupancy, size, run):  # type: ignore[no-untyped-
 
 
 @kernel
+def _block_prices(blocks, occupancy, size, run):  # type: ignore[no-untyped-def]
+    """(allowed, price) of taking each block whole: price is jobs and GPUs displaced, and overlap."""
+    total = blocks.base.size
+    allowed = np.zeros(total, dtype=np.bool_)
+    price = np.zeros((total, 3), dtype=np.int64)
+    for block in range(total):
+        if blocks.size[block] <= size:
+            allowed[block], price[block, 0], price[block, 1], price[block, 2] = _price(
+                occupancy, blocks.base[block], blocks.size[block], run, size
+            )
+    return allowed, price
+
+
+@kernel
+def _block_keys(blocks, allowed, price):  # type: ignore[no-untyped-def]
+    """One number per block to choose by: displacement, own overlap, and how roomy its rack is."""
+    total = blocks.base.size
+    in_rack = np.zeros(total + 1, dtype=np.int64)  # racks are numbered by their usable servers
+    for block in range(total):
+        if allowed[block] and price[block, 0] == 0:
+            in_rack[blocks.rack[block]] += 1
+    key = np.zeros(total, dtype=np.int64)
+    wide = 1 << 16
+    for block in range(total):
+        dearness = (price[block, 0] * wide + price[block, 1]) * wide + blocks.size[block] - price[block, 2]
+        key[block] = dearness * wide + (wide - 1 - min(in_rack[blocks.rack[block]], wide - 1))
+    return key
+
+
+@kernel
+def _cheapest(blocks, allowed, key, room):  # type: ignore[no-untyped-def]
+    """The unused allowed block of ``room`` GPUs with the lowest key, or -1."""
+    best = -1
+    for block in range(blocks.base.size):
+        if allowed[block] and blocks.size[block] == room and key[block] < USED:
+            if best < 0 or key[block] < key[best]:
+                best = block
+    return best
+
+
+@kernel
 def _whole_block_choice(blocks, occupancy, size, run):  # type: ignore[no-untyped-def]
     """Blocks for a job larger than any of them: an aligned run of servers if that is no dearer.
 
     Otherwise whole blocks, least displacement first, from the rack with most of them. Returns an
     empty list where the GPUs are not there.
     """
-    total = blocks.base.size
-    allowed = np.zeros(total, dtype=np.bool_)
-    price = np.zeros((total, 3), dtype=np.int64)
-    in_rack = np.zeros(total + 1, dtype=np.int64)
-    for block in range(total):
-        room = blocks.size[block]
-        if room > size:
-            continue
-        allowed[block], price[block, 0], price[block, 1], price[block, 2] = _price(
-            occupancy, blocks.base[block], room, run, size
-        )
-        if allowed[block] and price[block, 0] == 0:
-            in_rack[blocks.rack[block]] += 1
-    key = np.zeros(total, dtype=np.int64)
-    wide = 1 << 16
-    for block in range(total):
-        own_last = blocks.size[block] - price[block, 2]
-        dearness = (price[block, 0] * wide + price[block, 1]) * wide + own_last
-        key[block] = dearness * wide + (wide - 1 - min(in_rack[blocks.rack[block]], wide - 1))
-    chosen = np.zeros(total, dtype=np.int64)
+    allowed, price = _block_prices(blocks, occupancy, size, run)
+    key = _block_keys(blocks, allowed, price)
+    chosen = np.zeros(blocks.base.size, dtype=np.int64)
     count = 0
+    jobs = 0
+    gpus = 0
     need = size
     room = 1 << 40
     while need > 0:
         largest = 0  # largest block size still below the last one tried
-        for block in range(total):
-            if allowed[block] and blocks.size[block] < room and blocks.size[block] > largest:
+        for block in range(blocks.base.size):
+            if allowed[block] and largest < blocks.size[block] < room:
                 largest = blocks.size[block]
         if largest == 0:
             return chosen[:0]
         room = largest
-        while need >= room:
-            best = -1
-            for block in range(total):
-                if allowed[block] and blocks.size[block] == room and key[block] < USED:
-                    if best < 0 or key[block] < key[best]:
-                        best = block
-            if best < 0:
-                break
+        best = _cheapest(blocks, allowed, key, room)
+        while need >= room and best >= 0:
             key[best] = USED
             chosen[count] = best
             count += 1
             need -= room
-    run_start = _aligned_run(blocks, allowed, price, size)
-    if run_start >= 0:
-        jobs = 0
-        gpus = 0
-        for position in range(count):
-            jobs += price[chosen[position], 0]
-            gpus += price[chosen[position], 1]
-        length = size // blocks.size[run_start]
-        run_jobs = 0
-        run_gpus = 0
-        for block in range(run_start, run_start + length):
-            run_jobs += price[block, 0]
-            run_gpus += price[block, 1]
-        if (run_jobs, run_gpus) <= (jobs, gpus):
-            return np.arange(run_start, run_start + length)
+            jobs += price[best, 0]
+            gpus += price[best, 1]
+            best = _cheapest(blocks, allowed, key, room)
+    start, run_jobs, run_gpus = _aligned_run(blocks, allowed, price, size)
+    if start >= 0 and (run_jobs, run_gpus) <= (jobs, gpus):
+        return np.arange(start, start + size // blocks.size[start])
     return chosen[:count]
 
 
 @kernel
 def _aligned_run(blocks, allowed, price, size):  # type: ignore[no-untyped-def]
-    """First block of the cheapest aligned run of equal whole servers, or -1."""
+    """The cheapest aligned run of equal whole servers: (first block or -1, jobs, GPUs displaced)."""
     best = -1
     best_key = (0, 0, 0)
     for start in range(blocks.base.size):
@@ -375,7 +386,7 @@ def _aligned_run(blocks, allowed, price, size):  # type: ignore[no-untyped-def]
         if whole and (best < 0 or key < best_key):
             best = start
             best_key = key
-    return best
+    return best, best_key[0], best_key[1]
 
 
 @kernel

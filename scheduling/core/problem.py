@@ -306,7 +306,7 @@ def _stored(plans: list[StoredPlan | None], now: float, origin: float) -> Plans:
     pieces = np.array([plan.start.size if plan is not None else -1 for plan in plans], dtype=np.int64)
     held = [plan for plan in plans if plan is not None and plan.start.size]
     empty: list[FloatArray] = [np.zeros(0)]
-    return _cut(
+    cut: Plans = _cut(
         no_plans(len(plans)),
         pieces,
         np.concatenate([plan.start for plan in held] or empty) - now,
@@ -314,6 +314,7 @@ def _stored(plans: list[StoredPlan | None], now: float, origin: float) -> Plans:
         np.concatenate([plan.gpus for plan in held] or empty).astype(np.int64),
         origin,
     )
+    return cut
 
 
 @kernel
@@ -354,13 +355,13 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
 @kernel
 def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
     """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
-    count = plans.count[job]
+    count = plans.length[job]
     out_time = np.zeros(count + 3)
     out_gpus = np.zeros(count + 3, dtype=np.int64)
     out_time[0] = origin
     out_gpus[0] = gpus
     written = np.int64(1)
-    after = 0
+    after = np.int64(0)
     first_later = 0
     while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:
         after = plans.gpus[job, first_later]
@@ -368,7 +369,7 @@ def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
     if after != gpus or first_later == count:
         out_time[1] = origin + slot
         out_gpus[1] = after
-        written = 2
+        written += 1
     for piece in range(first_later, count):
         out_time[written] = plans.time[job, piece]
         out_gpus[written] = plans.gpus[job, piece]
@@ -382,7 +383,7 @@ def flatten(plans, rows, head_gpus, with_head):  # type: ignore[no-untyped-def]
     """Concatenate the plans of ``rows``; ``with_head`` puts the frozen head's piece in front."""
     total = 0
     for row in rows:
-        total += plans.count[row] + 1
+        total += plans.length[row] + 1
     start = np.zeros(total)
     gpus = np.zeros(total, dtype=np.int64)
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
@@ -394,8 +395,8 @@ def flatten(plans, rows, head_gpus, with_head):  # type: ignore[no-untyped-def]
             start[written] = 0.0
             gpus[written] = head_gpus[row]
             written += 1
-        for piece in range(plans.count[row]):
-            last = piece == plans.count[row] - 1
+        for piece in range(plans.length[row]):
+            last = piece == plans.length[row] - 1
             if written > begun and gpus[written - 1] == plans.gpus[row, piece] and not last:
                 continue
             start[written] = plans.time[row, piece]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.arrays import TIME_TOLERANCE, BoolArray
 from scheduling.core.blocks import NOWHERE
 from scheduling.core.compiling import kernel
 from scheduling.core.placement import (
@@ -77,7 +77,7 @@ class Seating:
         self._enter_locked(occupancy, self.problem.locked)
         return occupancy
 
-    def enter(self, occupancy: Occupancy, rows: Sequence[int]) -> IntArray:
+    def enter(self, occupancy: Occupancy, rows: Sequence[int]) -> BoolArray:
         """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
         jobs = len(self.problem.snapshot.jobs)
         chosen = np.array([row for row in rows if row < jobs and self.holding[row]], dtype=np.int64)
@@ -160,13 +160,13 @@ def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-de
     """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted."""
     total = 0
     for row in rows:
-        total += plans.count[row]
+        total += plans.length[row]
     time = np.empty(total)
     row_of = np.empty(total, dtype=np.int64)
     gpus = np.empty(total, dtype=np.int64)
     written = 0
     for row in rows:
-        for piece in range(plans.count[row]):
+        for piece in range(plans.length[row]):
             at = plans.time[row, piece]
             if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
                 time[written] = at

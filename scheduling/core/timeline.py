@@ -85,7 +85,7 @@ def take(times, free, count, begin, end, gpus, promised):  # type: ignore[no-unt
 @kernel
 def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-untyped-def]
     """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
-    for piece in range(plans.count[job] - 1):
+    for piece in range(plans.length[job] - 1):
         gpus = plans.gpus[job, piece]
         begin = max(plans.time[job, piece], plans.reserved_until[job])
         end = plans.time[job, piece + 1]

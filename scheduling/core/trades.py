@@ -6,10 +6,14 @@ other in a circle nobody can move in place: one of them is suspended first.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from scheduling.core.compiling import kernel
 from scheduling.core.placement import addresses_of
+
+NOBODY: Any = np.int64(-1)
 
 
 @kernel
@@ -52,6 +56,23 @@ def _circle(start, offsets, needs, waiting):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _least_reluctant(changed, reluctance, offsets, needs, stuck):  # type: ignore[no-untyped-def]
+    """Of the stuck jobs in a circle, the least reluctant, and the jobs that it waits for."""
+    victim = NOBODY
+    waited_for = stuck
+    for index in range(changed.size):
+        if not stuck[index]:
+            continue
+        if victim >= 0 and reluctance[changed[index]] >= reluctance[changed[victim]]:
+            continue
+        closed, reached = _circle(index, offsets, needs, stuck)
+        if closed:
+            victim = index
+            waited_for = reached
+    return victim, waited_for
+
+
+@kernel
 def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type: ignore[no-untyped-def]
     """An order in which jobs can change, and whom to suspend first where they wait in a circle.
 
@@ -84,17 +105,7 @@ def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type
                 done += 1
         if done > before_pass:
             continue
-        victim = np.int64(-1)
-        stuck = waiting & ~suspended
-        for index in range(count):
-            if not stuck[index]:
-                continue
-            if victim >= 0 and reluctance[changed[index]] >= reluctance[changed[victim]]:
-                continue
-            closed, _ = _circle(index, offsets, needs, stuck)
-            if closed:
-                victim = index
-        _, reached = _circle(victim, offsets, needs, stuck)
+        victim, reached = _least_reluctant(changed, reluctance, offsets, needs, waiting & ~suspended)
         suspended[victim] = True
         for index in range(count):
             if reached[index] and index != victim and pause[changed[index]] > waits[victim]:

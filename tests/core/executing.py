@@ -95,7 +95,13 @@ class Cluster:
 
     # Running ---------------------------------------------------------------------------------
 
-    def run(self, arrivals: Sequence[JobSnapshot], *, until: float = inf, early_stops: dict[str, float] | None = None) -> None:
+    def run(
+        self,
+        arrivals: Sequence[JobSnapshot],
+        *,
+        until: float = inf,
+        early_stops: dict[str, float] | None = None,
+    ) -> None:
         """Run to the end of all work (or ``until``); arrivals come at their submission times."""
         waiting = sorted(arrivals, key=lambda job: (job.submitted_at, job.id))
         for _ in range(5_000):
@@ -155,6 +161,19 @@ class Cluster:
                 facts = self.jobs[job_id].facts
                 self.jobs[job_id].facts = replace(facts, remaining_iterations=0.0, finishing_seconds=left)
         self.now = at
+
+    def lose_server(self, number: int) -> None:
+        """A server goes down: its jobs stop where they are and hold no GPU any more."""
+        first = sum(server.gpus for server in self.servers[:number])
+        lost = set(range(first, first + self.servers[number].gpus))
+        self.servers = tuple(
+            replace(server, usable=server.usable and place != number)
+            for place, server in enumerate(self.servers)
+        )
+        for running in self.jobs.values():
+            if lost & set(running.facts.placement):
+                running.facts = replace(running.facts, gpus_now=0, placement=(), pause_left_seconds=0.0)
+        self.dirty = True
 
     # Deciding --------------------------------------------------------------------------------
 

@@ -9,11 +9,11 @@ from random import Random
 import numpy as np
 import pytest
 
+from scheduling.core.admission import Admission
 from scheduling.core.allocation import grant_leftover
 from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import EVERY_GRANT
 from scheduling.core.pauses import PauseBudget
-from scheduling.core.admission import Admission
 from scheduling.core.problem import build_problem
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import JobSnapshot, ServiceClass

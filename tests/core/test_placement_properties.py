@@ -29,9 +29,7 @@ class Sequence:
             cluster = tuple(replace(server, usable=rng.random() < 0.7) for server in cluster)
         self.blocks: Blocks = blocks_of(cluster)
         self.gpus = int(self.blocks.size.sum())
-        self.occupancy: Occupancy = empty_occupancy(
-            self.blocks.block_of.size, self.blocks.base.size, JOBS
-        )
+        self.occupancy: Occupancy = empty_occupancy(self.blocks.block_of.size, self.blocks.base.size, JOBS)
         self.wanted = np.zeros(JOBS, dtype=np.int64)
         self.held: list[tuple[int, ...]] = [()] * JOBS
 
@@ -44,9 +42,10 @@ class Sequence:
             np.zeros(JOBS, dtype=np.bool_), np.arange(JOBS),
         )  # fmt: skip
         assert failed.size == 0
-        before, self.held = self.held, [
-            tuple(addresses_of(self.blocks, self.occupancy, job).tolist()) for job in range(JOBS)
-        ]
+        before, self.held = (
+            self.held,
+            [tuple(addresses_of(self.blocks, self.occupancy, job).tolist()) for job in range(JOBS)],
+        )
         self.check_places()
         self.check_moves(before, changed)
 

@@ -7,7 +7,6 @@ cluster, and that the same snapshot gives the same decision in whatever order it
 
 from __future__ import annotations
 
-import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 

@@ -6,6 +6,7 @@ from scheduling.core.blocks import blocks_of
 from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import replan
 from scheduling.core.decision import ChangeKind
+from scheduling.core.snapshot import JobSnapshot
 from tests.core.building import after, job, servers, snapshot
 
 FIXED = 1e6
@@ -38,7 +39,7 @@ def test_v8_counts_that_are_no_powers_of_two_are_no_levels():
 
 def test_v19_arrivals_fill_the_tightest_free_block():
     wanted = [("a1", 1), ("a2", 2), ("a3", 1), ("a4", 2), ("a5", 2)]
-    placed = []
+    placed: list[JobSnapshot] = []
     for number, (name, gpus) in enumerate(wanted):
         newcomer = job(name, FIXED, measured=only(gpus), submitted_at=float(number))
         decision = place((4, 4), *placed, newcomer)

@@ -49,7 +49,9 @@ def random_workload(
             at += rng.expovariate(1.0) * rng.choice([0.3, 1.0, 3.0]) * slot
             if not off_slot or rng.random() < 0.4:
                 at = round(at / slot) * slot
-        jobs.append(_random_job(rng, f"job{number:02d}", at, slot, sum(shape), pause_scale, best_effort, tightness))
+        jobs.append(
+            _random_job(rng, f"job{number:02d}", at, slot, sum(shape), pause_scale, best_effort, tightness)
+        )
     settings = PlannerSettings(slot_seconds=slot, fill=fill, stored_plans=stored_plans)
     return Workload(servers, settings, tuple(jobs))
 
