@@ -12,6 +12,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.text import Text
 
 from punctual.cli import output
+from punctual.cli.verdicts import sentence
 from punctual.client import Client, Job
 from punctual.client.durations import format_duration
 from punctual.client.models import JobEvent, JobFacts, Metric
@@ -88,7 +89,7 @@ def ending(job: JobFacts) -> Iterator[str]:
         yield f"Failed: {message.strip().splitlines()[-1]}"
         yield f"See why: punctual logs {job.id}"
     elif job.state == "declined":
-        yield f"Declined. {job.verdict.reason if job.verdict else ''}".rstrip()
+        yield f"Declined. {sentence(job.verdict.reason if job.verdict else '')}".rstrip()
         if job.offer is not None:
             yield f"Accept {output.time_text(job.offer.deadline_at)} instead: punctual accept {job.id}"
     else:
@@ -113,6 +114,8 @@ def projected_finish_at(job: JobFacts, now: datetime) -> datetime | None:
 
 def status_text(job: JobFacts, metric: Metric | None, now: datetime) -> str:
     """GPUs, pace, loss and projected finish, in one line."""
+    if job.finished:
+        return ""
     parts = [f"{job.gpus} {'GPU' if job.gpus == 1 else 'GPUs'}{' (emulated)' if job.emulated else ''}"]
     if job.iterations_per_second and job.state == "running":
         parts.append(f"{job.iterations_per_second:.2f} it/s")

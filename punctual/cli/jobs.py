@@ -82,7 +82,9 @@ def _flag(value: bool | None) -> str | None:
 
 def _row(job: Job) -> Sequence[Any]:
     marks = [mark for mark, shown in (("at risk", job.at_risk), ("late", job.late)) if shown]
-    finish = job.finished_at or projected_finish_at(job, datetime.now(UTC))
+    finish = (
+        job.finished_at or projected_finish_at(job, datetime.now(UTC)) if job.state != "declined" else None
+    )
     return (
         job.id,
         job.name,

@@ -18,7 +18,7 @@ def say_verdict(verdict: Verdict | None, *, subject: str, promised: bool = False
         return
     style = "green" if verdict.decision == "admitted" else "yellow"
     word = f"{verdict.decision}, promised" if promised else verdict.decision
-    output.say(f"{subject}: {word}. {verdict.reason}".rstrip(), style=style)
+    output.say(f"{subject}: {word}. {sentence(verdict.reason)}".rstrip(), style=style)
     if verdict.planned_finish_at is not None:
         slack = "" if verdict.slack_seconds is None else f", slack {output.slack_text(verdict.slack_seconds)}"
         start, finish = (
@@ -43,6 +43,14 @@ def share_text(verdict: Verdict) -> str:
     return text.replace(" for", " GPUs for", 1)
 
 
+def sentence(text: str) -> str:
+    """A reason as a sentence: with a capital and a full stop."""
+    text = text.strip()
+    if not text:
+        return ""
+    return f"{text[0].upper()}{text[1:]}" + ("" if text[-1] in ".!?" else ".")
+
+
 def _held(verdict: Verdict) -> str:
     offer = verdict.offer
     if offer is None or offer.valid_until is None:
@@ -58,8 +66,8 @@ def offer_accepted(job: Job, *, yes: bool, may_ask: bool) -> bool:
         return True
     if not may_ask or not output.can_ask():
         return False
-    reason = job.verdict.reason if job.verdict is not None else ""
-    return ask(f"Declined: {reason} Accept {output.time_text(job.offer.deadline_at)} instead?")
+    reason = f": {sentence(job.verdict.reason)}" if job.verdict is not None and job.verdict.reason else "."
+    return ask(f"Declined{reason} Accept {output.time_text(job.offer.deadline_at)} instead?")
 
 
 def ask(question: str) -> bool:

@@ -34,7 +34,7 @@ class Train(TrainingFunction):
 
 @pytest.fixture
 def ada(transactional_db: None) -> User:
-    person = UserFactory(username="ada")
+    person = User.objects.create_user("ada", password=PASSWORD)
     MembershipFactory(role=Role.OWNER, user=person, project__name="vision")
     return person
 
