@@ -78,10 +78,12 @@ def _can_hold(times, free, count, guarded, piece, gpus, begin, release):  # type
 @kernel
 def _worth_growing(jobs, job, held, held_index, index, run):  # type: ignore[no-untyped-def]
     """Whether a larger level wins more than its pause costs in the ``run`` seconds it can be kept."""
-    if jobs.pause[job, index] == 0.0 or (held > 0 and held_index < 0):
+    if held == 0:
+        return run > jobs.pause[job, index]
+    if held_index < 0 or run == inf:
         return True
-    stay_rate = jobs.throughput[job, held_index] if held > 0 else 0.0
-    return jobs.throughput[job, index] * (run - jobs.pause[job, index]) > stay_rate * run
+    stayed = jobs.throughput[job, held_index] * run
+    return jobs.throughput[job, index] * (run - jobs.pause[job, index]) > stayed
 
 
 @kernel
