@@ -77,10 +77,7 @@ def replan(snapshot: Snapshot) -> Decision:
         for row, job in enumerate(snapshot.jobs)
         if job.id not in declined and outcome.plans.length[row] > 0
     ]
-    wake = next_wake(
-        planner.problem.jobs, outcome.plans, np.array(rows, dtype=np.int64), planner.problem.origin,
-        planner.problem.slot,
-    )  # fmt: skip
+    wake = planner.next_wake(outcome.plans, rows)
     return Decision(
         verdicts=tuple(verdicts),
         plans=_by_id(planner.problem, outcome.plans, rows),
@@ -89,7 +86,7 @@ def replan(snapshot: Snapshot) -> Decision:
         },
         changes=outcome.changes,
         at_risk=planner.at_risk_ids(),
-        next_wake_at=float(wake) + snapshot.now,
+        next_wake_at=wake + snapshot.now,
         used_stored_plans=planner.admission.used_stored,
         notes=outcome.notes,
     )
@@ -154,6 +151,13 @@ class _Planner:
         )  # fmt: skip
         return plans
 
+    def next_wake(self, plans: Plans, rows: list[int]) -> float:
+        """First time (since now) after the next slot begins at which a plan, or an offer's, takes more
+        GPUs or ends."""
+        problem = self.problem
+        concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
+        return float(next_wake(problem.jobs, plans, concerned, problem.origin, problem.slot))
+
     def _no_heads(self) -> IntArray:
         return np.full(self.problem.jobs.work.size, NO_HEAD)
 
@@ -177,8 +181,8 @@ class _Planner:
         for row in rows:
             if plans.length[row] and plans.gpus[row, 0] > held[row]:
                 return problem.snapshot.next_slot_at
-        wake = next_wake(problem.jobs, plans, np.array(rows, dtype=np.int64), problem.origin, problem.slot)
-        return float(wake) + problem.snapshot.now
+        wake = self.next_wake(plans, rows)
+        return wake + problem.snapshot.now
 
     # Reallocation --------------------------------------------------------------------------
 
@@ -217,7 +221,10 @@ class _Planner:
         promised_rows = self.admission.rows
         plans = copy_plans(base)
         times, free, count = self.admission.timeline(promised_rows, plans)
-        order = np.array(unpromised, dtype=np.int64)
+        self._forget_lost_plans(plans, unpromised)
+        hurried = [row for row in unpromised if row in self.admission.at_risk]
+        plans, times, free, count = self._hurried(plans, hurried, times, free, count)
+        order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
         plans, times, free, count = fill_unpromised(
             problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
         )
@@ -233,10 +240,42 @@ class _Planner:
             problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
             problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants,
         )  # fmt: skip
-        wake = next_wake(problem.jobs, plans, rows, problem.origin, problem.slot)
+        wake = self.next_wake(plans, rows.tolist())
         if wake < inf:
             hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
         return plans, len(granted)
+
+    def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
+        """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
+        served = {*self.admission.rows, *unpromised}
+        for row in range(len(self.problem.snapshot.jobs)):
+            if row not in served and not self.problem.jobs.locked[row]:
+                plans.length[row] = 0
+
+    def _hurried(
+        self, plans: Plans, rows: list[int], times: FloatArray, free: IntArray, count: int
+    ) -> tuple[Plans, FloatArray, IntArray, int]:
+        """Jobs whose promise no plan keeps end as early as promises leave room for, before all other work.
+
+        Demoted to their lowest level they would be late for certain; a delay that passes must not do that.
+        """
+        problem = self.problem
+        for row in self.admission.in_deadline_order(rows):
+            scratch = problem.scratch(count)
+            earliest = earliest_finish(
+                problem.jobs, row, times, free, count, False, problem.origin, problem.slot, *scratch
+            )
+            plans.length[row] = 0
+            if earliest == inf:
+                continue
+            pieces, finish, gpu_time = fill(
+                problem.jobs, row, earliest + TIME_TOLERANCE, times, free, count, False, problem.origin,
+                problem.slot, NO_HEAD, ALL_LEVELS, False, 0.0, *scratch,
+            )  # fmt: skip
+            if pieces:
+                plans = set_plan(plans, row, *scratch, pieces, finish, gpu_time)
+                times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
+        return plans, times, free, count
 
     def _grant_due(self, plans: Plans) -> FloatArray:
         """Grants keep the failure slack of a plan that has it."""

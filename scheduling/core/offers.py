@@ -18,7 +18,6 @@ from scheduling.core.problem import Problem, build_problem
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import JobSnapshot, ServiceClass, Snapshot
 
-REFILL_PROBES = 3
 WIDENINGS = 6
 DEADLINE_STEP_SECONDS = 1.0
 
@@ -49,7 +48,7 @@ def _with_newcomer(snapshot: Snapshot, job: JobSnapshot) -> tuple[Admission, int
 
 
 class _OfferSearch:
-    """First beside all present plans, then with everybody filled anew, which packs tighter."""
+    """Looks beside all present plans, none of which may change for an offer that may never be taken."""
 
     def __init__(self, admission: Admission, row: int) -> None:
         self.admission = admission
@@ -67,18 +66,6 @@ class _OfferSearch:
         if earliest_finish == inf:
             return None
         deadline, plans = self._beside_present_plans(earliest_finish)
-        soonest = self.start + self._fastest_seconds()
-        low, high = soonest, deadline if plans is not None else earliest_finish
-        for _ in range(REFILL_PROBES):
-            probe = self._rounded((low + high) / 2)
-            if probe >= high:
-                break
-            packed = self._filled_anew(probe)
-            if packed is None:
-                low = probe
-            else:
-                high = deadline = probe
-                plans = packed
         if plans is None:
             return None
         return FoundOffer(
@@ -109,21 +96,6 @@ class _OfferSearch:
         whole = ceil((now + deadline - 1e-6) / DEADLINE_STEP_SECONDS) * DEADLINE_STEP_SECONDS
         return max(whole - now, self.asked) if self.asked < inf else whole - now
 
-    def _fastest_seconds(self) -> float:
-        jobs = self.problem.jobs
-        usable = [
-            column
-            for column in range(int(jobs.level_count[self.row]))
-            if jobs.levels[self.row, column] <= self.problem.promise_gpus
-        ]
-        return min(
-            (
-                float(jobs.pause[self.row, column] + jobs.work[self.row] / jobs.throughput[self.row, column])
-                for column in usable
-            ),
-            default=inf,
-        )
-
     def _earliest_finish_beside_present_plans(self) -> float:
         """The earliest last iteration over all level caps, all other plans as they are."""
         problem = self.problem
@@ -139,14 +111,9 @@ class _OfferSearch:
     def _filled_beside(self, deadline: float) -> Plans | None:
         admission = self.admission
         plans = admission.filled_beside(self.row, self._due(deadline))
-        return None if plans is None else admission.budget.affordable(plans, [*admission.rows, self.row])
-
-    def _filled_anew(self, deadline: float) -> Plans | None:
-        admission = self.admission
-        rows = [*admission.rows, self.row]
-        self.problem.due[self.row] = self._due(deadline) + self.problem.slack_seconds
-        plans, failed = admission.refilled(rows, promising=True)
-        return None if failed else admission.budget.affordable(plans, rows)
+        if plans is None:
+            return None
+        return admission.budget.affordable(plans, [*admission.rows, self.row], only_mend=self.row)
 
     def _due(self, deadline: float) -> float:
         """When the last iteration must end for a deadline, slack kept."""

@@ -204,12 +204,14 @@ class PauseBudget:
         *,
         occupancy: Occupancy | None = None,
         charges: Charges = NO_CHARGES,
+        only_mend: int | None = None,
     ) -> Plans | None:
         """The plans with all forced moves charged, or None where that breaks a promise.
 
         Without ``occupancy`` the forecast starts from the present placement and includes the next
         slot; with it, from there, the next slot being placed already (its pauses are ``charges``).
-        Plans that a move would make late are planned anew with room for it where that is possible.
+        Plans that a move would make late are planned anew with room for it where that is possible
+        (``only_mend``: for that job alone).
         """
         problem = self.problem
         if not problem.has_pauses():
@@ -225,6 +227,8 @@ class PauseBudget:
             if not late:
                 return plans
             for row in late:
+                if only_mend is not None and row != only_mend:
+                    return None
                 carry[row] += float(all_charges.seconds[all_charges.job == row].sum())
                 mended = self._mended(plans, rows, row, carry[row], keep_head=occupancy is not None)
                 if mended is None:
@@ -246,13 +250,16 @@ class PauseBudget:
             carry = float(all_charges.seconds[all_charges.job == row].sum())
             mended = self._mended(plans, rows, row, carry, keep_head=True)
             plans = plans if mended is None else mended
-        return plans, self._charge(plans, rows, all_charges)
+        late = self._charge(plans, rows, all_charges)
+        return plans, [row for row in late if row < len(self.problem.snapshot.jobs)]
 
     def _mended(
         self, plans: Plans, rows: IntArray, row: int, carry: float, *, keep_head: bool
     ) -> Plans | None:
         """One promised job planned anew with room for ``carry`` seconds of pauses, or None."""
         problem = self.problem
+        if row >= len(problem.snapshot.jobs):
+            return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
             mended, fits = _refill_with_carry(
                 problem.jobs, plans, row, rows[rows != row], self._due(row), *problem.open_timeline(),

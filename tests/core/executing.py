@@ -15,7 +15,14 @@ import numpy as np
 
 from scheduling.core.decide import admit, replan
 from scheduling.core.decision import Decision
-from scheduling.core.snapshot import HeldOffer, JobSnapshot, PlannerSettings, ServerSnapshot, Snapshot
+from scheduling.core.snapshot import (
+    HeldOffer,
+    JobSnapshot,
+    PlannerSettings,
+    ServerSnapshot,
+    Snapshot,
+    StoredPlan,
+)
 
 EXACT = 1e-4
 """Seconds by which floating point may make a job late in these runs."""
@@ -109,6 +116,8 @@ class Cluster:
             next_replan = self._next_replan()
             at = min(next_arrival, next_replan, until)
             if at == inf or at >= until:
+                if until < inf:
+                    self._advance_to(until)
                 break
             self._advance_to(at)
             newcomers = []
@@ -161,6 +170,13 @@ class Cluster:
                 facts = self.jobs[job_id].facts
                 self.jobs[job_id].facts = replace(facts, remaining_iterations=0.0, finishing_seconds=left)
         self.now = at
+
+    def accept(self, job: JobSnapshot, plan: StoredPlan) -> None:
+        """A held offer is accepted: its job holds the promise and the plan that were offered."""
+        facts = replace(job, newcomer=False, promised=True, stored_plan=plan)
+        self.jobs[job.id] = Running(facts)
+        self.promised[job.id] = job.deadline_at
+        self.dirty = True
 
     def lose_server(self, number: int) -> None:
         """A server goes down: its jobs stop where they are and hold no GPU any more."""

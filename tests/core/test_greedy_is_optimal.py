@@ -11,13 +11,13 @@ import pytest
 
 from scheduling.core.admission import Admission
 from scheduling.core.allocation import grant_leftover
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decide import EVERY_GRANT
+from scheduling.core.curves import curve_from_measurements, linear_jobs_feasible
+from scheduling.core.decide import EVERY_GRANT, admit
 from scheduling.core.pauses import PauseBudget
 from scheduling.core.problem import build_problem
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import JobSnapshot, ServiceClass
-from tests.core.building import snapshot
+from tests.core.building import job, snapshot, verdicts
 
 
 def concave_curve(rng: Random, gpus: int) -> dict[int, float]:
@@ -65,12 +65,12 @@ def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
 def total_gpu_time(jobs: list[JobSnapshot], sizes: tuple[int, ...] | list[int]) -> float:
     """First slot on ``sizes`` GPUs, the rest on one GPU."""
     total = 0.0
-    for job, size in zip(jobs, sizes, strict=True):
-        rate, alone = float(job.curve.throughput[size - 1]), float(job.curve.throughput[0])
-        if job.remaining_iterations <= rate:
-            total += size * job.remaining_iterations / rate
+    for each, size in zip(jobs, sizes, strict=True):
+        rate, alone = float(each.curve.throughput[size - 1]), float(each.curve.throughput[0])
+        if each.remaining_iterations <= rate:
+            total += size * each.remaining_iterations / rate
         else:
-            total += size + (job.remaining_iterations - rate) / alone
+            total += size + (each.remaining_iterations - rate) / alone
     return total
 
 
@@ -100,3 +100,22 @@ def test_greedy_equals_brute_force():
 def test_greedy_equals_brute_force_in_three_thousand_cases():
     for seed in range(1000, 4000):
         compare(seed)
+
+
+def test_linear_jobs_that_violate_the_prefix_condition_are_refused():
+    """Theorem 1 is necessary; whole GPUs and slots keep it from being sufficient here."""
+    refused = 0
+    for seed in range(200):
+        rng = Random(seed)
+        gpus = rng.choice([2, 4])
+        rate = rng.uniform(0.5, 2.0)
+        linear = {level: rate * level for level in (1, 2, 4) if level <= gpus}
+        jobs = [
+            job(f"job{number}", rng.uniform(0.5, 6.0) * rate, float(rng.randint(1, 4)), linear)
+            for number in range(rng.randint(1, 4))
+        ]
+        decision = admit(snapshot(gpus, *jobs))
+        if not linear_jobs_feasible([(j.remaining_iterations, rate, j.deadline_at) for j in jobs], gpus):
+            refused += 1
+            assert not all(verdicts(decision).values())
+    assert refused > 20

@@ -1,0 +1,51 @@
+"""Circles of jobs that wait for each other's GPUs are found, broken once, and charged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from scheduling.core.blocks import blocks_of
+from scheduling.core.placement import empty_occupancy, seat
+from scheduling.core.trades import break_trades
+from tests.core.building import servers
+
+
+def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], reluctance: list[int]):
+    """Order, suspended and waits for jobs 0..n-1 whose GPUs were ``before`` and are ``now``."""
+    jobs = len(pauses)
+    blocks = blocks_of(servers(*[1] * len(before)))
+    occupancy = empty_occupancy(len(before), len(before), jobs)
+    for job, addresses in now.items():
+        seat(blocks, occupancy, np.array([job]), np.array(addresses), np.array([0, len(addresses)]))
+    order, suspended, waits = break_trades(
+        blocks, occupancy, np.array(before), np.array(sorted(now)), np.array(pauses), np.array(reluctance)
+    )
+    return order.tolist(), suspended.tolist(), waits.tolist()
+
+
+def test_a_chain_is_ordered_so_that_gpus_are_free_when_they_are_needed():
+    order, suspended, waits = order_of([0, 1, -1], {0: [1], 1: [2]}, [1.0, 1.0], [0, 1])
+    assert order == [1, 0]
+    assert suspended == [False, False]
+    assert waits == [0.0, 0.0]
+
+
+@pytest.mark.parametrize("reluctance", [[0, 1], [1, 0]])
+def test_of_two_that_trade_the_less_reluctant_lets_go_first(reluctance):
+    _, suspended, waits = order_of([0, 1], {0: [1], 1: [0]}, [2.0, 3.0], reluctance)
+    first_out = reluctance.index(0)
+    assert suspended == [place == first_out for place in range(2)]
+    assert waits[first_out] == [3.0, 2.0][first_out], "it also waits out the other's pause"
+    assert waits[1 - first_out] == 0.0
+
+
+def test_a_circle_of_three_needs_one_suspension():
+    order, suspended, _ = order_of([0, 1, 2, -1], {0: [1], 1: [2], 2: [0]}, [1.0, 1.0, 1.0], [5, 3, 4])
+    assert sorted(order) == [0, 1, 2]
+    assert suspended == [False, True, False]
+
+
+def test_a_job_behind_a_circle_is_not_suspended():
+    _, suspended, _ = order_of([0, 1, 2], {0: [1], 1: [0], 2: []} | {2: [2]}, [1, 1, 1], [1, 2, 0])
+    assert suspended == [True, False, False]
