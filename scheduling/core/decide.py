@@ -17,7 +17,7 @@ from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
 from scheduling.core.changes import changes_between
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.decision import Change, Decision
-from scheduling.core.filling import NO_HEAD, fill
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
 from scheduling.core.holding import hold_until, next_wake
 from scheduling.core.offers import find_offer, what_if
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
@@ -25,7 +25,7 @@ from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem, build_problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
 from scheduling.core.snapshot import FloatArray, IntArray, Snapshot, StoredPlan
-from scheduling.core.timeline import occupy_all
+from scheduling.core.timeline import TAKE, occupy, occupy_all
 
 EVERY_GRANT = 1 << 40
 
