@@ -296,9 +296,10 @@ class _Planner:
 
         With ``final`` there is no other way left: promises that are late all the same are at risk.
         """
-        placed = self._placed(plans, unpromised, together)
+        placed = self._placed(copy_plans(plans), unpromised, together, final)
         if placed is None:
             return None
+        before = plans
         plans, occupancy = placed
         rows = self.admission.rows
         changes, wanted, pauses = changes_between(
@@ -316,11 +317,17 @@ class _Planner:
             affordable, late = self.budget.charged(plans, rows, occupancy=occupancy, charges=charges)
             self.admission.at_risk += late
             self.admission.rows = [row for row in rows if row not in set(late)]
-        affordable = self._beside_mended_promises(plans, affordable, unpromised)
+        affordable = self._beside_mended_promises(before, affordable, unpromised)
         return _Outcome(affordable, wanted, changes, (note,) if note else ())
 
-    def _placed(self, plans: Plans, unpromised: list[int], together: bool) -> tuple[Plans, Occupancy] | None:
-        """Places for the next slot; unpromised jobs shrink where no aligned block is left."""
+    def _placed(
+        self, plans: Plans, unpromised: list[int], together: bool, final: bool
+    ) -> tuple[Plans, Occupancy] | None:
+        """Places for the next slot; unpromised jobs shrink where no aligned block is left.
+
+        Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
+        it then makes do with less for one slot.
+        """
         wanted = self._wanted(plans)
         if together:
             occupancy, failed = repack_together(self.seating, wanted)
@@ -330,7 +337,7 @@ class _Planner:
             occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows)
             if not failed:
                 return plans, occupancy
-            if not set(failed) <= shrinking:
+            if not final and not set(failed) <= shrinking:
                 return None
             for row in failed:
                 lower = [level for level in self.problem.jobs.levels[row] if level < wanted[row]]
@@ -344,20 +351,37 @@ class _Planner:
         return wanted
 
     def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
-        """The plans with an unpromised job held to ``gpus`` GPUs in the next slot."""
+        """The plans with one job held to ``gpus`` GPUs in the next slot: in time if it was promised."""
         problem = self.problem
-        times, free, count = self.admission.timeline(self.admission.rows, plans)
+        promised = [other for other in self.admission.rows if other != row]
+        times, free, count = self.admission.timeline(promised, plans)
+        scratch = problem.scratch(count)
+        if row not in unpromised:
+            due = float(problem.due[row])
+            pieces, finish, gpu_time = fill(
+                problem.jobs, row, due, times, free, count, False, problem.origin, problem.slot, gpus,
+                ALL_LEVELS, problem.suffix, 0.0, *scratch,
+            )  # fmt: skip
+            if pieces:
+                return self._planned(plans, row, pieces, finish, gpu_time)
         others = [other for other in unpromised if other != row and plans.length[other] > 0]
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
-        piece_time, piece_gpus = problem.scratch(count)
+        scratch = problem.scratch(count)
         pieces, finish, gpu_time = fill(
             problem.jobs, row, inf, times, free, count, False, problem.origin, problem.slot, gpus,
-            LOWEST_LEVEL, False, 0.0, piece_time, piece_gpus,
+            LOWEST_LEVEL, False, 0.0, *scratch,
         )  # fmt: skip
+        return self._planned(plans, row, pieces, finish, gpu_time)
+
+    def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
+        """The plans with the one just filled, or without any for the job where that failed."""
         if pieces == 0:
             plans.length[row] = 0
+            plans.finish[row] = inf
             return plans
-        held: Plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+        held: Plans = set_plan(
+            plans, row, self.problem.scratch_time, self.problem.scratch_gpus, pieces, finish, gpu_time
+        )
         return held
 
 

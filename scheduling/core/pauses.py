@@ -214,7 +214,7 @@ class PauseBudget:
         (``only_mend``: for that job alone).
         """
         problem = self.problem
-        if not problem.has_pauses():
+        if not problem.has_pauses() and not problem.blocked.size:
             return plans
         rows = np.array(sorted(promised), dtype=np.int64)
         plans = copy_plans(plans)
@@ -275,7 +275,7 @@ class PauseBudget:
         return float(self.problem.due[row]) - slack
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
-        """Set the charged finish of every job that is charged; returns those that are late."""
+        """Set the charged finish of every job that is charged; returns the jobs that are late."""
         order = np.argsort(charges.time, kind="stable")
         touched = np.unique(charges.job[np.isin(charges.job, rows)])
         charge_plans(
@@ -286,7 +286,7 @@ class PauseBudget:
             charges.time[order],
             charges.seconds[order],
         )
-        return [row for row in touched.tolist() if plans.finish[row] > self._due(row) + 2 * TIME_TOLERANCE]
+        return [row for row in rows.tolist() if plans.finish[row] > self._due(row) + 2 * TIME_TOLERANCE]
 
     def _forecast(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges

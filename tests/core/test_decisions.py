@@ -144,6 +144,23 @@ def test_a_job_on_gpus_that_become_blocked_moves_away():
     assert not set(decision.placements["A"]) & set(a.placement)
 
 
+def test_a_job_is_not_promised_gpus_that_blocked_ones_have_split():
+    split = (BlockedGpus((0,), until=3.0), BlockedGpus((4,), until=3.0))
+    early = admit(snapshot((4, 4), job("A", 2, 2, {4: 1.0}), blocked=split))
+    assert verdicts(early) == {"A": False}
+
+
+def test_a_promised_job_makes_do_with_less_while_blocked_gpus_split_the_cluster():
+    first = replan(snapshot((4, 4), job("A", 16, 12, {2: 1.0, 4: 2.0})))
+    waiting = replace(
+        after(job("A", 16, 12, {2: 1.0, 4: 2.0}), first, remaining=16), gpus_now=0, placement=()
+    )
+    split = (BlockedGpus((0,), until=3.0), BlockedGpus((4,), until=3.0))
+    decision = replan(snapshot((4, 4), waiting, blocked=split))
+    assert decision.at_risk == ()
+    assert len(decision.placements["A"]) == 2
+
+
 def test_jobs_of_a_lost_server_are_placed_elsewhere_with_their_pause_charged():
     held = running("A", 4, 9, (4, 5), measured={2: 1.0}, pause=0.5)
     cluster = snapshot((4, 4), held)
