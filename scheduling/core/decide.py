@@ -6,28 +6,12 @@ and then divides the cluster anew from the next slot on (ElasticFlow section 4; 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from math import inf
-
-import numpy as np
-
-from scheduling.core.admission import Admission
-from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
-from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
-from scheduling.core.changes import changes_between
-from scheduling.core.compiling import NO, kernel
-from scheduling.core.decision import Change, Decision
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
-from scheduling.core.holding import hold_until, next_wake
+from scheduling.core.arrays import Plans, copy_plans
+from scheduling.core.decision import Decision
 from scheduling.core.offers import find_offer, what_if
-from scheduling.core.pauses import NO_CHARGES, PauseBudget
-from scheduling.core.placement import Occupancy
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.repacking import Seating, repack_promises_first, repack_together
-from scheduling.core.snapshot import FloatArray, IntArray, Snapshot, StoredPlan
-from scheduling.core.timeline import TAKE, occupy, occupy_all
-
-EVERY_GRANT = 1 << 40
+from scheduling.core.problem import Problem
+from scheduling.core.reallocation import Planner, differs
+from scheduling.core.snapshot import Snapshot, StoredPlan
 
 __all__ = ["admit", "find_offer", "replan", "what_if"]
 
@@ -38,7 +22,7 @@ def admit(snapshot: Snapshot) -> Decision:
     Plans are given for newcomers that are not declined and for jobs whose plan changed; the
     others keep their stored plans. Raises ValueError for a snapshot that contradicts itself.
     """
-    planner = _Planner(snapshot)
+    planner = Planner(snapshot)
     verdicts = planner.admission.decide_newcomers()
     declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
     plans = copy_plans(planner.admission.plans)
@@ -49,7 +33,7 @@ def admit(snapshot: Snapshot) -> Decision:
     rows = [
         row
         for row in range(len(snapshot.jobs))
-        if row in newcomers or (row in promised and _differs(plans, stored, row))
+        if row in newcomers or (row in promised and differs(plans, stored, row))
     ]
     return Decision(
         verdicts=tuple(verdicts),
@@ -68,7 +52,7 @@ def replan(snapshot: Snapshot) -> Decision:
     Grants that would cost more pauses than promises can bear are dropped; a promise never is.
     Raises ValueError for a snapshot that contradicts itself.
     """
-    planner = _Planner(snapshot)
+    planner = Planner(snapshot)
     verdicts = planner.admission.decide_newcomers()
     declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
     outcome = planner.reallocate(declined)
@@ -89,313 +73,6 @@ def replan(snapshot: Snapshot) -> Decision:
         next_wake_at=wake + snapshot.now,
         used_stored_plans=planner.admission.used_stored,
         notes=outcome.notes,
-    )
-
-
-@dataclass(frozen=True)
-class _Outcome:
-    """A reallocation that stands."""
-
-    plans: Plans
-    placements: list[tuple[int, ...]]
-    changes: tuple[Change, ...]
-    notes: tuple[str, ...]
-
-
-class _Planner:
-    """One decision: the problem, who is promised, and the ways to divide the cluster."""
-
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.problem: Problem = build_problem(snapshot)
-        self.seating = Seating(self.problem)
-        self.budget = PauseBudget(self.problem, self.seating)
-        self.admission = Admission(self.problem, self.budget)
-
-    def at_risk_ids(self) -> tuple[str, ...]:
-        """Jobs that were promised and cannot be saved."""
-        return tuple(self.problem.snapshot.jobs[row].id for row in sorted(self.admission.at_risk))
-
-    # Work without a promise ----------------------------------------------------------------
-
-    def unpromised(self, declined: set[str]) -> list[int]:
-        """Rows without a promise in serving order: at risk first, then shortest first."""
-        promised = set(self.admission.rows)
-        jobs = self.problem.jobs
-        rows = [
-            row
-            for row, job in enumerate(self.problem.snapshot.jobs)
-            if row not in promised and job.id not in declined and jobs.level_count[row] > 0
-        ]
-        at_risk = set(self.admission.at_risk)
-        remaining = jobs.work / np.maximum(jobs.throughput[:, 0], 1e-300)
-        submission = self.problem.by_submission
-        return sorted(rows, key=lambda row: (row not in at_risk, float(remaining[row]), int(submission[row])))
-
-    def forecast_unpromised(self, plans: Plans, rows: list[int]) -> Plans:
-        """Forecasts for new work without a promise, beside everybody's plans."""
-        if not rows:
-            return plans
-        problem = self.problem
-        promised = set(self.admission.rows)
-        times, free, count = self.admission.timeline(self.admission.rows, plans)
-        others = [
-            row
-            for row in range(len(problem.snapshot.jobs))
-            if row not in promised and row not in rows and plans.length[row] > 0
-        ]
-        ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
-        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
-        plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count, problem.origin,
-            problem.slot,
-        )  # fmt: skip
-        return plans
-
-    def next_wake(self, plans: Plans, rows: list[int]) -> float:
-        """First time (since now) after the next slot begins at which a plan, or an offer's, takes more
-        GPUs or ends."""
-        problem = self.problem
-        concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
-        return float(next_wake(problem.jobs, plans, concerned, problem.origin, problem.slot))
-
-    def _no_heads(self) -> IntArray:
-        return np.full(self.problem.jobs.work.size, NO_HEAD)
-
-    def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
-        """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
-        if not any(_differs(plans, before, row) for row in self.admission.rows):
-            return plans
-        problem = self.problem
-        heads = self._wanted(plans)
-        plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
-            *self.admission.timeline(self.admission.rows, plans), problem.origin, problem.slot,
-        )  # fmt: skip
-        return plans
-
-    def first_change_at(self, plans: Plans, declined: set[str]) -> float:
-        """When a plan first asks for other GPUs than are held, or ends."""
-        problem = self.problem
-        rows = [row for row, job in enumerate(problem.snapshot.jobs) if job.id not in declined]
-        held = problem.jobs.gpus
-        for row in rows:
-            if plans.length[row] and plans.gpus[row, 0] > held[row]:
-                return problem.snapshot.next_slot_at
-        wake = self.next_wake(plans, rows)
-        return wake + problem.snapshot.now
-
-    # Reallocation --------------------------------------------------------------------------
-
-    def reallocate(self, declined: set[str]) -> _Outcome:
-        """The best division of the cluster under which every promise survives its pauses."""
-        admission = self.admission
-        unpromised = self.unpromised(declined)
-        afresh, failed = admission.refilled(admission.rows)
-        admission.used_stored = bool(failed)
-        kept = admission.plans
-        fresh = kept if failed else afresh
-        full, grants = self._allocated(fresh, unpromised, EVERY_GRANT)
-        outcome = self._settled(full, unpromised, together=True) or self._settled(
-            full, unpromised, together=False
-        )
-        if outcome is not None:
-            return outcome
-        if grants > 1:
-            half, _ = self._allocated(fresh, unpromised, grants // 2)
-            outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
-        if outcome is None and self.problem.snapshot.settings.stored_plans:
-            admission.used_stored = True
-            stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
-            outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
-        if outcome is None:
-            fallback = kept if self.problem.snapshot.settings.stored_plans else fresh
-            bare, _ = self._allocated(fallback, unpromised, 0)
-            outcome = self._settled(bare, unpromised, together=False, note="all grants dropped", final=True)
-        assert outcome is not None  # the last try always yields one
-        return outcome
-
-    def _allocated(self, base: Plans, unpromised: list[int], most_grants: int) -> tuple[Plans, int]:
-        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants."""
-        problem = self.problem
-        settings = problem.snapshot.settings
-        promised_rows = self.admission.rows
-        plans = copy_plans(base)
-        times, free, count = self.admission.timeline(promised_rows, plans)
-        self._forget_lost_plans(plans, unpromised)
-        hurried = [row for row in unpromised if row in self.admission.at_risk]
-        plans, times, free, count = self._hurried(plans, hurried, times, free, count)
-        order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
-        plans, times, free, count = fill_unpromised(
-            problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
-        )
-        promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
-        promised[promised_rows] = True
-        start_order = np.zeros(problem.jobs.work.size, dtype=np.int64)
-        start_order[order] = np.arange(order.size)
-        jobs = len(problem.snapshot.jobs)
-        rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
-        growing = rows[~problem.jobs.locked[rows]]
-        due = np.where(promised, self._grant_due(plans), inf)
-        plans, granted = grant_leftover(
-            problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
-            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants,
-        )  # fmt: skip
-        wake = self.next_wake(plans, rows.tolist())
-        if wake < inf:
-            hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
-        return plans, len(granted)
-
-    def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
-        """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
-        served = {*self.admission.rows, *unpromised}
-        for row in range(len(self.problem.snapshot.jobs)):
-            if row not in served and not self.problem.jobs.locked[row]:
-                plans.length[row] = 0
-
-    def _hurried(
-        self, plans: Plans, rows: list[int], times: FloatArray, free: IntArray, count: int
-    ) -> tuple[Plans, FloatArray, IntArray, int]:
-        """Jobs whose promise no plan keeps end as early as promises leave room for, before all other work.
-
-        Demoted to their lowest level they would be late for certain; a delay that passes must not do that.
-        """
-        problem = self.problem
-        for row in self.admission.in_deadline_order(rows):
-            scratch = problem.scratch(count)
-            earliest = earliest_finish(
-                problem.jobs, row, times, free, count, False, problem.origin, problem.slot, *scratch
-            )
-            plans.length[row] = 0
-            if earliest == inf:
-                continue
-            pieces, finish, gpu_time = fill(
-                problem.jobs, row, earliest + TIME_TOLERANCE, times, free, count, False, problem.origin,
-                problem.slot, NO_HEAD, ALL_LEVELS, False, 0.0, *scratch,
-            )  # fmt: skip
-            if pieces:
-                plans = set_plan(plans, row, *scratch, pieces, finish, gpu_time)
-                times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
-        return plans, times, free, count
-
-    def _grant_due(self, plans: Plans) -> FloatArray:
-        """Grants keep the failure slack of a plan that has it."""
-        due = self.problem.due
-        careful = due - self.problem.slack_seconds
-        return np.where(plans.finish <= careful + TIME_TOLERANCE, careful, due)
-
-    def _settled(
-        self,
-        plans: Plans,
-        unpromised: list[int],
-        *,
-        together: bool,
-        note: str | None = None,
-        final: bool = False,
-    ) -> _Outcome | None:
-        """Place the plans' next slot and charge all pauses; None if a promise cannot bear them.
-
-        With ``final`` there is no other way left: promises that are late all the same are at risk.
-        """
-        placed = self._placed(copy_plans(plans), unpromised, together, final)
-        if placed is None:
-            return None
-        before = plans
-        plans, occupancy = placed
-        rows = self.admission.rows
-        changes, wanted, pauses = changes_between(
-            self.problem, self.seating, occupancy, self.budget.reluctance(rows)
-        )
-        promised = set(rows)
-        charged = [row for row in pauses if row in promised]
-        charges = NO_CHARGES.and_then(
-            charged, [self.problem.origin] * len(charged), [pauses[row] for row in charged]
-        )
-        affordable = self.budget.affordable(plans, rows, occupancy=occupancy, charges=charges)
-        if affordable is None:
-            if not final:
-                return None
-            affordable, late = self.budget.charged(plans, rows, occupancy=occupancy, charges=charges)
-            self.admission.at_risk += late
-            self.admission.rows = [row for row in rows if row not in set(late)]
-        affordable = self._beside_mended_promises(before, affordable, unpromised)
-        return _Outcome(affordable, wanted, changes, (note,) if note else ())
-
-    def _placed(
-        self, plans: Plans, unpromised: list[int], together: bool, final: bool
-    ) -> tuple[Plans, Occupancy] | None:
-        """Places for the next slot; unpromised jobs shrink where no aligned block is left.
-
-        Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
-        it then makes do with less for one slot.
-        """
-        wanted = self._wanted(plans)
-        if together:
-            occupancy, failed = repack_together(self.seating, wanted)
-            return None if failed else (plans, occupancy)
-        shrinking = set(unpromised)
-        while True:
-            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows)
-            if not failed:
-                return plans, occupancy
-            if not final and not set(failed) <= shrinking:
-                return None
-            for row in failed:
-                lower = [level for level in self.problem.jobs.levels[row] if level < wanted[row]]
-                wanted[row] = max(lower, default=0)
-                plans = self._with_head(plans, row, int(wanted[row]), unpromised)
-
-    def _wanted(self, plans: Plans) -> IntArray:
-        jobs = len(self.problem.snapshot.jobs)
-        wanted = np.where(plans.length > 0, plans.gpus[:, 0], 0)
-        wanted[jobs:] = 0
-        return wanted
-
-    def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
-        """The plans with one job held to ``gpus`` GPUs in the next slot: in time if it was promised."""
-        problem = self.problem
-        promised = [other for other in self.admission.rows if other != row]
-        times, free, count = self.admission.timeline(promised, plans)
-        scratch = problem.scratch(count)
-        if row not in unpromised:
-            due = float(problem.due[row])
-            pieces, finish, gpu_time = fill(
-                problem.jobs, row, due, times, free, count, False, problem.origin, problem.slot, gpus,
-                ALL_LEVELS, problem.suffix, 0.0, *scratch,
-            )  # fmt: skip
-            if pieces:
-                return self._planned(plans, row, pieces, finish, gpu_time)
-        others = [other for other in unpromised if other != row and plans.length[other] > 0]
-        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
-        scratch = problem.scratch(count)
-        pieces, finish, gpu_time = fill(
-            problem.jobs, row, inf, times, free, count, False, problem.origin, problem.slot, gpus,
-            LOWEST_LEVEL, False, 0.0, *scratch,
-        )  # fmt: skip
-        return self._planned(plans, row, pieces, finish, gpu_time)
-
-    def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
-        """The plans with the one just filled, or without any for the job where that failed."""
-        if pieces == 0:
-            plans.length[row] = 0
-            plans.finish[row] = inf
-            return plans
-        held: Plans = set_plan(
-            plans, row, self.problem.scratch_time, self.problem.scratch_gpus, pieces, finish, gpu_time
-        )
-        return held
-
-
-@kernel
-def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
-    return occupy_all(times, free, count, plans, rows, NO)
-
-
-def _differs(plans: Plans, stored: Plans, row: int) -> bool:
-    count = int(plans.length[row])
-    return (
-        count != stored.length[row]
-        or not np.array_equal(plans.gpus[row, :count], stored.gpus[row, :count])
-        or not np.allclose(plans.time[row, :count], stored.time[row, :count], rtol=0, atol=TIME_TOLERANCE)
     )
 
 

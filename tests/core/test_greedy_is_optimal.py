@@ -12,9 +12,10 @@ import pytest
 from scheduling.core.admission import Admission
 from scheduling.core.allocation import grant_leftover
 from scheduling.core.curves import curve_from_measurements, linear_jobs_feasible
-from scheduling.core.decide import EVERY_GRANT, admit
+from scheduling.core.decide import admit
 from scheduling.core.pauses import PauseBudget
 from scheduling.core.problem import build_problem
+from scheduling.core.reallocation import EVERY_GRANT
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import JobSnapshot, ServiceClass
 from tests.core.building import job, snapshot, verdicts
