@@ -2,4 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
+import pytest
+from django.test import override_settings
+
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.running_platform"]
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _quick_passwords() -> Iterator[None]:
+    """Hashing passwords is slow on purpose, and no test is about that. For all tests alike: hashes are shared."""
+    with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
+        yield

@@ -38,7 +38,6 @@ PASSWORD = "correct horse battery staple"
 
 @lru_cache
 def _hashed_password() -> str:
-    # Hashing is slow on purpose: once is enough for everybody's password.
     return make_password(PASSWORD)
 
 

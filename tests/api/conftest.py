@@ -167,9 +167,8 @@ def _leave_records(job: Job, decision: Decision, folder: Path) -> None:
 
 
 @pytest.fixture(autouse=True)
-def _quick_and_unthrottled(settings: Any) -> None:
-    """Requests of one test do not count against the next; passwords cost nothing."""
-    settings.PASSWORD_HASHERS = ["django.contrib.auth.hashers.MD5PasswordHasher"]
+def _unthrottled() -> None:
+    """Requests of one test do not count against the next."""
     cache.clear()
 
 
