@@ -18,7 +18,9 @@ from scheduling.core.snapshot import Snapshot
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """The snapshot as compressed JSON. Infinity is written as the string ``"inf"``."""
-    return zlib.compress(json.dumps(_plain(snapshot), separators=(",", ":"), allow_nan=False).encode(), level=6)
+    return zlib.compress(
+        json.dumps(_plain(snapshot), separators=(",", ":"), allow_nan=False).encode(), level=6
+    )
 
 
 def unpack_snapshot(packed: bytes) -> Snapshot:

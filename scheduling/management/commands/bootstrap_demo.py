@@ -22,14 +22,18 @@ class Command(BaseCommand):
     help = "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. Prints JSON."
 
     def add_arguments(self, parser: ArgumentParser) -> None:
-        parser.add_argument("--agent", action="append", default=[], metavar="NAME", help="enrol a node of this name")
+        parser.add_argument(
+            "--agent", action="append", default=[], metavar="NAME", help="enrol a node of this name"
+        )
 
     @transaction.atomic
     def handle(self, *args: Any, **options: Any) -> None:
         cluster_get_or_create()
         demo = self._user("PUNCTUAL_DEMO_USER", "PUNCTUAL_DEMO_PASSWORD", is_operator=False)
         operator = self._user("PUNCTUAL_OPERATOR_USER", "PUNCTUAL_OPERATOR_PASSWORD", is_operator=True)
-        project, _ = Project.objects.get_or_create(name=DEMO_PROJECT, defaults={"description": "Examples and first steps"})
+        project, _ = Project.objects.get_or_create(
+            name=DEMO_PROJECT, defaults={"description": "Examples and first steps"}
+        )
         Quota.objects.get_or_create(project=project)
         Membership.objects.get_or_create(project=project, user=demo, defaults={"role": Role.OWNER})
         tokens = {

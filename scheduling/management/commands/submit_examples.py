@@ -56,7 +56,11 @@ class Command(BaseCommand):
         for example in EXAMPLES:
             path = Path(settings.BASE_DIR) / "examples" / example["file"]
             version, _ = function_upload(
-                project=project, actor=owner.user, name=example["name"], content=path.read_bytes(), filename=path.name
+                project=project,
+                actor=owner.user,
+                name=example["name"],
+                content=path.read_bytes(),
+                filename=path.name,
             )
             request = JobRequest(
                 function_version=version,
