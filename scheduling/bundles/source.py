@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import keyword
 import re
+import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
@@ -21,6 +22,8 @@ MAXIMUM_ENTRY_CHARACTERS = 200
 MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
 #: As in the base class, for functions that do not say.
 DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
+_PARSING = threading.Lock()
+_PARSING_ATTEMPTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,9 +100,7 @@ def _parse(path: str, source: bytes) -> ast.Module:
     except UnicodeDecodeError as error:
         raise BundleError("not_utf8", f"{path} is not UTF-8 text (byte {error.start}).") from error
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            return ast.parse(text, filename=path)
+        return _parsed(text, path)
     except SyntaxError as error:
         where = f"line {error.lineno}, column {error.offset}" if error.lineno else "unknown line"
         raise BundleError("syntax_error", f"{path}, {where}: {error.msg}.") from error
@@ -107,6 +108,19 @@ def _parse(path: str, source: bytes) -> ast.Module:
         raise BundleError(
             "syntax_error", f"{path} cannot be read as Python: {str(error) or 'nested too deeply'}."
         ) from error
+
+
+def _parsed(text: str, path: str) -> ast.Module:
+    # CPython 3.11 keeps the depth of the tree that it builds in one place for all threads, and raises SystemError
+    # when another thread parsed meanwhile. Ours take turns; a parser elsewhere in the process is rare, so try again.
+    with _PARSING, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for _ in range(_PARSING_ATTEMPTS - 1):
+            try:
+                return ast.parse(text, filename=path)
+            except SystemError:
+                continue
+        return ast.parse(text, filename=path)
 
 
 def _top_level(body: Iterable[ast.stmt]) -> Iterator[ast.stmt]:

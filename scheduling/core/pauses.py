@@ -318,6 +318,8 @@ class PauseBudget:
     def _promised_part(self, occupancy: Occupancy, rows: IntArray) -> Occupancy:
         """The placement of the promised jobs alone."""
         part = self.seating.fresh()
+        if not rows.size:
+            return part
         promised = np.zeros(occupancy.base.size, dtype=np.bool_)
         promised[rows] = True
         held = (occupancy.owner >= 0) & promised[np.maximum(occupancy.owner, 0)]
