@@ -121,3 +121,20 @@ def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
             break
         held = plans.gpus[job, piece]
     return held
+
+
+@kernel
+def differing(plans, others):  # type: ignore[no-untyped-def]
+    """True for every job whose two plans hold other GPUs at some time."""
+    differs = np.zeros(plans.length.size, dtype=np.bool_)
+    for job in range(plans.length.size):
+        differs[job] = plans.length[job] != others.length[job]
+        if differs[job]:
+            continue
+        for piece in range(plans.length[job]):
+            if (
+                plans.gpus[job, piece] != others.gpus[job, piece]
+                or abs(plans.time[job, piece] - others.time[job, piece]) > TIME_TOLERANCE
+            ):
+                differs[job] = True
+    return differs

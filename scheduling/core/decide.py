@@ -6,11 +6,11 @@ and then divides the cluster anew from the next slot on (ElasticFlow section 4; 
 
 from __future__ import annotations
 
-from scheduling.core.arrays import Plans, copy_plans
+from scheduling.core.arrays import Plans, copy_plans, differing
 from scheduling.core.decision import Decision
 from scheduling.core.offers import find_offer, what_if
 from scheduling.core.problem import Problem
-from scheduling.core.reallocation import Planner, differs
+from scheduling.core.reallocation import Planner
 from scheduling.core.snapshot import Snapshot, StoredPlan
 
 __all__ = ["admit", "find_offer", "replan", "what_if"]
@@ -29,12 +29,8 @@ def admit(snapshot: Snapshot) -> Decision:
     newcomers = [row for row in planner.problem.newcomers if snapshot.jobs[row].id not in declined]
     promised = set(planner.admission.rows)
     plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
-    stored = planner.problem.stored
-    rows = [
-        row
-        for row in range(len(snapshot.jobs))
-        if row in newcomers or (row in promised and differs(plans, stored, row))
-    ]
+    changed = differing(plans, planner.problem.stored)
+    rows = sorted({*newcomers, *(row for row in promised if changed[row] and row < len(snapshot.jobs))})
     return Decision(
         verdicts=tuple(verdicts),
         plans=_by_id(planner.problem, plans, rows),

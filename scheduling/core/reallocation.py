@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.core.admission import Admission
 from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
-from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
 from scheduling.core.changes import changes_between
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.decision import Change
@@ -101,7 +101,7 @@ class Planner:
 
     def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
         """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
-        if not any(differs(plans, before, row) for row in self.admission.rows):
+        if not differing(plans, before)[self.admission.rows].any():
             return plans
         problem = self.problem
         heads = self._wanted(plans)
@@ -326,12 +326,3 @@ class Planner:
 @kernel
 def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
     return occupy_all(times, free, count, plans, rows, NO)
-
-
-def differs(plans: Plans, stored: Plans, row: int) -> bool:
-    count = int(plans.length[row])
-    return (
-        count != stored.length[row]
-        or not np.array_equal(plans.gpus[row, :count], stored.gpus[row, :count])
-        or not np.allclose(plans.time[row, :count], stored.time[row, :count], rtol=0, atol=TIME_TOLERANCE)
-    )
