@@ -23,18 +23,19 @@ def admit(snapshot: Snapshot) -> Decision:
     others keep their stored plans. Raises ValueError for a snapshot that contradicts itself.
     """
     planner = Planner(snapshot)
+    jobs = planner.problem.snapshot.jobs
     verdicts = planner.admission.decide_newcomers()
     declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
     plans = copy_plans(planner.admission.plans)
-    newcomers = [row for row in planner.problem.newcomers if snapshot.jobs[row].id not in declined]
+    newcomers = [row for row in planner.problem.newcomers if jobs[row].id not in declined]
     promised = set(planner.admission.rows)
     plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
     changed = differing(plans, planner.problem.stored)
-    rows = sorted({*newcomers, *(row for row in promised if changed[row] and row < len(snapshot.jobs))})
+    rows = sorted({*newcomers, *(row for row in promised if changed[row] and row < len(jobs))})
     return Decision(
         verdicts=tuple(verdicts),
         plans=_by_id(planner.problem, plans, rows),
-        placements={job.id: job.placement for job in snapshot.jobs if job.id not in declined},
+        placements={job.id: job.placement for job in jobs if job.id not in declined},
         changes=(),
         at_risk=planner.at_risk_ids(),
         next_wake_at=planner.first_change_at(plans, declined),
@@ -49,20 +50,17 @@ def replan(snapshot: Snapshot) -> Decision:
     Raises ValueError for a snapshot that contradicts itself.
     """
     planner = Planner(snapshot)
+    jobs = planner.problem.snapshot.jobs
     verdicts = planner.admission.decide_newcomers()
     declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
     outcome = planner.reallocate(declined)
-    rows = [
-        row
-        for row, job in enumerate(snapshot.jobs)
-        if job.id not in declined and outcome.plans.length[row] > 0
-    ]
+    rows = [row for row, job in enumerate(jobs) if job.id not in declined and outcome.plans.length[row] > 0]
     wake = planner.next_wake(outcome.plans, rows)
     return Decision(
         verdicts=tuple(verdicts),
         plans=_by_id(planner.problem, outcome.plans, rows),
         placements={
-            job.id: outcome.placements[row] for row, job in enumerate(snapshot.jobs) if job.id not in declined
+            job.id: outcome.placements[row] for row, job in enumerate(jobs) if job.id not in declined
         },
         changes=outcome.changes,
         at_risk=planner.at_risk_ids(),

@@ -44,7 +44,7 @@ def _with_newcomer(snapshot: Snapshot, job: JobSnapshot) -> tuple[Admission, int
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    return Admission(problem, PauseBudget(problem, Seating(problem))), len(others)
+    return Admission(problem, PauseBudget(problem, Seating(problem))), problem.index_of[job.id]
 
 
 class _OfferSearch:

@@ -6,7 +6,7 @@ keeps its GPUs, is worked off here: everything later plans from ``origin``, the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import chain
 
@@ -156,8 +156,16 @@ class Problem:
 
 
 def build_problem(snapshot: Snapshot) -> Problem:
-    """Read a snapshot. Raises ValueError where it contradicts itself."""
+    """Read a snapshot. Raises ValueError where it contradicts itself.
+
+    Jobs are put in the order (submission, id), so that the caller's order decides nothing.
+    """
     _check(snapshot)
+    snapshot = replace(
+        snapshot,
+        jobs=tuple(sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))),
+        held_offers=tuple(sorted(snapshot.held_offers, key=lambda offer: offer.id)),
+    )
     origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
     blocks = blocks_of(snapshot.servers)
     gpus = int(blocks.size.sum())
