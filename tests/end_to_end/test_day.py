@@ -92,7 +92,7 @@ class Day:
 @pytest.fixture(scope="module")
 def day(person: Client, calibration: Calibration, rows: Callable[..., list[dict[str, Any]]]) -> Day:
     """Live through the day. What must be seen on the way is asserted on the way."""
-    yielding = submit(person, "yielding", int(45 * calibration.speed[8]), example="recommender")
+    yielding = submit(person, "yielding", int(45 * calibration.speed[8]))
     wait_for(
         yielding, lambda job: job.state == "running" and job.gpus == 8, "all GPUs while nobody else is there"
     )
