@@ -275,6 +275,7 @@ def in_terminal(
     """Run the command in a terminal of its own; its exit code and what the terminal got."""
     child, terminal = pty.fork()
     if child == 0:
+        os.environ.pop("NO_COLOR", None)  # whoever runs the tests may want none
         os.environ.update({"TERM": "xterm-256color", "COLUMNS": "160", **(environment or {})})
         os.execv(sys.executable, [sys.executable, "-m", "punctual", *arguments])
     received = b""

@@ -139,7 +139,7 @@ class Worker:
         if self.wishes.get("shout"):
             print("x" * 99 + "\n" * self.wishes["shout"], flush=True)
         if self.wishes.get("spawn"):
-            code = "import os, time; os.setsid(); os.fork(); time.sleep(1000)"
+            code = "import os, time; os.fork(); time.sleep(1000)"
             subprocess.Popen([sys.executable, "-c", code, self.wishes["spawn"]], start_new_session=True)
         self.become("ready")
         self.wait(lambda: self.goal != "prepare")
