@@ -1,0 +1,95 @@
+"""What came of a simulation: jobs, the cluster over time, and counts of events. Reports read only this."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+
+
+class JobEnd(StrEnum):
+    """How a job ended."""
+
+    COMPLETED = "completed"
+    DECLINED = "declined"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    UNFINISHED = "unfinished"  # the run was stopped, or nothing could ever run the job
+
+
+@dataclass(frozen=True)
+class JobOutcomes:
+    """One row a job, in order of submission. Times are seconds from the start of the trace, NaN where
+    nothing happened (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
+
+    ``void_reason`` is "" unless the promise became void (contracts 2). ``pool``: GPU type of the pool that
+    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised.
+    """
+
+    job_id: tuple[str, ...]
+    service_class: tuple[ServiceClass, ...]
+    end: tuple[JobEnd, ...]
+    promised: tuple[bool, ...]
+    reason_code: tuple[str, ...]
+    void_reason: tuple[str, ...]
+    pool: tuple[str, ...]
+    submitted_at: FloatArray
+    deadline_at: FloatArray
+    decided_at: FloatArray
+    started_at: FloatArray
+    completed_at: FloatArray
+    planned_finish_at: FloatArray
+    gpu_seconds: FloatArray
+    pause_seconds: FloatArray
+    rescales: IntArray
+    migrations: IntArray
+    preemptions: IntArray
+
+
+@dataclass(frozen=True)
+class ClusterHistory:
+    """The cluster between planning instants: row k holds on ``[time[k], time[k + 1])``, the last row ends
+    at the run's end. Counts are GPUs or jobs; ``cluster_efficiency`` is ElasticFlow's (sum of speed-ups over
+    GPUs). ``decision_seconds`` is the wall time of the decision taken at that instant."""
+
+    time: FloatArray
+    gpus: IntArray
+    gpus_promised: IntArray
+    gpus_unpromised: IntArray
+    jobs_running: IntArray
+    jobs_waiting: IntArray
+    cluster_efficiency: FloatArray
+    decision_seconds: FloatArray
+
+
+@dataclass(frozen=True)
+class AllocationHistory:
+    """Who held how many GPUs: job ``job[k]`` (row of JobOutcomes) holds ``gpus[k]`` from ``time[k]`` on."""
+
+    time: FloatArray
+    job: IntArray
+    gpus: IntArray
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """One finished, or interrupted, simulation.
+
+    ``settings``: what was asked (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed, ...), plain
+    values. ``counts``: rescales, migrations, preemptions, decisions, failures. ``end_at``: the last instant
+    simulated. ``broken``: promised jobs that were late, with a sentence each on why.
+    """
+
+    settings: dict[str, str | int | float | bool]
+    jobs: JobOutcomes
+    cluster: ClusterHistory
+    allocations: AllocationHistory
+    counts: dict[str, int]
+    end_at: float
+    interrupted: bool
+    wall_seconds: float
+    setup_seconds: float
+    peak_memory_bytes: int
+    broken: dict[str, str] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()

@@ -1,0 +1,83 @@
+"""What is simulated: jobs over time and how fast each model runs on how many GPUs.
+
+Times are seconds from the start of the trace, throughput is iterations of the global batch per second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredThroughput:
+    """Every point measured for one model and global batch on one GPU type, ascending in ``gpus``.
+
+    Points that could not be run are left out: they are not levels of zero throughput. Nothing is smoothed;
+    throughput may fall from one point to the next.
+    """
+
+    gpus: IntArray
+    iterations_per_second: FloatArray
+
+
+@dataclass(frozen=True, slots=True)
+class ModelProfile:
+    """One model with one global batch size, measured on one or more GPU types."""
+
+    model: str
+    global_batch_size: int
+    by_gpu_type: Mapping[str, MeasuredThroughput]
+
+
+@dataclass(frozen=True)
+class Workload:
+    """Jobs as columns, in order of submission (ties by ``job_id``); row i is one job.
+
+    ``deadline_at`` is infinity for best effort. ``profile_of`` indexes ``profiles``. ``requested_gpus`` and
+    ``requested_seconds`` are what the user of a rival scheduler would ask for and how long the job takes on
+    that; only policies that are not elastic read them. ``source`` says where the jobs came from, in words.
+    """
+
+    name: str
+    source: str
+    job_id: tuple[str, ...]
+    service_class: tuple[ServiceClass, ...]
+    submitted_at: FloatArray
+    deadline_at: FloatArray
+    iterations: FloatArray
+    profile_of: IntArray
+    requested_gpus: IntArray
+    requested_seconds: FloatArray
+    profiles: tuple[ModelProfile, ...]
+    notes: tuple[str, ...] = field(default=())
+
+    @property
+    def jobs(self) -> int:
+        """How many jobs there are."""
+        return len(self.job_id)
+
+    def first(self, count: int) -> Workload:
+        """The first ``count`` jobs."""
+        return self.take(np.arange(min(count, self.jobs)))
+
+    def take(self, rows: IntArray) -> Workload:
+        """The jobs of ``rows``, in that order."""
+        return Workload(
+            name=self.name,
+            source=self.source,
+            job_id=tuple(self.job_id[row] for row in rows.tolist()),
+            service_class=tuple(self.service_class[row] for row in rows.tolist()),
+            submitted_at=self.submitted_at[rows],
+            deadline_at=self.deadline_at[rows],
+            iterations=self.iterations[rows],
+            profile_of=self.profile_of[rows],
+            requested_gpus=self.requested_gpus[rows],
+            requested_seconds=self.requested_seconds[rows],
+            profiles=self.profiles,
+            notes=self.notes,
+        )
