@@ -5,7 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+import numpy as np
+from numpy.typing import NDArray
+
 from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+
+BoolArray = NDArray[np.bool_]
+
+#: The core plans finishes to within two microseconds of a deadline, and running a plan piece by piece rounds again.
+ON_TIME_TOLERANCE_SECONDS = 1e-5
 
 
 class JobEnd(StrEnum):
@@ -45,6 +53,12 @@ class JobOutcomes:
     rescales: IntArray
     migrations: IntArray
     preemptions: IntArray
+
+    @property
+    def on_time(self) -> BoolArray:
+        """Whether each job completed by its deadline (every completed job without a deadline did)."""
+        completed = np.array([end == JobEnd.COMPLETED for end in self.end], dtype=bool)
+        return completed & (self.completed_at <= self.deadline_at + ON_TIME_TOLERANCE_SECONDS)
 
 
 @dataclass(frozen=True)
