@@ -1,0 +1,280 @@
+"""Several runs side by side: labels, the table of metrics with the best marked, and overlaid figures."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from scheduling.core.snapshot import FloatArray, ServiceClass
+from simulation.outcome import Outcome
+from simulation.reports import measures
+from simulation.reports.distributions import cumulative_share, fate_bars
+from simulation.reports.measures import Fate
+from simulation.reports.metrics import TableRow, table_rows
+from simulation.reports.steps import running_counts, steps
+from simulation.reports.style import (
+    DASHES,
+    PALETTE,
+    Drawing,
+    TimeUnit,
+    base_figure,
+    duration,
+    made_how,
+    plain_text,
+    step_line,
+    time_unit,
+)
+from simulation.reports.summary import summary
+
+#: Overlaid lines are for shape: fewer, calmer steps than in the figures of one run.
+_OVERLAID_STEPS = 240
+
+
+@dataclass(frozen=True)
+class Run:
+    """One run in a comparison: what it is called, how it is drawn, what came of it."""
+
+    label: str
+    colour: str
+    dash: str
+    outcome: Outcome
+    summary: dict[str, Any]
+
+
+def runs_of(outcomes: Sequence[Outcome]) -> list[Run]:
+    """The runs with labels and colours of their own. Raises ValueError without any outcome."""
+    if not outcomes:
+        raise ValueError("a comparison needs at least one run")
+    return [
+        Run(
+            label=label,
+            colour=PALETTE[number % len(PALETTE)],
+            dash=DASHES[number // len(PALETTE) % len(DASHES)],
+            outcome=outcome,
+            summary=summary(outcome),
+        )
+        for number, (label, outcome) in enumerate(zip(labels(outcomes), outcomes, strict=True))
+    ]
+
+
+def labels(outcomes: Sequence[Outcome]) -> list[str]:
+    """What tells runs apart: the policy, then the settings that differ between runs of one policy, then a number."""
+    policies = [str(outcome.settings.get("policy", "run")) for outcome in outcomes]
+    found: list[str] = []
+    for outcome, policy in zip(outcomes, policies, strict=True):
+        alike = [other.settings for other, name in zip(outcomes, policies, strict=True) if name == policy]
+        differing = [
+            f"{name} {_shown(outcome.settings[name])}"
+            for name in outcome.settings
+            if any(settings.get(name) != outcome.settings[name] for settings in alike)
+        ]
+        found.append(", ".join([policy, *differing]))
+    repeated = {label for label in found if found.count(label) > 1}
+    numbers: dict[str, int] = {}
+    for place, label in enumerate(found):
+        if label in repeated:
+            numbers[label] = numbers.get(label, 0) + 1
+            found[place] = f"{label} ({numbers[label]})"
+    return found
+
+
+def _shown(value: str | int | float | bool) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
+def differences(outcomes: Sequence[Outcome]) -> list[str]:
+    """What keeps runs from being compared, in sentences: other jobs, or a run that was stopped early."""
+    found = []
+    first = outcomes[0].jobs
+    for outcome in outcomes[1:]:
+        jobs = outcome.jobs
+        if jobs.job_id != first.job_id or not np.array_equal(jobs.submitted_at, first.submitted_at):
+            found.append("These runs are not of the same jobs, so no best value is marked.")
+            break
+        if not np.array_equal(jobs.deadline_at, first.deadline_at):
+            found.append("The jobs' deadlines differ between these runs, so no best value is marked.")
+            break
+    stopped = [
+        label for label, outcome in zip(labels(outcomes), outcomes, strict=True) if outcome.interrupted
+    ]
+    if stopped:
+        found.append(f"Stopped early, so no best value is marked: {'; '.join(stopped)}.")
+    return found
+
+
+def metric_table(runs: Sequence[Run]) -> list[TableRow]:
+    """Every metric for every run, the best marked where the runs can be compared."""
+    comparable = len(runs) > 1 and not differences([run.outcome for run in runs])
+    return table_rows([run.summary for run in runs], mark_best=comparable)
+
+
+def comparison(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+    """Runs side by side as plain JSON: ``{"runs", "figures", "table", "warnings"}``.
+
+    ``runs``: the summary of each with its ``label``. ``figures``: by name, Plotly's JSON (``data`` and
+    ``layout``), where ``layout.meta`` holds ``title``, ``note``, ``made`` and, for a figure without
+    anything to draw, ``empty``. ``table``: rows of ``{name, label, better, cells: [{text, best}]}``. The
+    outcomes may come from a simulation or from Parquet. Raises ValueError without any outcome.
+    """
+    runs = runs_of(outcomes)
+    made = made_how_all(outcomes)
+    return {
+        "runs": [{"label": run.label, **run.summary} for run in runs],
+        "figures": {drawing.name: drawing.as_json(made) for drawing in comparison_drawings(runs)},
+        "table": [row.as_json() for row in metric_table(runs)],
+        "warnings": differences(outcomes),
+    }
+
+
+def made_how_all(outcomes: Sequence[Outcome]) -> str:
+    """How figures of several runs came about: what all have in common, and how many runs there are."""
+    common = dict(outcomes[0].settings)
+    for outcome in outcomes[1:]:
+        common = {name: value for name, value in common.items() if outcome.settings.get(name) == value}
+    shared = replace(outcomes[0], settings=common, interrupted=False)
+    return made_how(shared) + (f" · {len(outcomes)} runs" if len(outcomes) > 1 else "")
+
+
+def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
+    """The figures of a comparison, in the order of the page."""
+    return [
+        _fates(runs),
+        _on_time(runs),
+        _over_time(runs, "utilisation", "GPUs in use", "share of GPUs", ".0%", _utilisation,
+                   "Share of the cluster's GPUs that jobs hold."),
+        _over_time(runs, "efficiency", "Cluster efficiency", "efficiency", ".2f", _efficiency,
+                   "Sum of all jobs' speed-ups over the GPUs of the cluster."),
+        _over_time(runs, "waiting", "Waiting jobs", "jobs", ",.0f", _waiting,
+                   "Admitted jobs that hold no GPU. A policy that declines has fewer of them."),
+        _queuing(runs),
+        _decision_times(runs),
+    ]  # fmt: skip
+
+
+def _fates(runs: Sequence[Run]) -> Drawing:
+    title, note = "Deadlines", "SLO jobs by what came of their deadline; each job is counted once."
+    rows = {}
+    for run in runs:
+        slo = measures.has_class(run.outcome.jobs, ServiceClass.SLO)
+        if slo.any():
+            by_fate = measures.fates(run.outcome)
+            rows[plain_text(run.label)] = {fate: int((slo & of).sum()) for fate, of in by_fate.items()}
+    if not rows:
+        return Drawing("fates", title, note, None, "No run has SLO jobs.", wide=True)
+    figure = fate_bars(rows)
+    figure.update_layout(height=120 + 34 * len(rows))
+    return Drawing("fates", title, note, figure, wide=True)
+
+
+def _unit(runs: Sequence[Run]) -> TimeUnit:
+    return time_unit(max(run.outcome.end_at for run in runs))
+
+
+def _line(run: Run) -> dict[str, Any]:
+    return {"color": run.colour, "dash": run.dash, "width": 2, "shape": "hv"}
+
+
+def _on_time(runs: Sequence[Run]) -> Drawing:
+    figure, unit = base_figure(), _unit(runs)
+    for run in runs:
+        jobs = run.outcome.jobs
+        met = jobs.completed_at[measures.fates(run.outcome)[Fate.MET]]
+        start = float(jobs.submitted_at.min()) if jobs.job_id else 0.0
+        counted = running_counts([met], start, run.outcome.end_at, 4 * _OVERLAID_STEPS)
+        label = plain_text(run.label)
+        step_line(figure, unit.of(counted.time), counted.counts[0].astype(np.float64), label, run.colour,
+                  line=_line(run), hovertemplate="%{y:,.0f} on time<extra>" + label + "</extra>")  # fmt: skip
+    figure.update_xaxes(title_text=unit.axis_title)
+    figure.update_yaxes(title_text="jobs on time", rangemode="tozero")
+    return Drawing(
+        "on_time", "Jobs on time", "Jobs completed by their deadline, counted from the start.", figure
+    )
+
+
+def _over_time(
+    runs: Sequence[Run], name: str, title: str, axis: str, form: str,
+    values: Callable[[Outcome], FloatArray], note: str,
+) -> Drawing:  # fmt: skip
+    figure, unit, spans = base_figure(), _unit(runs), []
+    for run in runs:
+        cluster = run.outcome.cluster
+        if not cluster.time.size:
+            continue
+        drawn = steps(cluster.time, values(run.outcome), run.outcome.end_at, _OVERLAID_STEPS)
+        if drawn.span_seconds is not None:
+            spans.append(drawn.span_seconds)
+        label = plain_text(run.label)
+        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour, line=_line(run) | {"width": 1.5},
+                  hovertemplate=f"%{{y:{form}}}<extra>{label}</extra>")  # fmt: skip
+    if not figure.data:
+        return Drawing(name, title, note, None, "No run reached a planning instant.")
+    figure.update_xaxes(title_text=unit.axis_title)
+    figure.update_yaxes(title_text=axis, rangemode="tozero", tickformat=form)
+    if spans:
+        note += f" Long histories are drawn as means over up to {duration(max(spans))}, so areas are exact."
+    return Drawing(name, title, note, figure)
+
+
+def _utilisation(outcome: Outcome) -> FloatArray:
+    cluster = outcome.cluster
+    used: FloatArray = np.divide(
+        measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan), where=cluster.gpus > 0
+    )  # fmt: skip
+    return used
+
+
+def _efficiency(outcome: Outcome) -> FloatArray:
+    return outcome.cluster.cluster_efficiency
+
+
+def _waiting(outcome: Outcome) -> FloatArray:
+    return outcome.cluster.jobs_waiting.astype(np.float64)
+
+
+def _queuing(runs: Sequence[Run]) -> Drawing:
+    title = "Queuing time"
+    note = (
+        "Share of completed jobs that started within a time of their submission. Policies complete different"
+        " jobs: one that declines jobs has other, and often easier, ones here."
+    )
+    waits = [(run, measures.queuing_seconds(run.outcome.jobs)) for run in runs]
+    longest = max((float(seconds.max()) for _, seconds in waits if seconds.size), default=None)
+    if longest is None:
+        return Drawing("queuing", title, note, None, "No run completed a job.")
+    figure, unit = base_figure(), time_unit(longest)
+    for run, seconds in waits:
+        if seconds.size:
+            at, share = cumulative_share(seconds)
+            label = plain_text(run.label)
+            step_line(figure, unit.of(at), share, label, run.colour, line=_line(run),
+                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} {unit.name}<extra>{label}</extra>")  # fmt: skip
+    figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
+    figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
+    return Drawing("queuing", title, note, figure)
+
+
+def _decision_times(runs: Sequence[Run]) -> Drawing:
+    title, note = "Time of a decision", "Median and 99th percentile of the wall time of one decision."
+    timed = [run for run in runs if run.summary["decision_ms_p50"] is not None]
+    if not timed:
+        return Drawing("decisions", title, note, None, "No decision was timed.")
+    figure = base_figure(barmode="group", margin={"l": 8, "r": 24, "t": 12, "b": 46})
+    for share, name, opacity in (("p50", "Median", 1.0), ("p99", "99th percentile", 0.5)):
+        figure.add_trace(
+            go.Bar(
+                x=[run.summary[f"decision_ms_{share}"] for run in timed],
+                y=[plain_text(run.label) for run in timed],
+                orientation="h", name=name, marker={"color": PALETTE[0], "opacity": opacity},
+                hovertemplate="%{x:.3g} ms<extra>" + name + "</extra>",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(title_text="milliseconds (logarithmic)", type="log")
+    figure.update_yaxes(
+        automargin=True, ticks="", showgrid=False, ticklabelstandoff=8, type="category", autorange="reversed"
+    )
+    figure.update_layout(height=max(260, 120 + 34 * len(timed)))
+    return Drawing("decisions", title, note, figure)

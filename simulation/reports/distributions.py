@@ -1,0 +1,218 @@
+"""Figures of one run that are not over time: how deadlines fared, waits, slack, and what deciding took."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from scheduling.core.snapshot import FloatArray, ServiceClass
+from simulation.outcome import JobEnd, Outcome
+from simulation.reports import measures
+from simulation.reports.measures import Fate
+from simulation.reports.style import (
+    BAD,
+    DECLINED,
+    GOOD,
+    NEUTRAL,
+    PROMISED,
+    UNPROMISED,
+    WARNING,
+    Drawing,
+    base_figure,
+    duration,
+    step_line,
+    time_unit,
+)
+
+FATES = {
+    Fate.MET: ("On time", GOOD),
+    Fate.MISSED: ("Missed", BAD),
+    Fate.DECLINED: ("Declined", DECLINED),
+    Fate.VOID: ("Promise void", NEUTRAL),
+    Fate.OPEN: ("Not known yet", WARNING),
+}
+CLASSES = {ServiceClass.SLO: "SLO", ServiceClass.SOFT: "Soft", ServiceClass.BEST_EFFORT: "Best effort"}
+#: Widths of a bar that people read at once, in seconds.
+_WIDTHS = (1, 2, 5, 10, 30, 60, 120, 300, 600, 1800, 3600, 7200, 14400, 43200, 86400, 172800, 604800)
+_WANTED_BARS = 40
+#: Up to so many decisions each is a point; of more, bins show median and 99th percentile.
+_MOST_POINTS = 2_000
+_DRAWN_QUANTILES = 500
+
+
+def fate_bars(rows: dict[str, dict[Fate, int]]) -> go.Figure:
+    """One horizontal bar a row, parted by what deadlines came to. Fates that never occur are left out."""
+    figure = base_figure(barmode="stack", margin={"l": 8, "r": 24, "t": 12, "b": 40})
+    labels = list(rows)
+    for fate, (name, colour) in FATES.items():
+        counts = [rows[label][fate] for label in labels]
+        if not any(counts):
+            continue
+        totals = [sum(rows[label].values()) for label in labels]
+        figure.add_trace(
+            go.Bar(
+                x=counts, y=labels, orientation="h", name=name, marker={"color": colour},
+                text=[f"{count:,}" if count else "" for count in counts],
+                textposition="inside", insidetextanchor="middle", textfont={"color": "#fff"},
+                customdata=[count / total for count, total in zip(counts, totals, strict=True)],
+                hovertemplate="%{x:,} jobs, %{customdata:.1%}<extra>" + name + "</extra>",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(title_text="jobs", rangemode="tozero")
+    figure.update_yaxes(
+        automargin=True, ticks="", showgrid=False, ticklabelstandoff=8, type="category", autorange="reversed"
+    )
+    return figure
+
+
+def fates_by_class(outcome: Outcome) -> Drawing:
+    """What deadlines came to, by class."""
+    note = "Jobs with a deadline, by what came of it; each job is counted once."
+    by_fate = measures.fates(outcome)
+    rows = {}
+    for service_class in (ServiceClass.SLO, ServiceClass.SOFT):
+        chosen = measures.has_class(outcome.jobs, service_class)
+        if chosen.any():
+            rows[CLASSES[service_class]] = {fate: int((chosen & of).sum()) for fate, of in by_fate.items()}
+    figure = fate_bars(rows) if rows else None
+    return Drawing("fates", "Deadlines by class", note, figure, "No job had a deadline.")
+
+
+def cumulative_share(values: FloatArray) -> tuple[FloatArray, FloatArray]:
+    """The distribution function of some values: where it is drawn, and the share of values up to there."""
+    ordered = np.sort(values)
+    shares = np.arange(1, ordered.size + 1) / ordered.size
+    kept = np.unique(np.linspace(0, ordered.size - 1, min(ordered.size, _DRAWN_QUANTILES)).astype(np.int64))
+    # It starts on the axis below the least value.
+    return np.append(ordered[:1], ordered[kept]), np.append(0.0, shares[kept])
+
+
+def queuing_times(outcome: Outcome) -> Drawing:
+    """The share of completed jobs that waited at most so long for their first start, by class."""
+    note = "Share of completed jobs that started within a time of their submission."
+    jobs = outcome.jobs
+    started = measures.has_end(jobs, JobEnd.COMPLETED) & np.isfinite(jobs.started_at)
+    if not started.any():
+        return Drawing("queuing", "Queuing time", note, None, "No job was completed.")
+    waited = jobs.started_at - jobs.submitted_at
+    unit = time_unit(float(waited[started].max()))
+    figure = base_figure()
+    colours = (PROMISED, WARNING, UNPROMISED)
+    for (service_class, name), colour in zip(CLASSES.items(), colours, strict=True):
+        chosen = started & measures.has_class(jobs, service_class)
+        if chosen.any():
+            at, share = cumulative_share(waited[chosen])
+            step_line(figure, unit.of(at), share, name, colour,
+                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} {unit.name}<extra>{name}</extra>")  # fmt: skip
+    half, most = np.percentile(waited[started], (50, 99))
+    figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
+    figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
+    note += f" Half of all waited at most {duration(float(half))}, 99 of 100 at most {duration(float(most))}."
+    return Drawing("queuing", "Queuing time", note, figure)
+
+
+def slack(outcome: Outcome) -> Drawing:
+    """A histogram of the time between completion and deadline of promised jobs; late ones left of zero, in red."""
+    note = "Time between completion and deadline of promised jobs, void promises apart. Left of zero: late."
+    seconds = measures.slack_seconds(outcome.jobs)
+    if not seconds.size:
+        return Drawing("slack", "Slack of promised jobs", note, None, "No promised job was completed.")
+    span = max(float(seconds.max()), 0.0) - min(float(seconds.min()), 0.0)
+    width = next((each for each in _WIDTHS if span / each <= _WANTED_BARS), math.ceil(span / _WANTED_BARS))
+    places = np.floor(seconds / width).astype(np.int64)
+    # Reaching the deadline to within rounding is on time, hence not a bar of its own on the other side.
+    places[(places < 0) & (seconds >= -1e-5)] = 0
+    first = int(places.min())
+    counts = np.bincount(places - first)
+    bars = np.arange(first, first + counts.size)
+    unit = time_unit(span)
+    figure = base_figure(showlegend=False, bargap=0.08)
+    figure.add_trace(
+        go.Bar(
+            x=(bars + 0.5) * width / unit.seconds,
+            y=counts,
+            width=width / unit.seconds * 0.92,
+            marker={"color": [BAD if place < 0 else PROMISED for place in bars.tolist()]},
+            customdata=[
+                f"{duration(place * width)} to {duration((place + 1) * width)}" for place in bars.tolist()
+            ],
+            hovertemplate="%{y:,} jobs<br>%{customdata}<extra></extra>",
+        )
+    )
+    figure.add_vline(x=0, line={"color": BAD, "width": 1.5, "dash": "dash"})
+    figure.update_xaxes(title_text=f"slack ({unit.name})", zeroline=False)
+    figure.update_yaxes(title_text="jobs", rangemode="tozero")
+    return Drawing("slack", "Slack of promised jobs", f"{note} A bar is {duration(width)} wide.", figure)
+
+
+def _milliseconds(outcome: Outcome) -> FloatArray:
+    return outcome.cluster.decision_seconds * 1000.0
+
+
+def decision_times(outcome: Outcome) -> Drawing:
+    """How long decisions took, on a logarithmic scale."""
+    title = "Time of a decision"
+    note = "Wall time of one decision on the machine that ran the simulation."
+    taken = _milliseconds(outcome)
+    taken = taken[np.isfinite(taken) & (taken > 0.0)]
+    if not taken.size:
+        return Drawing("decisions", title, note, None, "No decision was timed.")
+    shortest, longest = float(taken.min()), max(float(taken.max()), float(taken.min()) * 1.01)
+    edges = np.geomspace(shortest, longest, 50)
+    counts, _ = np.histogram(taken, edges)
+    figure = base_figure(showlegend=False)
+    step_line(figure, edges, np.append(counts, counts[-1]).astype(np.float64), "decisions", PROMISED,
+              fill="tozeroy", hovertemplate="%{y:,.0f} decisions from %{x:.3g} ms<extra></extra>")  # fmt: skip
+    half, most = (float(value) for value in np.percentile(taken, (50, 99)))
+    for value, dash in ((half, "dash"), (most, "dot")):
+        figure.add_vline(x=value, line={"color": NEUTRAL, "width": 1.5, "dash": dash})
+    figure.update_xaxes(title_text="milliseconds (logarithmic)", type="log")
+    figure.update_yaxes(title_text="decisions", rangemode="tozero")
+    note += f" Median {half:.3g} ms (dashed), 99th percentile {most:.3g} ms (dotted), longest {taken.max():.3g} ms."
+    return Drawing("decisions", title, note, figure)
+
+
+def decisions_by_active_jobs(outcome: Outcome) -> Drawing:
+    """How decision time grows with the number of jobs that run or wait."""
+    title = "Time of a decision by active jobs"
+    note = "Active jobs are those that run or wait when the decision has been taken."
+    taken = _milliseconds(outcome)
+    timed = np.isfinite(taken) & (taken > 0.0)
+    if not timed.any():
+        return Drawing("decision_growth", title, note, None, "No decision was timed.")
+    active = (outcome.cluster.jobs_running + outcome.cluster.jobs_waiting)[timed]
+    taken = taken[timed]
+    figure = base_figure()
+    if taken.size <= _MOST_POINTS:
+        figure.add_trace(_points(active.astype(np.float32), taken, "One decision", PROMISED, mode="markers",
+                                 marker={"size": 5, "opacity": 0.55, "color": PROMISED}))  # fmt: skip
+    else:
+        at, half, most = _by_bin(active.astype(np.float64), taken)
+        for name, values, colour in (("Median", half, PROMISED), ("99th percentile", most, WARNING)):
+            figure.add_trace(_points(at, values, name, colour, mode="lines+markers", marker={"size": 5}))
+        note += f" {taken.size:,} decisions in {at.size} bins of active jobs."
+    figure.update_xaxes(title_text="active jobs", rangemode="tozero")
+    figure.update_yaxes(title_text="milliseconds (logarithmic)", type="log")
+    return Drawing("decision_growth", title, note, figure)
+
+
+def _points(x: FloatArray, y: FloatArray, name: str, colour: str, **trace: Any) -> go.Scatter:
+    return go.Scatter(
+        x=x, y=y.astype(np.float32), name=name, line={"color": colour, "width": 1.5},
+        hovertemplate="%{y:.3g} ms with %{x:,.0f} active jobs<extra>" + name + "</extra>", **trace,
+    )  # fmt: skip
+
+
+def _by_bin(active: FloatArray, taken: FloatArray) -> tuple[FloatArray, FloatArray, FloatArray]:
+    """Median and 99th percentile in at most 60 bins of active jobs; empty bins are left out."""
+    edges = np.linspace(active.min(), active.max() + 1.0, min(60, int(np.ptp(active)) + 1) + 1)
+    place = np.clip(np.searchsorted(edges, active, side="right") - 1, 0, edges.size - 2)
+    order = np.argsort(place, kind="stable")
+    _, begins = np.unique(place[order], return_index=True)
+    groups = np.split(taken[order], begins[1:])
+    half, most = np.array([np.percentile(group, (50, 99)) for group in groups]).T
+    means = np.array([group.mean() for group in np.split(active[order], begins[1:])])
+    return means, half, most

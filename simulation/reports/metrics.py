@@ -1,0 +1,144 @@
+"""The metrics of a summary as rows of a table: their names for people, their units, and which way is better."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any
+
+from simulation.reports.style import duration
+
+
+class Form(StrEnum):
+    """How a value is written."""
+
+    COUNT = "count"
+    SHARE = "share"
+    RATIO = "ratio"
+    SECONDS = "seconds"
+    MILLISECONDS = "milliseconds"
+    BYTES = "bytes"
+
+
+class Better(StrEnum):
+    """Which end of a metric is the better one."""
+
+    HIGHER = "higher"
+    LOWER = "lower"
+    NEITHER = "neither"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """One metric: its name in the summary, and how a person reads it."""
+
+    name: str
+    label: str
+    form: Form
+    better: Better = Better.NEITHER
+
+
+METRICS = (
+    Metric("jobs", "Jobs submitted", Form.COUNT),
+    Metric("slo_jobs", "SLO jobs", Form.COUNT),
+    Metric("best_effort_jobs", "Best-effort jobs", Form.COUNT),
+    Metric("admitted", "SLO jobs admitted", Form.COUNT),
+    Metric("declined", "SLO jobs declined", Form.COUNT),
+    Metric("deadlines_met", "Deadlines met", Form.COUNT, Better.HIGHER),
+    Metric("deadline_satisfactory_ratio", "Deadline satisfactory ratio", Form.SHARE, Better.HIGHER),
+    Metric("admitted_late", "Promised but late", Form.COUNT, Better.LOWER),
+    Metric("void", "Promises void", Form.COUNT),
+    # Dropping jobs changes which jobs complete, so completion times of all jobs do not rank policies.
+    Metric("mean_jct_seconds", "Mean completion time (JCT)", Form.SECONDS),
+    Metric("jct_seconds_p50", "JCT, median", Form.SECONDS),
+    Metric("jct_seconds_p99", "JCT, 99th percentile", Form.SECONDS),
+    Metric("best_effort_mean_jct_seconds", "Mean JCT of best effort", Form.SECONDS, Better.LOWER),
+    Metric("mean_queuing_seconds", "Mean queuing time", Form.SECONDS),
+    Metric("queuing_seconds_p99", "Queuing, 99th percentile", Form.SECONDS),
+    Metric("makespan_seconds", "Makespan", Form.SECONDS),
+    Metric("mean_gpu_utilisation", "GPUs in use, mean", Form.SHARE),
+    Metric("mean_cluster_efficiency", "Cluster efficiency, mean", Form.RATIO),
+    Metric("rescales", "Rescales", Form.COUNT),
+    Metric("migrations", "Migrations", Form.COUNT),
+    Metric("preemptions", "Preemptions", Form.COUNT),
+    Metric("preemption_ratio", "Preemptions per started job", Form.RATIO),
+    Metric("shortfall_servers_max", "Servers short, at most", Form.COUNT),
+    Metric("decisions", "Decisions", Form.COUNT),
+    Metric("decision_ms_p50", "Decision time, median", Form.MILLISECONDS),
+    Metric("decision_ms_p99", "Decision time, 99th percentile", Form.MILLISECONDS),
+    Metric("simulated_seconds", "Simulated time", Form.SECONDS),
+    Metric("wall_seconds", "Wall time of the event loop", Form.SECONDS),
+    Metric("setup_seconds", "Setup (imports, compilation)", Form.SECONDS),
+    Metric("peak_memory_bytes", "Peak memory", Form.BYTES),
+)
+
+
+@dataclass(frozen=True)
+class Cell:
+    """A value as text, and whether it is the best of its row."""
+
+    text: str
+    best: bool
+
+
+@dataclass(frozen=True)
+class TableRow:
+    """One metric over all runs."""
+
+    metric: Metric
+    cells: tuple[Cell, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """The row as plain values."""
+        return {
+            "name": self.metric.name,
+            "label": self.metric.label,
+            "better": self.metric.better.value,
+            "cells": [{"text": cell.text, "best": cell.best} for cell in self.cells],
+        }
+
+
+def value_of(summary: dict[str, Any], metric: Metric) -> float | None:
+    """A metric's value in a summary; void promises are counted over all reasons."""
+    if metric.name == "void":
+        return float(sum(summary["voided"].values()))
+    value = summary[metric.name]
+    return None if value is None else float(value)
+
+
+def table_rows(summaries: Sequence[dict[str, Any]], *, mark_best: bool) -> list[TableRow]:
+    """All metrics of some runs. With ``mark_best`` the best of a row is marked, ties all, unless all are equal."""
+    rows = []
+    for metric in METRICS:
+        values = [value_of(each, metric) for each in summaries]
+        best = _best(values, metric.better) if mark_best else None
+        cells = tuple(
+            Cell(shown(value, metric.form), value is not None and value == best) for value in values
+        )
+        rows.append(TableRow(metric, cells))
+    return rows
+
+
+def _best(values: Sequence[float | None], better: Better) -> float | None:
+    known = [value for value in values if value is not None]
+    if better == Better.NEITHER or len(set(known)) < 2:
+        return None
+    return max(known) if better == Better.HIGHER else min(known)
+
+
+def shown(value: float | None, form: Form) -> str:
+    """A value with its unit; what does not apply is a dash."""
+    if value is None:
+        return "–"
+    if form == Form.COUNT:
+        return f"{value:,.0f}"
+    if form == Form.SHARE:
+        return f"{value:.1%}"
+    if form == Form.RATIO:
+        return f"{value:.3f}"
+    if form == Form.SECONDS:
+        return duration(value)
+    if form == Form.MILLISECONDS:
+        return f"{value:.3g} ms" if value < 1000 else duration(value / 1000)
+    return f"{value / 1024**2:,.0f} MiB" if value < 1024**3 else f"{value / 1024**3:.2f} GiB"

@@ -1,0 +1,195 @@
+"""A run as Parquet: a folder of three files, and the way back to the outcome.
+
+`jobs.parquet` has one row a job, `cluster.parquet` one a planning instant, `allocations.parquet` one a change
+of a job's GPUs (`job` is the row in `jobs.parquet`, from 0). Columns are named as in `simulation/outcome.py`;
+times are seconds from the start of the trace, null where nothing happened, infinite for the deadline of best
+effort. Every file carries, as JSON in its key-value metadata, `punctual.summary` (the summary) and
+`punctual.run` (settings, counts and what else describes the run).
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from dataclasses import fields
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
+from simulation.reports.summary import summary
+
+FORMAT = "1"
+JOBS, CLUSTER, ALLOCATIONS = "jobs.parquet", "cluster.parquet", "allocations.parquet"
+_NAMES = {"job_id"}
+_CATEGORIES = {"service_class", "end", "reason_code", "void_reason", "pool"}
+_INTEGERS = {
+    JOBS: {"rescales", "migrations", "preemptions"},
+    CLUSTER: {"gpus", "gpus_promised", "gpus_unpromised", "jobs_running", "jobs_waiting"},
+    ALLOCATIONS: {"job", "gpus"},
+}
+
+Table = TypeVar("Table", JobOutcomes, ClusterHistory, AllocationHistory)
+Word = TypeVar("Word", bound=StrEnum)
+
+
+class ResultFileError(ValueError):
+    """A folder does not hold a run: a file is missing, unreadable, of another format, or of another run."""
+
+
+def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
+    """Write a run to a folder, made if need be, and return the three files. A file appears whole or not at all.
+
+    What another run left there under the same names is replaced. Raises OSError where nothing can be written.
+    """
+    place = Path(folder)
+    place.mkdir(parents=True, exist_ok=True)
+    metadata = {
+        "punctual.format": FORMAT,
+        "punctual.summary": json.dumps(summary(outcome), allow_nan=False),
+        "punctual.run": json.dumps(_description(outcome)),
+    }
+    tables = ((JOBS, outcome.jobs), (CLUSTER, outcome.cluster), (ALLOCATIONS, outcome.allocations))
+    written = []
+    for name, table in tables:
+        path, unfinished = place / name, place / f".{name}.{os.getpid()}"
+        try:
+            pq.write_table(
+                _arrow(table, _INTEGERS[name]).replace_schema_metadata(metadata), unfinished, compression="zstd"
+            )  # fmt: skip
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+        written.append(path)
+    return written
+
+
+def read_parquet(folder: str | Path) -> Outcome:
+    """The run that `write_parquet` wrote to a folder. Raises ResultFileError where there is none."""
+    place = Path(folder)
+    tables = {name: _read_table(place / name) for name in (JOBS, CLUSTER, ALLOCATIONS)}
+    described = {name: _metadata(table, place / name) for name, table in tables.items()}
+    if len(set(described.values())) > 1:
+        raise ResultFileError(f"the files in {place} are not of one run: write them again")
+    run = json.loads(described[JOBS])
+    return Outcome(
+        jobs=_jobs(tables[JOBS], place / JOBS),
+        cluster=_numbers(ClusterHistory, tables[CLUSTER], place / CLUSTER),
+        allocations=_numbers(AllocationHistory, tables[ALLOCATIONS], place / ALLOCATIONS),
+        **{**run, "notes": tuple(run["notes"])},
+    )
+
+
+def read_summary(folder: str | Path) -> dict[str, Any]:
+    """The summary of a stored run, without reading its tables. Raises ResultFileError where there is none."""
+    path = Path(folder) / JOBS
+    try:
+        metadata = pq.read_schema(path).metadata or {}
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ResultFileError(f"{path} is not a readable Parquet file: {error}") from error
+    if b"punctual.summary" not in metadata:
+        raise ResultFileError(f"{path} holds no simulated run")
+    stored: dict[str, Any] = json.loads(metadata[b"punctual.summary"])
+    return stored
+
+
+def _description(outcome: Outcome) -> dict[str, Any]:
+    apart = {"jobs", "cluster", "allocations"}
+    return {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}
+
+
+def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory, integers: set[str]) -> pa.Table:
+    columns = {}
+    for each in fields(table):
+        values = getattr(table, each.name)
+        if each.name in _NAMES:
+            columns[each.name] = pa.array(values, type=pa.string())
+        elif each.name in _CATEGORIES:
+            words = pa.array([str(value) for value in values], type=pa.string())
+            columns[each.name] = words.dictionary_encode()
+        elif each.name == "promised":
+            columns[each.name] = pa.array(values, type=pa.bool_())
+        elif each.name in integers:
+            columns[each.name] = pa.array(values, type=pa.int64())
+        else:
+            # NaN says that nothing happened: null to whoever reads the file.
+            columns[each.name] = pa.array(values, type=pa.float64(), from_pandas=True)
+    return pa.table(columns)
+
+
+def _read_table(path: Path) -> pa.Table:
+    if not path.is_file():
+        raise ResultFileError(f"there is no simulated run: {path} is missing")
+    try:
+        return pq.read_table(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise ResultFileError(f"{path} is not a readable Parquet file: {error}") from error
+
+
+def _metadata(table: pa.Table, path: Path) -> str:
+    metadata = table.schema.metadata or {}
+    if b"punctual.run" not in metadata:
+        raise ResultFileError(f"{path} holds no simulated run")
+    if metadata.get(b"punctual.format") != FORMAT.encode():
+        found = metadata.get(b"punctual.format", b"none").decode(errors="replace")
+        raise ResultFileError(f"{path} is of format {found}, this version reads format {FORMAT}")
+    described: bytes = metadata[b"punctual.run"]
+    return described.decode()
+
+
+def _column(table: pa.Table, name: str, path: Path) -> pa.ChunkedArray:
+    if name not in table.column_names:
+        raise ResultFileError(f"{path} has no column {name!r}")
+    return table.column(name)
+
+
+def _floats(table: pa.Table, name: str, path: Path) -> FloatArray:
+    # Not fill_null: it would have to tell null from NaN, and to_numpy makes NaN of null by itself.
+    column: FloatArray = _column(table, name, path).to_numpy().astype(np.float64)
+    return column
+
+
+def _integers(table: pa.Table, name: str, path: Path) -> IntArray:
+    column: IntArray = _column(table, name, path).to_numpy().astype(np.int64)
+    return column
+
+
+def _words(table: pa.Table, name: str, path: Path) -> list[str]:
+    found: list[str] = _column(table, name, path).to_pylist()
+    return found
+
+
+def _members(kind: type[Word], words: Iterable[str], path: Path) -> tuple[Word, ...]:
+    try:
+        return tuple(kind(word) for word in words)
+    except ValueError as error:
+        raise ResultFileError(f"{path}: {error}") from error
+
+
+def _numbers(kind: type[Table], table: pa.Table, path: Path) -> Table:
+    integers = _INTEGERS[path.name]
+    columns = {
+        each.name: (_integers if each.name in integers else _floats)(table, each.name, path)
+        for each in fields(kind)
+    }
+    return kind(**columns)
+
+
+def _jobs(table: pa.Table, path: Path) -> JobOutcomes:
+    columns: dict[str, Any] = {}
+    for each in fields(JobOutcomes):
+        if each.name in _INTEGERS[JOBS]:
+            columns[each.name] = _integers(table, each.name, path)
+        elif each.name in _NAMES | _CATEGORIES | {"promised"}:
+            columns[each.name] = tuple(_words(table, each.name, path))
+        else:
+            columns[each.name] = _floats(table, each.name, path)
+    columns["service_class"] = _members(ServiceClass, columns["service_class"], path)
+    columns["end"] = _members(JobEnd, columns["end"], path)
+    return JobOutcomes(**columns)

@@ -1,0 +1,139 @@
+"""The look that all figures of reports share, and words for times and numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import plotly.graph_objects as go
+
+from scheduling.core.snapshot import FloatArray
+from simulation.outcome import Outcome
+
+PROMISED = "#3b6fd4"
+UNPROMISED = "#4fa58c"
+#: Half transparent, so that it recedes on light and on dark paper alike.
+IDLE = "rgba(128, 140, 156, 0.22)"
+GOOD = "#2e8b57"
+WARNING = "#e08e1b"
+BAD = "#c94a44"
+NEUTRAL = "#8a94a3"
+DECLINED = "#8d6e63"
+#: For runs or jobs side by side.
+PALETTE = (
+    "#3b6fd4", "#c65d3a", "#3f8f6b", "#8a5bb8", "#b0792a", "#2f8fa8",
+    "#b84a78", "#5d7f2c", "#5763b8", "#a34f4f", "#3d7a8c", "#7a6a3a",
+)  # fmt: skip
+DASHES = ("solid", "dash", "dot", "dashdot")
+
+_UNITS = ((240.0, 1.0, "seconds"), (4 * 3600.0, 60.0, "minutes"), (21 * 86400.0, 3600.0, "hours"))
+
+
+@dataclass(frozen=True)
+class Drawing:
+    """One figure of a report. ``figure`` is None when there is nothing to draw, and then ``empty`` says why."""
+
+    name: str
+    title: str
+    note: str
+    figure: go.Figure | None
+    empty: str = ""
+    wide: bool = False
+
+    def as_json(self, made: str) -> dict[str, Any]:
+        """The figure as Plotly's JSON; ``layout.meta`` holds its title, note and how it was made."""
+        figure = go.Figure(self.figure) if self.figure is not None else base_figure()
+        figure.update_layout(
+            meta={"title": self.title, "note": self.note, "made": made, "wide": self.wide}
+            | ({"empty": self.empty} if self.figure is None else {})
+        )
+        drawn: dict[str, Any] = figure.to_plotly_json()
+        return drawn
+
+
+@dataclass(frozen=True)
+class TimeUnit:
+    """The unit of a time axis: ``seconds`` of one unit, and its name in the plural."""
+
+    seconds: float
+    name: str
+
+    @property
+    def axis_title(self) -> str:
+        """Every time in a report counts from the start of the trace."""
+        return f"{self.name} since the start of the trace"
+
+    def of(self, seconds: FloatArray) -> FloatArray:
+        """Times in this unit."""
+        return seconds / self.seconds
+
+
+def time_unit(span_seconds: float) -> TimeUnit:
+    """The unit in which a span reads well: seconds, minutes, hours or days."""
+    for limit, seconds, name in _UNITS:
+        if span_seconds <= limit:
+            return TimeUnit(seconds, name)
+    return TimeUnit(86400.0, "days")
+
+
+def duration(seconds: float) -> str:
+    """A length of time in the two units that matter: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``, ``2 d 4 h``."""
+    sign, length = ("-", -seconds) if seconds < 0 else ("", seconds)
+    for size, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
+        if length >= size:
+            whole, rest = divmod(round(length / part), size // part)
+            return f"{sign}{whole:,} {name}" + (f" {rest} {part_name}" if rest else "")
+    return f"{sign}{length:.3g} s"
+
+
+def base_figure(**layout: Any) -> go.Figure:
+    """An empty figure without Plotly's own template: text and grid colours are the page's (light or dark)."""
+    figure = go.Figure()
+    figure.update_layout(
+        template=go.layout.Template(),
+        margin={"l": 56, "r": 16, "t": 12, "b": 46},
+        paper_bgcolor="rgba(0,0,0,0)",
+        plot_bgcolor="rgba(0,0,0,0)",
+        hovermode="closest",
+        legend={
+            "orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0, "traceorder": "normal",
+        },
+        bargap=0.25,
+    )  # fmt: skip
+    figure.update_layout(**layout)
+    return figure
+
+
+def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour: str, **trace: Any) -> None:
+    """A line of steps. Single precision: a screen shows four digits, a page of many figures should stay small."""
+    figure.add_trace(
+        go.Scatter(
+            x=x.astype(np.float32), y=y.astype(np.float32), name=name, mode="lines",
+            **({"line": {"color": colour, "width": 2, "shape": "hv"}} | trace),
+        )
+    )  # fmt: skip
+
+
+def plain_text(text: str, maximum_length: int = 60) -> str:
+    """Text from outside for use in a figure: Plotly reads a few HTML tags, so none may be left."""
+    shortened = text if len(text) <= maximum_length else f"{text[: maximum_length - 1]}…"
+    return shortened.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+
+
+def made_how(outcome: Outcome) -> str:
+    """How the figures of a run came about, in one line: that it is a simulation, and of what."""
+    settings = outcome.settings
+    parts = ["Simulated"]
+    for name, form in (("policy", "policy {}"), ("trace", "trace {}"), ("seed", "seed {}")):
+        if name in settings:
+            parts.append(form.format(settings[name]))
+    if "servers" in settings and "gpus_per_server" in settings:
+        parts.append(f"{settings['servers']} servers × {settings['gpus_per_server']} GPUs")
+    if "slot_seconds" in settings:
+        parts.append(f"slot {settings['slot_seconds']:g} s")
+    if "pauses" in settings:
+        parts.append(f"pauses {settings['pauses']}")
+    if outcome.interrupted:
+        parts.append(f"stopped early, after {duration(outcome.end_at)}")
+    return " · ".join(parts)

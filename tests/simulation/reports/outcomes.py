@@ -1,0 +1,172 @@
+"""Outcomes built by hand for tests: jobs one by one, the cluster row by row, and long random ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.snapshot import ServiceClass
+from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
+
+NEVER = math.nan
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job as a test tells it; what it does not tell did not happen."""
+
+    name: str
+    service_class: ServiceClass = ServiceClass.SLO
+    end: JobEnd = JobEnd.COMPLETED
+    promised: bool = True
+    submitted: float = 0.0
+    deadline: float = math.inf
+    decided: float = NEVER
+    started: float = NEVER
+    completed: float = NEVER
+    void: str = ""
+    preemptions: int = 0
+
+
+def finished(
+    name: str, submitted: float, started: float, completed: float, deadline: float, **other: Any
+) -> Job:
+    """A job with a deadline that ran to its end."""
+    return Job(
+        name, submitted=submitted, decided=submitted, started=started, completed=completed, deadline=deadline, **other
+    )  # fmt: skip
+
+
+def declined(name: str, submitted: float, deadline: float, **other: Any) -> Job:
+    """A job that was refused as soon as it came."""
+    return Job(
+        name, end=JobEnd.DECLINED, promised=False, submitted=submitted, decided=submitted, deadline=deadline, **other
+    )  # fmt: skip
+
+
+def best_effort(name: str, submitted: float, started: float, completed: float) -> Job:
+    """A job without a deadline that ran to its end."""
+    return Job(
+        name, ServiceClass.BEST_EFFORT, promised=False, submitted=submitted, decided=submitted,
+        started=started, completed=completed,
+    )  # fmt: skip
+
+
+def job_columns(jobs: Sequence[Job]) -> JobOutcomes:
+    """The jobs as columns."""
+
+    def floats(name: str) -> np.ndarray:
+        return np.array([getattr(job, name) for job in jobs], dtype=np.float64)
+
+    nothing = np.zeros(len(jobs), dtype=np.int64)
+    return JobOutcomes(
+        job_id=tuple(job.name for job in jobs),
+        service_class=tuple(job.service_class for job in jobs),
+        end=tuple(job.end for job in jobs),
+        promised=tuple(job.promised for job in jobs),
+        reason_code=tuple("no_capacity" if job.end == JobEnd.DECLINED else "" for job in jobs),
+        void_reason=tuple(job.void for job in jobs),
+        pool=tuple("A100" for _ in jobs),
+        submitted_at=floats("submitted"),
+        deadline_at=floats("deadline"),
+        decided_at=floats("decided"),
+        started_at=floats("started"),
+        completed_at=floats("completed"),
+        planned_finish_at=floats("completed"),
+        gpu_seconds=np.zeros(len(jobs)),
+        pause_seconds=np.zeros(len(jobs)),
+        rescales=nothing,
+        migrations=nothing,
+        preemptions=np.array([job.preemptions for job in jobs], dtype=np.int64),
+    )
+
+
+def cluster_rows(*rows: tuple[float, int, int, int, int, int, float, float]) -> ClusterHistory:
+    """Rows of (time, gpus, promised, unpromised, running, waiting, efficiency, decision seconds)."""
+    columns = list(zip(*rows, strict=True)) or [()] * 8
+    kinds = (float, int, int, int, int, int, float, float)
+    return ClusterHistory(
+        *(np.array(values, dtype=np.float64 if kind is float else np.int64)
+          for values, kind in zip(columns, kinds, strict=True))
+    )  # fmt: skip
+
+
+def allocation_rows(*rows: tuple[float, int, int]) -> AllocationHistory:
+    """Rows of (time, job, gpus)."""
+    table = np.array(rows, dtype=np.float64).reshape(-1, 3)
+    return AllocationHistory(table[:, 0], table[:, 1].astype(np.int64), table[:, 2].astype(np.int64))
+
+
+def outcome(
+    jobs: Sequence[Job] = (), cluster: ClusterHistory | None = None, end_at: float = 100.0, **other: Any
+) -> Outcome:
+    """An outcome of these jobs; everything else is plain unless told."""
+    settings = {"policy": "punctual", "trace": "by-hand", "seed": 0, "servers": 1, "gpus_per_server": 4,
+                "slot_seconds": 60.0, "pauses": "measured"} | other.pop("settings", {})  # fmt: skip
+    known = {
+        "allocations": allocation_rows(),
+        "counts": {"rescales": 3, "migrations": 1, "preemptions": 0, "decisions": 2, "failures": 0},
+        "interrupted": False,
+        "wall_seconds": 0.5,
+        "setup_seconds": 1.25,
+        "peak_memory_bytes": 200 * 1024**2,
+    }
+    return Outcome(
+        settings=settings,
+        jobs=job_columns(jobs),
+        cluster=cluster_rows() if cluster is None else cluster,
+        end_at=end_at,
+        **(known | other),
+    )
+
+
+def random_outcome(
+    jobs: int, instants: int, seed: int = 0, gpus: int = 128, span_seconds: float = 400_000.0, **other: Any
+) -> Outcome:
+    """A plausible run of any length: some jobs are declined, late, void, without deadline or unfinished."""
+    draw = np.random.default_rng(seed)
+    submitted = np.sort(draw.uniform(0, span_seconds, jobs))
+    rows = []
+    for number, at in enumerate(submitted.tolist()):
+        wait, length = draw.exponential(600.0), draw.exponential(9_000.0)
+        kind = draw.choice(["slo", "slo", "slo", "soft", "best_effort", "declined", "void", "open"])
+        deadline = at + (wait + length) * draw.uniform(0.99, 1.8)
+        name = f"job-{number}"
+        if kind == "best_effort":
+            rows.append(best_effort(name, at, at + wait, at + wait + length))
+        elif kind == "declined":
+            rows.append(declined(name, at, deadline))
+        elif kind == "open":
+            rows.append(Job(name, end=JobEnd.UNFINISHED, submitted=at, decided=at, deadline=span_seconds * 2))
+        else:
+            service_class = ServiceClass.SOFT if kind == "soft" else ServiceClass.SLO
+            void = "function_failed" if kind == "void" else ""
+            rows.append(
+                finished(name, at, at + wait, at + wait + length, deadline, service_class=service_class, void=void)
+            )  # fmt: skip
+    end_at = max([span_seconds, *(job.completed for job in rows if not math.isnan(job.completed))])
+    time = np.sort(draw.uniform(0, span_seconds, instants))
+    waving = 0.5 + 0.4 * np.sin(np.linspace(0, 20, instants))
+    promised = np.round(gpus * waving * draw.uniform(0.6, 1.0, instants)).astype(np.int64)
+    unpromised = np.round((gpus - promised) * draw.uniform(0, 1, instants)).astype(np.int64)
+    running = np.maximum(1, promised // 4)
+    waiting = draw.poisson(4 * waving)
+    cluster = ClusterHistory(
+        time=time,
+        gpus=np.full(instants, gpus, dtype=np.int64),
+        gpus_promised=promised,
+        gpus_unpromised=unpromised,
+        jobs_running=running,
+        jobs_waiting=waiting,
+        cluster_efficiency=(promised + unpromised) / gpus * draw.uniform(0.7, 0.95, instants),
+        decision_seconds=draw.lognormal(-8.0, 0.6, instants) * (1 + (running + waiting) / 20),
+    )
+    held = [
+        (job.started, row, int(2 ** draw.integers(0, 5))) for row, job in enumerate(rows) if job.started > 0
+    ]
+    freed = [(job.completed, row, 0) for row, job in enumerate(rows) if job.started > 0]
+    return outcome(rows, cluster, end_at, allocations=allocation_rows(*sorted(held + freed)), **other)
