@@ -1,0 +1,279 @@
+"""Workloads by name or path: the one entry of this package for the simulator, the pages and the benchmarks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from simulation.workloads.assembly import assemble, unknown_model
+from simulation.workloads.device_model import NETWORKS, synthetic_throughputs
+from simulation.workloads.errors import TraceError, listed, quoted
+from simulation.workloads.importers import detect_format, pollux, read_trace
+from simulation.workloads.options import WorkloadOptions, split_options
+from simulation.workloads.pollux_tables import GPU_TYPE as POLLUX_GPU_TYPE
+from simulation.workloads.pollux_tables import pollux_points
+from simulation.workloads.public_traces import (
+    PUBLIC_TRACES,
+    THROUGHPUTS,
+    VARIABLE,
+    find_trace,
+    traces_folder,
+)
+from simulation.workloads.records import ParsedTrace, TraceFormat
+from simulation.workloads.synthetic import PROFILES, generate
+from simulation.workloads.throughputs import (
+    GAVEL_TABLE,
+    LONG_TABLE,
+    USUAL_GPU_TYPE,
+    Points,
+    ThroughputTable,
+    read_throughputs,
+)
+from simulation.workloads.trace_file import TraceFile
+from simulation.workloads.workload import Workload
+
+# Where the tables lie, seen from the trace's folder, the folders above it and the traces folder.
+TABLE_PLACES = {
+    LONG_TABLE: ("", "elasticflow"),
+    GAVEL_TABLE: ("", "gavel", "traces/gavel"),
+}
+FOLDERS_ABOVE = 3
+
+
+def load_workload(
+    trace: str,
+    *,
+    throughputs: Path | None = None,
+    gpu_type: str | None = None,
+    seed: int = 0,
+    limit_jobs: int | None = None,
+    options: WorkloadOptions | None = None,
+) -> Workload:
+    """The workload called ``trace``: a file's path, a synthetic profile, or a trace in the traces folder.
+
+    Options may stand behind the name: ``elasticflow:jobs=200,best_effort_share=0.3``.
+
+    ``throughputs``: a table or its folder; None takes the one beside the trace's data, or the built-in synthetic one where
+    models are drawn. ``gpu_type``: which measurements to use, several separated by commas (the first gives
+    iterations and durations, `gpu_types_of` tells which a workload has); None, or a type that the trace's models were
+    not measured on, takes the one type that they all were measured on. ``seed`` draws what the trace leaves open.
+    ``limit_jobs`` keeps the first jobs by submission.
+
+    Raises TraceError, whose text is one line for a person to read.
+    """
+    name, chosen = split_options(trace, options or WorkloadOptions())
+    if limit_jobs is not None and limit_jobs < 1:
+        raise TraceError(f"the limit of jobs must be at least 1, not {limit_jobs}")
+    if seed < 0:
+        raise TraceError(f"a seed must not be negative, and {seed} is")
+    if name in PROFILES and not Path(name).is_file():
+        if chosen.jobs is None and limit_jobs is not None:
+            chosen = replace(chosen, jobs=limit_jobs)
+        workload = _synthetic(name, throughputs, gpu_type, seed, chosen)
+    else:
+        workload = _from_file(_path_of(name), throughputs, gpu_type, seed, chosen)
+    return workload if limit_jobs is None else workload.first(limit_jobs)
+
+
+def gpu_types_of(workload: Workload) -> tuple[str, ...]:
+    """The GPU types of the workload's profiles, the one that its durations were taken on first."""
+    return tuple(dict.fromkeys(kind for profile in workload.profiles for kind in profile.by_gpu_type))
+
+
+@dataclass(frozen=True, slots=True)
+class TraceListing:
+    """One trace that may be named. ``available``: it is synthetic or its file is there; ``original``: where it
+    was published. ``jobs``: how many, None where counting would mean reading the file. The last three
+    are the cluster that its authors simulate it on, where known.
+    """
+
+    name: str
+    kind: str
+    description: str
+    jobs: int | None
+    available: bool
+    original: str = ""
+    servers: int | None = None
+    gpus_per_server: int | None = None
+    slot_seconds: float | None = None
+
+
+def available_traces() -> tuple[TraceListing, ...]:
+    """Synthetic profiles, the public traces, and other files in the traces folder that are traces.
+
+    Raises TraceError when `PUNCTUAL_TRACES` names no folder.
+    """
+    folder = traces_folder()
+    listings = [
+        TraceListing(known.name, "synthetic", known.description, known.shape().jobs, True)
+        for known in PROFILES.values()
+    ]
+    listings += [
+        TraceListing(
+            known.name,
+            "public",
+            known.description,
+            known.jobs,
+            folder is not None and (folder / known.place).is_file(),
+            known.original,
+            known.servers,
+            known.gpus_per_server,
+            known.slot_seconds,
+        )
+        for known in PUBLIC_TRACES.values()
+    ]
+    if folder is not None:
+        listings += _other_files(folder)
+    return tuple(listings)
+
+
+def _other_files(folder: Path) -> Iterator[TraceListing]:
+    known = {folder / trace.place for trace in PUBLIC_TRACES.values()}
+    for path in sorted(folder.rglob("*.csv")):
+        if path not in known:
+            with path.open("rb") as file:
+                header = file.readline(4096).decode("utf-8", errors="replace").strip().split(",")
+            try:
+                found = detect_format(TraceFile(path, tuple(header), ()))
+            except TraceError:
+                continue  # a table of something else
+            name = str(path.relative_to(folder).with_suffix(""))
+            yield TraceListing(name, "file", found.description, None, True)
+
+
+def _path_of(name: str) -> Path:
+    path = Path(name)
+    if path.is_file():
+        return path
+    if path.is_absolute() or name.startswith((".", "~")):
+        raise TraceError("there is no such file", path=path)
+    try:
+        return find_trace(name)
+    except TraceError as error:
+        if name in PUBLIC_TRACES or "could be any" in str(error):
+            raise
+        public = listed(list(PUBLIC_TRACES), most=16)
+        raise TraceError(
+            f"{error}; synthetic profiles are {listed(list(PROFILES))}; public traces are {public}; or give a file's path"
+        ) from None
+
+
+def _synthetic(
+    name: str, throughputs: Path | None, gpu_type: str | None, seed: int, options: WorkloadOptions
+) -> Workload:
+    table = synthetic_throughputs() if throughputs is None else read_throughputs(throughputs)
+    types, notes = _choose_gpu_types(ParsedTrace(()), table, gpu_type, USUAL_GPU_TYPE)
+    workload = generate(name, table=table, gpu_types=types, seed=seed, options=options)
+    return replace(workload, notes=(*workload.notes, *notes))
+
+
+def _from_file(
+    path: Path, throughputs: Path | None, gpu_type: str | None, seed: int, options: WorkloadOptions
+) -> Workload:
+    trace_format, parsed = read_trace(path, options)
+    table = (
+        read_throughputs(throughputs) if throughputs is not None else _usual_table(path, trace_format, parsed)
+    )
+    if trace_format is pollux.FORMAT:
+        table = _with_pollux_tables(path, parsed, table)
+    types, notes = _choose_gpu_types(parsed, table, gpu_type, trace_format.usual_gpu_type)
+    return assemble(
+        parsed,
+        name=path.stem,
+        source=f"{path} (format {trace_format.name}), seed {seed}; throughputs: {table.source}, {', '.join(types)}",
+        table=table,
+        gpu_types=types,
+        seed=seed,
+        options=options,
+        notes=notes,
+    )
+
+
+def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> ThroughputTable:
+    """The table beside the trace, or the built-in one where the trace names no model or only built-in ones."""
+    named = {job.model for job in parsed.jobs if job.model is not None}
+    if named and named <= set(NETWORKS):
+        return synthetic_throughputs()
+    folders = [*path.resolve().parents[:FOLDERS_ABOVE]]
+    shared = traces_folder()
+    if shared is not None:
+        folders.append(shared)
+    for folder in folders:
+        for place in TABLE_PLACES[trace_format.models_measured_by]:
+            table = folder / place / trace_format.models_measured_by
+            if table.is_file():
+                return read_throughputs(table)
+        if trace_format.models_measured_by == LONG_TABLE and any(folder.glob("throughputs_*/*.csv")):
+            return read_throughputs(folder)
+    if not named:
+        return synthetic_throughputs()
+    if trace_format is pollux.FORMAT and pollux.tables_folder(path) is not None:
+        return ThroughputTable("no throughput table", {})
+    raise TraceError(
+        f"no throughput table ({trace_format.models_measured_by}) was found for the trace's models; name one with "
+        f"--throughputs, or set {VARIABLE}; public ones: {THROUGHPUTS}",
+        path=path,
+    )
+
+
+def _with_pollux_tables(path: Path, parsed: ParsedTrace, table: ThroughputTable) -> ThroughputTable:
+    """Adds batches that only Pollux's own tables cover."""
+    folder = pollux.tables_folder(path)
+    if folder is None:
+        return table
+    more: dict[tuple[str, int], Points] = {}
+    for job in parsed.jobs:
+        pair = (job.model or "", job.global_batch_size)
+        if pair not in more and not table.points.get(pair, {}).get(POLLUX_GPU_TYPE):
+            points = pollux_points(folder, *pair)
+            if points:
+                more[pair] = {POLLUX_GPU_TYPE: points}
+    return table.extended(more, str(folder)) if more else table
+
+
+def _choose_gpu_types(
+    parsed: ParsedTrace, table: ThroughputTable, asked: str | None, usual: str
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """GPU types to use, the reference first, and a note when it is not what was asked for."""
+    named = {(job.model, job.global_batch_size): job for job in parsed.jobs if job.model is not None}
+    complete = [
+        kind
+        for kind in table.gpu_types
+        if all(table.points.get((model or "", batch), {}).get(kind) for model, batch in named)
+    ]
+    names = [part.strip() for part in asked.split(",") if part.strip()] if asked else []
+    if len(names) > 1 or (names and not named):
+        types = tuple(table.gpu_type_named(name) for name in names)
+        _require_complete(types[0], complete, parsed, table)
+        return types, ()
+    wanted = names or [usual, USUAL_GPU_TYPE]
+    for name in wanted:
+        found = next((kind for kind in complete if kind.lower() == name.lower()), None)
+        if found is not None:
+            return (found,), ()
+    if len(complete) == 1:
+        note = (
+            (f"the trace's models were measured on {complete[0]} only: it takes the place of {names[0]}",)
+            if names
+            else ()
+        )
+        return (complete[0],), note
+    _require_complete(names[0] if names else None, complete, parsed, table)
+    raise AssertionError("a complete type that was asked for is taken above")
+
+
+def _require_complete(
+    kind: str | None, complete: Sequence[str], parsed: ParsedTrace, table: ThroughputTable
+) -> None:
+    if kind in complete:
+        return
+    if complete:
+        was = f"on {quoted(kind)}" if kind else "on one GPU type alone"
+        raise TraceError(
+            f"the trace's models were not measured {was}; choose one of {listed(list(complete))} with --gpu-type"
+        )
+    for job in parsed.jobs:
+        if job.model is not None and not table.points.get((job.model, job.global_batch_size)):
+            raise unknown_model(job, table)
+    raise TraceError(f"no GPU type in {table.source} has throughputs of all of the trace's models")

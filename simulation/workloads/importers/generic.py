@@ -1,0 +1,79 @@
+"""Punctual's own CSV, for workloads of any origin; `writing` writes it.
+
+| column | meaning |
+| --- | --- |
+| `job_id` | unique text |
+| `submitted_at` | seconds from the start of the trace |
+| `iterations` | iterations of the global batch |
+| `model`, `global_batch_size` | a row of the throughput table |
+| `service_class` | `slo`, `soft` or `best_effort`; empty: `slo` with a deadline, `best_effort` without |
+| `deadline_at` | seconds from the start of the trace; empty for `best_effort` |
+| `requested_gpus` | what a user would ask a rival scheduler for; empty: the smallest measured count |
+| `requested_seconds` (optional) | how long it takes on these; empty: iterations over throughput |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from scheduling.core.snapshot import ServiceClass
+from simulation.workloads.errors import listed, quoted
+from simulation.workloads.options import WorkloadOptions
+from simulation.workloads.records import JobRecord, ParsedTrace, TraceFormat, same
+from simulation.workloads.trace_file import TraceRow
+
+COLUMNS = (
+    "job_id",
+    "submitted_at",
+    "iterations",
+    "model",
+    "global_batch_size",
+    "service_class",
+    "deadline_at",
+    "requested_gpus",
+)
+OPTIONAL_COLUMN = "requested_seconds"
+
+
+def _read(rows: Sequence[TraceRow], options: WorkloadOptions) -> ParsedTrace:
+    return ParsedTrace([_job(row) for row in rows])
+
+
+def _job(row: TraceRow) -> JobRecord:
+    service_class = _service_class(row)
+    if service_class is not ServiceClass.BEST_EFFORT and not row.has("deadline_at"):
+        raise row.error("deadline_at", f"a job of class {service_class} needs a deadline")
+    if service_class is ServiceClass.BEST_EFFORT and row.has("deadline_at"):
+        raise row.error("deadline_at", "a best_effort job has no deadline; leave it empty")
+    return JobRecord(
+        row=row,
+        job_id=row.text("job_id"),
+        submitted_at=row.number("submitted_at", minimum=0),
+        model=row.text("model"),
+        global_batch_size=row.whole("global_batch_size", minimum=1),
+        iterations=row.number("iterations", above=0),
+        requested_gpus=row.whole("requested_gpus", minimum=1) if row.has("requested_gpus") else None,
+        requested_seconds=row.number(OPTIONAL_COLUMN, above=0) if row.has(OPTIONAL_COLUMN) else None,
+        deadline_at=row.number("deadline_at") if row.has("deadline_at") else None,
+        service_class=service_class,
+    )
+
+
+def _service_class(row: TraceRow) -> ServiceClass:
+    if not row.has("service_class"):
+        return ServiceClass.SLO if row.has("deadline_at") else ServiceClass.BEST_EFFORT
+    text = row.text("service_class")
+    try:
+        return ServiceClass(text)
+    except ValueError:
+        known = listed([choice.value for choice in ServiceClass])
+        raise row.error("service_class", f"unknown class {quoted(text)}; known are {known}") from None
+
+
+FORMAT = TraceFormat(
+    name="generic",
+    description="Punctual's own CSV",
+    required=same(*COLUMNS),
+    optional=same(OPTIONAL_COLUMN),
+    read=_read,
+)

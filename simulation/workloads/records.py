@@ -1,0 +1,72 @@
+"""What an importer makes of one row, before models, deadlines and classes that the trace does not say are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+from scheduling.core.snapshot import ServiceClass
+from simulation.workloads.options import WorkloadOptions
+from simulation.workloads.trace_file import TraceRow
+
+
+@dataclass(frozen=True, slots=True)
+class JobRecord:
+    """One job as far as its trace says. None is what the trace does not say.
+
+    ``model``: None means that model and batch are drawn from the measured ones, and iterations follow from the
+    duration. ``iterations``: None means ``floor(requested_seconds * throughput)``. ``requested_seconds``: None
+    means iterations over throughput. ``deadline_at``: None means drawn around the duration. ``service_class``:
+    None means ``slo``, but for the shares that the options turn into others. ``deadline_factor``: the deadline as
+    a multiple of the duration, where a trace gives that.
+    """
+
+    row: TraceRow
+    job_id: str
+    submitted_at: float
+    model: str | None = None
+    global_batch_size: int = 0
+    iterations: float | None = None
+    requested_gpus: int | None = None
+    requested_seconds: float | None = None
+    deadline_at: float | None = None
+    deadline_factor: float | None = None
+    service_class: ServiceClass | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedTrace:
+    """The jobs of one trace, in any order, and what was done to it, a sentence each."""
+
+    jobs: Sequence[JobRecord]
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TraceFormat:
+    """How one kind of trace is read.
+
+    ``required`` and ``optional`` give, by the name used here, the column names accepted in the file.
+    ``usual_gpu_type`` is what the format's models were measured on when several types are possible.
+    """
+
+    name: str
+    description: str
+    required: Mapping[str, tuple[str, ...]]
+    read: Callable[[Sequence[TraceRow], WorkloadOptions], ParsedTrace]
+    optional: Mapping[str, tuple[str, ...]]
+    usual_gpu_type: str = "A100"
+    models_measured_by: str = "throughput.csv"
+
+    def fits(self, header: Sequence[str]) -> bool:
+        """Whether all required columns are there."""
+        return not self.missing(header)
+
+    def missing(self, header: Sequence[str]) -> list[str]:
+        """Required columns that are not there."""
+        return [names[0] for names in self.required.values() if not set(names) & set(header)]
+
+
+def same(*names: str) -> dict[str, tuple[str, ...]]:
+    """Columns that have one name only."""
+    return {name: (name,) for name in names}

@@ -1,0 +1,200 @@
+"""Measured throughput by model, global batch, GPU type and GPU count, and the tables that hold it.
+
+Four layouts are read: a long table (``throughput.csv``), a folder with one wide table per model, Gavel's isolated
+throughputs, and the step times that Pollux measured (`pollux_tables`). A point that is empty, NaN or 0 could not be
+run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from math import isnan
+from pathlib import Path
+
+import numpy as np
+
+from simulation.workloads.errors import TraceError, listed, quoted
+from simulation.workloads.gavel_names import STEPS_PER_ITERATION, split_job_type
+from simulation.workloads.trace_file import TraceFile, TraceRow, read_table
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile
+
+# GPU type -> GPUs -> iterations of the global batch per second.
+Points = dict[str, dict[int, float]]
+
+LONG_TABLE = "throughput.csv"
+GAVEL_TABLE = "throughputs_isolated.csv"
+# Gavel's rows for jobs spread over servers: a plan counts on consolidated placement (spec 1.2).
+SPREAD_SUFFIX = "_unconsolidated"
+# What is assumed of a wide table whose folder does not name a GPU type.
+USUAL_GPU_TYPE = "A100"
+
+
+@dataclass(frozen=True)
+class ThroughputTable:
+    """Profiles by (model, global batch), and where they come from, in words.
+
+    ``synthetic``: computed by the device model, not measured.
+    """
+
+    source: str
+    points: Mapping[tuple[str, int], Points]
+    synthetic: bool = False
+
+    @property
+    def gpu_types(self) -> tuple[str, ...]:
+        """Every GPU type that anything was measured on, in alphabetical order."""
+        return tuple(sorted({gpu_type for by_type in self.points.values() for gpu_type in by_type}))
+
+    def gpu_type_named(self, name: str) -> str:
+        """The GPU type of that name, letter case apart. Raises TraceError when there is none."""
+        for gpu_type in self.gpu_types:
+            if gpu_type.lower() == name.lower():
+                return gpu_type
+        raise TraceError(
+            f"GPU type {quoted(name)} is not in {self.source}; known are {listed(list(self.gpu_types))}"
+        )
+
+    def measured_on(self, gpu_type: str) -> tuple[tuple[str, int], ...]:
+        """The (model, global batch) pairs measured on ``gpu_type``, in alphabetical order."""
+        return tuple(sorted(pair for pair, by_type in self.points.items() if by_type.get(gpu_type)))
+
+    def profile(self, pair: tuple[str, int], gpu_types: Iterable[str]) -> ModelProfile:
+        """The profile of ``pair`` on those of ``gpu_types`` that it was measured on."""
+        measured: dict[str, MeasuredThroughput] = {}
+        for gpu_type in gpu_types:
+            points = self.points[pair].get(gpu_type)
+            if points:
+                counts = sorted(points)
+                measured[gpu_type] = MeasuredThroughput(
+                    gpus=np.array(counts, dtype=np.int64),
+                    iterations_per_second=np.array([points[count] for count in counts], dtype=np.float64),
+                )
+        return ModelProfile(model=pair[0], global_batch_size=pair[1], by_gpu_type=measured)
+
+    def extended(self, more: Mapping[tuple[str, int], Points], source: str) -> ThroughputTable:
+        """This table with pairs and GPU types that it lacks taken from ``more``."""
+        merged = {pair: dict(by_type) for pair, by_type in self.points.items()}
+        for pair, by_type in more.items():
+            for gpu_type, points in by_type.items():
+                merged.setdefault(pair, {}).setdefault(gpu_type, points)
+        return ThroughputTable(f"{self.source} and {source}", merged, self.synthetic)
+
+
+def read_throughputs(path: Path) -> ThroughputTable:
+    """The table in ``path``: a file, or a folder with the long table, with Gavel's, or with wide tables.
+
+    Raises TraceError when there is none or when a value in it cannot be right.
+    """
+    if path.is_file():
+        files = [path]
+    elif path.is_dir():
+        files = _table_files(path)
+    else:
+        raise TraceError("there is no such throughput table or folder", path=path)
+    points: dict[tuple[str, int], Points] = {}
+    for file in files:
+        _read_file(read_table(file), points)
+    if not any(by_type for by_type in points.values()):
+        raise TraceError("no throughput above 0 is in this table", path=path)
+    return ThroughputTable(str(path), points)
+
+
+def _table_files(folder: Path) -> list[Path]:
+    for name in (LONG_TABLE, GAVEL_TABLE):
+        if (folder / name).is_file():
+            return [folder / name]
+    wide = sorted(folder.glob("throughputs_*/*.csv")) or sorted(folder.glob("*.csv"))
+    if not wide:
+        raise TraceError(
+            f"the folder holds no throughput table: neither {LONG_TABLE} nor {GAVEL_TABLE} nor one CSV per model",
+            path=folder,
+        )
+    return wide
+
+
+def _read_file(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+    if table.header[0] == "global_batch_size" and all(name.isdecimal() for name in table.header[1:]):
+        _read_wide(table, points)
+    elif {"job_type", "steps_per_s"} <= set(table.header):
+        _read_gavel(table, points)
+    else:
+        _read_long(table, points)
+
+
+def _read_long(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+    needed = ("gpu_type", "model", "global_batch_size", "num_gpu", "iterations_per_second")
+    missing = [name for name in needed if name not in table.header]
+    if missing:
+        raise TraceError(
+            f"not a throughput table: column {listed(missing)} is missing; needed are {listed(list(needed))}",
+            path=table.path,
+            line=1,
+        )
+    for row in table.named({name: (name,) for name in needed}):
+        pair = (row.text("model"), row.whole("global_batch_size", minimum=1))
+        gpus = row.whole("num_gpu", minimum=1)
+        _add(points, row, pair, row.text("gpu_type"), gpus, "iterations_per_second")
+
+
+def _read_wide(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+    """Batches down, GPU counts across; model from the file's name, GPU type from the folder's."""
+    folder = table.path.resolve().parent.name
+    gpu_type = folder.partition("throughputs_")[2] or USUAL_GPU_TYPE
+    for row in table.named({name: (name,) for name in table.header}):
+        pair = (table.path.stem, row.whole("global_batch_size", minimum=1))
+        for column in table.header[1:]:
+            if int(column) < 1:
+                raise row.error(column, "a GPU count must be at least 1")
+            _add(points, row, pair, gpu_type, int(column), column)
+
+
+def _read_gavel(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+    needed = ("gpu_type", "job_type", "num_gpus", "steps_per_s")
+    missing = [name for name in needed if name not in table.header]
+    if missing:
+        raise TraceError(f"not Gavel's table: column {listed(missing)} is missing", path=table.path, line=1)
+    for row in table.named({name: (name,) for name in needed}):
+        gpu_type = row.text("gpu_type")
+        if gpu_type.endswith(SPREAD_SUFFIX):
+            continue
+        model, batch = split_job_type(row, "job_type")
+        pair = (model, batch * STEPS_PER_ITERATION)
+        _add(
+            points,
+            row,
+            pair,
+            gpu_type,
+            row.whole("num_gpus", minimum=1),
+            "steps_per_s",
+            per=STEPS_PER_ITERATION,
+        )
+
+
+def _add(
+    points: dict[tuple[str, int], Points],
+    row: TraceRow,
+    pair: tuple[str, int],
+    gpu_type: str,
+    gpus: int,
+    column: str,
+    per: int = 1,
+) -> None:
+    if not row.has(column):
+        return
+    try:
+        rate = float(row.text(column))
+    except ValueError:
+        raise row.error(
+            column, f"{quoted(row.text(column))} is not a throughput in iterations per second"
+        ) from None
+    if isnan(rate) or rate == 0:
+        return
+    if rate < 0 or rate == float("inf"):
+        raise row.error(column, f"a throughput of {rate:g} iterations per second cannot be")
+    measured = points.setdefault(pair, {}).setdefault(gpu_type, {})
+    if gpus in measured:
+        raise row.error(
+            column, f"{pair[0]} with global batch {pair[1]} on {gpus} {gpu_type} GPUs is there twice"
+        )
+    measured[gpus] = rate / per
