@@ -13,12 +13,13 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
-from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray, ServiceClass
+from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
 from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 
 NO_JOBS = np.zeros(0, dtype=np.int64)
@@ -73,7 +74,7 @@ class Admission:
         self.used_stored = False
         self.plans = copy_plans(problem.stored)
         self.rows = list(problem.promised)
-        self.offers = np.arange(len(problem.snapshot.jobs), problem.jobs.work.size)
+        self.offers = np.arange(problem.count, problem.jobs.work.size)
         for row in self.offers.tolist():
             self.plans.finish[row] = self.plans.time[row, self.plans.length[row] - 1]
         self._establish()
@@ -85,7 +86,7 @@ class Admission:
         """Find plans that keep the present promises; whoever cannot be saved is at risk."""
         if not self.rows:
             return
-        late = self._late_under_stored_plans() if self.problem.snapshot.settings.stored_plans else None
+        late = self._late_under_stored_plans() if self.problem.settings.stored_plans else None
         if late == []:
             return
         afresh, failed = self.refilled(self.rows)
@@ -99,7 +100,7 @@ class Admission:
     def _late_under_stored_plans(self) -> list[int] | None:
         """Jobs that stored plans, mended where possible, leave late; None if overbooked."""
         problem = self.problem
-        rows = np.array([row for row in self.rows if row < len(problem.snapshot.jobs)], dtype=np.int64)
+        rows = np.array([row for row in self.rows if row < problem.count], dtype=np.int64)
         charge_plans(problem.jobs, self.plans, rows, *NOTHING_CHARGED)
         overdue = self.plans.finish[rows] > problem.due[rows] + 2 * TIME_TOLERANCE
         late: list[int] = rows[overdue].tolist()
@@ -117,10 +118,8 @@ class Admission:
 
     def _retest_at_risk(self) -> None:
         """Jobs at risk whose deadline can be met again become regular again (spec 2.12)."""
-        jobs = self.problem.snapshot.jobs
-        for row in self.in_deadline_order(
-            [i for i, job in enumerate(jobs) if job.at_risk and not job.newcomer]
-        ):
+        columns = self.problem.columns
+        for row in self.in_deadline_order(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist()):
             before = copy_plans(self.plans)
             if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
                 affordable = self.budget.affordable(self.plans, [*self.rows, row])
@@ -135,41 +134,35 @@ class Admission:
 
     def decide_newcomers(self) -> list[Verdict]:
         """Verdicts in submission order; the plans afterwards keep every promise made."""
-        if self.problem.snapshot.settings.admission is AdmissionRule.BATCH:
+        if self.problem.settings.admission is AdmissionRule.BATCH:
             return self._decide_batch(self.problem.newcomers)
         return [self.decide(row) for row in self.problem.newcomers]
 
     def decide(self, row: int) -> Verdict:
         """The verdict on one newcomer; a yes changes the plans, a no changes nothing."""
-        job = self.problem.snapshot.jobs[row]
         verdict = self._invalid(row)
-        if verdict is None and job.service_class is ServiceClass.BEST_EFFORT:
-            return reasons.best_effort(job)
+        if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
+            return reasons.best_effort(self._facts(row))
         if verdict is None:
             plans, first_failing = self._fitting(row)
             if plans is not None:
                 self.plans = plans
                 self.rows.append(row)
-                return reasons.fits(job, self.problem.stored_plan(plans, row))
+                return reasons.fits(self._facts(row), self.problem.stored_plan(plans, row))
             verdict = self._refusal(row, first_failing)
         return self._or_unpromised(row, verdict)
 
     def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
         """A soft job is kept without a promise unless it can never run."""
-        job = self.problem.snapshot.jobs[row]
-        if job.service_class is ServiceClass.SOFT and self.problem.jobs.level_count[row] > 0:
+        if self.problem.columns.service_class[row] == SOFT and self.problem.jobs.level_count[row] > 0:
             return reasons.soft_unpromised(refusal)
         return refusal
 
     def _decide_batch(self, rows: list[int]) -> list[Verdict]:
         """All newcomers of the instant or none (the published artifact's rule)."""
-        jobs = self.problem.snapshot.jobs
+        service_class = self.problem.columns.service_class
         invalid = {row: self._invalid(row) for row in rows}
-        together = [
-            row
-            for row in rows
-            if invalid[row] is None and jobs[row].service_class is not ServiceClass.BEST_EFFORT
-        ]
+        together = [row for row in rows if invalid[row] is None and service_class[row] != BEST_EFFORT]
         plans, failed = self.refilled([*self.rows, *together], promising=True)
         affordable = None if failed else self.budget.affordable(plans, [*self.rows, *together])
         if affordable is not None and together:
@@ -181,33 +174,33 @@ class Admission:
             if refusal is not None:
                 verdicts.append(self._or_unpromised(row, refusal))
             elif row not in together:
-                verdicts.append(reasons.best_effort(jobs[row]))
+                verdicts.append(reasons.best_effort(self._facts(row)))
             elif affordable is not None:
-                verdicts.append(reasons.fits(jobs[row], self.problem.stored_plan(self.plans, row)))
+                verdicts.append(reasons.fits(self._facts(row), self.problem.stored_plan(self.plans, row)))
             else:
                 verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
         return verdicts
 
     def _invalid(self, row: int) -> Verdict | None:
         problem = self.problem
-        job = problem.snapshot.jobs[row]
+        job = self._facts(row)
         if problem.jobs.level_count[row] == 0:
             return reasons.no_levels(job, problem.gpus)
-        if job.service_class is ServiceClass.BEST_EFFORT:
+        if problem.columns.service_class[row] == BEST_EFFORT:
             return None
-        if job.deadline_at <= problem.snapshot.now:
-            return reasons.deadline_passed(job, problem.snapshot.now)
+        if job.deadline_at <= problem.now:
+            return reasons.deadline_passed(job, problem.now)
         if not self._alone(row, float(problem.due[row]) - problem.slack_seconds):
             fastest, gpus = self._fastest_alone(row)
             if gpus == 0:
                 return reasons.no_levels(job, problem.promise_gpus)
-            return reasons.too_slow_alone(job, problem.snapshot.now, fastest, gpus)
+            return reasons.too_slow_alone(job, problem.now, fastest, gpus)
         return None
 
     def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
         """Plans that keep all promises with the newcomer's, or the first job that fails."""
         problem = self.problem
-        stored_plans = problem.snapshot.settings.stored_plans
+        stored_plans = problem.settings.stored_plans
         if stored_plans:
             beside = self.filled_beside(row, float(problem.due[row]) - problem.slack_seconds)
             affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
@@ -218,7 +211,7 @@ class Admission:
             affordable = self.budget.affordable(plans, [*self.rows, row])
             if affordable is not None:
                 return affordable, None
-        if stored_plans and problem.snapshot.jobs[row].stored_plan is not None:
+        if stored_plans and problem.stored.length[row] > 0:
             accepted = self._as_offered(row)
             if accepted is not None:
                 return accepted, None
@@ -244,6 +237,9 @@ class Admission:
             return None
         return self.budget.affordable(plans, [*self.rows, row])
 
+    def _facts(self, row: int) -> reasons.JobFacts:
+        return reasons.job_facts(self.problem, row)
+
     # Tools ---------------------------------------------------------------------------------
 
     def in_deadline_order(self, rows: list[int]) -> list[int]:
@@ -267,7 +263,7 @@ class Admission:
         that is tried first, and present promises may fall back on the reserve.
         """
         problem = self.problem
-        jobs = len(problem.snapshot.jobs)
+        jobs = problem.count
         order = np.array(self.in_deadline_order([row for row in rows if row < jobs]), dtype=np.int64)
         reserve = problem.promise_gpus < problem.gpus or problem.slack_seconds > 0
         plans = self.plans
@@ -332,8 +328,8 @@ class Admission:
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
         """Say what was missing: GPUs in the tightest piece before the deadline."""
         problem = self.problem
-        now = problem.snapshot.now
-        job = problem.snapshot.jobs[row]
+        now = problem.now
+        job = self._facts(row)
         due = float(problem.due[row]) - problem.slack_seconds
         needed = self._alone(row, due)
         times, free, count = self.timeline(self.rows)
@@ -343,5 +339,5 @@ class Admission:
         at = float(times[before_due[tightest]])
         if first_failing is None or first_failing == row:
             return reasons.capacity(job, now, needed, int(left[tightest]), at)
-        broken = problem.snapshot.jobs[first_failing]
+        broken = self._facts(first_failing)
         return reasons.would_break(job, now, broken, needed, int(left[tightest]), at)

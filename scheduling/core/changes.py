@@ -8,13 +8,14 @@ they are needed; where jobs wait for each other in a circle, one of them is susp
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from scheduling.core.decision import Change, ChangeKind
 from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
-from scheduling.core.repacking import Seating, all_addresses
+from scheduling.core.repacking import Seating, new_addresses
 from scheduling.core.snapshot import IntArray
 from scheduling.core.trades import break_trades
 
@@ -27,41 +28,55 @@ REASONS = {
 }
 
 
-def placements(problem: Problem, occupancy: Occupancy) -> list[tuple[int, ...]]:
-    """GPU addresses of every job of the snapshot."""
-    rows = len(problem.snapshot.jobs)
-    addresses, offsets = all_addresses(problem.blocks, occupancy, rows)
-    flat = addresses.tolist()
-    bounds = offsets.tolist()
-    return [tuple(flat[bounds[row] : bounds[row + 1]]) for row in range(rows)]
+@dataclass(frozen=True)
+class Placements:
+    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was moved."""
+
+    addresses: IntArray
+    offsets: IntArray
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """GPU addresses of one job."""
+        return tuple(self.addresses[self.offsets[row] : self.offsets[row + 1]].tolist())
+
+
+@dataclass(frozen=True)
+class Changes:
+    """``changes`` in an order that works, the row of each, the ``placements`` they lead to, and the pause in seconds of
+    every row that changes onto GPUs."""
+
+    changes: tuple[Change, ...]
+    rows: tuple[int, ...]
+    placements: Placements
+    pauses: dict[int, float]
 
 
 def changes_between(
     problem: Problem, seating: Seating, occupancy: Occupancy, reluctance: IntArray
-) -> tuple[tuple[Change, ...], list[tuple[int, ...]], dict[int, float]]:
-    """(changes in order, new placement per job, pause seconds per job that changes onto GPUs).
+) -> Changes:
+    """What leads from the present placement to ``occupancy``.
 
-    Locked jobs have no change and keep their placement.
+    Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs wait for each
+    other, per row.
     """
-    jobs = problem.snapshot.jobs
-    wanted = placements(problem, occupancy)
-    for row in problem.locked:
-        wanted[row] = jobs[row].placement
-    suspended_rows: list[int] = []
-    changed_rows: list[int] = []
-    for row in sorted(range(len(jobs)), key=lambda row: int(problem.by_submission[row])):
-        job = jobs[row]
-        if job.locked or job.gpus_now == len(wanted[row]) and tuple(sorted(job.placement)) == wanted[row]:
-            continue
-        (changed_rows if wanted[row] else suspended_rows).append(row)
+    columns = problem.columns
+    addresses, offsets, changed = new_addresses(
+        problem.blocks, occupancy, columns.addresses, columns.offsets, columns.gpus, columns.locked
+    )
+    wanted = Placements(addresses, offsets)
+    rows = np.flatnonzero(changed).tolist()
+    suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
+    changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
     order, first_out, waits = _order(problem, seating, occupancy, changed_rows, reluctance)
     changes = [_change(problem, row, (), 0.0, False) for row in suspended_rows]
     pauses: dict[int, float] = {}
     for position in order:
         row = changed_rows[position]
-        pauses[row] = _pause(problem, row, len(wanted[row])) + float(waits[position])
-        changes.append(_change(problem, row, wanted[row], pauses[row], bool(first_out[position])))
-    return tuple(changes), wanted, pauses
+        gpus = wanted.of(row)
+        pauses[row] = _pause(problem, row, len(gpus)) + float(waits[position])
+        changes.append(_change(problem, row, gpus, pauses[row], bool(first_out[position])))
+    ordered = [*suspended_rows, *(changed_rows[position] for position in order)]
+    return Changes(tuple(changes), tuple(ordered), wanted, pauses)
 
 
 def _order(
@@ -73,9 +88,7 @@ def _order(
     before = np.full(problem.blocks.block_of.size, -1)
     rows = np.array(changed, dtype=np.int64)
     for row in changed:
-        held = problem.snapshot.jobs[row].placement
-        if held:
-            before[list(held)] = row
+        before[problem.placement(row)] = row
     pause = np.zeros(problem.jobs.work.size)
     pause[rows] = [_pause(problem, row, int(occupancy.size[row])) for row in changed]
     order, suspended, waits = break_trades(problem.blocks, occupancy, before, rows, pause, reluctance)
@@ -90,8 +103,7 @@ def _pause(problem: Problem, row: int, gpus: int) -> float:
 def _change(
     problem: Problem, row: int, addresses: tuple[int, ...], pause_seconds: float, suspend_first: bool
 ) -> Change:
-    job = problem.snapshot.jobs[row]
-    before, after = job.gpus_now, len(addresses)
+    before, after = int(problem.columns.gpus[row]), len(addresses)
     if after == 0:
         kind = ChangeKind.SUSPEND
     elif before == 0:
@@ -104,7 +116,7 @@ def _change(
     if suspend_first:
         reason += "; it lets go first because others wait for its GPUs while it waits for theirs"
     return Change(
-        job_id=job.id,
+        job_id=problem.columns.ids[row],
         kind=kind,
         gpus_before=before,
         gpus_after=after,

@@ -1,19 +1,24 @@
 """The two questions put to the core: who may come in, and who gets which GPUs next.
 
 ``admit`` decides newcomers at once while present allocations stay as they are; ``replan`` does that
-and then divides the cluster anew from the next slot on (ElasticFlow section 4; spec 2.11).
+and then divides the cluster anew from the next slot on (ElasticFlow section 4; spec 2.11). Both take a
+snapshot; ``decide_newcomers`` and ``reallocate`` are the same for callers that hold arrays.
 """
 
 from __future__ import annotations
 
+import numpy as np
+
+from scheduling.core.answer import Answer, as_decision, rows_of
 from scheduling.core.arrays import Plans, copy_plans, differing
+from scheduling.core.changes import Placements
 from scheduling.core.decision import Decision
 from scheduling.core.offers import find_offer, what_if
-from scheduling.core.problem import Problem
+from scheduling.core.problem import Problem, build_problem
 from scheduling.core.reallocation import Planner
-from scheduling.core.snapshot import Snapshot, StoredPlan
+from scheduling.core.snapshot import Snapshot
 
-__all__ = ["admit", "find_offer", "replan", "what_if"]
+__all__ = ["admit", "decide_newcomers", "find_offer", "reallocate", "replan", "what_if"]
 
 
 def admit(snapshot: Snapshot) -> Decision:
@@ -22,25 +27,7 @@ def admit(snapshot: Snapshot) -> Decision:
     Plans are given for newcomers that are not declined and for jobs whose plan changed; the
     others keep their stored plans. Raises ValueError for a snapshot that contradicts itself.
     """
-    planner = Planner(snapshot)
-    jobs = planner.problem.snapshot.jobs
-    verdicts = planner.admission.decide_newcomers()
-    declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
-    plans = copy_plans(planner.admission.plans)
-    newcomers = [row for row in planner.problem.newcomers if jobs[row].id not in declined]
-    promised = set(planner.admission.rows)
-    plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
-    changed = differing(plans, planner.problem.stored)
-    rows = sorted({*newcomers, *(row for row in promised if changed[row] and row < len(jobs))})
-    return Decision(
-        verdicts=tuple(verdicts),
-        plans=_by_id(planner.problem, plans, rows),
-        placements={job.id: job.placement for job in jobs if job.id not in declined},
-        changes=(),
-        at_risk=planner.at_risk_ids(),
-        next_wake_at=planner.first_change_at(plans, declined),
-        used_stored_plans=planner.admission.used_stored,
-    )
+    return as_decision(decide_newcomers(build_problem(snapshot)))
 
 
 def replan(snapshot: Snapshot) -> Decision:
@@ -49,27 +36,62 @@ def replan(snapshot: Snapshot) -> Decision:
     Grants that would cost more pauses than promises can bear are dropped; a promise never is.
     Raises ValueError for a snapshot that contradicts itself.
     """
-    planner = Planner(snapshot)
-    jobs = planner.problem.snapshot.jobs
-    verdicts = planner.admission.decide_newcomers()
-    declined = {verdict.job_id for verdict in verdicts if not verdict.admitted}
-    outcome = planner.reallocate(declined)
-    rows = [row for row, job in enumerate(jobs) if job.id not in declined and outcome.plans.length[row] > 0]
-    wake = planner.next_wake(outcome.plans, rows)
-    return Decision(
-        verdicts=tuple(verdicts),
-        plans=_by_id(planner.problem, outcome.plans, rows),
-        placements={
-            job.id: outcome.placements[row] for row, job in enumerate(jobs) if job.id not in declined
-        },
-        changes=outcome.changes,
-        at_risk=planner.at_risk_ids(),
-        next_wake_at=wake + snapshot.now,
-        used_stored_plans=planner.admission.used_stored,
+    return as_decision(reallocate(build_problem(snapshot)))
+
+
+def decide_newcomers(problem: Problem) -> Answer:
+    """`admit` on arrays."""
+    planner = Planner(problem)
+    admission = planner.admission
+    verdicts = tuple(admission.decide_newcomers())
+    declined = rows_of(verdicts, problem)
+    plans = copy_plans(admission.plans)
+    newcomers = [row for row in problem.newcomers if not declined[row]]
+    promised = set(admission.rows)
+    plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
+    planned = np.zeros(problem.count, dtype=np.bool_)
+    planned[newcomers] = True
+    rows = np.array([row for row in admission.rows if row < problem.count], dtype=np.int64)
+    planned[rows] |= differing(plans, problem.stored)[rows]
+    columns = problem.columns
+    return Answer(
+        problem=problem,
+        verdicts=verdicts,
+        plans=plans,
+        planned=planned,
+        declined=declined,
+        placements=Placements(columns.addresses, columns.offsets),
+        changes=(),
+        at_risk=tuple(sorted(admission.at_risk)),
+        next_wake_at=planner.first_change_at(plans, set(np.flatnonzero(declined).tolist())),
+        used_stored_plans=admission.used_stored,
+    )
+
+
+def reallocate(problem: Problem) -> Answer:
+    """`replan` on arrays."""
+    planner = Planner(problem)
+    admission = planner.admission
+    verdicts = tuple(admission.decide_newcomers())
+    declined = rows_of(verdicts, problem)
+    outcome = planner.reallocate(set(np.flatnonzero(declined).tolist()))
+    planned = _with_plan(outcome.plans, problem) & ~declined
+    wake = planner.next_wake(outcome.plans, np.flatnonzero(planned).tolist())
+    return Answer(
+        problem=problem,
+        verdicts=verdicts,
+        plans=outcome.plans,
+        planned=planned,
+        declined=declined,
+        placements=outcome.changes.placements,
+        changes=outcome.changes.changes,
+        changed=outcome.changes.rows,
+        at_risk=tuple(sorted(admission.at_risk)),
+        next_wake_at=wake + problem.now,
+        used_stored_plans=admission.used_stored,
         notes=outcome.notes,
     )
 
 
-def _by_id(problem: Problem, plans: Plans, rows: list[int]) -> dict[str, StoredPlan]:
-    stored = problem.stored_plans(plans, rows)
-    return {problem.snapshot.jobs[row].id: plan for row, plan in zip(rows, stored, strict=True)}
+def _with_plan(plans: Plans, problem: Problem) -> np.ndarray:
+    return np.asarray(plans.length[: problem.count] > 0)

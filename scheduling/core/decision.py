@@ -14,6 +14,7 @@ class ReasonCode(StrEnum):
     FITS = "fits"
     BEST_EFFORT = "best_effort"
     SOFT_UNPROMISED = "soft_unpromised"
+    NO_PROMISES = "no_promises"
     DEADLINE_PASSED = "deadline_passed"
     NO_LEVELS = "no_levels"
     TOO_SLOW_ALONE = "too_slow_alone"
@@ -75,7 +76,8 @@ class Decision:
 
     ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time after
     ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need
-    no wake-up, since keeping GPUs that nobody wants yet makes nobody late.
+    no wake-up, since keeping GPUs that nobody wants yet makes nobody late. ``memory`` and ``job_memory``
+    are what the policy wants to be told again at its next decision.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -86,6 +88,8 @@ class Decision:
     next_wake_at: float = float("inf")
     used_stored_plans: bool = False
     notes: tuple[str, ...] = field(default=())
+    memory: tuple[float, ...] = field(default=())
+    job_memory: dict[str, tuple[float, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -44,7 +44,7 @@ def _with_newcomer(snapshot: Snapshot, job: JobSnapshot) -> tuple[Admission, int
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    return Admission(problem, PauseBudget(problem, Seating(problem))), problem.index_of[job.id]
+    return Admission(problem, PauseBudget(problem, Seating(problem))), problem.columns.ids.index(job.id)
 
 
 class _OfferSearch:
@@ -54,10 +54,10 @@ class _OfferSearch:
         self.admission = admission
         self.row = row
         self.problem: Problem = admission.problem
-        hold = self.problem.snapshot.settings.offer_hold_seconds
+        hold = self.problem.settings.offer_hold_seconds
         self.start = float(slot_end(hold, self.problem.origin, self.problem.slot))
         self.problem.jobs.earliest[row] = self.start
-        self.asked = self.problem.snapshot.jobs[row].deadline_at - self.problem.snapshot.now
+        self.asked = float(self.problem.columns.deadline_at[row]) - self.problem.now
 
     def found(self) -> FoundOffer | None:
         if self.problem.jobs.level_count[self.row] == 0:
@@ -69,7 +69,7 @@ class _OfferSearch:
         if plans is None:
             return None
         return FoundOffer(
-            deadline_at=self.problem.snapshot.now + deadline,
+            deadline_at=self.problem.now + deadline,
             plan=self.problem.stored_plan(plans, self.row),
         )
 
@@ -92,7 +92,7 @@ class _OfferSearch:
 
     def _rounded(self, deadline: float) -> float:
         """Up to a whole second on the caller's axis, and never before the deadline asked for."""
-        now = self.problem.snapshot.now
+        now = self.problem.now
         whole = ceil((now + deadline - 1e-6) / DEADLINE_STEP_SECONDS) * DEADLINE_STEP_SECONDS
         return max(whole - now, self.asked) if self.asked < inf else whole - now
 

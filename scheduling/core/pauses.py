@@ -186,9 +186,8 @@ class PauseBudget:
         order = np.argsort(problem.blocked_until, kind="stable")
         self._unblocking = (problem.blocked[order], problem.blocked_until[order])
         # New promises keep their slack and the reserve whole; present ones may live on both.
-        self._new = np.array(
-            [job.newcomer for job in problem.snapshot.jobs] + [False] * len(problem.offers), dtype=np.bool_
-        )
+        self._new = np.zeros(count, dtype=np.bool_)
+        self._new[: problem.count] = problem.columns.newcomer
 
     def reluctance(self, promised: Sequence[int]) -> IntArray:
         """Who is suspended first in a trade: best effort, then the latest deadline."""
@@ -251,14 +250,14 @@ class PauseBudget:
             mended = self._mended(plans, rows, row, carry, keep_head=True)
             plans = plans if mended is None else mended
         late = self._charge(plans, rows, all_charges)
-        return plans, [row for row in late if row < len(self.problem.snapshot.jobs)]
+        return plans, [row for row in late if row < self.problem.count]
 
     def _mended(
         self, plans: Plans, rows: IntArray, row: int, carry: float, *, keep_head: bool
     ) -> Plans | None:
         """One promised job planned anew with room for ``carry`` seconds of pauses, or None."""
         problem = self.problem
-        if row >= len(problem.snapshot.jobs):
+        if row >= problem.count:
             return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
             mended, fits = _refill_with_carry(

@@ -1,4 +1,4 @@
-"""A snapshot turned into arrays, and plans turned back into the snapshot's terms.
+"""One decision's question as arrays, and plans turned back into the snapshot's terms.
 
 Times inside are seconds since ``now``. The frozen head ``[now, next_slot_at)``, in which every job
 keeps its GPUs, is worked off here: everything later plans from ``origin``, the next slot.
@@ -6,14 +6,15 @@ keeps its GPUs, is worked off here: everything later plans from ``origin``, the 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
-from itertools import chain
 
 import numpy as np
 
-from scheduling.core.arrays import TIME_TOLERANCE, JobArrays, Plans, no_plans, set_plan
+from scheduling.core.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.blocks import NOWHERE, Blocks, blocks_of
+from scheduling.core.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
 from scheduling.core.compiling import kernel
 from scheduling.core.filling import slot_end
 from scheduling.core.reserve import reserved_gpus
@@ -22,24 +23,38 @@ from scheduling.core.snapshot import (
     FloatArray,
     HeldOffer,
     IntArray,
-    JobSnapshot,
+    PlannerSettings,
     ScalingCurve,
     ServiceClass,
     Snapshot,
     StoredPlan,
 )
+from scheduling.core.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.timeline import new_timeline, take
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The cluster's GPUs: as blocks, how many, and how many of them may back promises."""
+
+    blocks: Blocks
+    gpus: int
+    promise_gpus: int
 
 
 @dataclass
 class Problem:
     """Everything the algorithms of one decision need. Held offers follow the jobs as extra rows.
 
-    ``by_deadline``: rank of each row in the order (deadline, submission, id), which is the order
-    of Algorithm 1; ``by_submission``: rank in the order (submission, id).
+    ``columns``: the jobs as they came, without offers; ``count`` of them. ``by_deadline``: rank of each row
+    in the order (deadline, submission, id), which is the order of Algorithm 1; ``by_submission``: rank
+    in the order (submission, id). ``stored``: plans made earlier, cut at ``origin``.
     """
 
-    snapshot: Snapshot
+    now: float
+    next_slot_at: float
+    settings: PlannerSettings
+    columns: JobColumns
     offers: tuple[HeldOffer, ...]
     jobs: JobArrays
     due: FloatArray
@@ -53,23 +68,29 @@ class Problem:
     slack_seconds: float
     blocked: IntArray
     blocked_until: FloatArray
+    cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 
     @property
+    def count(self) -> int:
+        """Jobs, without held offers."""
+        return self.columns.count
+
+    @property
     def slot(self) -> float:
         """Seconds between two reallocations."""
-        return float(self.snapshot.settings.slot_seconds)
+        return self.settings.slot_seconds
 
     @property
     def suffix(self) -> bool:
         """Whether progressive filling is the suffix variant."""
-        return self.snapshot.settings.fill is Fill.SUFFIX
+        return self.settings.fill is Fill.SUFFIX
 
-    @cached_property
-    def index_of(self) -> dict[str, int]:
-        """Row of each job."""
-        return {job.id: index for index, job in enumerate(self.snapshot.jobs)}
+    def placement(self, row: int) -> IntArray:
+        """GPU addresses that a job holds."""
+        columns = self.columns
+        return columns.addresses[columns.offsets[row] : columns.offsets[row + 1]]
 
     def open_timeline(self) -> tuple[FloatArray, IntArray, int]:
         """Capacity before any plan: without blocked GPUs, and without locked jobs' next slot."""
@@ -90,11 +111,11 @@ class Problem:
 
     def _usable_gpus(self, row: int) -> int:
         """GPUs that a job takes out of the usable ones: those on lost servers count no more."""
-        job = self.snapshot.jobs[row]
         block_of = self.blocks.block_of
-        if not job.placement:
-            return job.gpus_now
-        return sum(block_of[address] != NOWHERE for address in job.placement if address < block_of.size)
+        placement = self.placement(row)
+        if not placement.size:
+            return int(self.columns.gpus[row])
+        return int((block_of[placement[placement < block_of.size]] != NOWHERE).sum())
 
     @cached_property
     def locked(self) -> list[int]:
@@ -103,19 +124,15 @@ class Problem:
 
     @cached_property
     def newcomers(self) -> list[int]:
-        """Newcomers in the order in which they are decided."""
-        newcomers = [index for index, job in enumerate(self.snapshot.jobs) if job.newcomer]
-        return sorted(newcomers, key=lambda index: int(self.by_submission[index]))
+        """Newcomers in the order in which they are decided: that of the rows."""
+        return np.flatnonzero(self.columns.newcomer).tolist()
 
     @cached_property
     def promised(self) -> list[int]:
         """Rows that hold a promise already, held offers included."""
-        held = [
-            index
-            for index, job in enumerate(self.snapshot.jobs)
-            if job.promised and not job.newcomer and not job.at_risk
-        ]
-        return held + list(range(len(self.snapshot.jobs), len(self.jobs.work)))
+        columns = self.columns
+        held = np.flatnonzero(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
+        return held + list(range(self.count, self.jobs.work.size))
 
     def has_pauses(self) -> bool:
         """Whether any start, move or rescale costs time."""
@@ -134,14 +151,14 @@ class Problem:
 
     def stored_plans(self, plans: Plans, rows: list[int]) -> list[StoredPlan]:
         """Plans of several jobs in the snapshot's terms, with the frozen head in front."""
-        now = self.snapshot.now
+        now = self.now
         start, gpus, offsets = flatten(
             plans, np.array(rows, dtype=np.int64), self.jobs.gpus, self.origin > TIME_TOLERANCE
         )
         start += now
         if self.origin > TIME_TOLERANCE:
             # Exactly the caller's boundary, not one that float addition moved.
-            start[np.abs(start - self.snapshot.next_slot_at) <= TIME_TOLERANCE] = self.snapshot.next_slot_at
+            start[np.abs(start - self.next_slot_at) <= TIME_TOLERANCE] = self.next_slot_at
         finish = (plans.finish + now).tolist()
         bounds = offsets.tolist()
         return [
@@ -155,52 +172,94 @@ class Problem:
         ]
 
 
-def build_problem(snapshot: Snapshot) -> Problem:
+def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
     """Read a snapshot. Raises ValueError where it contradicts itself.
 
     Jobs are put in the order (submission, id), so that the caller's order decides nothing.
+    ``memory_width``: columns that the policy keeps for each job. ``measured``: see `problem_from`.
     """
     _check(snapshot)
-    snapshot = replace(
-        snapshot,
-        jobs=tuple(sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))),
-        held_offers=tuple(sorted(snapshot.held_offers, key=lambda offer: offer.id)),
+    jobs = sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))
+    offers = tuple(
+        offer
+        for offer in sorted(snapshot.held_offers, key=lambda offer: offer.id)
+        if offer.valid_until > snapshot.now
     )
     origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
+    columns = columns_of(jobs, memory_width)
+    stored = cut_stored([job.stored_plan for job in jobs], snapshot.now, origin)
+    return problem_from(
+        now=float(snapshot.now),
+        next_slot_at=float(snapshot.next_slot_at),
+        settings=snapshot.settings,
+        columns=columns,
+        stored=stored,
+        capacity=capacity_of(snapshot),
+        offers=offers,
+        blocked=_blocked_until(snapshot, columns, origin),
+        cluster_memory=np.array(snapshot.memory, dtype=np.float64),
+        measured=measured,
+    )
+
+
+def capacity_of(snapshot: Snapshot) -> Capacity:
+    """The usable GPUs of a snapshot's servers."""
     blocks = blocks_of(snapshot.servers)
     gpus = int(blocks.size.sum())
     usable = [server.gpus for server in snapshot.servers if server.usable]
-    blocked, blocked_until = _blocked(snapshot, blocks, origin)
-    settings = snapshot.settings
-    offers = tuple(offer for offer in snapshot.held_offers if offer.valid_until > snapshot.now)
-    jobs = _job_arrays(snapshot, offers, origin, gpus)
-    offered = [offer.job for offer in offers]
-    due = np.array(
-        [
-            job.deadline_at - job.finishing_seconds if job is not None else np.inf
-            for job in [*snapshot.jobs, *offered]
-        ]
-    )
-    due -= snapshot.now
-    plans = [job.stored_plan for job in snapshot.jobs] + [offer.plan for offer in offers]
-    stored = _stored(plans, snapshot.now, origin)
-    for row in np.flatnonzero(jobs.locked).tolist():
+    reserve = reserved_gpus(usable, snapshot.settings.reserve_servers)
+    return Capacity(blocks, gpus, max(0, gpus - reserve))
+
+
+def problem_from(
+    *,
+    now: float,
+    next_slot_at: float,
+    settings: PlannerSettings,
+    columns: JobColumns,
+    stored: Plans,
+    capacity: Capacity,
+    offers: tuple[HeldOffer, ...] = (),
+    blocked: dict[int, float] | None = None,
+    cluster_memory: FloatArray | None = None,
+    measured: bool = False,
+) -> Problem:
+    """The arrays of one decision, from columns in the order (submission, id).
+
+    ``stored``: one row a job, times since ``now``, cut at the next slot. ``blocked``: seconds since ``now``, on a slot
+    boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count that was measured, rising
+    throughput or not, instead of on the levels of their scaling curve.
+    """
+    origin = max(0.0, next_slot_at - now)
+    curves = columns.measured if measured else columns.curves
+    jobs = _job_arrays(columns, curves, offers, origin, capacity.gpus)
+    due = columns.deadline_at - columns.finishing - now
+    by_deadline = _dense_ranks(columns.deadline_at, len(offers))
+    if offers:
+        due = np.concatenate((due, [_offered_due(offer, now) for offer in offers]))
+        stored = with_offers(stored, offers, now, origin)
+    for row in np.flatnonzero(columns.locked).tolist():
         stored = pin_head(stored, row, jobs.gpus[row], origin, float(settings.slot_seconds))
+    addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
     return Problem(
-        snapshot=snapshot,
+        now=now,
+        next_slot_at=next_slot_at,
+        settings=settings,
+        columns=columns,
         offers=offers,
         jobs=jobs,
         due=due,
         stored=stored,
-        by_deadline=_ranks([(job.deadline_at, job.submitted_at, job.id) for job in snapshot.jobs], offers),
-        by_submission=_ranks([(job.submitted_at, job.id) for job in snapshot.jobs], offers),
+        by_deadline=by_deadline,
+        by_submission=np.arange(due.size),
         origin=origin,
-        blocks=blocks,
-        gpus=gpus,
-        promise_gpus=max(0, gpus - reserved_gpus(usable, settings.reserve_servers)),
+        blocks=capacity.blocks,
+        gpus=capacity.gpus,
+        promise_gpus=capacity.promise_gpus,
         slack_seconds=settings.reserve_slack_seconds if settings.reserve_servers > 0 else 0.0,
-        blocked=blocked,
-        blocked_until=blocked_until,
+        blocked=addresses,
+        blocked_until=until,
+        cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,
     )
 
 
@@ -218,8 +277,8 @@ def _check(snapshot: Snapshot) -> None:
             raise ValueError(f"best-effort job {job.id} cannot hold a promise")
 
 
-def _blocked(snapshot: Snapshot, blocks: Blocks, origin: float) -> tuple[IntArray, FloatArray]:
-    """Usable addresses that are blocked beyond ``origin``, each with the slot end until which.
+def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> dict[int, float]:
+    """Addresses that are blocked beyond ``origin``, each with the slot end until which.
 
     GPUs of locked jobs are left out: their jobs stay where they are.
     """
@@ -229,10 +288,13 @@ def _blocked(snapshot: Snapshot, blocks: Blocks, origin: float) -> tuple[IntArra
         if end > origin + TIME_TOLERANCE:
             for address in block.addresses:
                 until[address] = max(end, until.get(address, 0.0))
-    for job in snapshot.jobs:
-        if job.locked:
-            for address in job.placement:
-                until.pop(address, None)
+    for row in np.flatnonzero(columns.locked).tolist():
+        for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
+            until.pop(address, None)
+    return until
+
+
+def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, FloatArray]:
     addresses = sorted(
         address
         for address in until
@@ -244,62 +306,71 @@ def _blocked(snapshot: Snapshot, blocks: Blocks, origin: float) -> tuple[IntArra
     )
 
 
-def _ranks(
-    keys: list[tuple[float, str]] | list[tuple[float, float, str]], offers: tuple[object, ...]
-) -> IntArray:
-    order = sorted(range(len(keys)), key=lambda index: keys[index])
-    ranks = np.empty(len(keys) + len(offers), dtype=np.int64)
-    ranks[order] = np.arange(len(keys))
-    ranks[len(keys) :] = np.arange(len(keys), len(keys) + len(offers))
+def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
+    """Rank by deadline; rows are in the order (submission, id) already, which breaks ties."""
+    order = np.argsort(deadline_at, kind="stable")
+    ranks = np.empty(order.size + offers, dtype=np.int64)
+    ranks[order] = np.arange(order.size)
+    ranks[order.size :] = np.arange(order.size, order.size + offers)
     return ranks
 
 
+def _offered_due(offer: HeldOffer, now: float) -> float:
+    if offer.job is None:
+        return float("inf")
+    return float(offer.job.deadline_at - offer.job.finishing_seconds - now)
+
+
 def _job_arrays(
-    snapshot: Snapshot, offers: tuple[HeldOffer, ...], origin: float, cluster_gpus: int
+    columns: JobColumns,
+    curves: CurveColumns,
+    offers: tuple[HeldOffer, ...],
+    origin: float,
+    cluster_gpus: int,
 ) -> JobArrays:
-    offered = [offer.job for offer in offers]
-    curves = [job.curve for job in snapshot.jobs]
-    curves += [offer.job.curve if offer.job is not None else _offer_curve(offer) for offer in offers]
-    rows = len(curves)
-    sizes = np.array([curve.levels.size for curve in curves], dtype=np.int64)
-    width = max(1, int(sizes.max(initial=1)))
-    inside = np.arange(width) < sizes[:, None]
-    levels = np.full((rows, width), np.iinfo(np.int64).max)
-    throughput = np.zeros((rows, width))
-    pause = np.zeros((rows, width))
-    if rows:
-        levels[inside] = np.concatenate([curve.levels for curve in curves])
-        throughput[inside] = np.concatenate([curve.throughput for curve in curves])
-        pause[inside] = np.concatenate([curve.pause_seconds for curve in curves])
+    gpus, pause_left, work, finishing, locked = (
+        columns.gpus, columns.pause_left, columns.remaining_iterations, columns.finishing, columns.locked,
+    )  # fmt: skip
     extra = len(offers)
+    if extra:
+        curves = _with_offer_curves(curves, offers)
+        offered = columns_of([offer.job for offer in offers if offer.job is not None])
+        known = np.array([offer.job is not None for offer in offers])
+        work, finishing = (
+            _extended(work, offered.remaining_iterations, known),
+            _extended(finishing, offered.finishing, known),
+        )
+        pause_left = np.concatenate((pause_left, np.zeros(extra)))
+        gpus = np.concatenate((gpus, np.zeros(extra, dtype=np.int64)))
+        locked = np.concatenate((locked, np.zeros(extra, dtype=np.bool_)))
+    arrays: JobArrays = work_off_head(
+        curves.levels, curves.throughput, curves.pause, work, gpus, pause_left, finishing, locked,
+        origin, cluster_gpus, extra,
+    )  # fmt: skip
+    return arrays
 
-    def column(name: str, dtype: type = float) -> np.ndarray:
-        values = [getattr(job, name) for job in snapshot.jobs]
-        values += [getattr(job, name) if job is not None else 0 for job in offered]
-        return np.array(values, dtype=dtype)
 
-    gpus = column("gpus_now", np.int64)
-    gpus[rows - extra :] = 0
-    pause_left = column("pause_left_seconds")
-    work = column("remaining_iterations")
-    rate = np.where((levels == gpus[:, None]) & (gpus[:, None] > 0), throughput, 0.0).sum(axis=1)
-    productive = np.maximum(0.0, origin - pause_left)
-    ends = (work <= rate * (productive + TIME_TOLERANCE)) & ((rate > 0) | (work <= 0))
-    needed = np.divide(work, rate, out=np.zeros(rows), where=rate > 0)
-    finished_at = np.where(ends, np.where(work > 0, pause_left + needed, 0.0), np.inf)
-    finished_at[rows - extra :] = np.inf
-    return JobArrays(
-        levels=levels,
-        throughput=throughput,
-        pause=pause,
-        level_count=(levels <= cluster_gpus).sum(axis=1),
-        work=np.where(ends, 0.0, work - rate * productive),
-        gpus=gpus,
-        pause_left=np.where(gpus > 0, np.maximum(0.0, pause_left - origin), 0.0),
-        finished_at=finished_at,
-        finishing=column("finishing_seconds"),
-        locked=column("locked", np.bool_),
-        earliest=np.full(rows, origin),
+def _extended(column: FloatArray, offered: FloatArray, known: BoolArray) -> FloatArray:
+    tail = np.zeros(known.size)
+    tail[known] = offered
+    return np.concatenate((column, tail))
+
+
+def _with_offer_curves(curves: CurveColumns, offers: Sequence[HeldOffer]) -> CurveColumns:
+    """The jobs' curves and, below them, those of the offers."""
+    more = stack_curves(
+        [offer.job.curve if offer.job is not None else _offer_curve(offer) for offer in offers]
+    )
+    width = max(curves.levels.shape[1], more.levels.shape[1])
+
+    def widened(matrix: np.ndarray, filler: float) -> np.ndarray:
+        room = ((0, 0), (0, width - matrix.shape[1]))
+        return np.pad(matrix, room, constant_values=filler)
+
+    return CurveColumns(
+        np.concatenate((widened(curves.levels, NO_LEVEL), widened(more.levels, NO_LEVEL))),
+        np.concatenate((widened(curves.throughput, 0), widened(more.throughput, 0))),
+        np.concatenate((widened(curves.pause, 0), widened(more.pause, 0))),
     )
 
 
@@ -309,115 +380,33 @@ def _offer_curve(offer: HeldOffer) -> ScalingCurve:
     return ScalingCurve(levels, np.ones(levels.size), np.zeros(levels.size))
 
 
-def _stored(plans: list[StoredPlan | None], now: float, origin: float) -> Plans:
-    """Stored plans cut at the next slot."""
-    pieces = np.array([plan.start.size if plan is not None else -1 for plan in plans], dtype=np.int64)
-    held = [plan for plan in plans if plan is not None and plan.start.size]
-    empty: list[FloatArray] = [np.zeros(0)]
-    cut: Plans = _cut(
-        no_plans(len(plans)),
-        pieces,
-        np.concatenate([plan.start for plan in held] or empty) - now,
-        np.concatenate([plan.end for plan in held] or empty) - now,
-        np.concatenate([plan.gpus for plan in held] or empty).astype(np.int64),
-        origin,
-    )
-    return cut
-
-
 @kernel
-def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-def]
-    """Keep of each plan what lies after ``origin``; equal neighbours become one piece."""
-    longest = 0
-    for count in pieces:
-        longest = max(longest, count)
-    out_time = np.zeros(2 * longest + 2)
-    out_gpus = np.zeros(2 * longest + 2, dtype=np.int64)
-    offset = 0
-    for job in range(pieces.size):
-        if pieces[job] < 0:
-            continue
-        out_time[0] = origin
-        out_gpus[0] = 0
-        written = np.int64(1)
-        for piece in range(offset, offset + pieces[job]):
-            if end[piece] <= origin + TIME_TOLERANCE:
-                continue
-            begin = max(start[piece], origin)
-            for side in range(2):
-                at = begin if side == 0 else end[piece]
-                level = gpus[piece] if side == 0 else 0
-                if at <= out_time[written - 1] + TIME_TOLERANCE:
-                    out_gpus[written - 1] = level
-                    if written > 1 and out_gpus[written - 2] == level:
-                        written -= 1
-                elif out_gpus[written - 1] != level:
-                    out_time[written] = at
-                    out_gpus[written] = level
-                    written += 1
-        plans = set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
-        offset += pieces[job]
-    return plans
-
-
-@kernel
-def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
-    """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
-    count = plans.length[job]
-    out_time = np.zeros(count + 3)
-    out_gpus = np.zeros(count + 3, dtype=np.int64)
-    out_time[0] = origin
-    out_gpus[0] = gpus
-    written = np.int64(1)
-    after = np.int64(0)
-    first_later = 0
-    while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:
-        after = plans.gpus[job, first_later]
-        first_later += 1
-    if after != gpus or first_later == count:
-        out_time[1] = origin + slot
-        out_gpus[1] = after
-        written += 1
-    for piece in range(first_later, count):
-        out_time[written] = plans.time[job, piece]
-        out_gpus[written] = plans.gpus[job, piece]
-        written += 1
-    plans.reserved_until[job] = origin + slot
-    return set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
-
-
-@kernel
-def flatten(plans, rows, head_gpus, with_head):  # type: ignore[no-untyped-def]
-    """Concatenate the plans of ``rows``; ``with_head`` puts the frozen head's piece in front."""
-    total = 0
-    for row in rows:
-        total += plans.length[row] + 1
-    start = np.zeros(total)
-    gpus = np.zeros(total, dtype=np.int64)
-    offsets = np.zeros(rows.size + 1, dtype=np.int64)
-    written = 0
-    for position in range(rows.size):
-        row = rows[position]
-        begun = written
-        if with_head:
-            start[written] = 0.0
-            gpus[written] = head_gpus[row]
-            written += 1
-        for piece in range(plans.length[row]):
-            last = piece == plans.length[row] - 1
-            if written > begun and gpus[written - 1] == plans.gpus[row, piece] and not last:
-                continue
-            start[written] = plans.time[row, piece]
-            gpus[written] = plans.gpus[row, piece]
-            written += 1
-        offsets[position + 1] = written
-    return start, gpus, offsets
-
-
-def placements_of(jobs: tuple[JobSnapshot, ...]) -> tuple[IntArray, IntArray]:
-    """All placements in one array, and where each job's part begins."""
-    lengths = np.array([0] + [len(job.placement) for job in jobs], dtype=np.int64)
-    addresses = np.fromiter(
-        chain.from_iterable(job.placement for job in jobs), dtype=np.int64, count=int(lengths.sum())
-    )
-    return addresses, np.cumsum(lengths)
+def work_off_head(  # type: ignore[no-untyped-def]
+    levels, throughput, pause, remaining, held, pause_left, finishing, locked, origin, cluster_gpus, offers
+):  # fmt: skip
+    """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows wait."""
+    rows = held.size
+    work = np.empty(rows)
+    left = np.zeros(rows)
+    finished_at = np.full(rows, np.inf)
+    level_count = np.zeros(rows, dtype=np.int64)
+    for row in range(rows):
+        rate = 0.0
+        for column in range(levels.shape[1]):
+            if levels[row, column] <= cluster_gpus:
+                level_count[row] += 1
+            if held[row] > 0 and levels[row, column] == held[row]:
+                rate = throughput[row, column]
+        productive = max(0.0, origin - pause_left[row])
+        if held[row] > 0:
+            left[row] = max(0.0, pause_left[row] - origin)
+        work[row] = remaining[row] - rate * productive
+        ends = remaining[row] <= rate * (productive + TIME_TOLERANCE) and (rate > 0 or remaining[row] <= 0)
+        if ends:
+            work[row] = 0.0
+            if row < rows - offers:
+                finished_at[row] = pause_left[row] + remaining[row] / rate if remaining[row] > 0 else 0.0
+    return JobArrays(
+        levels, throughput, pause, level_count, work, held, left, finished_at, finishing, locked,
+        np.full(rows, origin),
+    )  # fmt: skip

@@ -15,16 +15,15 @@ import numpy as np
 from scheduling.core.admission import Admission
 from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
-from scheduling.core.changes import changes_between
+from scheduling.core.changes import Changes, changes_between
 from scheduling.core.compiling import NO, kernel
-from scheduling.core.decision import Change
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
 from scheduling.core.holding import hold_until, next_wake
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
 from scheduling.core.placement import Occupancy
-from scheduling.core.problem import Problem, build_problem
+from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
-from scheduling.core.snapshot import FloatArray, IntArray, Snapshot
+from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import TAKE, occupy, occupy_all
 
 EVERY_GRANT = 1 << 40
@@ -35,34 +34,29 @@ class Outcome:
     """A reallocation that stands."""
 
     plans: Plans
-    placements: list[tuple[int, ...]]
-    changes: tuple[Change, ...]
+    changes: Changes
     notes: tuple[str, ...]
 
 
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster."""
 
-    def __init__(self, snapshot: Snapshot) -> None:
-        self.problem: Problem = build_problem(snapshot)
+    def __init__(self, problem: Problem) -> None:
+        self.problem = problem
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
         self.admission = Admission(self.problem, self.budget)
 
-    def at_risk_ids(self) -> tuple[str, ...]:
-        """Jobs that were promised and cannot be saved."""
-        return tuple(self.problem.snapshot.jobs[row].id for row in sorted(self.admission.at_risk))
-
     # Work without a promise ----------------------------------------------------------------
 
-    def unpromised(self, declined: set[str]) -> list[int]:
+    def unpromised(self, declined: set[int]) -> list[int]:
         """Rows without a promise in serving order: at risk first, then shortest first."""
         promised = set(self.admission.rows)
         jobs = self.problem.jobs
         rows = [
             row
-            for row, job in enumerate(self.problem.snapshot.jobs)
-            if row not in promised and job.id not in declined and jobs.level_count[row] > 0
+            for row in range(self.problem.count)
+            if row not in promised and row not in declined and jobs.level_count[row] > 0
         ]
         at_risk = set(self.admission.at_risk)
         remaining = jobs.work / np.maximum(jobs.throughput[:, 0], 1e-300)
@@ -78,7 +72,7 @@ class Planner:
         times, free, count = self.admission.timeline(self.admission.rows, plans)
         others = [
             row
-            for row in range(len(problem.snapshot.jobs))
+            for row in range(problem.count)
             if row not in promised and row not in rows and plans.length[row] > 0
         ]
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
@@ -111,20 +105,20 @@ class Planner:
         )  # fmt: skip
         return plans
 
-    def first_change_at(self, plans: Plans, declined: set[str]) -> float:
+    def first_change_at(self, plans: Plans, declined: set[int]) -> float:
         """When a plan first asks for other GPUs than are held, or ends."""
         problem = self.problem
-        rows = [row for row, job in enumerate(problem.snapshot.jobs) if job.id not in declined]
+        rows = [row for row in range(problem.count) if row not in declined]
         held = problem.jobs.gpus
         for row in rows:
             if plans.length[row] and plans.gpus[row, 0] > held[row]:
-                return problem.snapshot.next_slot_at
+                return problem.next_slot_at
         wake = self.next_wake(plans, rows)
-        return wake + problem.snapshot.now
+        return wake + problem.now
 
     # Reallocation --------------------------------------------------------------------------
 
-    def reallocate(self, declined: set[str]) -> Outcome:
+    def reallocate(self, declined: set[int]) -> Outcome:
         """The best division of the cluster under which every promise survives its pauses."""
         admission = self.admission
         unpromised = self.unpromised(declined)
@@ -141,12 +135,12 @@ class Planner:
         if grants > 1:
             half, _ = self._allocated(fresh, unpromised, grants // 2)
             outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
-        if outcome is None and self.problem.snapshot.settings.stored_plans:
+        if outcome is None and self.problem.settings.stored_plans:
             admission.used_stored = True
             stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
             outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
         if outcome is None:
-            fallback = kept if self.problem.snapshot.settings.stored_plans else fresh
+            fallback = kept if self.problem.settings.stored_plans else fresh
             bare, _ = self._allocated(fallback, unpromised, 0)
             outcome = self._settled(bare, unpromised, together=False, note="all grants dropped", final=True)
         assert outcome is not None  # the last try always yields one
@@ -155,7 +149,7 @@ class Planner:
     def _allocated(self, base: Plans, unpromised: list[int], most_grants: int) -> tuple[Plans, int]:
         """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants."""
         problem = self.problem
-        settings = problem.snapshot.settings
+        settings = problem.settings
         promised_rows = self.admission.rows
         plans = copy_plans(base)
         times, free, count = self.admission.timeline(promised_rows, plans)
@@ -170,7 +164,7 @@ class Planner:
         promised[promised_rows] = True
         start_order = np.zeros(problem.jobs.work.size, dtype=np.int64)
         start_order[order] = np.arange(order.size)
-        jobs = len(problem.snapshot.jobs)
+        jobs = problem.count
         rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
         growing = rows[~problem.jobs.locked[rows]]
         due = np.where(promised, self._grant_due(plans), inf)
@@ -186,7 +180,7 @@ class Planner:
     def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
         """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
         served = {*self.admission.rows, *unpromised}
-        for row in range(len(self.problem.snapshot.jobs)):
+        for row in range(self.problem.count):
             if row not in served and not self.problem.jobs.locked[row]:
                 plans.length[row] = 0
 
@@ -240,13 +234,11 @@ class Planner:
         before = plans
         plans, occupancy = placed
         rows = self.admission.rows
-        changes, wanted, pauses = changes_between(
-            self.problem, self.seating, occupancy, self.budget.reluctance(rows)
-        )
+        changes = changes_between(self.problem, self.seating, occupancy, self.budget.reluctance(rows))
         promised = set(rows)
-        charged = [row for row in pauses if row in promised]
+        charged = [row for row in changes.pauses if row in promised]
         charges = NO_CHARGES.and_then(
-            charged, [self.problem.origin] * len(charged), [pauses[row] for row in charged]
+            charged, [self.problem.origin] * len(charged), [changes.pauses[row] for row in charged]
         )
         affordable = self.budget.affordable(plans, rows, occupancy=occupancy, charges=charges)
         if affordable is None:
@@ -256,7 +248,7 @@ class Planner:
             self.admission.at_risk += late
             self.admission.rows = [row for row in rows if row not in set(late)]
         affordable = self._beside_mended_promises(before, affordable, unpromised)
-        return Outcome(affordable, wanted, changes, (note,) if note else ())
+        return Outcome(affordable, changes, (note,) if note else ())
 
     def _placed(
         self, plans: Plans, unpromised: list[int], together: bool, final: bool
@@ -283,7 +275,7 @@ class Planner:
                 plans = self._with_head(plans, row, int(wanted[row]), unpromised)
 
     def _wanted(self, plans: Plans) -> IntArray:
-        jobs = len(self.problem.snapshot.jobs)
+        jobs = self.problem.count
         wanted = np.where(plans.length > 0, plans.gpus[:, 0], 0)
         wanted[jobs:] = 0
         return wanted

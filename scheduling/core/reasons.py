@@ -2,8 +2,34 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
+from scheduling.core.columns import NO_LEVEL
 from scheduling.core.decision import ReasonCode, Verdict
-from scheduling.core.snapshot import JobSnapshot, StoredPlan
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import StoredPlan
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured."""
+
+    id: str
+    deadline_at: float
+    finishing_seconds: float
+    smallest_level: int
+
+
+def job_facts(problem: Problem, row: int) -> JobFacts:
+    """The facts of one row."""
+    columns = problem.columns
+    level = int(problem.jobs.levels[row, 0])
+    return JobFacts(
+        id=columns.ids[row],
+        deadline_at=float(columns.deadline_at[row]),
+        finishing_seconds=float(columns.finishing[row]),
+        smallest_level=0 if level == NO_LEVEL else level,
+    )
 
 
 def duration_text(seconds: float) -> str:
@@ -34,7 +60,7 @@ def share_text(plan: StoredPlan) -> str:
     return gpus_text(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]} GPUs"
 
 
-def fits(job: JobSnapshot, plan: StoredPlan) -> Verdict:
+def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
     """A promise."""
     slack = max(0.0, job.deadline_at - plan.finish_at - job.finishing_seconds)
     share = share_text(plan)
@@ -49,7 +75,7 @@ def fits(job: JobSnapshot, plan: StoredPlan) -> Verdict:
     )
 
 
-def best_effort(job: JobSnapshot) -> Verdict:
+def best_effort(job: JobFacts) -> Verdict:
     """Work without a deadline is always accepted."""
     return Verdict(
         job.id,
@@ -57,6 +83,17 @@ def best_effort(job: JobSnapshot) -> Verdict:
         promised=False,
         reason_code=ReasonCode.BEST_EFFORT,
         reason="no deadline: the job runs on GPUs that no promise needs",
+    )
+
+
+def no_promises(job: JobFacts) -> Verdict:
+    """The policy takes every job and promises nothing."""
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.NO_PROMISES,
+        reason="accepted without a promise: the cluster's scheduling policy makes none",
     )
 
 
@@ -73,24 +110,24 @@ def soft_unpromised(refusal: Verdict) -> Verdict:
     )
 
 
-def deadline_passed(job: JobSnapshot, now: float) -> Verdict:
+def deadline_passed(job: JobFacts, now: float) -> Verdict:
     """The deadline is over already."""
     return _refusal(
         job, ReasonCode.DEADLINE_PASSED, f"the deadline passed {duration_text(now - job.deadline_at)} ago"
     )
 
 
-def no_levels(job: JobSnapshot, cluster_gpus: int) -> Verdict:
+def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
     """No measured GPU count can be used here."""
-    if job.curve.levels.size:
-        smallest = gpus_text(int(job.curve.levels[0]))
+    if job.smallest_level:
+        smallest = gpus_text(job.smallest_level)
         text = f"the job needs at least {smallest} at once and the cluster has {cluster_gpus}"
     else:
         text = "no number of GPUs was measured on which the job runs"
     return _refusal(job, ReasonCode.NO_LEVELS, text)
 
 
-def too_slow_alone(job: JobSnapshot, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
+def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
     """Even the whole cluster would be too slow."""
     return _refusal(
         job,
@@ -100,7 +137,7 @@ def too_slow_alone(job: JobSnapshot, now: float, fastest_seconds: float, fastest
     )
 
 
-def capacity(job: JobSnapshot, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
+def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
     """The GPUs that promises leave are too few."""
     missing = max(1, needed - free)
     return _refusal(
@@ -114,7 +151,7 @@ def capacity(job: JobSnapshot, now: float, needed: int, free: int, tight_in_seco
 
 
 def would_break(
-    job: JobSnapshot, now: float, broken: JobSnapshot, needed: int, free: int, tight_in_seconds: float
+    job: JobFacts, now: float, broken: JobFacts, needed: int, free: int, tight_in_seconds: float
 ) -> Verdict:
     """Room could be made only by making an admitted job late."""
     missing = max(1, needed - free)
@@ -130,7 +167,7 @@ def would_break(
 
 
 def _refusal(
-    job: JobSnapshot, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
+    job: JobFacts, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
 ) -> Verdict:
     return Verdict(
         job.id,

@@ -22,7 +22,7 @@ from scheduling.core.placement import (
     place_queue,
     seat,
 )
-from scheduling.core.problem import Problem, placements_of
+from scheduling.core.problem import Problem
 from scheduling.core.snapshot import IntArray
 from scheduling.core.trades import break_trades
 
@@ -53,10 +53,10 @@ class Seating:
 
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
-        self.addresses, self.offsets = placements_of(problem.snapshot.jobs)
+        self.addresses, self.offsets = problem.columns.addresses, problem.columns.offsets
         rows = problem.jobs.work.size
         self.holding = np.zeros(rows, dtype=np.bool_)
-        self.holding[: len(problem.snapshot.jobs)] = np.diff(self.offsets) > 0
+        self.holding[: problem.count] = np.diff(self.offsets) > 0
 
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
         """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked."""
@@ -66,7 +66,7 @@ class Seating:
         occupancy.settled[list(rows)] = RUN
         block_of = self.problem.blocks.block_of
         for row in np.flatnonzero(homeless).tolist():
-            for address in self.problem.snapshot.jobs[row].placement:
+            for address in self.problem.placement(row).tolist():
                 if address < block_of.size and block_of[address] != NOWHERE:
                     occupancy.owner[address] = BLOCKED
                     occupancy.taken[block_of[address]] += 1
@@ -79,7 +79,7 @@ class Seating:
 
     def enter(self, occupancy: Occupancy, rows: Sequence[int]) -> BoolArray:
         """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
-        jobs = len(self.problem.snapshot.jobs)
+        jobs = self.problem.count
         chosen = np.array([row for row in rows if row < jobs and self.holding[row]], dtype=np.int64)
         starts = self.offsets[chosen]
         lengths = self.offsets[chosen + 1] - starts
@@ -104,7 +104,7 @@ def repack_together(seating: Seating, wanted: IntArray) -> tuple[Occupancy, list
     """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
     as long as the sizes are powers of two and fit in sum)."""
     problem = seating.problem
-    rows = np.flatnonzero(~problem.jobs.locked[: len(problem.snapshot.jobs)])
+    rows = np.flatnonzero(~problem.jobs.locked[: problem.count])
     occupancy = seating.fresh_with_locked()
     homeless = seating.enter(occupancy, rows.tolist())
     failed = _repack(problem.blocks, occupancy, rows, wanted, homeless, problem.by_submission)
@@ -120,7 +120,7 @@ def repack_promises_first(
     the other jobs for which no aligned block was left.
     """
     problem = seating.problem
-    jobs = len(problem.snapshot.jobs)
+    jobs = problem.count
     first = [row for row in promised if row < jobs and not problem.jobs.locked[row]]
     occupancy = seating.fresh_with_locked()
     homeless = seating.enter(occupancy, first)
@@ -140,19 +140,36 @@ def repack_promises_first(
 
 
 @kernel
-def all_addresses(blocks, occupancy, rows):  # type: ignore[no-untyped-def]
-    """GPUs of all jobs in one array, with offsets."""
+def new_addresses(blocks, occupancy, held, held_offsets, gpus, locked):  # type: ignore[no-untyped-def]
+    """GPUs of all jobs in one array with offsets, and True for every job whose GPUs are others than now.
+
+    ``held`` and ``held_offsets`` are the present placements; locked jobs keep theirs.
+    """
+    rows = held_offsets.size - 1
     offsets = np.zeros(rows + 1, dtype=np.int64)
     for row in range(rows):
-        held = occupancy.size[row] if occupancy.base[row] != UNPLACED else 0
-        offsets[row + 1] = offsets[row] + held
+        size = occupancy.size[row] if occupancy.base[row] != UNPLACED else 0
+        if locked[row]:
+            size = held_offsets[row + 1] - held_offsets[row]
+        offsets[row + 1] = offsets[row] + size
     addresses = np.empty(offsets[rows], dtype=np.int64)
+    changed = np.zeros(rows, dtype=np.bool_)
     for row in range(rows):
         position = offsets[row]
+        size = offsets[row + 1] - position
+        old = held[held_offsets[row] : held_offsets[row + 1]]
+        if locked[row]:
+            addresses[position : position + size] = old
+            continue
+        changed[row] = gpus[row] != size or old.size != size
+        if not changed[row]:
+            for address in old:
+                if address >= occupancy.owner.size or occupancy.owner[address] != row:
+                    changed[row] = True
         for address in addresses_of(blocks, occupancy, row):
             addresses[position] = address
             position += 1
-    return addresses, offsets
+    return addresses, offsets, changed
 
 
 @kernel

@@ -97,6 +97,18 @@ class JobSnapshot:
     #: The job is in the middle of a change of generation: it keeps `gpus_now` and `placement`
     #: through this decision (no change for it), whatever else moves.
     locked: bool = False
+    #: All iterations of the job; those left where nobody says.
+    total_iterations: float = 0.0
+    #: GPU time that the job has held so far.
+    attained_gpu_seconds: float = 0.0
+    #: The size a user of a scheduler without elasticity would ask for, and the job's time on it. Only
+    #: policies that are not elastic read them.
+    requested_gpus: int = 0
+    requested_seconds: float = 0.0
+    #: Every measured GPU count, rising or not, where that is more than the curve's levels.
+    measured: ScalingCurve | None = None
+    #: What the policy noted about the job at its last decision (`Decision.job_memory`).
+    memory: tuple[float, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,3 +179,5 @@ class Snapshot:
     blocked: tuple[BlockedGpus, ...] = ()
     settings: PlannerSettings = field(default_factory=PlannerSettings)
     seed: int = 0
+    #: What the policy noted about the cluster at its last decision (`Decision.memory`).
+    memory: tuple[float, ...] = ()

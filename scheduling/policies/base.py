@@ -1,30 +1,58 @@
-"""What a scheduling policy is: a pure answer to two questions about one snapshot."""
+"""What a scheduling policy is: a pure answer to two questions about the cluster."""
 
 from __future__ import annotations
 
-from typing import Protocol
+from abc import ABC, abstractmethod
+from typing import ClassVar
 
+from scheduling.core.answer import Answer, as_decision
 from scheduling.core.decision import Decision, FoundOffer, Verdict
+from scheduling.core.problem import Problem, build_problem
 from scheduling.core.snapshot import JobSnapshot, Snapshot
 
 
-class Policy(Protocol):
-    """One way to divide the cluster. The same snapshot always yields the same decision."""
+class Policy(ABC):
+    """One way to divide the cluster. The same question always yields the same answer.
 
-    name: str
+    A policy decides on arrays (`Problem`); the live platform asks with snapshots, the simulator with arrays.
+    """
 
-    def admit(self, snapshot: Snapshot) -> Decision:
+    #: The name by which the policy is chosen, live and in simulation.
+    name: ClassVar[str]
+    #: Whether the policy ever promises a deadline. One that does not makes no offers either.
+    promises: ClassVar[bool] = True
+    #: What it notes about each job from one decision to the next: names of the columns of `Answer.job_memory`.
+    memory_columns: ClassVar[tuple[str, ...]] = ()
+    #: Whether jobs may run on every measured GPU count, rising throughput or not, instead of only on the levels of
+    #: their scaling curve. True for policies that run jobs on the size their user asked for.
+    any_measured_size: ClassVar[bool] = False
+    #: Whether a job pays a pause when its GPUs change. False only where a published simulation left it out.
+    charges_pauses: ClassVar[bool] = True
+
+    @abstractmethod
+    def decide_newcomers(self, problem: Problem) -> Answer:
         """Verdicts on newcomers while all present allocations stay as they are."""
-        ...
 
-    def replan(self, snapshot: Snapshot) -> Decision:
+    @abstractmethod
+    def reallocate(self, problem: Problem) -> Answer:
         """Verdicts, and a new allocation and placement from ``next_slot_at`` on."""
-        ...
 
+    @abstractmethod
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A deadline that can be promised for work that starts after an offer was held, or None."""
-        ...
 
+    @abstractmethod
     def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
         """The verdict a job would get, and an offer where it is refused; nothing is kept."""
-        ...
+
+    def admit(self, snapshot: Snapshot) -> Decision:
+        """`decide_newcomers` of a snapshot, answered by job id."""
+        return as_decision(self.decide_newcomers(self.problem_of(snapshot)))
+
+    def replan(self, snapshot: Snapshot) -> Decision:
+        """`reallocate` of a snapshot, answered by job id."""
+        return as_decision(self.reallocate(self.problem_of(snapshot)))
+
+    def problem_of(self, snapshot: Snapshot) -> Problem:
+        """The snapshot as arrays. Raises ValueError where it contradicts itself."""
+        return build_problem(snapshot, len(self.memory_columns), measured=self.any_measured_size)

@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 from scheduling.core import decide
-from scheduling.core.decision import Decision, FoundOffer, Verdict
+from scheduling.core.answer import Answer
+from scheduling.core.decision import FoundOffer, Verdict
+from scheduling.core.problem import Problem
 from scheduling.core.snapshot import JobSnapshot, Snapshot
+from scheduling.policies.base import Policy
 
 
-class Punctual:
+class Punctual(Policy):
     """Promises first, then work without a promise at its lowest level, then growth of both."""
 
     name = "punctual"
 
-    def admit(self, snapshot: Snapshot) -> Decision:
+    def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""
-        return decide.admit(snapshot)
+        return decide.decide_newcomers(problem)
 
-    def replan(self, snapshot: Snapshot) -> Decision:
+    def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
-        return decide.replan(snapshot)
+        return decide.reallocate(problem)
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""

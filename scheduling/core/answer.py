@@ -1,0 +1,77 @@
+"""One decision's answer as arrays, and the same in the snapshot's terms."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray, Plans
+from scheduling.core.changes import Placements
+from scheduling.core.decision import Change, Decision, Verdict
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import FloatArray
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a policy decided about a `Problem`; rows are the problem's.
+
+    ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
+    ``declined``: newcomers that are refused. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
+    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time.
+    """
+
+    problem: Problem
+    verdicts: tuple[Verdict, ...]
+    plans: Plans
+    planned: BoolArray
+    declined: BoolArray
+    placements: Placements
+    changes: tuple[Change, ...]
+    at_risk: tuple[int, ...]
+    next_wake_at: float
+    used_stored_plans: bool = False
+    notes: tuple[str, ...] = ()
+    changed: tuple[int, ...] = ()
+    job_memory: FloatArray | None = None
+    cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+
+def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
+    """True for every newcomer that the verdicts refuse; they are in the order of the newcomers' rows."""
+    declined = np.zeros(problem.count, dtype=np.bool_)
+    for row, verdict in zip(problem.newcomers, verdicts, strict=True):
+        declined[row] = not verdict.admitted
+    return declined
+
+
+def as_decision(answer: Answer) -> Decision:
+    """The answer by job id, with times on the caller's axis."""
+    problem = answer.problem
+    ids = problem.columns.ids
+    rows = np.flatnonzero(answer.planned).tolist()
+    stored = problem.stored_plans(answer.plans, rows)
+    memory = answer.job_memory
+    return Decision(
+        verdicts=answer.verdicts,
+        plans={ids[row]: plan for row, plan in zip(rows, stored, strict=True)},
+        placements={
+            ids[row]: answer.placements.of(row) for row in range(problem.count) if not answer.declined[row]
+        },
+        changes=answer.changes,
+        at_risk=tuple(ids[row] for row in answer.at_risk),
+        next_wake_at=answer.next_wake_at,
+        used_stored_plans=answer.used_stored_plans,
+        notes=answer.notes,
+        memory=tuple(answer.cluster_memory.tolist()),
+        job_memory=(
+            {}
+            if memory is None
+            else {
+                ids[row]: tuple(memory[row].tolist())
+                for row in range(problem.count)
+                if not answer.declined[row]
+            }
+        ),
+    )

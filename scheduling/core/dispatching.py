@@ -1,0 +1,161 @@
+"""From GPU counts to an answer, for policies that plan no further than the next slot.
+
+They say how many GPUs each job gets; places, changes and pauses are found as for every other policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from scheduling.core import reasons
+from scheduling.core.answer import Answer, rows_of
+from scheduling.core.arrays import Plans, level_index, no_plans
+from scheduling.core.changes import Placements, changes_between
+from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.compiling import kernel
+from scheduling.core.decision import Verdict
+from scheduling.core.filling import slot_end
+from scheduling.core.pauses import PauseBudget
+from scheduling.core.problem import Problem
+from scheduling.core.repacking import Seating, repack_together
+from scheduling.core.snapshot import FloatArray, IntArray
+
+
+def take_all(problem: Problem) -> tuple[Verdict, ...]:
+    """Verdicts of a policy that refuses nobody who can run at all, and promises nothing."""
+    verdicts = []
+    for row in problem.newcomers:
+        facts = reasons.job_facts(problem, row)
+        if problem.jobs.level_count[row] == 0:
+            verdicts.append(reasons.no_levels(facts, problem.gpus))
+        elif problem.columns.service_class[row] == BEST_EFFORT:
+            verdicts.append(reasons.best_effort(facts))
+        else:
+            verdicts.append(reasons.no_promises(facts))
+    return tuple(verdicts)
+
+
+def requested_sizes(problem: Problem) -> IntArray:
+    """The size at which each job runs under a policy without elasticity, one per job.
+
+    What its user asked for, brought to the smallest measured size that is no smaller, else to the largest measured
+    one. Where nobody asked, the smallest size that meets the deadline alone; the smallest of all without a deadline.
+    """
+    jobs, columns = problem.jobs, problem.columns
+    sizes: IntArray = _requested(
+        jobs, columns.requested_gpus, columns.deadline_at - columns.submitted_at, columns.total_iterations
+    )
+    return sizes
+
+
+@kernel
+def _requested(jobs, requested, seconds, iterations):  # type: ignore[no-untyped-def]
+    sizes = np.zeros(requested.size, dtype=np.int64)
+    for row in range(requested.size):
+        count = jobs.level_count[row]
+        if count == 0:
+            continue
+        chosen = -1
+        for level in range(count):
+            if requested[row] > 0:
+                fits = jobs.levels[row, level] >= requested[row]
+            else:
+                fits = seconds[row] == inf or jobs.throughput[row, level] * seconds[row] >= iterations[row]
+            if fits and chosen < 0:
+                chosen = level
+        sizes[row] = jobs.levels[row, chosen if chosen >= 0 else count - 1]
+    return sizes
+
+
+def answer_newcomers(
+    problem: Problem,
+    verdicts: Sequence[Verdict],
+    *,
+    next_wake_at: float,
+    job_memory: FloatArray | None = None,
+    cluster_memory: FloatArray | None = None,
+) -> Answer:
+    """Verdicts alone: everybody keeps the GPUs held now."""
+    columns = problem.columns
+    planned = np.zeros(problem.count, dtype=np.bool_)
+    return Answer(
+        problem=problem,
+        verdicts=tuple(verdicts),
+        plans=problem.stored,
+        planned=planned,
+        declined=rows_of(list(verdicts), problem),
+        placements=Placements(columns.addresses, columns.offsets),
+        changes=(),
+        at_risk=(),
+        next_wake_at=next_wake_at,
+        job_memory=job_memory,
+        cluster_memory=problem.cluster_memory if cluster_memory is None else cluster_memory,
+    )
+
+
+def answer_with_sizes(
+    problem: Problem,
+    verdicts: Sequence[Verdict],
+    wanted: IntArray,
+    *,
+    next_wake_at: float,
+    plans: Plans | None = None,
+    job_memory: FloatArray | None = None,
+    cluster_memory: FloatArray | None = None,
+) -> Answer:
+    """An answer that gives row i ``wanted[i]`` GPUs from the next slot on.
+
+    ``wanted``: one entry a row, 0 or a size of the job, powers of two whose sum fits the usable GPUs (else those that
+    are placed last get none); rows of refused newcomers must be 0. ``plans``: forecasts to store, else a job is
+    planned to keep its GPUs until it is done. ``next_wake_at``: when the policy wants to be asked again at the latest,
+    on the caller's axis.
+    """
+    wanted = np.concatenate((wanted, np.zeros(problem.jobs.work.size - wanted.size, dtype=np.int64)))
+    locked = problem.locked
+    wanted[locked] = problem.jobs.gpus[locked]
+    seating = Seating(problem)
+    occupancy, failed = repack_together(seating, wanted)
+    wanted[failed] = 0
+    reluctance = PauseBudget(problem, seating).reluctance(())
+    changes = changes_between(problem, seating, occupancy, reluctance)
+    if plans is None:
+        plans = no_plans(problem.jobs.work.size, 2)
+        _keep_until_done(problem.jobs, plans, wanted, problem.origin, problem.slot)
+    declined = rows_of(list(verdicts), problem)
+    return Answer(
+        problem=problem,
+        verdicts=tuple(verdicts),
+        plans=plans,
+        planned=(plans.length[: problem.count] > 0) & ~declined,
+        declined=declined,
+        placements=changes.placements,
+        changes=changes.changes,
+        changed=changes.rows,
+        at_risk=(),
+        next_wake_at=next_wake_at,
+        job_memory=job_memory,
+        cluster_memory=problem.cluster_memory if cluster_memory is None else cluster_memory,
+    )
+
+
+@kernel
+def _keep_until_done(jobs, plans, wanted, origin, slot):  # type: ignore[no-untyped-def]
+    """One piece a job: what it gets now, until the slot end after its last iteration."""
+    for row in range(wanted.size):
+        level = level_index(jobs, row, wanted[row])
+        if wanted[row] == 0 or level < 0 or jobs.throughput[row, level] <= 0.0:
+            continue
+        pause = jobs.pause_left[row]
+        if wanted[row] != jobs.gpus[row]:
+            pause = max(pause, jobs.pause[row, level])
+        finish = origin + pause + jobs.work[row] / jobs.throughput[row, level]
+        plans.time[row, 0] = origin
+        plans.gpus[row, 0] = wanted[row]
+        plans.time[row, 1] = slot_end(finish + jobs.finishing[row], origin, slot)
+        plans.gpus[row, 1] = 0
+        plans.length[row] = 2
+        plans.finish[row] = finish
+        plans.gpu_time[row] = wanted[row] * (finish - origin)
