@@ -1,0 +1,92 @@
+"""Failures of servers: read from a file, or drawn by seed from a mean rate."""
+
+from __future__ import annotations
+
+import csv
+from math import isfinite
+from pathlib import Path
+
+import numpy as np
+
+from simulation.engine.happenings import Happening, Kind
+from simulation.engine.settings import SimulationSettings
+from simulation.workloads.workload import Workload
+
+SECONDS_PER_DAY = 86_400.0
+MEAN_REPAIR_SECONDS = 4 * 3600.0
+COLUMNS = ("at_seconds", "server", "event")
+EVENTS = {
+    "lost": Kind.SERVER_LOST,
+    "back": Kind.SERVER_BACK,
+    "silent": Kind.AGENT_SILENT,
+    "heard": Kind.AGENT_HEARD,
+}
+
+
+def read_failures(given: str | None, settings: SimulationSettings, workload: Workload) -> list[Happening]:
+    """Failures as the command line names them: a file, or a mean number of failures a server and day.
+
+    Raises ValueError with one line that says what is wrong and what would be right.
+    """
+    if given is None:
+        return []
+    try:
+        rate = float(given)
+    except ValueError:
+        return _from_file(Path(given), settings.pools[0].servers)
+    if not isfinite(rate) or rate < 0:
+        raise ValueError(f"--failures: a rate is a number of failures a server and day, not {given}")
+    return drawn_failures(rate, settings, workload)
+
+
+def drawn_failures(
+    failures_a_day: float,
+    settings: SimulationSettings,
+    workload: Workload,
+    *,
+    mean_repair_seconds: float = MEAN_REPAIR_SECONDS,
+) -> list[Happening]:
+    """Each server fails after exponentially distributed times and is repaired after such times, by seed.
+
+    Failures are drawn until one day after the last deadline or submission.
+    """
+    if failures_a_day <= 0 or not workload.jobs:
+        return []
+    finite = workload.deadline_at[np.isfinite(workload.deadline_at)]
+    end = float(max(workload.submitted_at[-1], finite.max(initial=0.0))) + SECONDS_PER_DAY
+    happenings = []
+    for number, pool in enumerate(settings.pools):
+        seeds = np.random.SeedSequence([settings.seed, number, 7]).spawn(pool.servers)
+        for server in range(pool.servers):
+            rng = np.random.default_rng(seeds[server])
+            at = float(workload.submitted_at[0]) + rng.exponential(SECONDS_PER_DAY / failures_a_day)
+            while at < end:
+                happenings.append(Happening(at, Kind.SERVER_LOST, server, number))
+                at += settings.imperfections.fence_seconds + rng.exponential(mean_repair_seconds)
+                happenings.append(Happening(at, Kind.SERVER_BACK, server, number))
+                at += rng.exponential(SECONDS_PER_DAY / failures_a_day)
+    return sorted(happenings)
+
+
+def _from_file(path: Path, servers: int) -> list[Happening]:
+    if not path.exists():
+        raise ValueError(f"--failures: {path} is neither a file nor a number of failures a server and day")
+    with path.open(newline="", encoding="utf-8") as file:
+        reader = csv.DictReader(file)
+        missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+        if missing:
+            raise ValueError(f"{path}: no column {missing[0]}; a file of failures has {', '.join(COLUMNS)}")
+        return sorted(_row(path, line, row, servers) for line, row in enumerate(reader, start=2))
+
+
+def _row(path: Path, line: int, row: dict[str, str], servers: int) -> Happening:
+    where = f"{path}, line {line}"
+    if row["event"] not in EVENTS:
+        raise ValueError(f"{where}: event is one of {', '.join(EVENTS)}, not {row['event']!r}")
+    try:
+        at, server = float(row["at_seconds"]), int(row["server"])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: at_seconds is a number and server a whole number") from None
+    if not 0 <= server < servers or not isfinite(at) or at < 0:
+        raise ValueError(f"{where}: server lies between 0 and {servers - 1}, and at_seconds is not negative")
+    return Happening(at, EVENTS[row["event"]], server)

@@ -1,0 +1,155 @@
+"""What must hold after every event of a simulation (spec 2.14, with the product's exceptions of contracts 6).
+
+Checked when a run is asked to; a violation stops it with the invariant's name and the numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.blocks import NOWHERE
+from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.snapshot import FloatArray
+from simulation.engine.jobs import ACTIVE
+
+if TYPE_CHECKING:
+    from simulation.engine.pool import PoolState
+    from simulation.engine.run import Simulation
+
+ITERATION_TOLERANCE = 1e-6
+"""Share of a job's iterations by which floating point may let its progress differ."""
+
+
+class InvariantViolation(AssertionError):
+    """Something that must always hold did not."""
+
+
+@dataclass
+class _Shadow:
+    """A job's state at the last check, to follow its progress independently."""
+
+    at: float = 0.0
+    remaining: FloatArray = field(default_factory=lambda: np.zeros(0))
+    rate: FloatArray = field(default_factory=lambda: np.zeros(0))
+    pause_left: FloatArray = field(default_factory=lambda: np.zeros(0))
+    gpus: FloatArray = field(default_factory=lambda: np.zeros(0))
+
+
+class InvariantCheck:
+    """Call it after every answer that a pool applied."""
+
+    def __init__(self) -> None:
+        self._promised: dict[int, bool] = {}
+        self.checked = 0
+
+    def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        """Raises InvariantViolation naming the first invariant that does not hold."""
+        self.checked += 1
+        active = pool.rows[simulation.jobs.phase[pool.rows] == ACTIVE]
+        self._capacity(simulation, pool, answer)
+        self._levels(simulation, pool, active)
+        self._places(simulation, pool)
+        self._promises(simulation, pool, answer)
+        self._nothing_idle(simulation, pool, answer)
+
+    def _capacity(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        """I1: at no time are more GPUs planned than there are."""
+        problem = answer.problem
+        plans = answer.plans
+        kept = np.flatnonzero((plans.length[: problem.count] > 0) & ~answer.declined)
+        if answer.at_risk:
+            kept = np.setdiff1d(kept, np.array(answer.at_risk))
+        times = np.unique(np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)]))
+        for at in times.tolist():
+            used = sum(_held(plans, row, at) for row in kept.tolist())
+            if used > pool.capacity.gpus:
+                raise InvariantViolation(f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now")
+        held = int(simulation.jobs.gpus[pool.rows].sum())
+        if held > pool.size.gpus:
+            raise InvariantViolation(f"I1: {held} of {pool.size.gpus} GPUs held")
+
+    def _levels(self, simulation: Simulation, pool: PoolState, active: np.ndarray) -> None:
+        """I2 and I8: every job holds one of its levels, which divides its global batch."""
+        workload = simulation.workload
+        table = pool.tables.measured if pool.policy.any_measured_size else pool.tables.planned
+        for row in active.tolist():
+            gpus = int(simulation.jobs.gpus[row])
+            if gpus == 0:
+                continue
+            if gpus not in table.levels[row]:
+                raise InvariantViolation(f"I2: job {workload.job_id[row]} holds {gpus} GPUs, which is no level of it")
+            batch = workload.profiles[int(workload.profile_of[row])].global_batch_size
+            if not pool.policy.any_measured_size and batch % gpus:
+                raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
+
+    def _places(self, simulation: Simulation, pool: PoolState) -> None:
+        """I3 and I4: a GPU has one job; a job sits in an aligned block, or on whole servers."""
+        if np.unique(pool.addresses).size != pool.addresses.size:
+            raise InvariantViolation("I3: a GPU has two jobs")
+        blocks = pool.capacity.blocks
+        width = pool.size.gpus_per_server
+        for position, row in enumerate(pool.rows.tolist()):
+            held = np.sort(pool.addresses[pool.offsets[position] : pool.offsets[position + 1]])
+            if simulation.jobs.phase[row] != ACTIVE or not held.size:
+                continue
+            name = simulation.workload.job_id[row]
+            if held.size != simulation.jobs.gpus[row]:
+                raise InvariantViolation(f"I3: job {name} holds {held.size} GPUs, not {simulation.jobs.gpus[row]}")
+            lost = (blocks.block_of[held] == NOWHERE) & ~pool.silent[held // width]
+            if lost.any():
+                raise InvariantViolation(f"I3: job {name} holds GPUs of a lost server")
+            if held.size <= width:
+                regular = held[0] % held.size == 0 and held[-1] - held[0] + 1 == held.size
+            else:
+                regular = bool((np.unique(held // width, return_counts=True)[1] == width).all())
+            if not regular:
+                raise InvariantViolation(f"I4: job {name} sits on {held.tolist()}")
+
+    def _promises(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        """I5 and I6: every promise is planned to be kept; none is taken back."""
+        problem = answer.problem
+        at_risk = set(answer.at_risk)
+        finish = answer.plans.finish
+        for row in range(problem.count):
+            known = int(pool.rows[row])
+            if simulation.jobs.phase[known] != ACTIVE:
+                continue
+            if self._promised.get(known, False) and not simulation.jobs.promised[known]:
+                raise InvariantViolation(f"I6: the promise to job {simulation.workload.job_id[known]} was taken back")
+            promised = bool(simulation.jobs.promised[known])
+            self._promised[known] = promised
+            if promised and row not in at_risk and finish[row] > problem.due[row] + 3 * TIME_TOLERANCE:
+                if answer.planned[row] and finish[row] < np.inf:
+                    raise InvariantViolation(
+                        f"I5: job {simulation.workload.job_id[known]} is planned to end "
+                        f"{finish[row] - problem.due[row]:.6g} s late"
+                    )
+
+    def _nothing_idle(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        """I7: no GPU idles while a best-effort job waits that would fit (grants may be refused for pauses)."""
+        if not pool.policy.promises or not answer.changes and answer.problem.origin > 0:
+            return
+        if answer.problem.origin > TIME_TOLERANCE or answer.notes or pool.silent.any():
+            return
+        rows = pool.rows[simulation.jobs.phase[pool.rows] == ACTIVE]
+        idle = pool.capacity.gpus - int(simulation.jobs.gpus[rows].sum())
+        waiting = rows[
+            (simulation.jobs.gpus[rows] == 0) & (simulation.jobs.service_class[rows] == BEST_EFFORT)
+        ]
+        for row in waiting.tolist():
+            smallest = int(pool.tables.planned.levels[row, 0])
+            pause = float(pool.tables.planned.pause[row, 0])
+            if smallest <= idle and pause == 0.0:
+                raise InvariantViolation(
+                    f"I7: {idle} GPUs idle while job {simulation.workload.job_id[row]} waits for {smallest}"
+                )
+
+
+def _held(plans, row: int, at: float) -> int:  # type: ignore[no-untyped-def]
+    inside = np.flatnonzero(plans.time[row, : plans.length[row]] <= at + TIME_TOLERANCE)
+    return int(plans.gpus[row, inside[-1]]) if inside.size else 0

@@ -1,0 +1,126 @@
+"""Jobs as they really are while a simulation runs: one row a job of the workload, changed in place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.columns import CODES
+from scheduling.core.snapshot import FloatArray, IntArray
+from simulation.workloads.workload import Workload
+
+NOBODY = -1
+WAITING, ACTIVE, OVER = 0, 1, 2
+"""Phases: not submitted yet, unfinished, and ended in whatever way."""
+
+
+@dataclass
+class JobStates:
+    """Row i is job i of the workload. ``rate`` is what it really makes now, ``pause_left`` seconds without progress.
+
+    ``pool``: the pool it is in, NOBODY before it is decided. ``finish_at``: when it ends if nothing changes.
+    ``checkpointed``: iterations left at its last checkpoint, ``checkpoint_at`` the time of that.
+    """
+
+    submitted_at: FloatArray
+    deadline_at: FloatArray
+    service_class: IntArray
+    total: FloatArray
+    remaining: FloatArray
+    phase: IntArray
+    pool: IntArray
+    gpus: IntArray
+    rate: FloatArray
+    pause_left: FloatArray
+    finish_at: FloatArray
+    promised: BoolArray
+    at_risk: BoolArray
+    decided: BoolArray
+    attained_gpu_seconds: FloatArray
+    paused_seconds: FloatArray
+    checkpointed: FloatArray
+    checkpoint_at: FloatArray
+    memory: FloatArray
+
+    @classmethod
+    def of(cls, workload: Workload, memory_width: int) -> JobStates:
+        """All jobs before the first is submitted."""
+        count = workload.jobs
+
+        def zeros() -> FloatArray:
+            return np.zeros(count)
+
+        return cls(
+            submitted_at=workload.submitted_at,
+            deadline_at=workload.deadline_at,
+            service_class=np.array([CODES[one] for one in workload.service_class], dtype=np.int64),
+            total=workload.iterations.astype(np.float64),
+            remaining=workload.iterations.astype(np.float64),
+            phase=np.full(count, WAITING),
+            pool=np.full(count, NOBODY),
+            gpus=np.zeros(count, dtype=np.int64),
+            rate=zeros(),
+            pause_left=zeros(),
+            finish_at=np.full(count, np.inf),
+            promised=np.zeros(count, dtype=np.bool_),
+            at_risk=np.zeros(count, dtype=np.bool_),
+            decided=np.zeros(count, dtype=np.bool_),
+            attained_gpu_seconds=zeros(),
+            paused_seconds=zeros(),
+            checkpointed=workload.iterations.astype(np.float64),
+            checkpoint_at=zeros(),
+            memory=np.zeros((count, memory_width)),
+        )
+
+    def advance(self, rows: IntArray, seconds: float) -> None:
+        """Let the jobs of ``rows`` run on for ``seconds`` (I9: progress is rate times time without pauses)."""
+        if seconds <= 0.0 or not rows.size:
+            return
+        pause = self.pause_left[rows]
+        gpus = self.gpus[rows]
+        paused = np.minimum(pause, seconds)
+        productive = np.where(gpus > 0, seconds - paused, 0.0)
+        self.remaining[rows] = np.maximum(0.0, self.remaining[rows] - self.rate[rows] * productive)
+        self.pause_left[rows] = pause - paused
+        self.paused_seconds[rows] += np.where(gpus > 0, paused, 0.0)
+        self.attained_gpu_seconds[rows] += gpus * seconds
+
+    def forecast_finish(self, rows: IntArray, now: float) -> None:
+        """Set ``finish_at`` for the jobs of ``rows`` as things stand."""
+        rate = self.rate[rows]
+        running = (self.gpus[rows] > 0) & (rate > 0)
+        needed = np.divide(self.remaining[rows], rate, out=np.full(rows.size, np.inf), where=running)
+        self.finish_at[rows] = now + self.pause_left[rows] + needed
+
+    def take_gpus(self, row: int, gpus: int, rate: float, pause_seconds: float, now: float) -> None:
+        """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first."""
+        self.write_checkpoint(row, now)
+        self.gpus[row] = gpus
+        self.rate[row] = rate
+        self.pause_left[row] = max(float(self.pause_left[row]), pause_seconds) if gpus else 0.0
+
+    def write_checkpoint(self, row: int, now: float) -> None:
+        """What is done by now is safe."""
+        self.checkpointed[row] = self.remaining[row]
+        self.checkpoint_at[row] = now
+
+    def strike(self, row: int, now: float, checkpoint_seconds: float) -> None:
+        """The job stands still and falls back to its last checkpoint: its server is lost (spec 2.12)."""
+        since = now - float(self.checkpoint_at[row])
+        safe = np.floor(since / checkpoint_seconds) * checkpoint_seconds if checkpoint_seconds > 0 else since
+        lost = float(self.rate[row]) * (since - safe)
+        self.remaining[row] = min(float(self.checkpointed[row]), float(self.remaining[row]) + lost)
+        self.rate[row] = 0.0
+        self.pause_left[row] = 0.0
+        self.finish_at[row] = np.inf
+        self.checkpointed[row] = self.remaining[row]
+        self.checkpoint_at[row] = now
+
+    def vacate(self, row: int) -> None:
+        """The job holds no GPU."""
+        self.gpus[row] = 0
+        self.rate[row] = 0.0
+        self.pause_left[row] = 0.0
+        self.finish_at[row] = np.inf

@@ -1,0 +1,248 @@
+"""One pool of GPUs of one type: asks the policy with arrays, and applies what it answers."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from math import inf
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import BoolArray, Plans, no_plans
+from scheduling.core.blocks import blocks_of
+from scheduling.core.columns import CurveColumns, JobColumns, regather
+from scheduling.core.decision import ChangeKind, Verdict
+from scheduling.core.problem import Capacity, Problem, problem_from
+from scheduling.core.reserve import reserved_gpus
+from scheduling.core.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
+from scheduling.core.stored_plans import recut
+from scheduling.policies.base import Policy
+from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.settings import PoolSize
+from simulation.engine.tables import CurveTables
+
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
+
+
+@dataclass
+class PoolState:
+    """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that order."""
+
+    number: int
+    size: PoolSize
+    policy: Policy
+    settings: PlannerSettings
+    tables: CurveTables
+    usable: BoolArray
+    silent: BoolArray
+    capacity: Capacity
+    rows: IntArray = field(default_factory=lambda: NO_ROWS)
+    plans: Plans = field(default_factory=lambda: no_plans(0))
+    planned_at: float = 0.0
+    addresses: IntArray = field(default_factory=lambda: NO_ROWS)
+    offsets: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
+    cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    last_slot_at: float = -inf
+    wake_at: float = inf
+    decision_seconds: float = 0.0
+
+    @classmethod
+    def empty(
+        cls, number: int, size: PoolSize, policy: Policy, settings: PlannerSettings, tables: CurveTables
+    ) -> PoolState:
+        """A pool with all servers up and nothing on them."""
+        usable = np.ones(size.servers, dtype=np.bool_)
+        silent = np.zeros(size.servers, dtype=np.bool_)
+        return cls(number, size, policy, settings, tables, usable, silent, _capacity(size, usable, settings))
+
+    # Servers ---------------------------------------------------------------------------------
+
+    def set_usable(self, server: int, usable: bool) -> None:
+        """A server is lost, or back."""
+        self.usable[server] = usable
+        self.capacity = _capacity(self.size, self.usable, self.settings)
+
+    def rows_on(self, server: int) -> list[int]:
+        """Workload rows of the jobs that hold a GPU of the server."""
+        first = server * self.size.gpus_per_server
+        inside = (self.addresses >= first) & (self.addresses < first + self.size.gpus_per_server)
+        owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
+        return np.unique(self.rows[owner[inside]]).tolist()
+
+    def vacate(self, row: int) -> None:
+        """The job's GPUs are gone."""
+        position = int(np.searchsorted(self.rows, row))
+        begin, end = int(self.offsets[position]), int(self.offsets[position + 1])
+        self.addresses = np.delete(self.addresses, np.s_[begin:end])
+        self.offsets = self.offsets.copy()
+        self.offsets[position + 1 :] -= end - begin
+
+    # Asking ----------------------------------------------------------------------------------
+
+    def problem(
+        self, jobs: JobStates, ids: Sequence[str], newcomers: IntArray, now: float, next_slot_at: float
+    ) -> Problem:
+        """The pool's present question. ``newcomers``: workload rows, which are not in the pool yet."""
+        mine = self.rows[(jobs.phase[self.rows] == ACTIVE) & (jobs.pool[self.rows] == self.number)]
+        rows = np.sort(np.concatenate((mine, newcomers))) if newcomers.size else mine
+        source = np.searchsorted(self.rows, rows)
+        source[source == self.rows.size] = 0
+        if self.rows.size:
+            source[self.rows[source] != rows] = -1
+        else:
+            source[:] = -1
+        origin = max(0.0, next_slot_at - now)
+        stored = recut(self.plans, source, now - self.planned_at, origin)
+        addresses, offsets = regather(self.addresses, self.offsets, source)
+        new = np.zeros(rows.size, dtype=np.bool_)
+        if newcomers.size:
+            new[np.searchsorted(rows, newcomers)] = True
+        tables = self.tables
+        columns = JobColumns(
+            ids=_Names(ids, rows),
+            service_class=jobs.service_class[rows],
+            submitted_at=jobs.submitted_at[rows],
+            deadline_at=jobs.deadline_at[rows],
+            remaining_iterations=jobs.remaining[rows],
+            total_iterations=jobs.total[rows],
+            curves=_of_rows(tables.planned, rows),
+            measured=_of_rows(tables.measured, rows),
+            newcomer=new,
+            promised=jobs.promised[rows],
+            at_risk=jobs.at_risk[rows],
+            locked=self._on_silent_servers(addresses, offsets),
+            gpus=jobs.gpus[rows],
+            pause_left=jobs.pause_left[rows],
+            finishing=np.zeros(rows.size),
+            addresses=addresses,
+            offsets=offsets,
+            requested_gpus=tables.requested_gpus[rows],
+            requested_seconds=tables.requested_seconds[rows],
+            attained_gpu_seconds=jobs.attained_gpu_seconds[rows],
+            memory=jobs.memory[rows],
+        )
+        self._asking_rows = rows
+        return problem_from(
+            now=now,
+            next_slot_at=next_slot_at,
+            settings=self.settings,
+            columns=columns,
+            stored=stored,
+            capacity=self.capacity,
+            blocked=self._blocked(jobs, addresses, origin),
+            cluster_memory=self.cluster_memory,
+            measured=self.policy.any_measured_size,
+        )
+
+    def _on_silent_servers(self, addresses: IntArray, offsets: IntArray) -> BoolArray:
+        """Jobs with a GPU on a server that is not heard of: nobody can tell them to change."""
+        locked = np.zeros(offsets.size - 1, dtype=np.bool_)
+        if self.silent.any():
+            owner = np.repeat(np.arange(locked.size), np.diff(offsets))
+            locked[owner[self.silent[addresses // self.size.gpus_per_server]]] = True
+        return locked
+
+    def _blocked(self, jobs: JobStates, held: IntArray, origin: float) -> dict[int, float] | None:
+        """Idle GPUs of silent servers get no work for now; jobs on them are left alone."""
+        if not self.silent.any():
+            return None
+        taken = set(held.tolist())
+        until = origin + self.settings.slot_seconds
+        width = self.size.gpus_per_server
+        return {
+            address: until
+            for server in np.flatnonzero(self.silent).tolist()
+            for address in range(server * width, (server + 1) * width)
+            if address not in taken
+        }
+
+    def decide(self, problem: Problem) -> Answer:
+        """Verdicts on newcomers; nobody's GPUs change."""
+        return self._timed(self.policy.decide_newcomers, problem)
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """Verdicts, and the GPUs of everybody from now on."""
+        return self._timed(self.policy.reallocate, problem)
+
+    def _timed(self, question, problem: Problem) -> Answer:  # type: ignore[no-untyped-def]
+        began = time.perf_counter()
+        answer: Answer = question(problem)
+        self.decision_seconds = time.perf_counter() - began
+        return answer
+
+    # Applying --------------------------------------------------------------------------------
+
+    def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
+        """Keep plans, placements and memory of an answer. Returns the verdicts by workload row."""
+        problem = answer.problem
+        rows = self._asking_rows
+        verdicts = [
+            (int(rows[row]), verdict) for row, verdict in zip(problem.newcomers, answer.verdicts, strict=True)
+        ]
+        self.rows = rows
+        self.plans = answer.plans
+        self.planned_at = problem.now
+        self.addresses, self.offsets = answer.placements.addresses, answer.placements.offsets
+        self.cluster_memory = answer.cluster_memory
+        if answer.job_memory is not None:
+            jobs.memory[rows] = answer.job_memory
+        at_risk = np.zeros(rows.size, dtype=np.bool_)
+        at_risk[list(answer.at_risk)] = True
+        jobs.at_risk[rows] = at_risk
+        return verdicts
+
+    def carry_out(
+        self, answer: Answer, jobs: JobStates, latency: FloatArray | None
+    ) -> list[tuple[int, ChangeKind]]:
+        """Let jobs go on with their new GPUs. Returns what changed for whom."""
+        now = answer.problem.now
+        changed = []
+        for number, (position, change) in enumerate(zip(answer.changed, answer.changes, strict=True)):
+            row = int(self.rows[position])
+            late = 0.0 if latency is None else float(latency[number % latency.size])
+            jobs.take_gpus(
+                row,
+                change.gpus_after,
+                self.tables.rate(row, change.gpus_after),
+                change.pause_seconds + late,
+                now,
+            )
+            changed.append((row, change.kind))
+        return changed
+
+
+class _Names(Sequence[str]):
+    """Ids of some rows, looked up when somebody asks."""
+
+    def __init__(self, ids: Sequence[str], rows: IntArray) -> None:
+        self._ids, self._rows = ids, rows
+
+    def __len__(self) -> int:
+        return int(self._rows.size)
+
+    def __getitem__(self, row):  # type: ignore[no-untyped-def]
+        return self._ids[self._rows[row]]
+
+
+def _of_rows(curves: CurveColumns, rows: IntArray) -> CurveColumns:
+    return CurveColumns(curves.levels[rows], curves.throughput[rows], curves.pause[rows])
+
+
+def _capacity(size: PoolSize, usable: BoolArray, settings: PlannerSettings) -> Capacity:
+    per_rack = size.servers_per_rack or size.servers
+    blocks = blocks_of(
+        tuple(
+            ServerSnapshot(
+                id=f"server-{number:04d}",
+                gpus=size.gpus_per_server,
+                usable=bool(usable[number]),
+                rack=f"rack-{number // per_rack:03d}",
+            )
+            for number in range(size.servers)
+        )
+    )
+    gpus = int(blocks.size.sum())
+    reserve = reserved_gpus([size.gpus_per_server] * int(usable.sum()), settings.reserve_servers)
+    return Capacity(blocks, gpus, max(0, gpus - reserve))

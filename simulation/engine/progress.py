@@ -1,0 +1,42 @@
+"""A progress bar for long runs, on a terminal; nothing where nobody watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+from simulation.engine.run import Progress as Told
+
+REFRESH_SECONDS = 0.2
+
+
+@contextmanager
+def progress_bar(stream: TextIO, name: str) -> Iterator[Told | None]:
+    """What to tell about jobs that ended; None unless ``stream`` is a terminal."""
+    console = Console(file=stream)
+    if not console.is_terminal:
+        yield None
+        return
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("jobs, day {task.fields[day]:.1f}"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=console, transient=True) as bar:
+        task = bar.add_task(name, total=None, day=0.0)
+        shown = 0.0
+
+        def told(ended: int, jobs: int, at: float) -> None:
+            nonlocal shown
+            if time.monotonic() - shown > REFRESH_SECONDS:
+                shown = time.monotonic()
+                bar.update(task, completed=ended, total=jobs, day=at / 86_400)
+
+        yield told

@@ -1,0 +1,410 @@
+"""The event loop: a virtual clock over the policies of the live platform.
+
+Newcomers are decided at once; GPUs change at planning instants, which lie at least a slot apart, and at the times that a
+plan itself named (contracts 4; spec 2.1 and 2.11). Between instants every job runs on as it is.
+"""
+
+from __future__ import annotations
+
+import resource
+import time
+from bisect import insort
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import ceil, inf
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.decision import ChangeKind, Verdict
+from scheduling.core.snapshot import IntArray, PlannerSettings
+from scheduling.policies import policy_named
+from scheduling.policies.base import Policy
+from simulation.engine.happenings import Happening, Kind
+from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
+from simulation.engine.pool import PoolState
+from simulation.engine.recording import Recorder
+from simulation.engine.settings import SimulationSettings
+from simulation.engine.tables import curve_tables
+from simulation.outcome import JobEnd, JobOutcomes, Outcome
+from simulation.workloads.workload import Workload
+
+Progress = Callable[[int, int, float], None]
+"""Told now and then: jobs that ended, all jobs, and the simulated time in seconds."""
+
+
+@dataclass
+class _Fates:
+    """What became of each job; written once a job, read at the end."""
+
+    end: list[JobEnd]
+    reason_code: list[str]
+    void_reason: list[str]
+    decided_at: np.ndarray
+    started_at: np.ndarray
+    completed_at: np.ndarray
+    planned_finish_at: np.ndarray
+    rescales: IntArray
+    migrations: IntArray
+    preemptions: IntArray
+
+    @classmethod
+    def of(cls, count: int) -> _Fates:
+        def unknown() -> np.ndarray:
+            return np.full(count, np.nan)
+
+        def none() -> IntArray:
+            return np.zeros(count, dtype=np.int64)
+
+        return cls(
+            [JobEnd.UNFINISHED] * count, [""] * count, [""] * count, unknown(), unknown(), unknown(), unknown(),
+            none(), none(), none(),
+        )  # fmt: skip
+
+
+class Simulation:
+    """One run of one workload under one policy."""
+
+    def __init__(
+        self,
+        workload: Workload,
+        settings: SimulationSettings,
+        happenings: Sequence[Happening] = (),
+        *,
+        progress: Progress | None = None,
+        watch: Callable[[Simulation, PoolState, Answer], None] | None = None,
+    ) -> None:
+        began = time.perf_counter()
+        self.workload = workload
+        self.settings = settings
+        self.policy: Policy = policy_named(settings.policy)
+        self.jobs = JobStates.of(workload, len(self.policy.memory_columns))
+        self.fates = _Fates.of(workload.jobs)
+        self.recorder = Recorder()
+        self.broken: dict[str, str] = {}
+        self.now = 0.0
+        self._ids = workload.job_id
+        self._happenings = sorted(happenings)
+        self._next_happening = 0
+        self._next_arrival = 0
+        self._ended = 0
+        self._progress = progress
+        self._watch = watch
+        seeds = np.random.SeedSequence(settings.seed).spawn(2)
+        self._draws = np.random.default_rng(seeds[0])
+        error = settings.imperfections.profile_error
+        factor = 1.0 + np.random.default_rng(seeds[1]).uniform(-error, error, workload.jobs)
+        planner = PlannerSettings(
+            slot_seconds=settings.slot_seconds,
+            fill=settings.fill,
+            admission=settings.admission,
+            stored_plans=settings.stored_plans,
+            reserve_servers=settings.reserve_servers,
+            reserve_slack_seconds=settings.reserve_slack_seconds,
+        )
+        self.pools = [
+            PoolState.empty(
+                number,
+                size,
+                self.policy,
+                planner,
+                curve_tables(
+                    workload,
+                    size,
+                    settings.pauses,
+                    charges_pauses=self.policy.charges_pauses,
+                    promise_margin=settings.imperfections.promise_margin,
+                    true_factor=factor,
+                ),
+            )
+            for number, size in enumerate(settings.pools)
+        ]
+        self.setup_seconds = time.perf_counter() - began
+
+    # The loop --------------------------------------------------------------------------------
+
+    def run(self) -> Outcome:
+        """Run until nothing more can happen. Ctrl-C ends the run with what there is by then."""
+        began = time.perf_counter()
+        interrupted = False
+        try:
+            while (at := self._next_instant()) < inf:
+                self._step(at)
+        except KeyboardInterrupt:
+            interrupted = True
+        return self._outcome(time.perf_counter() - began, interrupted)
+
+    def _next_instant(self) -> float:
+        at = min(pool.wake_at for pool in self.pools)
+        if self._next_arrival < self.workload.jobs:
+            at = min(at, float(self.workload.submitted_at[self._next_arrival]))
+        if self._next_happening < len(self._happenings):
+            at = min(at, self._happenings[self._next_happening].at)
+        return max(at, self.now) if at < inf else inf
+
+    def _step(self, at: float) -> None:
+        for pool in self.pools:
+            self.jobs.advance(pool.rows, at - self.now)
+        self.now = at
+        for pool in self.pools:
+            self._end_finished(pool)
+        urgent = self._let_happen()
+        newcomers = self._arrived()
+        for pool in self.pools:
+            newcomers = self._plan(pool, newcomers, urgent=pool.number in urgent)
+        if self._progress is not None:
+            self._progress(self._ended, self.workload.jobs, self.now)
+
+    def _plan(self, pool: PoolState, newcomers: IntArray, *, urgent: bool) -> IntArray:
+        """Decide and reallocate in one pool. Returns the newcomers that are left for the pools after it."""
+        slot_at = pool.last_slot_at + self.settings.slot_seconds
+        due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
+        if not due and not newcomers.size:
+            return newcomers
+        can_change = due or self.now >= slot_at - TIME_TOLERANCE
+        problem = pool.problem(self.jobs, self._ids, newcomers, self.now, self.now if can_change else slot_at)
+        if can_change:
+            answer = pool.reallocate(problem)
+        else:
+            answer = pool.decide(problem)
+        self.recorder.count("decisions")
+        left = self._take_in(pool, answer, newcomers)
+        if can_change:
+            self._carry_out(pool, answer)
+            pool.last_slot_at = self.now
+            pool.wake_at = self._wake_after(pool, answer)
+        elif bool((~answer.declined[problem.columns.newcomer]).any()):
+            pool.wake_at = min(pool.wake_at, slot_at)
+        self._note_instant(pool)
+        if self._watch is not None:
+            self._watch(self, pool, answer)
+        return left
+
+    def _wake_after(self, pool: PoolState, answer: Answer) -> float:
+        """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
+        rows = pool.rows[self.jobs.phase[pool.rows] == ACTIVE]
+        self.jobs.forecast_finish(rows, self.now)
+        finish = float(self.jobs.finish_at[rows].min(initial=inf))
+        slot = self.settings.slot_seconds
+        released = inf
+        if finish < inf:
+            released = self.now + max(1, ceil((finish - self.now - TIME_TOLERANCE) / slot)) * slot
+        return max(min(answer.next_wake_at, released), self.now + TIME_TOLERANCE)
+
+    # Arrivals, ends, and what happens from outside -----------------------------------------------
+
+    def _arrived(self) -> IntArray:
+        begin = self._next_arrival
+        submitted = self.workload.submitted_at
+        while self._next_arrival < self.workload.jobs and submitted[self._next_arrival] <= self.now:
+            self._next_arrival += 1
+        return np.arange(begin, self._next_arrival)
+
+    def _end_finished(self, pool: PoolState) -> None:
+        rows = pool.rows
+        rows = rows[
+            (self.jobs.phase[rows] == ACTIVE) & (self.jobs.finish_at[rows] <= self.now + TIME_TOLERANCE)
+        ]
+        for row in rows.tolist():
+            self._end(row, JobEnd.COMPLETED, float(self.jobs.finish_at[row]))
+
+    def _end(self, row: int, end: JobEnd, at: float) -> None:
+        jobs = self.jobs
+        if jobs.gpus[row]:
+            self.recorder.allocation(self.now, row, 0)
+        jobs.phase[row] = OVER
+        jobs.gpus[row] = 0
+        jobs.rate[row] = 0.0
+        jobs.finish_at[row] = inf
+        self.fates.end[row] = end
+        self.fates.completed_at[row] = at if end is JobEnd.COMPLETED else np.nan
+        self._ended += 1
+        if end is JobEnd.COMPLETED and jobs.promised[row] and at > jobs.deadline_at[row] + 2 * TIME_TOLERANCE:
+            self._note_broken(row, at)
+
+    def _note_broken(self, row: int, at: float) -> None:
+        late = at - float(self.jobs.deadline_at[row])
+        self.broken[self._ids[row]] = f"ended {late:.3g} s after its deadline"
+
+    def _let_happen(self) -> set[int]:
+        """Returns the pools that must be planned again at once."""
+        urgent: set[int] = set()
+        while self._next_happening < len(self._happenings):
+            happening = self._happenings[self._next_happening]
+            if happening.at > self.now + TIME_TOLERANCE:
+                break
+            self._next_happening += 1
+            pool = self._happen(happening)
+            if pool is not None:
+                urgent.add(pool)
+        return urgent
+
+    def _happen(self, happening: Happening) -> int | None:
+        if happening.kind in (Kind.JOB_CANCELLED, Kind.JOB_STOPS_EARLY):
+            row = happening.target
+            if self.jobs.phase[row] != ACTIVE:
+                return None
+            pool = int(self.jobs.pool[row])
+            ended = JobEnd.CANCELLED if happening.kind is Kind.JOB_CANCELLED else JobEnd.COMPLETED
+            if ended is JobEnd.CANCELLED and self.jobs.promised[row]:
+                self.fates.void_reason[row] = "cancelled"
+            self._end(row, ended, self.now)
+            slot_at = self.pools[pool].last_slot_at + self.settings.slot_seconds
+            self.pools[pool].wake_at = min(self.pools[pool].wake_at, max(self.now, slot_at))
+            return None
+        pool_state = self.pools[happening.pool]
+        server = happening.target
+        if happening.kind is Kind.SERVER_LOST:
+            self._strike(pool_state, server)
+        elif happening.kind is Kind.SERVER_FENCED:
+            self._fence(pool_state, server)
+        elif happening.kind is Kind.SERVER_BACK:
+            pool_state.set_usable(server, True)
+        else:
+            pool_state.silent[server] = happening.kind is Kind.AGENT_SILENT
+        return happening.pool
+
+    def _strike(self, pool: PoolState, server: int) -> None:
+        """A server is lost: its jobs stand still until it is fenced."""
+        self.recorder.count("failures")
+        for row in pool.rows_on(server):
+            if self.jobs.phase[row] == ACTIVE:
+                self.jobs.strike(row, self.now, self.settings.imperfections.checkpoint_seconds)
+        pool.silent[server] = True
+        fenced_at = self.now + self.settings.imperfections.fence_seconds
+        insort(self._happenings, Happening(fenced_at, Kind.SERVER_FENCED, server, pool.number))
+
+    def _fence(self, pool: PoolState, server: int) -> None:
+        """A lost server's jobs may start elsewhere."""
+        for row in pool.rows_on(server):
+            if self.jobs.phase[row] == ACTIVE and self.jobs.gpus[row]:
+                self.recorder.allocation(self.now, row, 0)
+                self.jobs.vacate(row)
+            pool.vacate(row)
+        pool.silent[server] = False
+        pool.set_usable(server, False)
+
+    # Answers ---------------------------------------------------------------------------------
+
+    def _take_in(self, pool: PoolState, answer: Answer, newcomers: IntArray) -> IntArray:
+        """Enter the verdicts; a refusal is final only in the last pool. Returns whom to ask elsewhere."""
+        last = pool.number == len(self.pools) - 1
+        left = []
+        for row, verdict in pool.keep(answer, self.jobs):
+            if not verdict.admitted and not last:
+                left.append(row)
+                continue
+            self._enter_verdict(pool, row, verdict)
+        finish = answer.plans.finish[: answer.problem.count] + answer.problem.now
+        new = answer.problem.columns.newcomer
+        self.fates.planned_finish_at[pool.rows[new]] = finish[new]
+        return np.array(left, dtype=np.int64)
+
+    def _enter_verdict(self, pool: PoolState, row: int, verdict: Verdict) -> None:
+        self.jobs.decided[row] = True
+        self.fates.decided_at[row] = self.now
+        self.fates.reason_code[row] = str(verdict.reason_code)
+        if not verdict.admitted:
+            self._end(row, JobEnd.DECLINED, self.now)
+            return
+        self.jobs.phase[row] = ACTIVE
+        self.jobs.pool[row] = pool.number
+        self.jobs.promised[row] = verdict.promised
+        self.jobs.write_checkpoint(row, self.now)
+
+    def _carry_out(self, pool: PoolState, answer: Answer) -> None:
+        latency = self.settings.imperfections.agent_latency_seconds
+        late = self._draws.uniform(0.0, latency, max(1, len(answer.changes))) if latency else None
+        for row, kind in pool.carry_out(answer, self.jobs, late):
+            self.recorder.allocation(self.now, row, int(self.jobs.gpus[row]))
+            if kind is ChangeKind.START and np.isnan(self.fates.started_at[row]):
+                self.fates.started_at[row] = self.now
+            elif kind is ChangeKind.MIGRATE:
+                self.fates.migrations[row] += 1
+                self.recorder.count("migrations")
+            elif kind in (ChangeKind.GROW, ChangeKind.SHRINK):
+                self.fates.rescales[row] += 1
+                self.recorder.count("rescales")
+            elif kind is ChangeKind.SUSPEND:
+                self.fates.preemptions[row] += 1
+                self.recorder.count("preemptions")
+
+    def _note_instant(self, pool: PoolState) -> None:
+        jobs = self.jobs
+        rows = np.concatenate([one.rows[jobs.phase[one.rows] == ACTIVE] for one in self.pools])
+        gpus = jobs.gpus[rows]
+        held = int(gpus.sum())
+        promised = int(gpus[jobs.promised[rows]].sum())
+        running = int((gpus > 0).sum())
+        speed = jobs.rate[rows] / np.maximum(pool.tables.one_gpu[rows], 1e-300)
+        total = sum(one.capacity.gpus for one in self.pools)
+        self.recorder.instant(
+            self.now, total, promised, held - promised, running, rows.size - running,
+            float(speed.sum()) / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,
+        )  # fmt: skip
+
+    # The end ---------------------------------------------------------------------------------
+
+    def _outcome(self, wall_seconds: float, interrupted: bool) -> Outcome:
+        jobs, fates, workload = self.jobs, self.fates, self.workload
+        for row in np.flatnonzero((jobs.phase == ACTIVE) & jobs.promised).tolist():
+            if not interrupted or self.now > jobs.deadline_at[row]:
+                self.broken[self._ids[row]] = "did not end"
+        kinds = [size.gpu_type for size in self.settings.pools]
+        return Outcome(
+            settings=described(self.settings, workload),
+            jobs=JobOutcomes(
+                job_id=workload.job_id,
+                service_class=workload.service_class,
+                end=tuple(fates.end),
+                promised=tuple(jobs.promised.tolist()),
+                reason_code=tuple(fates.reason_code),
+                void_reason=tuple(fates.void_reason),
+                pool=tuple(kinds[pool] if pool != NOBODY else "" for pool in jobs.pool.tolist()),
+                submitted_at=workload.submitted_at,
+                deadline_at=workload.deadline_at,
+                decided_at=fates.decided_at,
+                started_at=fates.started_at,
+                completed_at=fates.completed_at,
+                planned_finish_at=fates.planned_finish_at,
+                gpu_seconds=jobs.attained_gpu_seconds,
+                pause_seconds=jobs.paused_seconds,
+                rescales=fates.rescales,
+                migrations=fates.migrations,
+                preemptions=fates.preemptions,
+            ),
+            cluster=self.recorder.cluster_history(),
+            allocations=self.recorder.allocation_history(),
+            counts=self.recorder.counts,
+            end_at=self.now,
+            interrupted=interrupted,
+            wall_seconds=wall_seconds,
+            setup_seconds=self.setup_seconds,
+            peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
+            broken=self.broken,
+            notes=workload.notes,
+        )
+
+
+def described(settings: SimulationSettings, workload: Workload) -> dict[str, str | int | float | bool]:
+    """What was asked, in plain values, for reports."""
+    first = settings.pools[0]
+    return {
+        "policy": settings.policy,
+        "trace": workload.name,
+        "trace_source": workload.source,
+        "seed": settings.seed,
+        "servers": first.servers,
+        "gpus_per_server": first.gpus_per_server,
+        "gpu_type": ", ".join(pool.gpu_type for pool in settings.pools),
+        "slot_seconds": settings.slot_seconds,
+        "pauses": str(settings.pauses),
+        "fill": str(settings.fill),
+        "admission": str(settings.admission),
+        "reserve_servers": settings.reserve_servers,
+        "best_effort_jobs": sum(
+            one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
+        ),
+    }

@@ -1,0 +1,65 @@
+"""What a simulation is run with."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+from scheduling.core.snapshot import AdmissionRule, Fill
+
+
+class Pauses(StrEnum):
+    """Whether starts, moves and rescales cost time: the published measurements, or nothing."""
+
+    MEASURED = "measured"
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolSize:
+    """Servers of one GPU type. Promises are made on one pool each; a job stays in its pool."""
+
+    gpu_type: str
+    servers: int
+    gpus_per_server: int
+    servers_per_rack: int = 0
+
+    @property
+    def gpus(self) -> int:
+        """GPUs of the pool."""
+        return self.servers * self.gpus_per_server
+
+
+@dataclass(frozen=True, slots=True)
+class Imperfections:
+    """How reality departs from what the planner knows. All zero: it does not.
+
+    ``profile_error``: a job really runs at its measured throughput times 1 + e, e uniform in plus or minus this, drawn
+    once a job. ``promise_margin``: share by which the planner lowers measured throughput, as the live platform does.
+    ``agent_latency_seconds``: time by which each change comes later than decided, uniform from 0 to this. ``checkpoint_seconds``: time between checkpoints; what was
+    done since the last one is lost with a server. ``fence_seconds``: from a server's loss until its jobs may start elsewhere.
+    """
+
+    profile_error: float = 0.0
+    promise_margin: float = 0.0
+    agent_latency_seconds: float = 0.0
+    checkpoint_seconds: float = 600.0
+    fence_seconds: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class SimulationSettings:
+    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6)."""
+
+    policy: str
+    pools: tuple[PoolSize, ...]
+    slot_seconds: float = 60.0
+    pauses: Pauses = Pauses.MEASURED
+    fill: Fill = Fill.UNIFORM
+    admission: AdmissionRule = AdmissionRule.PER_JOB
+    stored_plans: bool = True
+    reserve_servers: int = 0
+    reserve_slack_seconds: float = 0.0
+    seed: int = 0
+    imperfections: Imperfections = field(default_factory=Imperfections)
+    check_invariants: bool = False

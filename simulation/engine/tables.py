@@ -1,0 +1,112 @@
+"""A workload's curves as matrices: what elastic policies scale along, and all that was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.core.columns import NO_LEVEL, CurveColumns, stack_curves
+from scheduling.core.curves import curve_from_measurements
+from scheduling.core.pauses import published_pause_seconds
+from scheduling.core.snapshot import FloatArray, IntArray, ScalingCurve
+from simulation.engine.settings import Pauses, PoolSize
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
+
+
+@dataclass(frozen=True)
+class CurveTables:
+    """Curves of every job on one pool, one row a job: as the planner knows them, and as things really are.
+
+    ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster efficiency.
+    """
+
+    planned: CurveColumns
+    measured: CurveColumns
+    true_factor: FloatArray
+    one_gpu: FloatArray
+    requested_gpus: IntArray
+    requested_seconds: FloatArray
+
+    def rate(self, row: int, gpus: int) -> float:
+        """Iterations per second that the job really makes on so many GPUs; 0 where that was not measured."""
+        column = int(np.searchsorted(self.measured.levels[row], gpus))
+        if gpus == 0 or column == self.measured.levels.shape[1] or self.measured.levels[row, column] != gpus:
+            return 0.0
+        return float(self.measured.throughput[row, column] * self.true_factor[row])
+
+
+def curve_tables(
+    workload: Workload,
+    pool: PoolSize,
+    pauses: Pauses,
+    *,
+    charges_pauses: bool,
+    promise_margin: float,
+    true_factor: FloatArray,
+) -> CurveTables:
+    """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10)."""
+    pause = _pause_seconds(pool, pauses if charges_pauses else Pauses.NONE)
+    planned, measured, one_gpu = [], [], []
+    for profile in workload.profiles:
+        points = profile.by_gpu_type.get(pool.gpu_type)
+        planned.append(_levels(profile, points, pool, pause, promise_margin))
+        measured.append(_all_points(points, pool, pause))
+        one_gpu.append(_speed_of_one(points))
+    of = workload.profile_of
+    return CurveTables(
+        planned=_rows(stack_curves(planned), of),
+        measured=_rows(stack_curves(measured), of),
+        true_factor=true_factor,
+        one_gpu=np.array(one_gpu, dtype=np.float64)[of] if one_gpu else np.zeros(0),
+        requested_gpus=workload.requested_gpus,
+        requested_seconds=workload.requested_seconds,
+    )
+
+
+def _pause_seconds(pool: PoolSize, pauses: Pauses) -> Callable[[int], float]:
+    if pauses is Pauses.NONE:
+        return lambda gpus: 0.0
+    return lambda gpus: published_pause_seconds(gpus, cluster_gpus=pool.gpus)
+
+
+def _levels(
+    profile: ModelProfile,
+    points: MeasuredThroughput | None,
+    pool: PoolSize,
+    pause: Callable[[int], float],
+    margin: float,
+) -> ScalingCurve:
+    known = (
+        {} if points is None else dict(zip(points.gpus.tolist(), points.iterations_per_second, strict=True))
+    )
+    return curve_from_measurements(
+        {gpus: float(rate) * (1.0 - margin) for gpus, rate in known.items()},
+        global_batch_size=profile.global_batch_size,
+        cluster_gpus=pool.gpus,
+        pause_seconds=pause,
+    )
+
+
+def _all_points(
+    points: MeasuredThroughput | None, pool: PoolSize, pause: Callable[[int], float]
+) -> ScalingCurve:
+    gpus: IntArray = np.zeros(0, dtype=np.int64) if points is None else points.gpus
+    rates: FloatArray = np.zeros(0) if points is None else points.iterations_per_second
+    fits = (gpus <= pool.gpus) & (gpus & (gpus - 1) == 0)
+    return ScalingCurve(
+        gpus[fits], rates[fits], np.array([pause(int(count)) for count in gpus[fits]], dtype=np.float64)
+    )
+
+
+def _speed_of_one(points: MeasuredThroughput | None) -> float:
+    if points is None or not points.gpus.size:
+        return 0.0
+    return float(points.iterations_per_second[0]) / float(points.gpus[0])
+
+
+def _rows(curves: CurveColumns, of: IntArray) -> CurveColumns:
+    if not curves.levels.shape[0]:
+        return CurveColumns(np.full((of.size, 1), NO_LEVEL), np.zeros((of.size, 1)), np.zeros((of.size, 1)))
+    return CurveColumns(curves.levels[of], curves.throughput[of], curves.pause[of])
