@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.snapshot import FloatArray
 from simulation.outcome import Outcome
 from simulation.reports import measures
 from simulation.reports.distributions import cumulative_share, fate_bars
@@ -19,10 +19,13 @@ from simulation.reports.steps import running_counts, steps
 from simulation.reports.style import (
     DASHES,
     PALETTE,
+    UNPROMISED,
     Drawing,
     TimeUnit,
     base_figure,
     duration,
+    label_axis,
+    log_ticks,
     made_how,
     plain_text,
     step_line,
@@ -143,6 +146,7 @@ def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
     """The figures of a comparison, in the order of the page."""
     return [
         _fates(runs),
+        _ratios(runs),
         _on_time(runs),
         _over_time(runs, "utilisation", "GPUs in use", "share of GPUs", ".0%", _utilisation,
                    "Share of the cluster's GPUs that jobs hold."),
@@ -151,23 +155,53 @@ def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
         _over_time(runs, "waiting", "Waiting jobs", "jobs", ",.0f", _waiting,
                    "Admitted jobs that hold no GPU. A policy that declines has fewer of them."),
         _queuing(runs),
+        _best_effort(runs),
         _decision_times(runs),
     ]  # fmt: skip
 
 
 def _fates(runs: Sequence[Run]) -> Drawing:
     title, note = "Deadlines", "SLO jobs by what came of their deadline; each job is counted once."
-    rows = {}
-    for run in runs:
-        slo = measures.has_class(run.outcome.jobs, ServiceClass.SLO)
-        if slo.any():
-            by_fate = measures.fates(run.outcome)
-            rows[plain_text(run.label)] = {fate: int((slo & of).sum()) for fate, of in by_fate.items()}
-    if not rows:
+    dated = [run for run in runs if run.summary["slo_jobs"]]
+    if not dated:
         return Drawing("fates", title, note, None, "No run has SLO jobs.", wide=True)
-    figure = fate_bars(rows)
-    figure.update_layout(height=120 + 34 * len(rows))
-    return Drawing("fates", title, note, figure, wide=True)
+    counts = [{fate: run.summary["fates"]["slo"][fate.value] for fate in Fate} for run in dated]
+    return Drawing("fates", title, note, fate_bars([run.label for run in dated], counts), wide=True)
+
+
+def _ratios(runs: Sequence[Run]) -> Drawing:
+    title = "Deadline satisfactory ratio"
+    note = (
+        "SLO jobs on time of all submitted: declined and late ones are misses. Paler: of promised jobs alone."
+    )
+    dated = [run for run in runs if run.summary["slo_jobs"]]
+    if not dated:
+        return Drawing("ratios", title, note, None, "No run has SLO jobs.")
+    figure = base_figure(barmode="group", margin={"l": 8, "r": 44, "t": 12, "b": 40}, bargap=0.3)
+    bars = (
+        ("Of all SLO jobs", [run.summary["deadline_satisfactory_ratio"] for run in dated], 1.0),
+        ("Of promised jobs", [_kept(run.outcome) for run in dated], 0.45),
+    )
+    for name, values, opacity in bars:
+        figure.add_trace(
+            go.Bar(
+                x=values, y=list(range(len(dated))), orientation="h", name=name, cliponaxis=False,
+                marker={"color": PALETTE[0], "opacity": opacity}, textposition="outside",
+                text=["" if value is None else f"{value:.1%}" for value in values],
+                hovertemplate="%{x:.2%}<extra>" + name + "</extra>",
+            )
+        )  # fmt: skip
+    figure.update_xaxes(range=[0, 1], tickformat=".0%")
+    label_axis(figure, [run.label for run in dated])
+    figure.update_layout(height=max(300, 110 + 42 * len(dated)))
+    return Drawing("ratios", title, note, figure)
+
+
+def _kept(outcome: Outcome) -> float | None:
+    """The share of promises kept, void and open ones apart; None where nothing was promised."""
+    promised, by_fate = measures.is_promised(outcome.jobs), measures.fates(outcome)
+    kept, broken = int((promised & by_fate[Fate.MET]).sum()), int((promised & by_fate[Fate.MISSED]).sum())
+    return kept / (kept + broken) if kept + broken else None
 
 
 def _unit(runs: Sequence[Run]) -> TimeUnit:
@@ -257,24 +291,43 @@ def _queuing(runs: Sequence[Run]) -> Drawing:
     return Drawing("queuing", title, note, figure)
 
 
+def _best_effort(runs: Sequence[Run]) -> Drawing:
+    title, note = "Completion of best-effort jobs", "Mean time from submission to completion; less is better."
+    completed = [run for run in runs if run.summary["best_effort_mean_jct_seconds"] is not None]
+    if not completed:
+        return Drawing("best_effort", title, note, None, "No run completed a best-effort job.")
+    seconds = [run.summary["best_effort_mean_jct_seconds"] for run in completed]
+    unit = time_unit(max(seconds))
+    figure = base_figure(showlegend=False, margin={"l": 8, "r": 84, "t": 12, "b": 46}, bargap=0.35)
+    figure.add_trace(
+        go.Bar(
+            x=[each / unit.seconds for each in seconds], y=list(range(len(completed))), orientation="h",
+            marker={"color": UNPROMISED}, text=[duration(each) for each in seconds], textposition="outside",
+            cliponaxis=False, hovertemplate="%{text}<extra></extra>",
+        )
+    )  # fmt: skip
+    figure.update_xaxes(title_text=f"mean JCT ({unit.name})", rangemode="tozero")
+    label_axis(figure, [run.label for run in completed])
+    figure.update_layout(height=max(300, 110 + 30 * len(completed)))
+    return Drawing("best_effort", title, note, figure)
+
+
 def _decision_times(runs: Sequence[Run]) -> Drawing:
     title, note = "Time of a decision", "Median and 99th percentile of the wall time of one decision."
-    timed = [run for run in runs if run.summary["decision_ms_p50"] is not None]
+    timed = [run for run in runs if run.summary["decision_ms_p50"]]
     if not timed:
         return Drawing("decisions", title, note, None, "No decision was timed.")
-    figure = base_figure(barmode="group", margin={"l": 8, "r": 24, "t": 12, "b": 46})
-    for share, name, opacity in (("p50", "Median", 1.0), ("p99", "99th percentile", 0.5)):
+    figure = base_figure(margin={"l": 8, "r": 24, "t": 12, "b": 46})
+    for share, name, symbol in (("p50", "Median", "circle"), ("p99", "99th percentile", "diamond-open")):
         figure.add_trace(
-            go.Bar(
-                x=[run.summary[f"decision_ms_{share}"] for run in timed],
-                y=[plain_text(run.label) for run in timed],
-                orientation="h", name=name, marker={"color": PALETTE[0], "opacity": opacity},
+            go.Scatter(
+                x=[run.summary[f"decision_ms_{share}"] for run in timed], y=list(range(len(timed))), name=name,
+                mode="markers", marker={"color": PALETTE[0], "size": 10, "symbol": symbol, "line": {"width": 2}},
                 hovertemplate="%{x:.3g} ms<extra>" + name + "</extra>",
             )
         )  # fmt: skip
-    figure.update_xaxes(title_text="milliseconds (logarithmic)", type="log")
-    figure.update_yaxes(
-        automargin=True, ticks="", showgrid=False, ticklabelstandoff=8, type="category", autorange="reversed"
-    )
-    figure.update_layout(height=max(260, 120 + 34 * len(timed)))
+    taken = np.array([run.summary[f"decision_ms_{share}"] for run in timed for share in ("p50", "p99")])
+    figure.update_xaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
+    label_axis(figure, [run.label for run in timed])
+    figure.update_layout(height=max(300, 120 + 34 * len(timed)))
     return Drawing("decisions", title, note, figure)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -23,6 +24,8 @@ from simulation.reports.style import (
     Drawing,
     base_figure,
     duration,
+    label_axis,
+    log_ticks,
     step_line,
     time_unit,
 )
@@ -43,28 +46,27 @@ _MOST_POINTS = 2_000
 _DRAWN_QUANTILES = 500
 
 
-def fate_bars(rows: dict[str, dict[Fate, int]]) -> go.Figure:
-    """One horizontal bar a row, parted by what deadlines came to. Fates that never occur are left out."""
-    figure = base_figure(barmode="stack", margin={"l": 8, "r": 24, "t": 12, "b": 40})
-    labels = list(rows)
+def fate_bars(labels: Sequence[str], counts: Sequence[dict[Fate, int]]) -> go.Figure:
+    """One horizontal bar a label, parted by what deadlines came to. Fates that never occur are left out."""
+    figure = base_figure(
+        barmode="stack", margin={"l": 8, "r": 24, "t": 12, "b": 40}, height=125 + 36 * len(labels)
+    )
+    totals = [sum(each.values()) for each in counts]
     for fate, (name, colour) in FATES.items():
-        counts = [rows[label][fate] for label in labels]
-        if not any(counts):
+        parts = [each[fate] for each in counts]
+        if not any(parts):
             continue
-        totals = [sum(rows[label].values()) for label in labels]
         figure.add_trace(
             go.Bar(
-                x=counts, y=labels, orientation="h", name=name, marker={"color": colour},
-                text=[f"{count:,}" if count else "" for count in counts],
-                textposition="inside", insidetextanchor="middle", textfont={"color": "#fff"},
-                customdata=[count / total for count, total in zip(counts, totals, strict=True)],
+                x=parts, y=list(range(len(labels))), orientation="h", name=name, marker={"color": colour},
+                text=[f"{count:,}" if count else "" for count in parts],
+                textposition="inside", insidetextanchor="middle", textangle=0, textfont={"color": "#fff"},
+                customdata=[count / total for count, total in zip(parts, totals, strict=True)],
                 hovertemplate="%{x:,} jobs, %{customdata:.1%}<extra>" + name + "</extra>",
             )
         )  # fmt: skip
     figure.update_xaxes(title_text="jobs", rangemode="tozero")
-    figure.update_yaxes(
-        automargin=True, ticks="", showgrid=False, ticklabelstandoff=8, type="category", autorange="reversed"
-    )
+    label_axis(figure, labels)
     return figure
 
 
@@ -72,13 +74,14 @@ def fates_by_class(outcome: Outcome) -> Drawing:
     """What deadlines came to, by class."""
     note = "Jobs with a deadline, by what came of it; each job is counted once."
     by_fate = measures.fates(outcome)
-    rows = {}
+    labels, counts = [], []
     for service_class in (ServiceClass.SLO, ServiceClass.SOFT):
         chosen = measures.has_class(outcome.jobs, service_class)
         if chosen.any():
-            rows[CLASSES[service_class]] = {fate: int((chosen & of).sum()) for fate, of in by_fate.items()}
-    figure = fate_bars(rows) if rows else None
-    return Drawing("fates", "Deadlines by class", note, figure, "No job had a deadline.")
+            labels.append(CLASSES[service_class])
+            counts.append({fate: int((chosen & of).sum()) for fate, of in by_fate.items()})
+    figure = fate_bars(labels, counts) if labels else None
+    return Drawing("fates", "Deadlines by class", note, figure, "No job had a deadline.", wide=True)
 
 
 def cumulative_share(values: FloatArray) -> tuple[FloatArray, FloatArray]:
@@ -148,16 +151,12 @@ def slack(outcome: Outcome) -> Drawing:
     return Drawing("slack", "Slack of promised jobs", f"{note} A bar is {duration(width)} wide.", figure)
 
 
-def _milliseconds(outcome: Outcome) -> FloatArray:
-    return outcome.cluster.decision_seconds * 1000.0
-
-
 def decision_times(outcome: Outcome) -> Drawing:
     """How long decisions took, on a logarithmic scale."""
     title = "Time of a decision"
     note = "Wall time of one decision on the machine that ran the simulation."
-    taken = _milliseconds(outcome)
-    taken = taken[np.isfinite(taken) & (taken > 0.0)]
+    taken = measures.decision_milliseconds(outcome)
+    taken = taken[np.isfinite(taken)]
     if not taken.size:
         return Drawing("decisions", title, note, None, "No decision was timed.")
     shortest, longest = float(taken.min()), max(float(taken.max()), float(taken.min()) * 1.01)
@@ -169,7 +168,7 @@ def decision_times(outcome: Outcome) -> Drawing:
     half, most = (float(value) for value in np.percentile(taken, (50, 99)))
     for value, dash in ((half, "dash"), (most, "dot")):
         figure.add_vline(x=value, line={"color": NEUTRAL, "width": 1.5, "dash": dash})
-    figure.update_xaxes(title_text="milliseconds (logarithmic)", type="log")
+    figure.update_xaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
     figure.update_yaxes(title_text="decisions", rangemode="tozero")
     note += f" Median {half:.3g} ms (dashed), 99th percentile {most:.3g} ms (dotted), longest {taken.max():.3g} ms."
     return Drawing("decisions", title, note, figure)
@@ -179,8 +178,8 @@ def decisions_by_active_jobs(outcome: Outcome) -> Drawing:
     """How decision time grows with the number of jobs that run or wait."""
     title = "Time of a decision by active jobs"
     note = "Active jobs are those that run or wait when the decision has been taken."
-    taken = _milliseconds(outcome)
-    timed = np.isfinite(taken) & (taken > 0.0)
+    taken = measures.decision_milliseconds(outcome)
+    timed = np.isfinite(taken)
     if not timed.any():
         return Drawing("decision_growth", title, note, None, "No decision was timed.")
     active = (outcome.cluster.jobs_running + outcome.cluster.jobs_waiting)[timed]
@@ -195,7 +194,7 @@ def decisions_by_active_jobs(outcome: Outcome) -> Drawing:
             figure.add_trace(_points(at, values, name, colour, mode="lines+markers", marker={"size": 5}))
         note += f" {taken.size:,} decisions in {at.size} bins of active jobs."
     figure.update_xaxes(title_text="active jobs", rangemode="tozero")
-    figure.update_yaxes(title_text="milliseconds (logarithmic)", type="log")
+    figure.update_yaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
     return Drawing("decision_growth", title, note, figure)
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 
 from scheduling.core.snapshot import FloatArray, ServiceClass
@@ -41,13 +39,19 @@ NO_JOBS = "The trace holds no jobs."
 
 def drawings(outcome: Outcome, most_steps: int = MOST_STEPS) -> list[Drawing]:
     """All figures of one run. None has more than ``most_steps`` points a line, however long the run."""
-    over_time: tuple[Callable[[Outcome, int], Drawing], ...] = (
-        gpu_allocation, jobs_over_time, deadline_ratio, cluster_efficiency, waiting_jobs,
-    )  # fmt: skip
-    spread: tuple[Callable[[Outcome], Drawing], ...] = (
-        fates_by_class, queuing_times, slack, decision_times, decisions_by_active_jobs, gpus_by_job,
-    )  # fmt: skip
-    return [draw(outcome, most_steps) for draw in over_time] + [draw(outcome) for draw in spread]
+    return [
+        gpu_allocation(outcome, most_steps),
+        fates_by_class(outcome),
+        jobs_over_time(outcome, most_steps),
+        deadline_ratio(outcome, most_steps),
+        cluster_efficiency(outcome, most_steps),
+        waiting_jobs(outcome, most_steps),
+        queuing_times(outcome),
+        slack(outcome),
+        decision_times(outcome),
+        decisions_by_active_jobs(outcome),
+        gpus_by_job(outcome),
+    ]
 
 
 def thinning_note(drawn: Steps) -> str:
@@ -124,7 +128,10 @@ def deadline_ratio(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
         " The line of SLO jobs ends at the deadline satisfactory ratio."
     )
     jobs = outcome.jobs
-    met = measures.fates(outcome)[Fate.MET]
+    by_fate = measures.fates(outcome)
+    met = by_fate[Fate.MET]
+    if by_fate[Fate.OPEN].any():
+        note += " Jobs that the run left unfinished before their deadline are not on time yet."
     promised = measures.is_promised(jobs)
     rows = {
         "SLO jobs": (PROMISED, measures.has_class(jobs, ServiceClass.SLO)),

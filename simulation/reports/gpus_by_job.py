@@ -15,7 +15,7 @@ from simulation.reports.style import (
     Drawing,
     TimeUnit,
     base_figure,
-    plain_text,
+    label_axis,
     time_unit,
 )
 
@@ -57,12 +57,8 @@ def gpus_by_job(outcome: Outcome) -> Drawing:
         chosen = gpus == held
         _add_bars(figure, unit, int(held), job[chosen], begin[chosen], end[chosen])
     _add_marks(figure, unit, outcome)
-    names = [plain_text(job_id, 24) for job_id in outcome.jobs.job_id]
     figure.update_xaxes(title_text=unit.axis_title)
-    figure.update_yaxes(
-        tickmode="array", tickvals=list(range(count)), ticktext=names, range=[count - 0.4, -0.6],
-        showgrid=False, zeroline=False, automargin=True,
-    )  # fmt: skip
+    label_axis(figure, outcome.jobs.job_id)
     return Drawing("jobs_gpus", TITLE, note, figure, wide=True)
 
 
@@ -71,7 +67,7 @@ def _add_bars(
 ) -> None:
     figure.add_trace(
         go.Bar(
-            x=unit.of(end - begin), base=unit.of(begin), y=job, orientation="h", name=f"{held} GPUs",
+            x=unit.of(end - begin), base=unit.of(begin), y=job, orientation="h", width=0.8, name=f"{held} GPUs",
             marker={"color": _SCALE[min(held.bit_length() - 1, len(_SCALE) - 1)], "line": {"width": 0}},
             customdata=unit.of(end),
             hovertemplate="%{base:.4g} to %{customdata:.4g} " + unit.name + f"<extra>{held} GPUs</extra>",

@@ -50,15 +50,15 @@ def fates(outcome: Outcome) -> dict[Fate, BoolArray]:
 
     Void comes first: a void promise is never counted as met, even where its job was in time. ``OPEN`` is
     a job that a stopped run left unfinished before its deadline; whatever else is not on time was missed,
-    also a job that failed, was cancelled or could never run.
+    also a job that failed, was cancelled, or that a run which went to its end could never run.
     """
     jobs = outcome.jobs
     dated = ~has_class(jobs, ServiceClass.BEST_EFFORT)
     void = dated & is_void(jobs)
     declined = dated & ~void & has_end(jobs, JobEnd.DECLINED)
     met = dated & ~void & ~declined & jobs.on_time
-    unfinished = has_end(jobs, JobEnd.UNFINISHED) & (jobs.deadline_at >= outcome.end_at)
-    still_open = dated & ~void & ~declined & ~met & unfinished
+    not_yet = has_end(jobs, JobEnd.UNFINISHED) & (jobs.deadline_at >= outcome.end_at)
+    still_open = dated & ~void & ~declined & ~met & not_yet & outcome.interrupted
     return {
         Fate.MET: met,
         Fate.MISSED: dated & ~void & ~declined & ~met & ~still_open,
@@ -84,6 +84,12 @@ def slack_seconds(jobs: JobOutcomes) -> FloatArray:
     """Deadline minus completion in seconds, of promised jobs that completed and whose promise held; negative is late."""
     chosen = is_promised(jobs) & ~is_void(jobs) & has_end(jobs, JobEnd.COMPLETED)
     return (jobs.deadline_at - jobs.completed_at)[chosen & np.isfinite(jobs.deadline_at)]
+
+
+def decision_milliseconds(outcome: Outcome) -> FloatArray:
+    """Wall time of each decision in milliseconds, NaN for instants at which nothing was decided."""
+    seconds = outcome.cluster.decision_seconds
+    return np.where(seconds > 0.0, seconds * 1000.0, np.nan)
 
 
 def span_seconds(outcome: Outcome) -> FloatArray:

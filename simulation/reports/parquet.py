@@ -35,7 +35,7 @@ _INTEGERS = {
     ALLOCATIONS: {"job", "gpus"},
 }
 
-Table = TypeVar("Table", JobOutcomes, ClusterHistory, AllocationHistory)
+History = TypeVar("History", ClusterHistory, AllocationHistory)
 Word = TypeVar("Word", bound=StrEnum)
 
 
@@ -172,9 +172,9 @@ def _members(kind: type[Word], words: Iterable[str], path: Path) -> tuple[Word, 
         raise ResultFileError(f"{path}: {error}") from error
 
 
-def _numbers(kind: type[Table], table: pa.Table, path: Path) -> Table:
+def _numbers(kind: type[History], table: pa.Table, path: Path) -> History:
     integers = _INTEGERS[path.name]
-    columns = {
+    columns: dict[str, Any] = {
         each.name: (_integers if each.name in integers else _floats)(table, each.name, path)
         for each in fields(kind)
     }

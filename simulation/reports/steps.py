@@ -53,7 +53,8 @@ def _means(knots: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
     gained, lasted = np.diff(total), np.diff(weight)
     # What interpolation leaves of a span without any value is rounding, not a measurement.
     measured = lasted > 1e-9 * np.diff(edges)
-    return np.divide(gained, lasted, out=np.full(gained.size, np.nan), where=measured)
+    means: FloatArray = np.divide(gained, lasted, out=np.full(gained.size, np.nan), where=measured)
+    return means
 
 
 def _running(amounts: FloatArray) -> FloatArray:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -113,6 +115,21 @@ def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour
             **({"line": {"color": colour, "width": 2, "shape": "hv"}} | trace),
         )
     )  # fmt: skip
+
+
+def label_axis(figure: go.Figure, labels: Sequence[str]) -> None:
+    """One line for each label, the first on top. Lines are numbers, so that equal labels stay apart."""
+    figure.update_yaxes(
+        tickmode="array", tickvals=list(range(len(labels))), ticktext=[plain_text(each, 36) for each in labels],
+        range=[len(labels) - 0.45, -0.55], automargin=True, ticks="", showgrid=False, zeroline=False,
+        ticklabelstandoff=8,
+    )  # fmt: skip
+
+
+def log_ticks(values: FloatArray) -> dict[str, Any]:
+    """A logarithmic axis for some values: marks at 1, 2 and 5 where it is short, else at powers of ten."""
+    decades = math.log10(float(values.max()) / float(values.min()))
+    return {"type": "log", "dtick": "D2" if decades < 2.5 else 1}
 
 
 def plain_text(text: str, maximum_length: int = 60) -> str:

@@ -138,14 +138,14 @@ def _changes(outcome: Outcome) -> dict[str, Any]:
 
 
 def _program(outcome: Outcome) -> dict[str, Any]:
-    taken = outcome.cluster.decision_seconds
-    milliseconds = taken[np.isfinite(taken)] * 1000.0
+    taken = measures.decision_milliseconds(outcome)
+    milliseconds = taken[np.isfinite(taken)]
     return {
         "simulated_seconds": _plain(outcome.end_at),
         "wall_seconds": _plain(outcome.wall_seconds),
         "setup_seconds": _plain(outcome.setup_seconds),
         "peak_memory_bytes": outcome.peak_memory_bytes,
-        "decisions": outcome.counts.get("decisions", int(taken.size)),
+        "decisions": outcome.counts.get("decisions", int(milliseconds.size)),
         "decision_ms_p50": _percentile(milliseconds, 50),
         "decision_ms_p99": _percentile(milliseconds, 99),
     }

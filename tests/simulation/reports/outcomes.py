@@ -87,12 +87,10 @@ def job_columns(jobs: Sequence[Job]) -> JobOutcomes:
 
 def cluster_rows(*rows: tuple[float, int, int, int, int, int, float, float]) -> ClusterHistory:
     """Rows of (time, gpus, promised, unpromised, running, waiting, efficiency, decision seconds)."""
-    columns = list(zip(*rows, strict=True)) or [()] * 8
-    kinds = (float, int, int, int, int, int, float, float)
-    return ClusterHistory(
-        *(np.array(values, dtype=np.float64 if kind is float else np.int64)
-          for values, kind in zip(columns, kinds, strict=True))
-    )  # fmt: skip
+    columns: list[Any] = list(zip(*rows, strict=True)) or [()] * 8
+    time, efficiency, decision_seconds = (np.array(columns[place], dtype=np.float64) for place in (0, 6, 7))
+    gpus, promised, unpromised, running, waiting = (np.array(each, dtype=np.int64) for each in columns[1:6])
+    return ClusterHistory(time, gpus, promised, unpromised, running, waiting, efficiency, decision_seconds)
 
 
 def allocation_rows(*rows: tuple[float, int, int]) -> AllocationHistory:
@@ -107,7 +105,7 @@ def outcome(
     """An outcome of these jobs; everything else is plain unless told."""
     settings = {"policy": "punctual", "trace": "by-hand", "seed": 0, "servers": 1, "gpus_per_server": 4,
                 "slot_seconds": 60.0, "pauses": "measured"} | other.pop("settings", {})  # fmt: skip
-    known = {
+    known: dict[str, Any] = {
         "allocations": allocation_rows(),
         "counts": {"rescales": 3, "migrations": 1, "preemptions": 0, "decisions": 2, "failures": 0},
         "interrupted": False,

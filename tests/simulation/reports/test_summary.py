@@ -99,6 +99,11 @@ def test_an_unfinished_job_is_open_before_its_deadline_and_late_after_it():
     assert stopped_before["interrupted"] is True
 
 
+def test_a_promised_job_that_a_whole_run_never_finished_is_late_whatever_its_deadline():
+    stuck = Job("stuck", end=JobEnd.UNFINISHED, decided=0, deadline=1000)
+    assert summary(outcome([stuck], end_at=90))["admitted_late"] == 1
+
+
 def test_a_job_that_nobody_decided_on_is_neither_admitted_nor_declined():
     made = summary(outcome([Job("too new", end=JobEnd.UNFINISHED, promised=False, deadline=500)]))
     assert (made["admitted"], made["declined"]) == (0, 0)
@@ -161,7 +166,41 @@ def test_an_empty_run_has_counts_of_zero_and_no_averages():
 
 
 def test_the_summary_has_every_field_that_other_programs_read():
-    promised = ["policy", "trace", "seed", "jobs", "slo_jobs", "best_effort_jobs", "admitted", "declined", "deadlines_met", "deadline_satisfactory_ratio", "admitted_late", "mean_jct_seconds", "mean_queuing_seconds", "best_effort_mean_jct_seconds", "makespan_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales", "migrations", "preemptions", "simulated_seconds", "wall_seconds", "peak_memory_bytes", "setup_seconds", "decisions", "decision_ms_p50", "decision_ms_p99", "voided", "preemption_ratio", "shortfall_servers_max", "interrupted", "notes", "settings"]
+    promised = [
+        "policy",
+        "trace",
+        "seed",
+        "jobs",
+        "slo_jobs",
+        "best_effort_jobs",
+        "admitted",
+        "declined",
+        "deadlines_met",
+        "deadline_satisfactory_ratio",
+        "admitted_late",
+        "mean_jct_seconds",
+        "mean_queuing_seconds",
+        "best_effort_mean_jct_seconds",
+        "makespan_seconds",
+        "mean_gpu_utilisation",
+        "mean_cluster_efficiency",
+        "rescales",
+        "migrations",
+        "preemptions",
+        "simulated_seconds",
+        "wall_seconds",
+        "peak_memory_bytes",
+        "setup_seconds",
+        "decisions",
+        "decision_ms_p50",
+        "decision_ms_p99",
+        "voided",
+        "preemption_ratio",
+        "shortfall_servers_max",
+        "interrupted",
+        "notes",
+        "settings",
+    ]
     promised += [f"{name}_seconds_p{share}" for name in ("jct", "queuing") for share in (50, 75, 95, 99)]
     assert set(promised) <= set(summary(outcome()))
 
