@@ -20,6 +20,8 @@ Pair = tuple[str, int]
 # Measured, but not in the pool that ElasticFlow draws from: it hardly gains from a second GPU (spec 4.1).
 NOT_DRAWN = frozenset({"resnet50_cifar10"})
 
+SYNTHETIC_NOTE = ("throughputs are synthetic: a device model, not measurements",)
+
 
 def assemble(
     trace: ParsedTrace,
@@ -55,7 +57,7 @@ def assemble(
         requested_gpus=np.array(builder.requested_gpus, dtype=np.int64),
         requested_seconds=_floats(builder.requested_seconds),
         profiles=tuple(table.profile(pair, gpu_types) for pair in used),
-        notes=(*trace.notes, *notes, *builder.notes()),
+        notes=(*trace.notes, *notes, *(SYNTHETIC_NOTE if table.synthetic else ()), *builder.notes()),
     )
 
 

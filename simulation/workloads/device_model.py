@@ -63,7 +63,7 @@ NETWORKS = {
     "synthetic-convolution-deep": Network(17e9, 24e6, 110e6, 6, 0.012, (64, 128)),
     "synthetic-convolution-residual": Network(24e9, 26e6, 90e6, 3, 0.008, (64, 128, 256)),
     "synthetic-convolution-wide": Network(92e9, 138e6, 130e6, 1, 0.006, (64, 128, 256)),
-    "synthetic-decoder": Network(190e9, 124e6, 350e6, 4, 0.015, (128, 256)),
+    "synthetic-decoder": Network(190e9, 124e6, 280e6, 4, 0.015, (128, 256)),
     "synthetic-encoder": Network(85e9, 110e6, 150e6, 8, 0.020, (64, 128)),
     "synthetic-speech": Network(700e9, 40e6, 900e6, 0.5, 0.030, (32, 64)),
 }

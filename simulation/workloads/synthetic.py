@@ -90,7 +90,6 @@ def generate(
             zip(submitted_at.tolist(), gpus.tolist(), seconds.tolist(), strict=True)
         )
     ]
-    notes = ("throughputs are synthetic: a device model, not measurements",) if table.synthetic else ()
     return assemble(
         ParsedTrace(records),
         name=name,
@@ -99,7 +98,6 @@ def generate(
         gpu_types=gpu_types,
         seed=seed,
         options=options,
-        notes=notes,
     )
 
 

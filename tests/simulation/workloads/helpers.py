@@ -1,0 +1,81 @@
+"""Small tables and traces for tests of workloads."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from simulation.workloads.public_traces import DEFAULT_FOLDER, VARIABLE
+from simulation.workloads.workload import Workload
+
+# A few points of two models, one of them on two GPU types; resnet on 16 GPUs could not be run.
+TABLE = """gpu_type,model,global_batch_size,num_gpu,iterations_per_second
+A100,bert,64,1,6.030661553957379
+A100,bert,64,2,8.643477263279834
+A100,bert,64,4,10.356284859349557
+A100,resnet50,128,1,3.5
+A100,resnet50,128,2,6.5
+A100,resnet50,128,8,16.5
+A100,resnet50,128,16,0
+A100,resnet50,128,32,nan
+A100,resnet50,128,64,
+T4,resnet50,128,1,0.5
+T4,ncf,32768,1,46.9
+"""
+
+ITP_HEADER = "job_id,submission_time,num_iteration,model_name,deadline,batch_size,num_gpu,duration"
+ITP_ROW = "6b2d9ccc,16566,40285,bert,21347,64,4,3890"
+
+
+def write(folder: Path, name: str, text: str) -> Path:
+    """A file with this text."""
+    path = folder / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text, encoding="utf-8", newline="")
+    return path
+
+
+def table(folder: Path) -> Path:
+    """The small throughput table, in a folder."""
+    return write(folder, "throughput.csv", TABLE).parent
+
+
+def public_data() -> Path:
+    """The folder with public traces; the test is skipped where there is none."""
+    folder = Path(os.environ.get(VARIABLE) or DEFAULT_FOLDER)
+    if not (folder / "elasticflow" / "traces").is_dir():
+        pytest.skip(f"no public traces in {folder}: set {VARIABLE} to a folder that has them")
+    return folder
+
+
+def throughput_of(workload: Workload, row: int, gpu_type: str) -> float:
+    """Iterations per second of a job on the GPUs it asks for."""
+    measured = workload.profiles[int(workload.profile_of[row])].by_gpu_type[gpu_type]
+    at = int(np.flatnonzero(measured.gpus == workload.requested_gpus[row])[0])
+    return float(measured.iterations_per_second[at])
+
+
+def assert_same(one: Workload, other: Workload) -> None:
+    """Both have the very same jobs and curves."""
+    assert one.job_id == other.job_id
+    assert one.service_class == other.service_class
+    for column in (
+        "submitted_at",
+        "deadline_at",
+        "iterations",
+        "profile_of",
+        "requested_gpus",
+        "requested_seconds",
+    ):
+        assert getattr(one, column).tolist() == getattr(other, column).tolist(), column
+    assert [(p.model, p.global_batch_size, list(p.by_gpu_type)) for p in one.profiles] == [
+        (p.model, p.global_batch_size, list(p.by_gpu_type)) for p in other.profiles
+    ]
+    for mine, theirs in zip(one.profiles, other.profiles, strict=True):
+        for gpu_type, measured in mine.by_gpu_type.items():
+            same = theirs.by_gpu_type[gpu_type]
+            assert measured.gpus.tolist() == same.gpus.tolist()
+            assert measured.iterations_per_second.tolist() == same.iterations_per_second.tolist()
