@@ -23,6 +23,7 @@ from simulation.workloads.public_traces import (
 from simulation.workloads.records import ParsedTrace, TraceFormat
 from simulation.workloads.synthetic import PROFILES, generate
 from simulation.workloads.throughputs import (
+    GAVEL_JSON,
     GAVEL_TABLE,
     LONG_TABLE,
     USUAL_GPU_TYPE,
@@ -34,9 +35,9 @@ from simulation.workloads.trace_file import TraceFile
 from simulation.workloads.workload import Workload
 
 # Where the tables lie, seen from the trace's folder, the folders above it and the traces folder.
-TABLE_PLACES = {
-    LONG_TABLE: ("", "elasticflow"),
-    GAVEL_TABLE: ("", "gavel", "traces/gavel"),
+TABLE_PLACES: dict[str, dict[str, tuple[str, ...]]] = {
+    LONG_TABLE: {LONG_TABLE: ("", "elasticflow")},
+    GAVEL_TABLE: {GAVEL_TABLE: ("", "gavel", "traces/gavel"), GAVEL_JSON: ("", "scheduler")},
 }
 FOLDERS_ABOVE = 3
 
@@ -49,16 +50,18 @@ def load_workload(
     seed: int = 0,
     limit_jobs: int | None = None,
     options: WorkloadOptions | None = None,
+    allow_paths: bool = True,
 ) -> Workload:
     """The workload called ``trace``: a file's path, a synthetic profile, or a trace in the traces folder.
 
     Options may stand behind the name: ``elasticflow:jobs=200,best_effort_share=0.3``.
 
     ``throughputs``: a table or its folder; None takes the one beside the trace's data, or the built-in synthetic one where
-    models are drawn. ``gpu_type``: which measurements to use, several separated by commas (the first gives
-    iterations and durations, `gpu_types_of` tells which a workload has); None, or a type that the trace's models were
-    not measured on, takes the one type that they all were measured on. ``seed`` draws what the trace leaves open.
-    ``limit_jobs`` keeps the first jobs by submission.
+    models are drawn. ``gpu_type``: the reference, on which durations and requests are taken; None is the one usual for
+    the format, and where the trace's models were all measured on one other type alone, that one is taken
+    (`reference_gpu_type` tells). Profiles hold all other types of the table too. ``seed`` draws what the trace
+    leaves open. ``limit_jobs`` keeps the first jobs by submission. ``allow_paths``: whether ``trace`` may be
+    any file of this machine, or a name alone, as for requests from a network.
 
     Raises TraceError, whose text is one line for a person to read.
     """
@@ -67,17 +70,23 @@ def load_workload(
         raise TraceError(f"the limit of jobs must be at least 1, not {limit_jobs}")
     if seed < 0:
         raise TraceError(f"a seed must not be negative, and {seed} is")
-    if name in PROFILES and not Path(name).is_file():
+    is_path = allow_paths and Path(name).is_file()
+    if name in PROFILES and not is_path:
         if chosen.jobs is None and limit_jobs is not None:
             chosen = replace(chosen, jobs=limit_jobs)
         workload = _synthetic(name, throughputs, gpu_type, seed, chosen)
     else:
-        workload = _from_file(_path_of(name), throughputs, gpu_type, seed, chosen)
+        workload = _from_file(Path(name) if is_path else _path_of(name), throughputs, gpu_type, seed, chosen)
     return workload if limit_jobs is None else workload.first(limit_jobs)
 
 
+def reference_gpu_type(workload: Workload) -> str:
+    """The GPU type that the workload's durations and requests are about; every model was measured on it."""
+    return next(iter(workload.profiles[0].by_gpu_type))
+
+
 def gpu_types_of(workload: Workload) -> tuple[str, ...]:
-    """The GPU types of the workload's profiles, the one that its durations were taken on first."""
+    """Every GPU type that one of the workload's models was measured on, the reference first."""
     return tuple(dict.fromkeys(kind for profile in workload.profiles for kind in profile.by_gpu_type))
 
 
@@ -143,11 +152,8 @@ def _other_files(folder: Path) -> Iterator[TraceListing]:
 
 
 def _path_of(name: str) -> Path:
-    path = Path(name)
-    if path.is_file():
-        return path
-    if path.is_absolute() or name.startswith((".", "~")):
-        raise TraceError("there is no such file", path=path)
+    if Path(name).is_absolute() or name.startswith((".", "~")):
+        raise TraceError("there is no such trace file", path=Path(name))
     try:
         return find_trace(name)
     except TraceError as error:
@@ -181,7 +187,7 @@ def _from_file(
     return assemble(
         parsed,
         name=path.stem,
-        source=f"{path} (format {trace_format.name}), seed {seed}; throughputs: {table.source}, {', '.join(types)}",
+        source=f"{path} (format {trace_format.name}), seed {seed}; throughputs: {table.source}, {types[0]}",
         table=table,
         gpu_types=types,
         seed=seed,
@@ -200,9 +206,11 @@ def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> 
     if shared is not None:
         folders.append(shared)
     for folder in folders:
-        for place in TABLE_PLACES[trace_format.models_measured_by]:
-            table = folder / place / trace_format.models_measured_by
-            if table.is_file():
+        for name, places in TABLE_PLACES[trace_format.models_measured_by].items():
+            table = next(
+                (folder / place / name for place in places if (folder / place / name).is_file()), None
+            )
+            if table is not None:
                 return read_throughputs(table)
         if trace_format.models_measured_by == LONG_TABLE and any(folder.glob("throughputs_*/*.csv")):
             return read_throughputs(folder)
@@ -212,7 +220,7 @@ def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> 
         return ThroughputTable("no throughput table", {})
     raise TraceError(
         f"no throughput table ({trace_format.models_measured_by}) was found for the trace's models; name one with "
-        f"--throughputs, or set {VARIABLE}; public ones: {THROUGHPUTS}",
+        f"--throughputs, or set {VARIABLE}; public ones: {THROUGHPUTS[trace_format.models_measured_by]}",
         path=path,
     )
 
@@ -235,45 +243,36 @@ def _with_pollux_tables(path: Path, parsed: ParsedTrace, table: ThroughputTable)
 def _choose_gpu_types(
     parsed: ParsedTrace, table: ThroughputTable, asked: str | None, usual: str
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """GPU types to use, the reference first, and a note when it is not what was asked for."""
+    """All GPU types of the table, the reference first, and a note when that is not what was asked for."""
     named = {(job.model, job.global_batch_size): job for job in parsed.jobs if job.model is not None}
     complete = [
         kind
         for kind in table.gpu_types
         if all(table.points.get((model or "", batch), {}).get(kind) for model, batch in named)
     ]
-    names = [part.strip() for part in asked.split(",") if part.strip()] if asked else []
-    if len(names) > 1 or (names and not named):
-        types = tuple(table.gpu_type_named(name) for name in names)
-        _require_complete(types[0], complete, parsed, table)
-        return types, ()
-    wanted = names or [usual, USUAL_GPU_TYPE]
-    for name in wanted:
-        found = next((kind for kind in complete if kind.lower() == name.lower()), None)
-        if found is not None:
-            return (found,), ()
-    if len(complete) == 1:
-        note = (
-            (f"the trace's models were measured on {complete[0]} only: it takes the place of {names[0]}",)
-            if names
-            else ()
-        )
-        return (complete[0],), note
-    _require_complete(names[0] if names else None, complete, parsed, table)
-    raise AssertionError("a complete type that was asked for is taken above")
+    if asked and not named:
+        table.gpu_type_named(asked)  # models are drawn: any type will do, but it must be there
+    notes: tuple[str, ...] = ()
+    wanted = [name.lower() for name in ([asked] if asked else [usual, USUAL_GPU_TYPE])]
+    reference = next((kind for name in wanted for kind in complete if kind.lower() == name), None)
+    if reference is None and len(complete) == 1:
+        reference = complete[0]
+        if asked:
+            notes = (f"the trace's models were measured on {reference} only: it takes the place of {asked}",)
+    if reference is None:
+        raise _no_gpu_type(asked, complete, parsed, table)
+    return (reference, *(kind for kind in table.gpu_types if kind != reference)), notes
 
 
-def _require_complete(
-    kind: str | None, complete: Sequence[str], parsed: ParsedTrace, table: ThroughputTable
-) -> None:
-    if kind in complete:
-        return
+def _no_gpu_type(
+    asked: str | None, complete: Sequence[str], parsed: ParsedTrace, table: ThroughputTable
+) -> TraceError:
     if complete:
-        was = f"on {quoted(kind)}" if kind else "on one GPU type alone"
-        raise TraceError(
+        was = f"on {quoted(asked)}" if asked else "on one GPU type alone"
+        return TraceError(
             f"the trace's models were not measured {was}; choose one of {listed(list(complete))} with --gpu-type"
         )
     for job in parsed.jobs:
         if job.model is not None and not table.points.get((job.model, job.global_batch_size)):
-            raise unknown_model(job, table)
-    raise TraceError(f"no GPU type in {table.source} has throughputs of all of the trace's models")
+            return unknown_model(job, table)
+    return TraceError(f"no GPU type in {table.source} has throughputs of all of the trace's models")

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from simulation.workloads.errors import TraceError, listed, quoted
+from simulation.workloads.throughputs import GAVEL_TABLE, LONG_TABLE
 
 VARIABLE = "PUNCTUAL_TRACES"
 REPOSITORY_ROOT = Path(__file__).resolve().parents[2]
@@ -22,7 +23,11 @@ GAVEL = "GitHub stanford-futuredata/gavel, scheduler/traces/msr/seed=0"
 SHOCKWAVE = "GitHub uw-mad-dash/shockwave, scheduler/traces/reproduce"
 PHILLY = f"{POLLUX}/traces/philly.csv (made of GitHub msr-fiddle/philly-traces)"
 TIRESIAS = "GitHub SymbioticLab/Tiresias, simulator/60_job.csv"
-THROUGHPUTS = "GitHub pkusys/ElasticFlow, ElasticFlow/scheduler/throughputs_A100 and throughputs_T4"
+# By the table that a format's models are measured by.
+THROUGHPUTS = {
+    LONG_TABLE: "GitHub pkusys/ElasticFlow, ElasticFlow/scheduler/throughputs_A100 and throughputs_T4",
+    GAVEL_TABLE: "GitHub stanford-futuredata/gavel, scheduler/simulation_throughputs.json",
+}
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,6 +7,8 @@ run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
 
 from __future__ import annotations
 
+import json
+from ast import literal_eval
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import isnan
@@ -16,7 +18,7 @@ import numpy as np
 
 from simulation.workloads.errors import TraceError, listed, quoted
 from simulation.workloads.gavel_names import STEPS_PER_ITERATION, split_job_type
-from simulation.workloads.trace_file import TraceFile, TraceRow, read_table
+from simulation.workloads.trace_file import TraceFile, TraceRow, read_table, text_of
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile
 
 # GPU type -> GPUs -> iterations of the global batch per second.
@@ -24,6 +26,7 @@ Points = dict[str, dict[int, float]]
 
 LONG_TABLE = "throughput.csv"
 GAVEL_TABLE = "throughputs_isolated.csv"
+GAVEL_JSON = "simulation_throughputs.json"  # as Gavel publishes it
 # Gavel's rows for jobs spread over servers: a plan counts on consolidated placement (spec 1.2).
 SPREAD_SUFFIX = "_unconsolidated"
 # What is assumed of a wide table whose folder does not name a GPU type.
@@ -94,14 +97,17 @@ def read_throughputs(path: Path) -> ThroughputTable:
         raise TraceError("there is no such throughput table or folder", path=path)
     points: dict[tuple[str, int], Points] = {}
     for file in files:
-        _read_file(read_table(file), points)
+        if file.suffix == ".json":
+            read_gavel_json(file, points)
+        else:
+            _read_file(read_table(file), points)
     if not any(by_type for by_type in points.values()):
         raise TraceError("no throughput above 0 is in this table", path=path)
     return ThroughputTable(str(path), points)
 
 
 def _table_files(folder: Path) -> list[Path]:
-    for name in (LONG_TABLE, GAVEL_TABLE):
+    for name in (LONG_TABLE, GAVEL_TABLE, GAVEL_JSON):
         if (folder / name).is_file():
             return [folder / name]
     wide = sorted(folder.glob("throughputs_*/*.csv")) or sorted(folder.glob("*.csv"))
@@ -169,6 +175,27 @@ def _read_gavel(table: TraceFile, points: dict[tuple[str, int], Points]) -> None
             "steps_per_s",
             per=STEPS_PER_ITERATION,
         )
+
+
+def read_gavel_json(path: Path, points: dict[tuple[str, int], Points]) -> None:
+    """Adds Gavel's own file: by GPU type, by ``('job type', GPUs)``, the steps per second alone (``null``).
+
+    Raises TraceError when it is not such a file.
+    """
+    columns = ("gpu_type", "job_type", "num_gpus", "steps_per_s")
+    rows: list[tuple[int, tuple[str, ...]]] = []
+    try:
+        for gpu_type, by_job in json.loads(text_of(path)).items():
+            for key, rates in by_job.items():
+                job_type, gpus = literal_eval(key)
+                rows.append((1, (gpu_type, job_type, str(gpus), str(rates["null"]))))
+    except (ValueError, SyntaxError, AttributeError, TypeError, KeyError) as error:
+        if isinstance(error, TraceError):
+            raise
+        raise TraceError(
+            "this is not Gavel's file of throughputs by GPU type and job type", path=path
+        ) from None
+    _read_gavel(TraceFile(path, columns, tuple(rows)), points)
 
 
 def _add(

@@ -122,7 +122,7 @@ def read_table(path: Path) -> TraceFile:
 
     Raises TraceError when it cannot be read, is not text, is empty, has no rows, or has a row of another length.
     """
-    text = _text_of(path)
+    text = text_of(path)
     first = text.lstrip().partition("\n")[0]
     if not first:
         raise TraceError("the file is empty; a header with column names is expected", path=path)
@@ -150,7 +150,8 @@ def read_table(path: Path) -> TraceFile:
     return TraceFile(path, header, tuple(rows))
 
 
-def _text_of(path: Path) -> str:
+def text_of(path: Path) -> str:
+    """The file's text. Raises TraceError when it cannot be read or is not text."""
     try:
         data = path.read_bytes()
     except FileNotFoundError:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from simulation.workloads import public_traces
-from simulation.workloads.catalogue import available_traces, gpu_types_of, load_workload
+from simulation.workloads.catalogue import available_traces, load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.public_traces import PUBLIC_TRACES, VARIABLE
 from simulation.workloads.synthetic import PROFILES
@@ -43,7 +43,7 @@ def test_a_bare_name_is_looked_up_in_the_traces_folder(name: str) -> None:
 def test_the_table_beside_the_trace_is_used(traces: Path) -> None:
     jobs = load_workload("testbed_195job")
     assert str(traces / "elasticflow" / "throughput.csv") in jobs.source
-    assert gpu_types_of(jobs) == ("A100",)
+    assert reference_gpu_type(jobs) == "A100"
 
 
 @pytest.mark.usefixtures("nothing")
@@ -107,6 +107,17 @@ def test_a_name_leads_to_no_file_outside_the_folder(name: str) -> None:
         load_workload(name)
 
 
+@pytest.mark.usefixtures("traces")
+def test_where_paths_are_not_allowed_a_file_is_reached_by_its_name_alone(tmp_path: Path) -> None:
+    outside = write(tmp_path, "outside.csv", "submission_time,duration,num_gpu\n0,3600,1\n")
+    assert load_workload(str(outside)).jobs == 1
+    for name in (str(outside), "outside", "../outside"):
+        with pytest.raises(TraceError):
+            load_workload(name, allow_paths=False)
+    assert load_workload("monday", allow_paths=False).jobs == 1
+    assert load_workload("itp", allow_paths=False, limit_jobs=3).jobs == 3
+
+
 def test_a_name_that_two_files_have_must_be_made_clear(traces: Path) -> None:
     write(traces, "yours/monday.csv", "submission_time,duration,num_gpu\n0,3600,1\n")
     with pytest.raises(TraceError, match="could be any of mine/monday, yours/monday"):
@@ -126,17 +137,17 @@ def itp_trace(folder: Path, model: str, batch: int) -> str:
 def test_the_one_gpu_type_that_fits_is_chosen(tmp_path: Path) -> None:
     trace = itp_trace(tmp_path, "ncf", 32768)
     folder = table(tmp_path)
-    assert gpu_types_of(load_workload(trace, throughputs=folder)) == ("T4",)
+    assert reference_gpu_type(load_workload(trace, throughputs=folder)) == "T4"
     asked = load_workload(trace, throughputs=folder, gpu_type="A100")
-    assert gpu_types_of(asked) == ("T4",)
+    assert reference_gpu_type(asked) == "T4"
     assert any("T4 only: it takes the place of A100" in note for note in asked.notes)
 
 
 def test_the_gpu_type_asked_for_is_taken_where_it_fits(tmp_path: Path) -> None:
     trace = itp_trace(tmp_path, "resnet50", 128)
     folder = table(tmp_path)
-    assert gpu_types_of(load_workload(trace, throughputs=folder)) == ("A100",)
-    assert gpu_types_of(load_workload(trace, throughputs=folder, gpu_type="t4")) == ("T4",)
+    assert reference_gpu_type(load_workload(trace, throughputs=folder)) == "A100"
+    assert reference_gpu_type(load_workload(trace, throughputs=folder, gpu_type="t4")) == "T4"
 
 
 def test_a_gpu_type_that_is_not_measured_lists_those_that_are(tmp_path: Path) -> None:

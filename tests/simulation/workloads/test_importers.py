@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from scheduling.core.snapshot import ServiceClass
-from simulation.workloads.catalogue import gpu_types_of, load_workload
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.options import WorkloadOptions
 from tests.simulation.workloads.helpers import ITP_HEADER, ITP_ROW, table, throughput_of, write
 
@@ -133,7 +133,7 @@ def test_pollux_jobs_train_to_the_end(tmp_path: Path) -> None:
         "name,time,application,num_replicas,batch_size\na,0,ncf,1,1024\nb,9,ncf,2,2048\nc,9,ncf,6,1536\n",
     )
     jobs = load_workload(str(trace))
-    assert gpu_types_of(jobs) == ("T4",)
+    assert reference_gpu_type(jobs) == "T4"
     assert jobs.iterations.tolist() == [400.0, 200.0, 300.0]
     # One GPU: 1,024 samples in one step of 0.9 s. Two GPUs: 1,024 each in 1.0 s. 6 replicas were not measured.
     assert jobs.requested_gpus.tolist() == [1, 2, 2]
@@ -164,7 +164,7 @@ def test_a_gavel_job_takes_its_steps_over_the_measured_steps_per_second(tmp_path
         "job_type,total_steps,arrival_time_s,num_gpus\nResNet-18 (batch size 16),8000,3.5,2\nA3C,700,9,4\n",
     )
     jobs = load_workload(str(trace))
-    assert gpu_types_of(jobs) == ("v100",)
+    assert reference_gpu_type(jobs) == "v100"
     assert jobs.submitted_at.tolist() == [3.5, 9.0]
     assert jobs.requested_seconds.tolist() == pytest.approx([80.0, 100.0], rel=0.01)
     assert jobs.requested_gpus.tolist() == [2, 1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from simulation.workloads.catalogue import gpu_types_of, load_workload
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.pollux_tables import pollux_points
 from simulation.workloads.public_traces import PUBLIC_TRACES
 from simulation.workloads.throughputs import read_throughputs
@@ -20,7 +20,7 @@ def test_an_itp_trace_is_what_its_publishers_derived(name: str) -> None:
     public_data()
     jobs = load_workload(name)
     assert jobs.jobs == PUBLIC_TRACES[name].jobs
-    assert gpu_types_of(jobs) == ("A100",)
+    assert reference_gpu_type(jobs) == "A100"
     throughput = np.array([throughput_of(jobs, row, "A100") for row in range(jobs.jobs)])
     assert (np.abs(np.floor(jobs.requested_seconds * throughput) - jobs.iterations) <= 1).all()
     tightness = (jobs.deadline_at - jobs.submitted_at) / jobs.requested_seconds
@@ -42,7 +42,7 @@ def test_the_t4_trace_is_measured_on_t4() -> None:
     public_data()
     jobs = load_workload("t4_195job")
     assert jobs.jobs == 195
-    assert gpu_types_of(jobs) == ("T4",)
+    assert reference_gpu_type(jobs) == "T4"
 
 
 def test_both_layouts_of_the_throughputs_hold_the_same_points() -> None:

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.snapshot import ServiceClass
-from simulation.workloads.catalogue import gpu_types_of, load_workload
+from simulation.workloads.catalogue import gpu_types_of, load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.synthetic import PROFILES
@@ -134,10 +134,11 @@ def test_measured_throughputs_take_the_place_of_synthetic_ones(tmp_path: Path) -
     assert measured.requested_seconds.tolist() == synthetic.requested_seconds.tolist()
 
 
-def test_several_gpu_types_give_one_profile_on_each() -> None:
-    jobs = load_workload("itp", gpu_type="T4,A100", options=WorkloadOptions(jobs=30))
-    assert gpu_types_of(jobs) == ("T4", "A100")
-    assert all(set(profile.by_gpu_type) == {"T4", "A100"} for profile in jobs.profiles)
+def test_profiles_hold_every_gpu_type_with_the_reference_first() -> None:
+    jobs = load_workload("itp", gpu_type="t4", options=WorkloadOptions(jobs=30))
+    assert reference_gpu_type(jobs) == "T4"
+    assert gpu_types_of(jobs) == ("T4", "A100", "V100")
+    assert all(set(profile.by_gpu_type) == {"T4", "A100", "V100"} for profile in jobs.profiles)
     assert jobs.iterations[0] == floor(jobs.requested_seconds[0] * throughput_of(jobs, 0, "T4"))
 
 

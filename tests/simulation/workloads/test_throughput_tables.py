@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,28 @@ def test_gavels_table_leaves_out_jobs_spread_over_servers(tmp_path: Path) -> Non
     assert read.gpu_types == ("v100",)
     # Eight steps of 5 samples are one iteration of 40: the batch divides over every GPU count that was measured.
     assert points(read.profile(("LM", 40), ("v100",)), "v100") == {4: 10.0}
+
+
+def test_gavels_own_file_is_the_same_table(tmp_path: Path) -> None:
+    rates = {
+        "v100": {
+            "('LM (batch size 5)', 4)": {"null": 80.0, "('A3C', 1)": [1.0, 2.0]},
+            "('A3C', 1)": {"null": 7.0},
+        }
+    }
+    write(tmp_path, "simulation_throughputs.json", json.dumps(rates))
+    read = read_throughputs(tmp_path)
+    assert points(read.profile(("LM", 40), ("v100",)), "v100") == {4: 10.0}
+    assert set(read.points) == {("LM", 40), ("A3C", 8)}
+
+
+@pytest.mark.parametrize(
+    "text", ["[]", "{", '{"v100": 3}', '{"v100": {"A3C": {"null": 3}}}', '{"v100": {"(1, 2": {}}}']
+)
+def test_a_file_that_is_not_gavels_is_refused(tmp_path: Path, text: str) -> None:
+    path = write(tmp_path, "simulation_throughputs.json", text)
+    with pytest.raises(TraceError, match="not Gavel's file"):
+        read_throughputs(path)
 
 
 @pytest.mark.parametrize(
