@@ -1,8 +1,9 @@
 """Shockwave's traces: Gavel's columns with ``duration_s``, ``slo`` and how the batch adapts.
 
-A job's batch stays what its type names: ``batch_adaptation_mode`` is not followed, so ``duration_s``, which counts on
-it, is not used either; a job takes its steps over the measured throughput. ``slo`` above 0 is the deadline as a
-multiple of that; below it, the deadline is drawn by seed like others.
+A job lasts ``duration_s`` on the GPUs asked for, and its iterations follow from that: Shockwave measured the models
+again, and with Gavel's throughputs ``total_steps`` would give twice the load. The batch stays what the type names:
+``batch_adaptation_mode`` is not followed. ``slo`` above 0 is the deadline as a multiple of the duration; below it,
+the deadline is drawn by seed like others.
 """
 
 from __future__ import annotations
@@ -30,6 +31,8 @@ def _job(row: TraceRow, number: int) -> JobRecord:
     factor = row.number("slo") if row.has("slo") else -1.0
     return replace(
         gavel_job(row, number),
+        iterations=None,
+        requested_seconds=row.number("duration_s", above=0),
         deadline_factor=factor if factor > 0 else None,
     )
 

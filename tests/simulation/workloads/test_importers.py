@@ -187,7 +187,9 @@ def test_shockwaves_own_trace_files_are_read(tmp_path: Path) -> None:
     line = "ResNet-18 (batch size 16)\tpython3 m.py\tcifar10\t--n\t1\t8000\t2\tgns\t1\t1.200000\t85\t55\n"
     jobs = load_workload(str(write(tmp_path, "120.trace", line)), throughputs=folder)
     assert jobs.submitted_at.tolist() == [55.0]
-    assert jobs.deadline_at.tolist() == [55.0 + floor(1.2 * 80)]
+    assert jobs.deadline_at.tolist() == [55.0 + floor(1.2 * 85)]
+    assert jobs.requested_seconds.tolist() == [85.0]
+    assert jobs.iterations.tolist() == [floor(85 * 100 / 8)]
     assert any("adapt their batch" in note for note in jobs.notes)
 
 
