@@ -19,6 +19,8 @@ from simulation.reports.steps import running_counts, steps
 from simulation.reports.style import (
     DASHES,
     PALETTE,
+    PROMISED,
+    PROMISED_PALE,
     UNPROMISED,
     Drawing,
     TimeUnit,
@@ -91,6 +93,8 @@ def _shown(value: str | int | float | bool) -> str:
 
 def differences(outcomes: Sequence[Outcome]) -> list[str]:
     """What keeps runs from being compared, in sentences: other jobs, or a run that was stopped early."""
+    if len(outcomes) < 2:
+        return []
     found = []
     first = outcomes[0].jobs
     for outcome in outcomes[1:]:
@@ -179,14 +183,14 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
         return Drawing("ratios", title, note, None, "No run has SLO jobs.")
     figure = base_figure(barmode="group", margin={"l": 8, "r": 44, "t": 12, "b": 40}, bargap=0.3)
     bars = (
-        ("Of all SLO jobs", [run.summary["deadline_satisfactory_ratio"] for run in dated], 1.0),
-        ("Of promised jobs", [_kept(run.outcome) for run in dated], 0.45),
+        ("Of all SLO jobs", [run.summary["deadline_satisfactory_ratio"] for run in dated], PROMISED),
+        ("Of promised jobs", [_kept(run.outcome) for run in dated], PROMISED_PALE),
     )
-    for name, values, opacity in bars:
+    for name, values, colour in bars:
         figure.add_trace(
             go.Bar(
                 x=values, y=list(range(len(dated))), orientation="h", name=name, cliponaxis=False,
-                marker={"color": PALETTE[0], "opacity": opacity}, textposition="outside",
+                marker={"color": colour}, textposition="outside",
                 text=["" if value is None else f"{value:.1%}" for value in values],
                 hovertemplate="%{x:.2%}<extra>" + name + "</extra>",
             )

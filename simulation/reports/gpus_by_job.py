@@ -65,12 +65,13 @@ def gpus_by_job(outcome: Outcome) -> Drawing:
 def _add_bars(
     figure: go.Figure, unit: TimeUnit, held: int, job: IntArray, begin: FloatArray, end: FloatArray
 ) -> None:
+    name = f"{held} GPU" if held == 1 else f"{held} GPUs"
     figure.add_trace(
         go.Bar(
-            x=unit.of(end - begin), base=unit.of(begin), y=job, orientation="h", width=0.8, name=f"{held} GPUs",
+            x=unit.of(end - begin), base=unit.of(begin), y=job, orientation="h", width=0.8, name=name,
             marker={"color": _SCALE[min(held.bit_length() - 1, len(_SCALE) - 1)], "line": {"width": 0}},
             customdata=unit.of(end),
-            hovertemplate="%{base:.4g} to %{customdata:.4g} " + unit.name + f"<extra>{held} GPUs</extra>",
+            hovertemplate="%{base:.4g} to %{customdata:.4g} " + unit.name + f"<extra>{name}</extra>",
         )
     )  # fmt: skip
 

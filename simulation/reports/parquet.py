@@ -27,14 +27,6 @@ from simulation.reports.summary import summary
 
 FORMAT = "1"
 JOBS, CLUSTER, ALLOCATIONS = "jobs.parquet", "cluster.parquet", "allocations.parquet"
-_NAMES = {"job_id"}
-_CATEGORIES = {"service_class", "end", "reason_code", "void_reason", "pool"}
-_INTEGERS = {
-    JOBS: {"rescales", "migrations", "preemptions"},
-    CLUSTER: {"gpus", "gpus_promised", "gpus_unpromised", "jobs_running", "jobs_waiting"},
-    ALLOCATIONS: {"job", "gpus"},
-}
-
 History = TypeVar("History", ClusterHistory, AllocationHistory)
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -61,7 +53,7 @@ def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
         path, unfinished = place / name, place / f".{name}.{os.getpid()}"
         try:
             pq.write_table(
-                _arrow(table, _INTEGERS[name]).replace_schema_metadata(metadata), unfinished, compression="zstd"
+                _arrow(table).replace_schema_metadata(metadata), unfinished, compression="zstd"
             )  # fmt: skip
             unfinished.replace(path)
         finally:
@@ -77,13 +69,17 @@ def read_parquet(folder: str | Path) -> Outcome:
     described = {name: _metadata(table, place / name) for name, table in tables.items()}
     if len(set(described.values())) > 1:
         raise ResultFileError(f"the files in {place} are not of one run: write them again")
-    run = json.loads(described[JOBS])
-    return Outcome(
-        jobs=_jobs(tables[JOBS], place / JOBS),
-        cluster=_numbers(ClusterHistory, tables[CLUSTER], place / CLUSTER),
-        allocations=_numbers(AllocationHistory, tables[ALLOCATIONS], place / ALLOCATIONS),
-        **{**run, "notes": tuple(run["notes"])},
+    jobs, cluster = (
+        _jobs(tables[JOBS], place / JOBS),
+        _numbers(ClusterHistory, tables[CLUSTER], place / CLUSTER),
     )
+    allocations = _numbers(AllocationHistory, tables[ALLOCATIONS], place / ALLOCATIONS)
+    try:
+        run = json.loads(described[JOBS])
+        run["notes"] = tuple(run["notes"])
+        return Outcome(jobs=jobs, cluster=cluster, allocations=allocations, **run)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ResultFileError(f"{place / JOBS}: what describes the run is not whole ({error})") from error
 
 
 def read_summary(folder: str | Path) -> dict[str, Any]:
@@ -104,22 +100,21 @@ def _description(outcome: Outcome) -> dict[str, Any]:
     return {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}
 
 
-def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory, integers: set[str]) -> pa.Table:
+def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory) -> pa.Table:
+    """Columns by the types that the fields are declared with."""
     columns = {}
     for each in fields(table):
         values = getattr(table, each.name)
-        if each.name in _NAMES:
-            columns[each.name] = pa.array(values, type=pa.string())
-        elif each.name in _CATEGORIES:
-            words = pa.array([str(value) for value in values], type=pa.string())
-            columns[each.name] = words.dictionary_encode()
-        elif each.name == "promised":
-            columns[each.name] = pa.array(values, type=pa.bool_())
-        elif each.name in integers:
-            columns[each.name] = pa.array(values, type=pa.int64())
-        else:
+        if each.type == "FloatArray":
             # NaN says that nothing happened: null to whoever reads the file.
             columns[each.name] = pa.array(values, type=pa.float64(), from_pandas=True)
+        elif each.type == "IntArray":
+            columns[each.name] = pa.array(values, type=pa.int64())
+        elif each.type == "tuple[bool, ...]":
+            columns[each.name] = pa.array(values, type=pa.bool_())
+        else:
+            words = pa.array([str(value) for value in values], type=pa.string())
+            columns[each.name] = words if each.name == "job_id" else words.dictionary_encode()
     return pa.table(columns)
 
 
@@ -173,9 +168,8 @@ def _members(kind: type[Word], words: Iterable[str], path: Path) -> tuple[Word, 
 
 
 def _numbers(kind: type[History], table: pa.Table, path: Path) -> History:
-    integers = _INTEGERS[path.name]
     columns: dict[str, Any] = {
-        each.name: (_integers if each.name in integers else _floats)(table, each.name, path)
+        each.name: (_integers if each.type == "IntArray" else _floats)(table, each.name, path)
         for each in fields(kind)
     }
     return kind(**columns)
@@ -184,12 +178,12 @@ def _numbers(kind: type[History], table: pa.Table, path: Path) -> History:
 def _jobs(table: pa.Table, path: Path) -> JobOutcomes:
     columns: dict[str, Any] = {}
     for each in fields(JobOutcomes):
-        if each.name in _INTEGERS[JOBS]:
+        if each.type == "IntArray":
             columns[each.name] = _integers(table, each.name, path)
-        elif each.name in _NAMES | _CATEGORIES | {"promised"}:
-            columns[each.name] = tuple(_words(table, each.name, path))
-        else:
+        elif each.type == "FloatArray":
             columns[each.name] = _floats(table, each.name, path)
+        else:
+            columns[each.name] = tuple(_words(table, each.name, path))
     columns["service_class"] = _members(ServiceClass, columns["service_class"], path)
     columns["end"] = _members(JobEnd, columns["end"], path)
     return JobOutcomes(**columns)

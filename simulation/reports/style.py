@@ -14,6 +14,7 @@ from scheduling.core.snapshot import FloatArray
 from simulation.outcome import Outcome
 
 PROMISED = "#3b6fd4"
+PROMISED_PALE = "rgba(59, 111, 212, 0.45)"
 UNPROMISED = "#4fa58c"
 #: Half transparent, so that it recedes on light and on dark paper alike.
 IDLE = "rgba(128, 140, 156, 0.22)"
@@ -128,8 +129,15 @@ def label_axis(figure: go.Figure, labels: Sequence[str]) -> None:
 
 def log_ticks(values: FloatArray) -> dict[str, Any]:
     """A logarithmic axis for some values: marks at 1, 2 and 5 where it is short, else at powers of ten."""
-    decades = math.log10(float(values.max()) / float(values.min()))
-    return {"type": "log", "dtick": "D2" if decades < 2.5 else 1}
+    low, high = math.floor(math.log10(float(values.min()))), math.ceil(math.log10(float(values.max())))
+    digits = (1, 2, 5) if high - low < 4 else (1,)
+    marks = [digit * 10.0**power for power in range(low, high + 1) for digit in digits]
+    return {
+        "type": "log",
+        "tickmode": "array",
+        "tickvals": marks,
+        "ticktext": [f"{each:g}" for each in marks],
+    }
 
 
 def plain_text(text: str, maximum_length: int = 60) -> str:

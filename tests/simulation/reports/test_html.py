@@ -66,7 +66,9 @@ def test_nothing_from_a_trace_becomes_markup():
 
 def test_a_run_that_was_stopped_early_says_so_first():
     page = report_page([random_outcome(30, 40, interrupted=True)], title="A run", plotlyjs="directory")
-    assert re.search(r'class="banner">This run was stopped after \d', page)
+    first = page[page.index("<main>") :].split('class="headlines"')[0]
+    assert re.search(r'class="banner">This run was stopped after \d', first)
+    assert "best value" not in first
 
 
 def test_late_promises_are_told_one_by_one_up_to_a_limit():

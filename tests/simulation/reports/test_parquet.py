@@ -108,3 +108,13 @@ def test_an_unknown_way_to_end_is_refused_with_the_file(tmp_path):
     pq.write_table(ended, path)
     with pytest.raises(ResultFileError, match="vanished"):
         read_parquet(tmp_path)
+
+
+def test_a_description_that_is_not_whole_is_refused_with_the_file(tmp_path):
+    write_parquet(random_outcome(3, 3), tmp_path)
+    for path in tmp_path.iterdir():
+        table = pq.read_table(path)
+        metadata = {**table.schema.metadata, b"punctual.run": b'{"notes": []}'}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    with pytest.raises(ResultFileError, match=r"jobs\.parquet: what describes the run is not whole"):
+        read_parquet(tmp_path)
