@@ -2,7 +2,7 @@
 
 Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of
 another file would keep the old callee after an update. The cache folder therefore carries a
-digest of every source file of this package that holds kernels: any change compiles afresh.
+digest of every source file of this package, and of the policies, that holds kernels: any change compiles afresh.
 """
 
 from __future__ import annotations
@@ -23,11 +23,12 @@ _CONFIG: Any = numba.config
 # an array returned from one of several branches was overwritten while it was being read).
 _CONFIG.LLVM_REFPRUNE_PASS = 0
 _PACKAGE = Path(__file__).resolve().parent
+_WITH_KERNELS = (_PACKAGE, _PACKAGE.parent / "policies")
 
 
 def _source_digest() -> str:
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(_PACKAGE.glob("*.py")):
+    for source in sorted(source for folder in _WITH_KERNELS for source in folder.glob("*.py")):
         text = source.read_bytes()
         if b"import kernel" in text or source.name == Path(__file__).name:
             digest.update(source.name.encode())

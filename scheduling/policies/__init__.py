@@ -3,8 +3,15 @@
 from __future__ import annotations
 
 from scheduling.policies.base import Policy
+from scheduling.policies.edf import Edf
+from scheduling.policies.edf_admission import EdfAdmission
+from scheduling.policies.edf_admission_artifact import EdfAdmissionArtifact
+from scheduling.policies.edf_artifact import EdfArtifact
 from scheduling.policies.elasticflow import ElasticFlow
+from scheduling.policies.gandiva import Gandiva
+from scheduling.policies.gandiva_artifact import GandivaArtifact
 from scheduling.policies.punctual import Punctual
+from scheduling.policies.tiresias import Tiresias
 
 DEFAULT_POLICY = "punctual"
 
@@ -13,6 +20,13 @@ POLICIES: dict[str, Policy] = {
     for policy in (
         Punctual(),
         ElasticFlow(),
+        Edf(),
+        EdfArtifact(),
+        EdfAdmission(),
+        EdfAdmissionArtifact(),
+        Gandiva(),
+        GandivaArtifact(),
+        Tiresias(),
     )
 }
 

@@ -1,0 +1,34 @@
+"""Earliest deadline first: the whole cluster to the job that is due first.
+
+The baseline of ElasticFlow section 6 (figures 6 to 11), after Liu and Layland's rule.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+from scheduling.core.answer import Answer
+from scheduling.core.dispatching import answer_with_sizes, take_all
+from scheduling.core.problem import Problem
+from scheduling.policies.size_kernels import largest_in_order
+from scheduling.policies.without_promises import WithoutPromises, contest
+
+
+class Edf(WithoutPromises):
+    """In deadline order, each job gets the most GPUs on which it still gains.
+
+    Source: the paper's description of its EDF baseline (a job scales out until its throughput stops rising). Nobody is
+    refused and nothing is reserved: a late job keeps its place at the front. Only the next slot is decided; a plan for
+    later would give everybody the same now.
+    """
+
+    name = "edf"
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """The largest level that is left, job by job in the order (deadline, submission, id)."""
+        verdicts = take_all(problem)
+        field = contest(problem)
+        wanted = field.kept
+        order = field.rows[problem.by_deadline[field.rows].argsort()]
+        largest_in_order(problem.jobs, order, field.gpus, wanted)
+        return answer_with_sizes(problem, verdicts, wanted, next_wake_at=inf)

@@ -1,0 +1,176 @@
+"""Earliest deadline first with admission control: a job comes in only if everybody can still be on time.
+
+The variant "EDF + admission control" of ElasticFlow section 6.4 (figure 9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from scheduling.core import reasons
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE, BoolArray, Plans, copy_plans
+from scheduling.core.columns import BEST_EFFORT, SOFT
+from scheduling.core.compiling import YES
+from scheduling.core.decision import FoundOffer, Verdict
+from scheduling.core.dispatching import answer_newcomers, answer_with_sizes
+from scheduling.core.holding import next_wake
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import IntArray, JobSnapshot, Snapshot
+from scheduling.core.timeline import occupy_all, take
+from scheduling.policies.base import Policy
+from scheduling.policies.edf_kernels import plan_in_order
+from scheduling.policies.without_promises import contest, verdict_alone
+
+
+@dataclass
+class Admitted:
+    """Verdicts so far, the rows that hold a promise, and plans of all jobs that are in."""
+
+    verdicts: list[Verdict]
+    promised: BoolArray
+    plans: Plans
+    late: IntArray
+
+
+class EdfAdmission(Policy):
+    """Whole-cluster-first in deadline order; a newcomer that would make anybody late is refused.
+
+    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for promises), a job
+    whose promise is broken already stops counting, so that it does not refuse everybody after it, and offers are
+    not made. Deviation from a promise in ElasticFlow's sense: plans are made afresh at every instant and do not foresee moves
+    that placement forces, so a promise can break; such jobs are reported as at risk.
+    """
+
+    name = "edf_admission"
+    #: Whether plans carry pauses.
+    plans_with_pauses: ClassVar[bool] = True
+    #: Whether a job that is late already makes every later newcomer be refused.
+    late_jobs_refuse_all: ClassVar[bool] = False
+
+    def decide_newcomers(self, problem: Problem) -> Answer:
+        """Verdicts by plans that begin at the next slot; everybody keeps the GPUs held now until then."""
+        admitted = self._admit(problem)
+        answer = answer_newcomers(
+            problem, admitted.verdicts, next_wake_at=self._wake(problem, admitted.plans)
+        )
+        return self._with_plans(answer, admitted)
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """Verdicts, then what the plans give in the next slot."""
+        admitted = self._admit(problem)
+        wanted = contest(problem).kept
+        planned = admitted.plans.length[: problem.count] > 0
+        wanted[planned] = admitted.plans.gpus[: problem.count][planned, 0]
+        answer = answer_with_sizes(
+            problem, admitted.verdicts, wanted, plans=admitted.plans,
+            next_wake_at=self._wake(problem, admitted.plans),
+        )  # fmt: skip
+        return self._with_plans(answer, admitted)
+
+    def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+        """None: this baseline makes no offers."""
+        return None
+
+    def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
+        """The verdict the job would get now."""
+        return verdict_alone(self, snapshot, job), None
+
+    def _wake(self, problem: Problem, plans: Plans) -> float:
+        """When a plan next takes more GPUs or ends."""
+        rows = np.flatnonzero(plans.length[: problem.count] > 0)
+        return problem.now + float(next_wake(problem.jobs, plans, rows, problem.origin, problem.slot))
+
+    def _with_plans(self, answer: Answer, admitted: Admitted) -> Answer:
+        planned = admitted.plans.length[: answer.problem.count] > 0
+        return replace(
+            answer, plans=admitted.plans, planned=planned & ~answer.declined,
+            at_risk=tuple(admitted.late.tolist()),
+        )  # fmt: skip
+
+    # Admission -------------------------------------------------------------------------------
+
+    def _admit(self, problem: Problem) -> Admitted:
+        """Decide the newcomers one by one in submission order, and plan everybody who is in."""
+        promised = problem.columns.promised & ~problem.columns.newcomer
+        present = contest(problem, problem.columns.newcomer).rows
+        plans = self._planned(problem, present, promised)
+        counted = promised.copy()
+        if not self.late_jobs_refuse_all:
+            counted[self._late(problem, plans, promised)] = False
+        verdicts: list[Verdict] = []
+        inside = present
+        for row in problem.newcomers:
+            verdict = self._verdict(problem, inside, counted, row)
+            verdicts.append(verdict)
+            if verdict.admitted:
+                inside = np.append(inside, row)
+                promised[row] = counted[row] = verdict.promised
+        plans = self._planned(problem, inside, counted)
+        return Admitted(verdicts, promised, plans, self._late(problem, plans, promised))
+
+    def _planned(self, problem: Problem, rows: IntArray, counted: BoolArray) -> Plans:
+        """EDF plans of ``rows``: those that count first, then the others, each in deadline order."""
+        storing = int(contest(problem).kept[~problem.jobs.locked[: problem.count]].sum())
+        times, free, count = problem.open_timeline()
+        times, free, count = take(
+            times, free, count, problem.origin, problem.origin + problem.slot, storing, True
+        )
+        plans = copy_plans(problem.stored)
+        plans.length[: problem.count] = 0
+        offers = np.arange(problem.count, problem.jobs.work.size)
+        times, free, count = occupy_all(times, free, count, plans, offers, YES)
+        yielding = ~counted[rows] & (not self.late_jobs_refuse_all)
+        order = rows[np.lexsort((problem.by_deadline[rows], yielding))]
+        plans, _, _, _ = plan_in_order(
+            problem.jobs, plans, order, times, free, count, problem.origin, problem.slot,
+            self.plans_with_pauses,
+        )  # fmt: skip
+        return Plans(*plans)
+
+    def _late(self, problem: Problem, plans: Plans, promised: BoolArray) -> IntArray:
+        """Promised rows whose plan ends after their deadline."""
+        count = problem.count
+        over = plans.finish[:count] > problem.due[:count] + TIME_TOLERANCE
+        return np.flatnonzero(promised & over & (problem.jobs.finished_at[:count] == inf))
+
+    def _verdict(self, problem: Problem, inside: IntArray, counted: BoolArray, row: int) -> Verdict:
+        facts = reasons.job_facts(problem, row)
+        if problem.jobs.level_count[row] == 0:
+            return reasons.no_levels(facts, problem.gpus)
+        if problem.columns.service_class[row] == BEST_EFFORT:
+            return reasons.best_effort(facts)
+        tried = counted.copy()
+        tried[row] = True
+        plans = self._planned(problem, np.append(inside, row), tried)
+        late = self._late(problem, plans, tried)
+        if not late.size:
+            return reasons.fits(facts, problem.stored_plan(plans, row))
+        refusal = self._refusal(problem, facts, row, late)
+        return reasons.soft_unpromised(refusal) if problem.columns.service_class[row] == SOFT else refusal
+
+    def _refusal(self, problem: Problem, facts: reasons.JobFacts, row: int, late: IntArray) -> Verdict:
+        """Why not: the deadline itself, the job alone, or who would be late first."""
+        jobs, now, due = problem.jobs, problem.now, float(problem.due[row])
+        if due <= 0.0:
+            return reasons.deadline_passed(facts, now)
+        levels = int(jobs.level_count[row])
+        seconds = problem.origin + jobs.work[row] / jobs.throughput[row, :levels]
+        if self.plans_with_pauses:
+            seconds += jobs.pause[row, :levels]
+        fastest = int(seconds.argmin())
+        if seconds[fastest] > due + TIME_TOLERANCE:
+            alone = float(seconds[fastest] + jobs.finishing[row])
+            return reasons.too_slow_alone(facts, now, alone, int(jobs.levels[row, fastest]))
+        needed = int(jobs.levels[row, int(np.flatnonzero(seconds <= due + TIME_TOLERANCE)[0])])
+        free = contest(problem).gpus - int(jobs.gpus[: problem.count].sum())
+        first = int(late[problem.by_deadline[late].argmin()])
+        if first == row:
+            return reasons.capacity(facts, now, needed, free, problem.origin)
+        return reasons.would_break(
+            facts, now, reasons.job_facts(problem, first), needed, free, problem.origin
+        )

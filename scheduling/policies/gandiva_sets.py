@@ -1,0 +1,173 @@
+"""Gandiva's server sets: groups of servers that run jobs of one size, taking turns.
+
+As in the simulator of Tiresias, with which ElasticFlow compares (spec 4.4): jobs are grouped by the GPUs they ask
+for; a group owns sets of servers; a set runs as many jobs at once as fit on it, the others wait in it for their turn.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import ceil, floor
+
+import numpy as np
+
+from scheduling.core.snapshot import FloatArray
+
+COLUMNS = 3
+"""Numbers kept for each set from one decision to the next: GPUs of a job, servers, load."""
+
+
+@dataclass
+class ServerSet:
+    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was given."""
+
+    job_gpus: int
+    servers: int
+    load: float = 0.0
+    jobs: list[int] = field(default_factory=list)
+
+    def places(self, server_gpus: int) -> int:
+        """How many of its jobs run at once."""
+        return self.servers * server_gpus // self.job_gpus
+
+    def running(self, server_gpus: int) -> list[int]:
+        """The jobs whose turn it is."""
+        return self.jobs[: self.places(server_gpus)]
+
+
+@dataclass
+class ServerSets:
+    """All sets of a cluster by job size, the least loaded of a group first, and the servers that belong to none."""
+
+    server_gpus: int
+    servers: int
+    groups: dict[int, list[ServerSet]] = field(default_factory=dict)
+
+    @property
+    def free_servers(self) -> int:
+        """Servers without a set."""
+        return self.servers - sum(one.servers for one in self.every())
+
+    def every(self) -> Iterable[ServerSet]:
+        """All sets, smaller jobs first."""
+        return (one for size in sorted(self.groups) for one in self.groups[size])
+
+    def group(self, job_gpus: int) -> list[ServerSet]:
+        """The sets for jobs of that size."""
+        return self.groups.setdefault(job_gpus, [])
+
+    def servers_for(self, job_gpus: int) -> int:
+        """Servers of a new set for jobs of that size."""
+        return ceil(job_gpus / self.server_gpus)
+
+    def gpus_of_new(self, job_gpus: int) -> int:
+        """GPUs of a new set for jobs of that size."""
+        return self.servers_for(job_gpus) * self.server_gpus
+
+    def opened(self, job_gpus: int) -> ServerSet | None:
+        """A new set of free servers, in no group yet, or None."""
+        needed = self.servers_for(job_gpus)
+        return ServerSet(job_gpus, needed) if needed <= self.free_servers else None
+
+    # Memory ----------------------------------------------------------------------------------
+
+    def remembered(self) -> FloatArray:
+        """The sets as numbers, in the order of `every`."""
+        rows = [[one.job_gpus, one.servers, one.load] for one in self.every()]
+        return np.array(rows, dtype=np.float64).reshape(-1)
+
+    @classmethod
+    def recalled(
+        cls, memory: FloatArray, server_gpus: int, servers: int
+    ) -> tuple[ServerSets, list[ServerSet]]:
+        """The sets of an earlier decision without their jobs, and the same as a list."""
+        sets = cls(server_gpus, servers)
+        numbered = []
+        for job_gpus, count, load in memory.reshape(-1, COLUMNS).tolist():
+            one = ServerSet(int(job_gpus), int(count), load)
+            sets.group(int(job_gpus)).append(one)
+            numbered.append(one)
+        return sets, numbered
+
+
+def add_in_order(group: list[ServerSet], one: ServerSet) -> None:
+    """Put a set into its group, before those that are loaded equally."""
+    group.insert(bisect_left(group, one.load, key=lambda other: other.load), one)
+
+
+def spread(group: list[ServerSet], jobs: list[int]) -> None:
+    """Give each job to the set that is least loaded then."""
+    for row in jobs:
+        lightest = group.pop(0)
+        lightest.load += 1.0
+        lightest.jobs.append(row)
+        add_in_order(group, lightest)
+
+
+def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
+    """Move servers between groups until each has its share of the GPUs that jobs ask for.
+
+    ``as_published``: deal a group's jobs afresh as the published simulator does, see `_expand`.
+    """
+    asked = {size: size * sum(len(one.jobs) for one in sets.groups[size]) for size in sorted(sets.groups)}
+    total = sum(asked.values())
+    cluster = sets.servers * sets.server_gpus
+    owned = {size: sets.server_gpus * sum(one.servers for one in sets.groups[size]) for size in asked}
+    for size, demand in asked.items():
+        if demand == 0:
+            continue
+        missing = min(floor(demand / total * cluster), demand) - owned[size]
+        if missing > 0:
+            steps = ceil(missing / size) if as_published else ceil(missing / sets.gpus_of_new(size))
+            _expand(sets, size, steps, as_published)
+        elif missing < 0:
+            steps = ceil(-missing / size) if as_published else -missing // sets.gpus_of_new(size)
+            _shrink(sets, size, steps)
+
+
+def _expand(sets: ServerSets, size: int, steps: int, as_published: bool) -> None:
+    """Open up to ``steps`` sets and deal the group's jobs afresh if that gave it any.
+
+    The published simulator deals afresh exactly when it should not: not when every set of one server that it wanted
+    could be opened, but also when there was no free server at all.
+    """
+    group = sets.group(size)
+    opened = 0
+    for _ in range(steps):
+        fresh = sets.opened(size)
+        if fresh is None:
+            break
+        group.append(fresh)
+        opened += 1
+    deals = opened > 0
+    if as_published:
+        deals = opened < steps or sets.servers_for(size) > 1
+    if deals:
+        deal_afresh(group)
+
+
+def _shrink(sets: ServerSets, size: int, steps: int) -> None:
+    """Give up the least loaded sets, all but one at most; their jobs go to the others."""
+    group = sets.group(size)
+    leaving = group[: min(steps, len(group) - 1)]
+    del group[: len(leaving)]
+    spread(group, [row for one in leaving for row in one.jobs])
+
+
+def deal_afresh(group: list[ServerSet]) -> None:
+    """Deal all jobs of a group to its sets in turn, in the order of sets and turns."""
+    jobs = [row for one in group for row in one.jobs]
+    for one in group:
+        one.jobs = []
+        one.load = 0.0
+    spread(group, jobs)
+
+
+def rotate(sets: ServerSets) -> None:
+    """Those that ran go behind those that waited, set by set."""
+    for one in sets.every():
+        turn = one.places(sets.server_gpus)
+        if len(one.jobs) > turn:
+            one.jobs = one.jobs[turn:] + one.jobs[:turn]

@@ -1,0 +1,25 @@
+"""GPUs of the next slot, handed out job by job in a given order."""
+
+from __future__ import annotations
+
+from scheduling.core.compiling import kernel
+
+
+@kernel
+def largest_in_order(jobs, order, gpus, wanted):  # type: ignore[no-untyped-def]
+    """Give each job of ``order`` the largest of its sizes that is left of ``gpus`` GPUs, in place."""
+    for row in order:
+        for level in range(jobs.level_count[row] - 1, -1, -1):
+            if jobs.levels[row, level] <= gpus:
+                wanted[row] = jobs.levels[row, level]
+                gpus -= jobs.levels[row, level]
+                break
+
+
+@kernel
+def fitting_in_order(order, sizes, gpus, wanted):  # type: ignore[no-untyped-def]
+    """Give each job of ``order`` its size if that is left of ``gpus`` GPUs, in place."""
+    for row in order:
+        if 0 < sizes[row] <= gpus:
+            wanted[row] = sizes[row]
+            gpus -= sizes[row]

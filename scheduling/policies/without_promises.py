@@ -1,0 +1,75 @@
+"""What policies without promises share: nobody who can run is refused, nobody is given a deadline."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import inf
+from typing import ClassVar
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE, BoolArray
+from scheduling.core.decision import FoundOffer, Verdict
+from scheduling.core.dispatching import answer_newcomers, take_all
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import IntArray, JobSnapshot, Snapshot
+from scheduling.core.timeline import EVERYTHING
+from scheduling.policies.base import Policy
+
+
+class WithoutPromises(Policy):
+    """Takes every job that can run at all, at once, and promises nothing."""
+
+    promises: ClassVar[bool] = False
+
+    def decide_newcomers(self, problem: Problem) -> Answer:
+        """Everybody who can run is taken; GPUs change at the next slot."""
+        return answer_newcomers(problem, take_all(problem), next_wake_at=inf)
+
+    def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+        """None: a policy that promises nothing has nothing to offer."""
+        return None
+
+    def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
+        """The verdict the job would get now."""
+        return verdict_alone(self, snapshot, job), None
+
+
+def verdict_alone(policy: Policy, snapshot: Snapshot, job: JobSnapshot) -> Verdict:
+    """The verdict of ``job`` as the only newcomer. Raises ValueError for a snapshot that contradicts itself."""
+    others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
+    asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
+    verdicts = policy.admit(replace(snapshot, jobs=(*others, asking))).verdicts
+    return next(verdict for verdict in verdicts if verdict.job_id == job.id)
+
+
+@dataclass(frozen=True)
+class Contest:
+    """Who competes for the next slot's GPUs.
+
+    ``rows``: jobs that may be given any size, in the order (submission, id). ``gpus``: GPUs there are for them. ``kept``: one
+    entry a row of the problem: what jobs hold that nobody may change, 0 for all others.
+    """
+
+    rows: IntArray
+    gpus: int
+    kept: IntArray
+
+
+def contest(problem: Problem, declined: BoolArray | None = None) -> Contest:
+    """The contest for the next slot: without jobs that are refused, and without jobs that keep their GPUs.
+
+    Those are locked jobs, and jobs that only have to store their final weights.
+    """
+    jobs, count = problem.jobs, problem.count
+    _, free, _ = problem.open_timeline()
+    done = jobs.finished_at[:count] < inf
+    storing = done & (jobs.finished_at[:count] + jobs.finishing[:count] > problem.origin + TIME_TOLERANCE)
+    locked = jobs.locked[:count]
+    kept = np.where(locked | storing, jobs.gpus[:count], 0)
+    able = ~locked & ~done & (jobs.level_count[:count] > 0)
+    if declined is not None:
+        able &= ~declined
+    gpus = int(free[EVERYTHING, 0]) - int(kept[storing & ~locked].sum())
+    return Contest(np.flatnonzero(able), max(0, gpus), kept)
