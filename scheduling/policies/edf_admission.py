@@ -29,10 +29,9 @@ from scheduling.policies.without_promises import contest, verdict_alone
 
 @dataclass
 class Admitted:
-    """Verdicts so far, the rows that hold a promise, and plans of all jobs that are in."""
+    """Verdicts, plans of all jobs that are in, and the promised rows whose plan is late."""
 
     verdicts: list[Verdict]
-    promised: BoolArray
     plans: Plans
     late: IntArray
 
@@ -40,10 +39,10 @@ class Admitted:
 class EdfAdmission(Policy):
     """Whole-cluster-first in deadline order; a newcomer that would make anybody late is refused.
 
-    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for promises), a job
-    whose promise is broken already stops counting, so that it does not refuse everybody after it, and offers are
-    not made. Deviation from a promise in ElasticFlow's sense: plans are made afresh at every instant and do not foresee moves
-    that placement forces, so a promise can break; such jobs are reported as at risk.
+    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for promises); a job
+    that is late already keeps its place but stops counting, so that it does not refuse everybody after it; offers are
+    not made. Deviation from a promise in ElasticFlow's sense: plans are made afresh at every instant, on a slot grid that begins
+    there, and do not foresee moves that placement forces. So a promise can break; such jobs are reported as at risk.
     """
 
     name = "edf_admission"
@@ -99,22 +98,22 @@ class EdfAdmission(Policy):
         promised = problem.columns.promised & ~problem.columns.newcomer
         present = contest(problem, problem.columns.newcomer).rows
         plans = self._planned(problem, present, promised)
-        counted = promised.copy()
+        excused = np.zeros_like(promised)
         if not self.late_jobs_refuse_all:
-            counted[self._late(problem, plans, promised)] = False
+            excused[self._late(problem, plans, promised)] = True
         verdicts: list[Verdict] = []
         inside = present
         for row in problem.newcomers:
-            verdict = self._verdict(problem, inside, counted, row)
+            verdict = self._verdict(problem, inside, promised, excused, row)
             verdicts.append(verdict)
             if verdict.admitted:
                 inside = np.append(inside, row)
-                promised[row] = counted[row] = verdict.promised
-        plans = self._planned(problem, inside, counted)
-        return Admitted(verdicts, promised, plans, self._late(problem, plans, promised))
+                promised[row] = verdict.promised
+        plans = self._planned(problem, inside, promised)
+        return Admitted(verdicts, plans, self._late(problem, plans, promised))
 
-    def _planned(self, problem: Problem, rows: IntArray, counted: BoolArray) -> Plans:
-        """EDF plans of ``rows``: those that count first, then the others, each in deadline order."""
+    def _planned(self, problem: Problem, rows: IntArray, promised: BoolArray) -> Plans:
+        """EDF plans of ``rows``: promised ones first, then the others, each in deadline order."""
         storing = int(contest(problem).kept[~problem.jobs.locked[: problem.count]].sum())
         times, free, count = problem.open_timeline()
         times, free, count = take(
@@ -124,8 +123,7 @@ class EdfAdmission(Policy):
         plans.length[: problem.count] = 0
         offers = np.arange(problem.count, problem.jobs.work.size)
         times, free, count = occupy_all(times, free, count, plans, offers, YES)
-        yielding = ~counted[rows] & (not self.late_jobs_refuse_all)
-        order = rows[np.lexsort((problem.by_deadline[rows], yielding))]
+        order = rows[np.lexsort((problem.by_deadline[rows], ~promised[rows]))]
         plans, _, _, _ = plan_in_order(
             problem.jobs, plans, order, times, free, count, problem.origin, problem.slot,
             self.plans_with_pauses,
@@ -138,16 +136,18 @@ class EdfAdmission(Policy):
         over = plans.finish[:count] > problem.due[:count] + TIME_TOLERANCE
         return np.flatnonzero(promised & over & (problem.jobs.finished_at[:count] == inf))
 
-    def _verdict(self, problem: Problem, inside: IntArray, counted: BoolArray, row: int) -> Verdict:
+    def _verdict(
+        self, problem: Problem, inside: IntArray, promised: BoolArray, excused: BoolArray, row: int
+    ) -> Verdict:
         facts = reasons.job_facts(problem, row)
         if problem.jobs.level_count[row] == 0:
             return reasons.no_levels(facts, problem.gpus)
         if problem.columns.service_class[row] == BEST_EFFORT:
             return reasons.best_effort(facts)
-        tried = counted.copy()
+        tried = promised.copy()
         tried[row] = True
         plans = self._planned(problem, np.append(inside, row), tried)
-        late = self._late(problem, plans, tried)
+        late = self._late(problem, plans, tried & ~excused)
         if not late.size:
             return reasons.fits(facts, problem.stored_plan(plans, row))
         refusal = self._refusal(problem, facts, row, late)
