@@ -11,6 +11,7 @@ from scheduling.policies.elasticflow import ElasticFlow
 from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
 from scheduling.policies.punctual import Punctual
+from scheduling.policies.themis import Themis
 from scheduling.policies.tiresias import Tiresias
 
 DEFAULT_POLICY = "punctual"
@@ -27,6 +28,7 @@ POLICIES: dict[str, Policy] = {
         Gandiva(),
         GandivaArtifact(),
         Tiresias(),
+        Themis(),
     )
 }
 
