@@ -197,7 +197,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
         )  # fmt: skip
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
     label_axis(figure, [run.label for run in dated])
-    figure.update_layout(height=max(300, 110 + 42 * len(dated)))
+    figure.update_layout(height=_bars_height(runs))
     return Drawing("ratios", title, note, figure)
 
 
@@ -206,6 +206,10 @@ def _kept(outcome: Outcome) -> float | None:
     promised, by_fate = measures.is_promised(outcome.jobs), measures.fates(outcome)
     kept, broken = int((promised & by_fate[Fate.MET]).sum()), int((promised & by_fate[Fate.MISSED]).sum())
     return kept / (kept + broken) if kept + broken else None
+
+
+def _bars_height(runs: Sequence[Run]) -> int:
+    return max(300, 110 + 38 * len(runs))
 
 
 def _unit(runs: Sequence[Run]) -> TimeUnit:
@@ -217,7 +221,8 @@ def _line(run: Run) -> dict[str, Any]:
 
 
 def _on_time(runs: Sequence[Run]) -> Drawing:
-    figure, unit = base_figure(), _unit(runs)
+    # As tall as the bars beside it.
+    figure, unit = base_figure(height=_bars_height(runs)), _unit(runs)
     for run in runs:
         jobs = run.outcome.jobs
         met = jobs.completed_at[measures.fates(run.outcome)[Fate.MET]]
@@ -312,7 +317,7 @@ def _best_effort(runs: Sequence[Run]) -> Drawing:
     )  # fmt: skip
     figure.update_xaxes(title_text=f"mean JCT ({unit.name})", rangemode="tozero")
     label_axis(figure, [run.label for run in completed])
-    figure.update_layout(height=max(300, 110 + 30 * len(completed)))
+    figure.update_layout(height=_bars_height(completed))
     return Drawing("best_effort", title, note, figure)
 
 
@@ -333,5 +338,5 @@ def _decision_times(runs: Sequence[Run]) -> Drawing:
     taken = np.array([run.summary[f"decision_ms_{share}"] for run in timed for share in ("p50", "p99")])
     figure.update_xaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
     label_axis(figure, [run.label for run in timed])
-    figure.update_layout(height=max(300, 120 + 34 * len(timed)))
+    figure.update_layout(height=_bars_height(timed))
     return Drawing("decisions", title, note, figure)
