@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "projects",
     "cluster",
     "scheduling",
+    "simulation",
     "dashboard",
     "workers.tasks",
 ]

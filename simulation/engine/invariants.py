@@ -64,11 +64,15 @@ class InvariantCheck:
         kept = np.flatnonzero((plans.length[: problem.count] > 0) & ~answer.declined)
         if answer.at_risk:
             kept = np.setdiff1d(kept, np.array(answer.at_risk))
-        times = np.unique(np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)]))
+        times = np.unique(
+            np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)])
+        )
         for at in times.tolist():
             used = sum(_held(plans, row, at) for row in kept.tolist())
             if used > pool.capacity.gpus:
-                raise InvariantViolation(f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now")
+                raise InvariantViolation(
+                    f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now"
+                )
         held = int(simulation.jobs.gpus[pool.rows].sum())
         if held > pool.size.gpus:
             raise InvariantViolation(f"I1: {held} of {pool.size.gpus} GPUs held")
@@ -82,7 +86,9 @@ class InvariantCheck:
             if gpus == 0:
                 continue
             if gpus not in table.levels[row]:
-                raise InvariantViolation(f"I2: job {workload.job_id[row]} holds {gpus} GPUs, which is no level of it")
+                raise InvariantViolation(
+                    f"I2: job {workload.job_id[row]} holds {gpus} GPUs, which is no level of it"
+                )
             batch = workload.profiles[int(workload.profile_of[row])].global_batch_size
             if not pool.policy.any_measured_size and batch % gpus:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
@@ -99,7 +105,9 @@ class InvariantCheck:
                 continue
             name = simulation.workload.job_id[row]
             if held.size != simulation.jobs.gpus[row]:
-                raise InvariantViolation(f"I3: job {name} holds {held.size} GPUs, not {simulation.jobs.gpus[row]}")
+                raise InvariantViolation(
+                    f"I3: job {name} holds {held.size} GPUs, not {simulation.jobs.gpus[row]}"
+                )
             lost = (blocks.block_of[held] == NOWHERE) & ~pool.silent[held // width]
             if lost.any():
                 raise InvariantViolation(f"I3: job {name} holds GPUs of a lost server")
@@ -120,7 +128,9 @@ class InvariantCheck:
             if simulation.jobs.phase[known] != ACTIVE:
                 continue
             if self._promised.get(known, False) and not simulation.jobs.promised[known]:
-                raise InvariantViolation(f"I6: the promise to job {simulation.workload.job_id[known]} was taken back")
+                raise InvariantViolation(
+                    f"I6: the promise to job {simulation.workload.job_id[known]} was taken back"
+                )
             promised = bool(simulation.jobs.promised[known])
             self._promised[known] = promised
             if promised and row not in at_risk and finish[row] > problem.due[row] + 3 * TIME_TOLERANCE:

@@ -28,6 +28,7 @@ from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings
 from simulation.engine.tables import curve_tables
+from simulation.engine.warmup import load_kernels
 from simulation.outcome import JobEnd, JobOutcomes, Outcome
 from simulation.workloads.workload import Workload
 
@@ -127,6 +128,13 @@ class Simulation:
 
     def run(self) -> Outcome:
         """Run until nothing more can happen. Ctrl-C ends the run with what there is by then."""
+        began = time.perf_counter()
+        load_kernels(self.settings.policy)
+        self.setup_seconds += time.perf_counter() - began
+        return self.loop()
+
+    def loop(self) -> Outcome:
+        """`run` with compiled code that may have to be loaded on the way."""
         began = time.perf_counter()
         interrupted = False
         try:

@@ -1,0 +1,46 @@
+"""Have a policy's compiled loops loaded before its decisions are timed.
+
+Compiled code is kept on disk; reading it takes about a second, once a process. A few jobs on a small cluster, simulated once, reach it.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from scheduling.core.snapshot import ServiceClass
+from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
+
+JOBS = 12
+GPU_TYPE = "warm-up"
+
+
+@cache
+def load_kernels(policy: str) -> None:
+    """Simulate a few jobs under ``policy``, once a process."""
+    from simulation.engine.run import Simulation  # a run loads its kernels first
+
+    settings = SimulationSettings(policy=policy, pools=(PoolSize(GPU_TYPE, 2, 4),), slot_seconds=10.0)
+    Simulation(_workload(), settings).loop()
+
+
+def _workload() -> Workload:
+    gpus = np.array([1, 2, 4, 8], dtype=np.int64)
+    points = MeasuredThroughput(gpus, np.array([1.0, 1.8, 3.0, 4.5]))
+    number = np.arange(JOBS)
+    free = number % 3 == 2
+    return Workload(
+        name="warm-up",
+        source="made up",
+        job_id=tuple(f"job-{one:02d}" for one in number),
+        service_class=tuple(ServiceClass.BEST_EFFORT if one else ServiceClass.SLO for one in free.tolist()),
+        submitted_at=(7.0 * number).astype(np.float64),
+        deadline_at=np.where(free, np.inf, 7.0 * number + 60.0 + 30.0 * (number % 4)),
+        iterations=(40.0 + 25.0 * (number % 5)).astype(np.float64),
+        profile_of=np.zeros(JOBS, dtype=np.int64),
+        requested_gpus=2 ** (number % 4),
+        requested_seconds=np.full(JOBS, 60.0),
+        profiles=(ModelProfile("made up", 64, {GPU_TYPE: points}),),
+    )

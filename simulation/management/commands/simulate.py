@@ -1,0 +1,150 @@
+"""`manage.py simulate`: one workload under one policy on a virtual clock. Needs no database and no broker."""
+
+from __future__ import annotations
+
+import json
+import sys
+from argparse import ArgumentParser
+from pathlib import Path
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from scheduling.core.snapshot import AdmissionRule, Fill
+from scheduling.policies import POLICIES
+from simulation.engine.failures import read_failures
+from simulation.engine.progress import progress_bar
+from simulation.engine.run import Simulation
+from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.outcome import Outcome
+from simulation.reports.html import write_report
+from simulation.reports.parquet import write_parquet
+from simulation.reports.summary import summary
+from simulation.reports.text import summary_lines
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
+from simulation.workloads.errors import TraceError
+from simulation.workloads.options import WorkloadOptions
+from simulation.workloads.workload import Workload
+
+
+class Command(BaseCommand):
+    """Simulate a trace, or a synthetic workload, under a scheduling policy."""
+
+    help = "Simulate a trace or a synthetic workload under a scheduling policy."
+    requires_system_checks: list[str] = []
+    requires_migrations_checks = False
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """The options of contracts 7."""
+        parser.add_argument(
+            "--trace", required=True, help="trace file, public trace's name, or synthetic profile"
+        )
+        parser.add_argument("--policy", default="punctual", choices=sorted(POLICIES))
+        parser.add_argument("--servers", type=int, required=True)
+        parser.add_argument("--gpus-per-server", type=int, required=True)
+        parser.add_argument("--throughputs", type=Path, help="measured throughput: table or folder of tables")
+        parser.add_argument(
+            "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; usual: the trace's own"
+        )
+        parser.add_argument("--slot-seconds", type=float, default=60.0)
+        parser.add_argument("--pauses", choices=[one.value for one in Pauses], default=Pauses.MEASURED.value)
+        parser.add_argument("--reserve-servers", type=int, default=0)
+        parser.add_argument("--reserve-slack-seconds", type=float, help="slack of each promise for failures")
+        parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
+        parser.add_argument(
+            "--admission", choices=[one.value for one in AdmissionRule], default=AdmissionRule.PER_JOB.value
+        )
+        parser.add_argument("--failures", help="file of failures, or mean failures of one server a day")
+        parser.add_argument(
+            "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
+        )
+        parser.add_argument("--promise-margin", type=float, default=0.0)
+        parser.add_argument("--agent-latency-seconds", type=float, default=0.0)
+        parser.add_argument("--limit-jobs", type=int)
+        parser.add_argument("--best-effort-share", type=float, default=0.0)
+        parser.add_argument("--seed", type=int, default=0)
+        parser.add_argument("--json", type=Path, help="write the summary here; - for standard output")
+        parser.add_argument("--report", type=Path, help="write an HTML report here")
+        parser.add_argument("--parquet", type=Path, help="write all results to this folder")
+        parser.add_argument("--check", action="store_true", help="check the invariants after each event")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Run, then write what was asked for."""
+        try:
+            workload = _workload(options)
+            settings = _settings(options, workload)
+            happenings = read_failures(options["failures"], settings, workload)
+        except (TraceError, ValueError, OSError) as error:
+            raise CommandError(str(error)) from None
+        with progress_bar(sys.stderr, workload.name) as progress:
+            outcome = Simulation(workload, settings, happenings, progress=progress).run()
+        self._write(outcome, options)
+        if outcome.interrupted:
+            raise CommandError("interrupted: the results are those of the time until then")
+
+    def _write(self, outcome: Outcome, options: dict[str, Any]) -> None:
+        facts = summary(outcome)
+        if options["json"] is not None:
+            text = json.dumps(facts, indent=2, allow_nan=False) + "\n"
+            if str(options["json"]) == "-":
+                self.stdout.write(text)
+            else:
+                options["json"].write_text(text)
+        if options["parquet"] is not None:
+            write_parquet(outcome, options["parquet"])
+        if options["report"] is not None:
+            title = f"{outcome.settings['policy']} on {outcome.settings['trace']}"
+            write_report([outcome], options["report"], title=title)
+        if str(options["json"]) != "-":
+            self.stdout.write(summary_lines(facts))
+
+
+def _workload(options: dict[str, Any]) -> Workload:
+    return load_workload(
+        options["trace"],
+        throughputs=options["throughputs"],
+        gpu_type=options["gpu_type"].split(",")[0].split(":")[0] if options["gpu_type"] else None,
+        seed=options["seed"],
+        limit_jobs=options["limit_jobs"],
+        options=WorkloadOptions(best_effort_share=options["best_effort_share"]),
+    )
+
+
+def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings:
+    for name in ("servers", "gpus_per_server"):
+        if options[name] < 1:
+            raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
+    if options["slot_seconds"] <= 0:
+        raise ValueError(f"--slot-seconds must be above 0, not {options['slot_seconds']:g}")
+    slack = options["reserve_slack_seconds"]
+    return SimulationSettings(
+        policy=options["policy"],
+        pools=_pools(
+            options["gpu_type"] or reference_gpu_type(workload),
+            options["servers"],
+            options["gpus_per_server"],
+        ),
+        slot_seconds=options["slot_seconds"],
+        pauses=Pauses(options["pauses"]),
+        fill=Fill(options["fill"]),
+        admission=AdmissionRule(options["admission"]),
+        reserve_servers=options["reserve_servers"],
+        reserve_slack_seconds=slack if slack is not None else 0.0,
+        seed=options["seed"],
+        imperfections=Imperfections(
+            profile_error=options["profile_error"],
+            promise_margin=options["promise_margin"],
+            agent_latency_seconds=options["agent_latency_seconds"],
+        ),
+        check_invariants=options["check"],
+    )
+
+
+def _pools(gpu_type: str, servers: int, gpus_per_server: int) -> tuple[PoolSize, ...]:
+    pools = []
+    for part in gpu_type.split(","):
+        kind, _, count = part.partition(":")
+        if count and not count.isdigit():
+            raise ValueError(f"--gpu-type: {part!r} should read TYPE or TYPE:SERVERS, like A100:16")
+        pools.append(PoolSize(kind.strip(), int(count) if count else servers, gpus_per_server))
+    return tuple(pools)

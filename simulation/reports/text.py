@@ -1,0 +1,33 @@
+"""A run's figures for a terminal."""
+
+from __future__ import annotations
+
+from typing import Any
+
+
+def summary_lines(facts: dict[str, Any]) -> str:
+    """The figures that matter most, a line each."""
+    ratio = facts["deadline_satisfactory_ratio"]
+    lines = [
+        f"{facts['policy']} on {facts['trace']}: {facts['jobs']} jobs, {facts['simulated_seconds'] / 86_400:.1f} days",
+        f"  deadlines met      {facts['deadlines_met']} of {facts['slo_jobs']}"
+        + ("" if ratio is None else f" ({100 * ratio:.1f} %)"),
+        f"  admitted, declined {facts['admitted']}, {facts['declined']}; promised and late: {facts['admitted_late']}",
+        f"  mean completion    {_hours(facts['mean_jct_seconds'])}, waiting {_hours(facts['mean_queuing_seconds'])}",
+        f"  GPUs in use        {_percent(facts['mean_gpu_utilisation'])}",
+        f"  cluster efficiency {_percent(facts['mean_cluster_efficiency'])}",
+        f"  changes            {facts['rescales']} rescales, {facts['migrations']} migrations",
+        f"  suspensions        {facts['preemptions']}",
+        f"  {facts['decisions']} decisions in {facts['wall_seconds']:.2f} s",
+    ]
+    if facts["interrupted"]:
+        lines.append("  interrupted: the figures are those of the time until then")
+    return "\n".join([*lines, *(f"  note: {note}" for note in facts["notes"])])
+
+
+def _hours(seconds: float | None) -> str:
+    return "none" if seconds is None else f"{seconds / 3600:.2f} h"
+
+
+def _percent(share: float | None) -> str:
+    return "none" if share is None else f"{100 * share:.1f} %"
