@@ -31,6 +31,7 @@ from simulation.reports.style import (
     made_how,
     plain_text,
     step_line,
+    time_axis,
     time_unit,
 )
 from simulation.reports.summary import summary
@@ -213,7 +214,7 @@ def _bars_height(runs: Sequence[Run]) -> int:
 
 
 def _unit(runs: Sequence[Run]) -> TimeUnit:
-    return time_unit(max(run.outcome.end_at for run in runs))
+    return time_axis(*(run.outcome for run in runs))
 
 
 def _line(run: Run) -> dict[str, Any]:

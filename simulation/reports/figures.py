@@ -30,7 +30,7 @@ from simulation.reports.style import (
     base_figure,
     duration,
     step_line,
-    time_unit,
+    time_axis,
 )
 
 NO_HISTORY = "The run ended before its first planning instant."
@@ -74,7 +74,7 @@ def gpu_allocation(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     drawn = steps(
         cluster.time, np.array([cluster.gpus_promised, cluster.gpus_unpromised, idle]), outcome.end_at, most_steps
     )  # fmt: skip
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure(hovermode="x unified")
     names = (("Promised", PROMISED), ("Not promised", UNPROMISED), ("Idle", IDLE))
     for (name, colour), row in zip(names, drawn.values, strict=True):
@@ -108,7 +108,7 @@ def jobs_over_time(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     }
     first = float(jobs.submitted_at.min())
     counted = running_counts([times for _, times in events.values()], first, outcome.end_at, most_steps)
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure(hovermode="x unified")
     for (name, (colour, _)), row in zip(events.items(), counted.counts, strict=True):
         step_line(
@@ -138,7 +138,7 @@ def deadline_ratio(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
         "Soft deadlines": (WARNING, measures.has_class(jobs, ServiceClass.SOFT)),
         "Promised jobs": (GOOD, promised),
     }
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure()
     for name, (colour, chosen) in rows.items():
         if not chosen.any():
@@ -178,7 +178,7 @@ def cluster_efficiency(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawin
         measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan), where=cluster.gpus > 0
     )  # fmt: skip
     drawn = steps(cluster.time, np.array([cluster.cluster_efficiency, used]), outcome.end_at, most_steps)
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure(hovermode="x unified")
     thin = {"width": 1, "shape": "hv"}
     step_line(figure, unit.of(drawn.time), drawn.values[1], "GPUs in use", NEUTRAL,
@@ -203,7 +203,7 @@ def waiting_jobs(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     drawn = steps(
         cluster.time, np.array([cluster.jobs_running, cluster.jobs_waiting]), outcome.end_at, most_steps
     )  # fmt: skip
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure(hovermode="x unified")
     if drawn.span_seconds is not None:
         peaks = highest(cluster.time, cluster.jobs_waiting.astype(np.float64), drawn.time)

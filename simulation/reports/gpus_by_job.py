@@ -16,7 +16,7 @@ from simulation.reports.style import (
     TimeUnit,
     base_figure,
     label_axis,
-    time_unit,
+    time_axis,
 )
 
 MOST_JOBS = 60
@@ -51,7 +51,7 @@ def gpus_by_job(outcome: Outcome) -> Drawing:
     if job.size > MOST_PIECES:
         reason = f"GPUs changed {job.size:,} times, too often to be drawn job by job."
         return Drawing("jobs_gpus", TITLE, note, None, reason, wide=True)
-    unit = time_unit(outcome.end_at)
+    unit = time_axis(outcome)
     figure = base_figure(barmode="overlay", bargap=0.2, height=130 + 18 * count)
     for held in np.unique(gpus).tolist():
         chosen = gpus == held
@@ -68,7 +68,7 @@ def _add_bars(
     name = f"{held} GPU" if held == 1 else f"{held} GPUs"
     figure.add_trace(
         go.Bar(
-            x=unit.of(end - begin), base=unit.of(begin), y=job, orientation="h", width=0.8, name=name,
+            x=unit.lengths(end - begin), base=unit.of(begin), y=job, orientation="h", width=0.8, name=name,
             marker={"color": _SCALE[min(held.bit_length() - 1, len(_SCALE) - 1)], "line": {"width": 0}},
             customdata=unit.of(end),
             hovertemplate="%{base:.4g} to %{customdata:.4g} " + unit.name + f"<extra>{name}</extra>",
@@ -80,7 +80,9 @@ def _add_marks(figure: go.Figure, unit: TimeUnit, outcome: Outcome) -> None:
     jobs = outcome.jobs
     declined = measures.has_end(jobs, JobEnd.DECLINED)
     # A deadline far beyond the end would press everything else together.
-    shown = np.isfinite(jobs.deadline_at) & (jobs.deadline_at <= outcome.end_at * 1.05)
+    shown = np.isfinite(jobs.deadline_at) & (
+        jobs.deadline_at <= outcome.end_at + 0.05 * measures.simulated_seconds(outcome)
+    )
     marks = (
         ("Submitted", ~declined, jobs.submitted_at, "triangle-right", NEUTRAL, 7),
         ("Declined", declined, jobs.submitted_at, "x", DECLINED, 7),

@@ -24,6 +24,7 @@ from simulation.reports.comparison import (
     runs_of,
 )
 from simulation.reports.figures import drawings
+from simulation.reports.measures import simulated_seconds
 from simulation.reports.metrics import METRICS, shown, value_of
 from simulation.reports.steps import MOST_STEPS
 from simulation.reports.style import Drawing, duration, made_how
@@ -121,7 +122,7 @@ def _section(figures: dict[str, dict[str, Any]], run: Run, number: int, most_ste
         "cards": _collect(figures, drawings(run.outcome, most_steps), made, f"run{number}"),
         "broken": list(run.outcome.broken.items())[:_MOST_BROKEN],
         "more_broken": max(0, len(run.outcome.broken) - _MOST_BROKEN),
-        "stopped_after": duration(run.outcome.end_at) if run.outcome.interrupted else None,
+        "stopped_after": duration(simulated_seconds(run.outcome)) if run.outcome.interrupted else None,
     }
 
 

@@ -92,6 +92,19 @@ def decision_milliseconds(outcome: Outcome) -> FloatArray:
     return np.where(seconds > 0.0, seconds * 1000.0, np.nan)
 
 
+def begin_at(outcome: Outcome) -> float:
+    """When the run began, in the trace's seconds: its first planning instant, without any its first submission."""
+    for times in (outcome.cluster.time, outcome.jobs.submitted_at):
+        if times.size:
+            return float(times[0])
+    return outcome.end_at
+
+
+def simulated_seconds(outcome: Outcome) -> float:
+    """How much time the run simulated."""
+    return outcome.end_at - begin_at(outcome)
+
+
 def span_seconds(outcome: Outcome) -> FloatArray:
     """How long each row of the cluster's history lasted; the last one lasts until the end of the run."""
     time = outcome.cluster.time
@@ -110,6 +123,12 @@ def time_average(values: FloatArray, seconds: FloatArray) -> float | None:
     known = np.isfinite(values)
     total = float(seconds[known].sum())
     return float((values[known] * seconds[known]).sum() / total) if total > 0.0 else None
+
+
+def first_hours(outcome: Outcome, hours: float) -> FloatArray:
+    """How much of each row of the cluster's history lies in the run's first hours, in seconds."""
+    left = begin_at(outcome) + hours * 3600.0 - outcome.cluster.time
+    return np.clip(left, 0.0, span_seconds(outcome))
 
 
 def mean_utilisation(outcome: Outcome) -> float | None:

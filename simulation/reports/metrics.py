@@ -59,6 +59,7 @@ METRICS = (
     Metric("makespan_seconds", "Makespan", Form.SECONDS),
     Metric("mean_gpu_utilisation", "GPUs in use, mean", Form.SHARE),
     Metric("mean_cluster_efficiency", "Cluster efficiency, mean", Form.RATIO),
+    Metric("mean_cluster_efficiency_first_100_hours", "Cluster efficiency, first 100 h", Form.RATIO),
     Metric("rescales", "Rescales", Form.COUNT),
     Metric("migrations", "Migrations", Form.COUNT),
     Metric("preemptions", "Preemptions", Form.COUNT),

@@ -12,6 +12,7 @@ import plotly.graph_objects as go
 
 from scheduling.core.snapshot import FloatArray
 from simulation.outcome import Outcome
+from simulation.reports import measures
 
 PROMISED = "#3b6fd4"
 PROMISED_PALE = "rgba(59, 111, 212, 0.45)"
@@ -57,18 +58,23 @@ class Drawing:
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """The unit of a time axis: ``seconds`` of one unit, and its name in the plural."""
+    """The unit of a time axis: ``seconds`` of one unit, its name in the plural, and the time that is its zero."""
 
     seconds: float
     name: str
+    begin_at: float = 0.0
 
     @property
     def axis_title(self) -> str:
-        """Every time in a report counts from the start of the trace."""
-        return f"{self.name} since the start of the trace"
+        """Times of a trace say little by themselves, so figures count from the beginning of the run."""
+        return f"{self.name} since the run began"
 
     def of(self, seconds: FloatArray) -> FloatArray:
         """Times in this unit."""
+        return (seconds - self.begin_at) / self.seconds
+
+    def lengths(self, seconds: FloatArray) -> FloatArray:
+        """Lengths of time in this unit."""
         return seconds / self.seconds
 
 
@@ -78,6 +84,13 @@ def time_unit(span_seconds: float) -> TimeUnit:
         if span_seconds <= limit:
             return TimeUnit(seconds, name)
     return TimeUnit(86400.0, "days")
+
+
+def time_axis(*outcomes: Outcome) -> TimeUnit:
+    """The time axis on which all of these runs fit, from the earliest beginning on."""
+    begin = min(measures.begin_at(outcome) for outcome in outcomes)
+    unit = time_unit(max(outcome.end_at for outcome in outcomes) - begin)
+    return TimeUnit(unit.seconds, unit.name, begin)
 
 
 def duration(seconds: float) -> str:
@@ -160,5 +173,5 @@ def made_how(outcome: Outcome) -> str:
     if "pauses" in settings:
         parts.append(f"pauses {settings['pauses']}")
     if outcome.interrupted:
-        parts.append(f"stopped early, after {duration(outcome.end_at)}")
+        parts.append(f"stopped early, after {duration(measures.simulated_seconds(outcome))}")
     return " · ".join(parts)

@@ -36,7 +36,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
     Cluster: ``mean_gpu_utilisation`` is GPU-seconds held by jobs over GPU-seconds available;
     ``mean_cluster_efficiency`` the time average of the sum of all speed-ups over GPUs (ElasticFlow section
-    6.1). Both from the first planning instant to ``simulated_seconds``, where the run ended.
+    6.1), ``mean_cluster_efficiency_first_100_hours`` the same of that time alone. ``simulated_seconds``: first
+    planning instant to the end of the run.
 
     Changes: ``rescales``, ``migrations`` and ``preemptions`` are counts; ``preemption_ratio`` is preemptions
     for each job that started (for each submission, where every job starts). ``shortfall_servers_max``: most
@@ -118,9 +119,13 @@ def _times(jobs: JobOutcomes) -> dict[str, Any]:
 
 def _cluster(outcome: Outcome) -> dict[str, Any]:
     seconds = measures.span_seconds(outcome)
+    efficiency = outcome.cluster.cluster_efficiency
     return {
         "mean_gpu_utilisation": measures.mean_utilisation(outcome),
-        "mean_cluster_efficiency": measures.time_average(outcome.cluster.cluster_efficiency, seconds),
+        "mean_cluster_efficiency": measures.time_average(efficiency, seconds),
+        "mean_cluster_efficiency_first_100_hours": measures.time_average(
+            efficiency, measures.first_hours(outcome, 100.0)
+        ),
     }
 
 
@@ -141,7 +146,7 @@ def _program(outcome: Outcome) -> dict[str, Any]:
     taken = measures.decision_milliseconds(outcome)
     milliseconds = taken[np.isfinite(taken)]
     return {
-        "simulated_seconds": _plain(outcome.end_at),
+        "simulated_seconds": _plain(measures.simulated_seconds(outcome)),
         "wall_seconds": _plain(outcome.wall_seconds),
         "setup_seconds": _plain(outcome.setup_seconds),
         "peak_memory_bytes": outcome.peak_memory_bytes,

@@ -70,6 +70,20 @@ def test_the_areas_of_the_allocation_add_up_to_the_cluster(small):
     assert trace(drawing, "Promised").y.tolist() == [2, 4, 2, 0, 0]
 
 
+def test_time_is_counted_from_the_beginning_of_the_run():
+    run = outcome(
+        [finished("a", 9e6, 9e6, 9e6 + 50, deadline=9e6 + 60)],
+        cluster_rows((9e6, 4, 2, 0, 1, 0, 0.4, 0.001)),
+        end_at=9e6 + 100,
+        allocations=allocation_rows((9e6, 0, 2), (9e6 + 50, 0, 0)),
+    )
+    drawn = by_name(run)
+    assert drawn["gpus"].figure.data[0].x.tolist() == [0.0, 100.0]
+    assert drawn["gpus"].figure.layout.xaxis.title.text == "seconds since the run began"
+    bar = drawn["jobs_gpus"].figure.data[0]
+    assert (list(bar.base), list(bar.x)) == ([0.0], [50.0])
+
+
 def test_jobs_are_counted_from_the_start(small):
     drawing = by_name(small)["jobs"]
     last = {each.name: float(each.y[-1]) for each in drawing.figure.data}

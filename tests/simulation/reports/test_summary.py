@@ -142,6 +142,16 @@ def test_utilisation_and_efficiency_are_averages_over_time_not_over_instants():
     assert made["decision_ms_p50"] == pytest.approx(4.0)
 
 
+def test_a_trace_may_begin_at_any_time_of_its_own():
+    cluster = cluster_rows((5e6, 4, 4, 0, 1, 0, 0.5, 0.002), (5e6 + 360_000, 4, 0, 0, 0, 0, 0.1, 0.002))
+    job = finished("a", 5e6, 5e6, 5e6 + 10, deadline=6e6)
+    made = summary(outcome([job], cluster, end_at=5e6 + 720_000))
+    assert made["simulated_seconds"] == 720_000
+    assert made["makespan_seconds"] == 10
+    assert made["mean_cluster_efficiency"] == pytest.approx(0.3)
+    assert made["mean_cluster_efficiency_first_100_hours"] == pytest.approx(0.5)
+
+
 def test_utilisation_is_of_the_gpus_that_were_there():
     cluster = cluster_rows((0.0, 8, 8, 0, 1, 0, 1.0, 0.1), (50.0, 4, 0, 0, 0, 0, 0.0, 0.1))
     assert summary(outcome(cluster=cluster))["mean_gpu_utilisation"] == pytest.approx(400 / 600)
