@@ -182,7 +182,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
     dated = [run for run in runs if run.summary["slo_jobs"]]
     if not dated:
         return Drawing("ratios", title, note, None, "No run has SLO jobs.")
-    figure = base_figure(barmode="group", margin={"l": 8, "r": 44, "t": 12, "b": 40}, bargap=0.3)
+    figure = base_figure(barmode="group", margin={"l": 8, "r": 60, "t": 12, "b": 40}, bargap=0.3)
     bars = (
         ("Of all SLO jobs", [run.summary["deadline_satisfactory_ratio"] for run in dated], PROMISED),
         ("Of promised jobs", [_kept(run.outcome) for run in dated], PROMISED_PALE),

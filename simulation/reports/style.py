@@ -144,13 +144,18 @@ def log_ticks(values: FloatArray) -> dict[str, Any]:
     """A logarithmic axis for some values: marks at 1, 2 and 5 where it is short, else at powers of ten."""
     low, high = math.floor(math.log10(float(values.min()))), math.ceil(math.log10(float(values.max())))
     digits = (1, 2, 5) if high - low < 4 else (1,)
-    marks = [digit * 10.0**power for power in range(low, high + 1) for digit in digits]
+    marks = [float(f"{digit}e{power}") for power in range(low - 1, high + 2) for digit in digits]
+    # The axis ends at marks, so that at least two are seen.
+    ends = [
+        max(each for each in marks if each <= values.min()),
+        min(each for each in marks if each >= values.max()),
+    ]
+    if ends[0] == ends[1]:
+        ends = [ends[0] / 2, ends[1] * 2]
     return {
-        "type": "log",
-        "tickmode": "array",
-        "tickvals": marks,
-        "ticktext": [f"{each:g}" for each in marks],
-    }
+        "type": "log", "tickmode": "array", "tickvals": marks, "ticktext": [f"{each:g}" for each in marks],
+        "range": [math.log10(each) for each in ends],
+    }  # fmt: skip
 
 
 def plain_text(text: str, maximum_length: int = 60) -> str:

@@ -6,11 +6,13 @@ import json
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from simulation.reports.figures import drawings
 from simulation.reports.gpus_by_job import pieces
 from simulation.reports.measures import mean_utilisation
-from simulation.reports.style import duration, time_unit
+from simulation.reports.style import duration, log_ticks, time_unit
 from tests.simulation.reports.outcomes import (
     allocation_rows,
     best_effort,
@@ -165,3 +167,12 @@ def test_lengths_of_time_are_told_in_two_units(seconds, text):
 def test_a_time_axis_has_the_unit_that_reads_well():
     spans = [100, 3_600, 200_000, 5_000_000]
     assert [time_unit(span).name for span in spans] == ["seconds", "minutes", "hours", "days"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.lists(st.floats(1e-4, 1e5), min_size=1, max_size=5))
+def test_a_logarithmic_axis_holds_all_values_between_marks(values):
+    axis = log_ticks(np.array(values))
+    low, high = (10**end for end in axis["range"])
+    assert low * (1 - 1e-9) <= min(values) <= max(values) <= high * (1 + 1e-9)
+    assert low < high
