@@ -47,10 +47,11 @@ def curve_tables(
     true_factor: FloatArray,
 ) -> CurveTables:
     """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10)."""
-    pause = _pause_seconds(pool, pauses if charges_pauses else Pauses.NONE)
+    charged = pauses if charges_pauses else Pauses.NONE
     planned, measured, one_gpu = [], [], []
     for profile in workload.profiles:
         points = profile.by_gpu_type.get(pool.gpu_type)
+        pause = _pause_seconds(pool, charged, points)
         planned.append(_levels(profile, points, pool, pause, promise_margin))
         measured.append(_all_points(points, pool, pause))
         one_gpu.append(_speed_of_one(points))
@@ -65,9 +66,14 @@ def curve_tables(
     )
 
 
-def _pause_seconds(pool: PoolSize, pauses: Pauses) -> Callable[[int], float]:
+def _pause_seconds(
+    pool: PoolSize, pauses: Pauses, points: MeasuredThroughput | None
+) -> Callable[[int], float]:
     if pauses is Pauses.NONE:
         return lambda gpus: 0.0
+    if points is not None and points.pause_seconds is not None:
+        measured = dict(zip(points.gpus.tolist(), points.pause_seconds.tolist(), strict=True))
+        return lambda gpus: measured[gpus]
     return lambda gpus: published_pause_seconds(gpus, cluster_gpus=pool.gpus)
 
 

@@ -18,11 +18,13 @@ class MeasuredThroughput:
     """Every point measured for one model and global batch on one GPU type, ascending in ``gpus``.
 
     Points that could not be run are left out: they are not levels of zero throughput. Nothing is smoothed;
-    throughput may fall from one point to the next.
+    throughput may fall from one point to the next. ``pause_seconds``: the pause measured at each point, None
+    where only throughput was measured and the published formula stands in.
     """
 
     gpus: IntArray
     iterations_per_second: FloatArray
+    pause_seconds: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
