@@ -10,7 +10,8 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.autodiscover_tasks(["workers.tasks"], related_name="periodic")
+for _module in ("periodic", "simulations"):
+    app.autodiscover_tasks(["workers.tasks"], related_name=_module)
 
 
 def _every(seconds: float, task: str) -> dict[str, object]:
@@ -26,4 +27,6 @@ app.conf.beat_schedule = {
     "refine-curves": _every(15.0, "refine_curves"),
     "build-environments": _every(5.0, "build_environments"),
     "housekeeping": _every(60.0, "housekeeping"),
+    "sweep-simulations": _every(5.0, "sweep_simulations"),
+    "delete-simulation-orphans": _every(600.0, "delete_simulation_orphans"),
 }

@@ -1,7 +1,7 @@
 """Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
 
 Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
-reconcile, leases, outbox, curves) and `long` (environments).
+reconcile, leases, outbox, curves), `long` (environments) and `simulations` (studies of operators).
 """
 
 from __future__ import annotations
@@ -42,7 +42,12 @@ CELERY_WORKER_HIJACK_ROOT_LOGGER = False
 CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
 CELERY_TIMEZONE = "UTC"
 
+#: How long one simulated run may take; below the visibility timeout with room for comparing it.
+SIMULATION_RUN_SECONDS = int(os.environ.get("SIMULATION_RUN_SECONDS", "3000"))
+
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
     "workers.tasks.build_environments": {"queue": "long"},
+    "workers.tasks.simulate_run": {"queue": "simulations"},
+    "workers.tasks.compare_runs": {"queue": "simulations"},
 }

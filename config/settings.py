@@ -208,3 +208,11 @@ CLUSTER_DEFAULTS = {
 MAXIMUM_BUNDLE_BYTES = env.int("MAXIMUM_BUNDLE_BYTES", 20 * 1024 * 1024)
 MAXIMUM_UNPACKED_BUNDLE_BYTES = env.int("MAXIMUM_UNPACKED_BUNDLE_BYTES", 100 * 1024 * 1024)
 SNAPSHOT_RETENTION_DAYS = env.int("SNAPSHOT_RETENTION_DAYS", 14)
+#: The most that simulations may take: runs of a study, jobs and GPUs of a run, unfinished runs in all, a run's seconds.
+SIMULATION_LIMITS = {
+    "runs": env.int("SIMULATION_MAXIMUM_RUNS", 24),
+    "jobs": env.int("SIMULATION_MAXIMUM_JOBS", 50_000),
+    "gpus": env.int("SIMULATION_MAXIMUM_GPUS", 131_072),
+    "waiting_runs": env.int("SIMULATION_MAXIMUM_WAITING", 200),
+    "run_seconds": SIMULATION_RUN_SECONDS,  # noqa: F405
+}

@@ -7,7 +7,7 @@ from projects.api.health import healthz
 from scheduling.api.metrics import MetricsView
 
 urlpatterns = [
-    path("api/v1/", include("scheduling.api.root")),
+    path("api/v1/", include("config.urls_api")),
     path("healthz", healthz, name="healthz"),
     path("metrics", MetricsView.as_view(), name="metrics"),
     path("admin/", admin.site.urls),

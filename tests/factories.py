@@ -32,6 +32,7 @@ from scheduling.models import (
     Offer,
     ScalingCurve,
 )
+from simulation.models import SimulationRun, SimulationStudy
 
 PASSWORD = "correct horse battery staple"
 
@@ -329,3 +330,42 @@ def stored_plan(
         "gpus": [gpus for _, _, gpus in pieces],
         "finish_at": base + finish_seconds,
     }
+
+
+class SimulationStudyFactory(DjangoModelFactory[SimulationStudy]):
+    """A small synthetic workload on four servers."""
+
+    class Meta:
+        model = SimulationStudy
+
+    name = factory.Sequence(lambda n: f"study {n}")
+    source = "trace"
+    trace = "elasticflow"
+    gpus_per_server = 4
+    slot_seconds = 60.0
+    pauses = "measured"
+    fill = "uniform"
+    limit_jobs = 12
+
+
+class SimulationRunFactory(DjangoModelFactory[SimulationRun]):
+    """A queued run, or with `state` one that has ended or runs."""
+
+    class Meta:
+        model = SimulationRun
+
+    study = factory.SubFactory(SimulationStudyFactory)
+    policy = "punctual"
+    servers = 4
+    finished_at = factory.LazyAttribute(
+        lambda run: timezone.now() if getattr(run, "state", "") in ("done", "cancelled", "failed") else None
+    )
+    summary = factory.LazyAttribute(lambda run: {} if getattr(run, "state", "") == "done" else None)
+    results_key = factory.LazyAttribute(
+        lambda run: f"simulations/{run.study.pk}/run" if getattr(run, "state", "") == "done" else ""
+    )
+    error = factory.LazyAttribute(lambda run: "it broke" if getattr(run, "state", "") == "failed" else "")
+    lease_token = factory.LazyAttribute(lambda run: "t" if getattr(run, "state", "") == "running" else "")
+    lease_expires_at = factory.LazyAttribute(
+        lambda run: timezone.now() + timedelta(seconds=30) if getattr(run, "state", "") == "running" else None
+    )

@@ -1,6 +1,6 @@
 """Messages that follow from committed rows: written with them, sent on commit, swept up when lost.
 
-Topics: ``plan`` and ``reconcile`` start a Celery task; ``agent:<server id>``, ``job:<job id>`` and
+Topics: those in ``TASK_TOPICS`` start the Celery task of that name; ``agent:<server id>``, ``job:<job id>`` and
 ``cluster:<cluster id>`` are published on Redis for whoever listens. Nothing depends on any of them:
 every receiver also looks at the rows by itself after a while.
 """
@@ -29,7 +29,7 @@ log = structlog.get_logger(__name__)
 SWEEP_AFTER = timedelta(seconds=3)
 #: A wake-up older than this has been overtaken by the periodic ticks.
 FORGET_AFTER = timedelta(minutes=5)
-TASK_TOPICS = ("plan", "reconcile", "build_environments")
+TASK_TOPICS = ("plan", "reconcile", "build_environments", "simulate_run", "compare_runs")
 _client: Redis | None = None
 
 

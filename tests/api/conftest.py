@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -17,6 +19,7 @@ from rest_framework.test import APIClient
 from cluster.models import Server
 from projects.models import ApiToken, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
+from simulation.models import SimulationRun, SimulationStudy
 from tests import factories as make
 
 SOURCE = '''
@@ -52,6 +55,9 @@ class World:
     job: Job
     decision: Decision
     token: ApiToken
+    study: SimulationStudy
+    queued_run: SimulationRun
+    done_run: SimulationRun
 
     def client(self, user: User | None) -> APIClient:
         """A client that carries a token of the user; None: no token."""
@@ -131,6 +137,9 @@ def build_world(settings: Any, folder: Path) -> World:
     )
     decision.jobs.set([job, foreign_job])
     _leave_records(job, decision, folder)
+    study = make.SimulationStudyFactory.create(comparison_key="simulations/1/comparison-1")
+    done_run = make.SimulationRunFactory.create(study=study, policy="edf", state="done")
+    _leave_results(study, done_run, folder)
     return World(
         project=project,
         operator=operator,
@@ -141,6 +150,9 @@ def build_world(settings: Any, folder: Path) -> World:
         job=job,
         decision=decision,
         token=make.ApiTokenFactory.create(user=people["owner"]),
+        study=study,
+        queued_run=make.SimulationRunFactory.create(study=study),
+        done_run=done_run,
         **people,
     )
 
@@ -164,6 +176,17 @@ def _leave_records(job: Job, decision: Decision, folder: Path) -> None:
     stored.mkdir(parents=True)
     (stored / "weights.pt").write_bytes(b"weights" * 1000)
     make.ArtifactFactory.create(job=job, size_bytes=7000)
+
+
+def _leave_results(study: SimulationStudy, run: SimulationRun, folder: Path) -> None:
+    compared = folder / "store" / study.comparison_key
+    compared.mkdir(parents=True)
+    comparison = {"runs": [], "figures": {}, "table": [], "warnings": []}
+    (compared / "comparison.json.gz").write_bytes(gzip.compress(json.dumps(comparison).encode()))
+    (compared / "report.html.gz").write_bytes(gzip.compress(b"<!doctype html>"))
+    results = folder / "store" / run.results_key
+    results.mkdir(parents=True)
+    (results / "jobs.parquet").write_bytes(b"PAR1")
 
 
 @pytest.fixture(autouse=True)

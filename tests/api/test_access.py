@@ -89,6 +89,15 @@ LINES = [
     Line("decisions", "get", ANYONE),
     Line("decision", "get", MEMBERS, stranger=200),  # it decided a job of hers as well
     Line("decision-snapshot", "get", OPERATORS, (200,)),
+    Line("simulations", "get", OPERATORS),
+    Line("simulations", "post", OPERATORS, (201,), {"source": "live", "policies": ["edf"]}),
+    Line("simulation-choices", "get", OPERATORS),
+    Line("simulation", "get", OPERATORS),
+    Line("simulation", "delete", OPERATORS, (204,)),
+    Line("simulation-cancel", "post", OPERATORS, (200,), {}),
+    Line("simulation-report", "get", OPERATORS),
+    Line("simulation-run-cancel", "post", OPERATORS, (200,), {}),
+    Line("simulation-result", "get", OPERATORS),
 ]
 #: Not of the table's kind: open to everyone, or one's own alone (tested below).
 APART = {"login", "schema", "docs", "token", "token-rotate"}
@@ -110,6 +119,15 @@ def address(world: World, name: str) -> str:
         "agent-revoke": {"agent_id": world.server.agent.pk},
         "decision": {"decision_id": world.decision.pk},
         "decision-snapshot": {"decision_id": world.decision.pk},
+        "simulation": {"study_id": world.study.pk},
+        "simulation-cancel": {"study_id": world.study.pk},
+        "simulation-report": {"study_id": world.study.pk},
+        "simulation-run-cancel": {"study_id": world.study.pk, "run_id": world.queued_run.pk},
+        "simulation-result": {
+            "study_id": world.study.pk,
+            "run_id": world.done_run.pk,
+            "name": "jobs.parquet",
+        },
         "token": {"token_id": world.token.pk},
         "token-rotate": {"token_id": world.token.pk},
     }
@@ -161,7 +179,7 @@ def test_every_address_and_method_has_a_line_in_the_table() -> None:
     known = {(line.name, line.method) for line in LINES}
     missing = [
         (pattern.name, method)
-        for pattern in _patterns(get_resolver("scheduling.api.root"))
+        for pattern in _patterns(get_resolver("config.urls_api"))
         if pattern.name not in APART
         for method in _methods(pattern)
         if (pattern.name, method) not in known

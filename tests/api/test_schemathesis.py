@@ -65,15 +65,25 @@ def use_real_names(case: Any, world: World) -> None:
         "agent_id": world.server.agent.pk,
         "decision_id": world.decision.pk,
         "token_id": world.token.pk,
-        "name": "weights.pt" if "artifact" in case.path else "vision",
+        "study_id": world.study.pk,
+        "run_id": world.queued_run.pk if "cancel" in case.path else world.done_run.pk,
+        "name": _real_name(case.path),
         "username": "guest",
     }
     broken_on_purpose = case.meta is not None and case.meta.is_negative_at(ParameterLocation.PATH)
     for name, value in (case.path_parameters or {}).items():
         if _even(value) and not broken_on_purpose:
             case.path_parameters[name] = real[name]
+    if isinstance(case.body, dict) and _even(case.body.get("policies")):
+        case.body.update(policies=["edf"], trace="elasticflow", source="trace")
     if isinstance(case.body, dict) and "function" in case.body and _even(case.body["function"]):
         case.body.update(function="classifier", project="vision")
+
+
+def _real_name(path: str) -> str:
+    if "artifact" in path:
+        return "weights.pt"
+    return "jobs.parquet" if "simulations" in path else "vision"
 
 
 def _even(value: Any) -> bool:

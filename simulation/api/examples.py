@@ -1,0 +1,23 @@
+"""Examples of the OpenAPI document."""
+
+from drf_spectacular.utils import OpenApiExample
+
+STUDY_EXAMPLES = [
+    OpenApiExample(
+        "A trace under two policies",
+        request_only=True,
+        value={
+            "trace": "elasticflow",
+            "policies": ["punctual", "edf"],
+            "servers": [16],
+            "gpus_per_server": 8,
+            "limit_jobs": 200,
+            "seed": 1,
+        },
+    ),
+    OpenApiExample(
+        "The live cluster with two more servers",
+        request_only=True,
+        value={"source": "live", "policies": ["punctual"], "servers": [4, 6], "with_declined": True},
+    ),
+]

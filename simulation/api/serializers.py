@@ -1,0 +1,210 @@
+"""Studies and their runs, as the API reads and writes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from drf_spectacular.utils import extend_schema_field
+from rest_framework import serializers
+from rest_framework.exceptions import ValidationError
+
+from projects.api import fields
+from projects.api.base import StrictSerializer
+from scheduling.core.snapshot import Fill
+from simulation.choices import RunState, StudySource
+from simulation.engine.settings import Pauses
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.store import RESULT_FILES
+
+LARGEST_INTEGER = 2**31 - 1
+
+
+class TraceSerializer(serializers.Serializer):
+    """A trace that can be named, and the cluster that its authors simulate it on, where known."""
+
+    name = serializers.CharField()
+    kind = serializers.ChoiceField(("synthetic", "public", "file"))
+    description = serializers.CharField()
+    jobs = serializers.IntegerField(allow_null=True, help_text="Null: not counted.")
+    available = serializers.BooleanField(help_text="Whether its file is on this machine.")
+    original = serializers.CharField(allow_blank=True, help_text="Where a public one was published.")
+    servers = serializers.IntegerField(allow_null=True)
+    gpus_per_server = serializers.IntegerField(allow_null=True)
+    slot_seconds = serializers.FloatField(allow_null=True)
+
+
+class LiveClusterSerializer(serializers.Serializer):
+    """What a study of the live cluster would start from."""
+
+    gpu_type = serializers.CharField()
+    servers = serializers.IntegerField()
+    gpus_per_server = serializers.IntegerField()
+    slot_seconds = serializers.FloatField()
+    policy = serializers.CharField()
+    reserve_servers = serializers.IntegerField()
+    unfinished_jobs = serializers.IntegerField()
+
+
+class LimitsSerializer(serializers.Serializer):
+    """The most that may be asked for."""
+
+    runs = serializers.IntegerField(help_text="Runs of a study: policies times numbers of servers.")
+    jobs = serializers.IntegerField(help_text="Jobs of a run.")
+    gpus = serializers.IntegerField(help_text="GPUs of a run.")
+    waiting_runs = serializers.IntegerField(help_text="Unfinished runs of all studies.")
+    run_seconds = serializers.IntegerField(help_text="Seconds that a run may take.")
+
+
+class ChoicesSerializer(serializers.Serializer):
+    """What can be chosen. `live` is null while no server is connected; `problem` says why traces are missing."""
+
+    policies = serializers.ListField(child=serializers.CharField(), help_text="The default one first.")
+    traces = TraceSerializer(many=True)
+    problem = serializers.CharField(allow_blank=True)
+    live = LiveClusterSerializer(allow_null=True)
+    limits = LimitsSerializer()
+
+
+class StudyRequestSerializer(StrictSerializer):
+    """Jobs, a cluster, and the policies to compare on it. What is left out is as the trace's authors have it, or the live
+    cluster's operator."""
+
+    source = serializers.ChoiceField(StudySource.choices, default=StudySource.TRACE)
+    trace = fields.Text(
+        max_length=200,
+        allow_blank=True,
+        default="",
+        help_text="A name out of `choices/`; with source `trace`.",
+    )
+    name = fields.Text(max_length=200, allow_blank=True, default="")
+    policies = serializers.ListField(child=fields.Text(max_length=40), min_length=1, max_length=100)
+    servers = serializers.ListField(
+        child=fields.Integer(min_value=1, max_value=LARGEST_INTEGER),
+        max_length=100,
+        default=list,
+        help_text="One run of each policy for each number.",
+    )
+    gpus_per_server = fields.Integer(min_value=1, max_value=64, required=False, allow_null=True)
+    gpu_type = fields.Text(max_length=100, allow_blank=True, default="")
+    slot_seconds = fields.Number(min_value=0.1, max_value=86_400, required=False, allow_null=True)
+    pauses = serializers.ChoiceField([one.value for one in Pauses], default=Pauses.MEASURED.value)
+    fill = serializers.ChoiceField([one.value for one in Fill], required=False, allow_null=True)
+    reserve_servers = fields.Integer(min_value=0, max_value=LARGEST_INTEGER, required=False, allow_null=True)
+    promise_margin = fields.Number(
+        min_value=0,
+        max_value=0.9,
+        required=False,
+        allow_null=True,
+        help_text="Share by which promises count on less than the measured throughput.",
+    )
+    failures_per_server_day = fields.Number(min_value=0, max_value=100, default=0.0)
+    seed = fields.Integer(min_value=0, max_value=LARGEST_INTEGER, default=0)
+    limit_jobs = fields.Integer(
+        min_value=1,
+        max_value=LARGEST_INTEGER,
+        required=False,
+        allow_null=True,
+        help_text="The first so many jobs.",
+    )
+    best_effort_share = fields.Number(
+        min_value=0,
+        max_value=1,
+        default=0.0,
+        help_text="Share of a trace's jobs that have no deadline, by seed.",
+    )
+    with_declined = fields.Truth(
+        default=False,
+        help_text="With source `live`: also jobs that were declined and whose deadline is still ahead.",
+    )
+
+    def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
+        if attrs["source"] == StudySource.TRACE and not attrs["trace"]:
+            raise ValidationError({"trace": ["Name a trace, or take source live."]})
+        return attrs
+
+
+class RunSerializer(serializers.ModelSerializer):
+    """One policy on one number of servers, and how far it is."""
+
+    state = serializers.ChoiceField(RunState.choices)
+    progress = serializers.FloatField(help_text="Share of the jobs that have ended, 0 to 1.")
+
+    class Meta:
+        model = SimulationRun
+        fields = (
+            "id", "policy", "servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
+            "cancel_requested", "attempts", "started_at", "finished_at", "error",
+        )  # fmt: skip
+
+
+class FinishedRunSerializer(RunSerializer):
+    """A run with its summary and the names of its Parquet files, once it is done."""
+
+    summary = serializers.SerializerMethodField(
+        help_text="The metrics of `manage.py simulate`; null before the end."
+    )
+    results = serializers.SerializerMethodField()
+
+    class Meta:
+        model = SimulationRun
+        fields = (*RunSerializer.Meta.fields, "summary", "results")
+
+    @extend_schema_field({"type": ["object", "null"], "additionalProperties": True})
+    def get_summary(self, run: SimulationRun) -> dict[str, Any] | None:
+        return run.summary
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField()))
+    def get_results(self, run: SimulationRun) -> list[str]:
+        return list(RESULT_FILES) if run.state == RunState.DONE else []
+
+
+class StudySerializer(serializers.ModelSerializer):
+    """A study with its runs."""
+
+    source = serializers.ChoiceField(StudySource.choices)
+    created_by = serializers.SerializerMethodField()
+    runs = RunSerializer(many=True)
+    compared_runs = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Runs that the comparison and the report hold."
+    )
+
+    class Meta:
+        model = SimulationStudy
+        fields = (
+            "id", "name", "created_by", "created_at", "source", "trace", "gpu_type", "gpus_per_server", "slot_seconds",
+            "pauses", "fill", "reserve_servers", "promise_margin", "failures_per_server_day", "seed", "limit_jobs",
+            "best_effort_share", "compared_runs", "runs",
+        )  # fmt: skip
+
+    def get_created_by(self, study: SimulationStudy) -> str | None:
+        return study.created_by.get_username() if study.created_by else None
+
+
+class StudyDetailSerializer(StudySerializer):
+    """A study with what came of its runs, and their comparison in figures."""
+
+    runs = FinishedRunSerializer(many=True)
+    comparison = serializers.SerializerMethodField(
+        help_text="Of the runs in `compared_runs`: `runs`, `table`, `warnings` and `figures` (Plotly's JSON by name). "
+        "Null before the first run is done, and with `comparison=false`."
+    )
+
+    class Meta:
+        model = SimulationStudy
+        fields = (*StudySerializer.Meta.fields, "comparison")
+
+    @extend_schema_field({"type": ["object", "null"], "additionalProperties": True})
+    def get_comparison(self, study: SimulationStudy) -> dict[str, Any] | None:
+        comparison: dict[str, Any] | None = self.context["comparison"]
+        return comparison
+
+
+class StudyFilterSerializer(StrictSerializer):
+    source = serializers.ChoiceField(StudySource.choices, required=False)
+
+
+class DetailFilterSerializer(StrictSerializer):
+    comparison = serializers.BooleanField(
+        default=True,
+        help_text="false leaves the comparison out, which is large: for asking how far the runs are.",
+    )

@@ -1,0 +1,185 @@
+"""Reading the live cluster for a study: rows to `LiveState`, through the planner's own snapshot."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import datetime
+
+from cluster.models import Cluster
+from projects.errors import InvalidRequest, Unavailable
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState
+from scheduling.core.snapshot import JobSnapshot, ScalingCurve
+from scheduling.models import Job
+from scheduling.services.jobs import pool_kind
+from scheduling.services.snapshots import (
+    core_curve,
+    finishing_seconds,
+    planner_settings,
+    pool_kinds,
+    pool_snapshot,
+)
+from simulation.live.state import LiveJob, LiveState, sentences
+
+
+def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_declined: bool = False) -> LiveState:
+    """The cluster's pool of one GPU type as it is now, with its unfinished jobs.
+
+    ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also jobs that were declined and whose
+    deadline is still ahead, unless their offer was accepted.
+
+    Raises:
+        InvalidRequest: the cluster has no such GPUs.
+        Unavailable: it has no server now.
+    """
+    kinds = pool_kinds(cluster)
+    if gpu_kind and gpu_kind not in kinds:
+        known = ", ".join(kinds) or "none"
+        raise InvalidRequest(
+            f"The cluster has no GPUs of type {gpu_kind}; it has {known}.",
+            errors={"gpu_type": [f"Known types: {known}."]},
+        )
+    kind = gpu_kind or pool_kind(cluster)
+    pool = pool_snapshot(cluster, kind, now)
+    sizes = Counter(server.gpus for server in pool.snapshot.servers if server.usable)
+    if not sizes:
+        raise Unavailable(f"No server with GPUs of type {kind} is usable now.")
+    total = len(pool.gpus)
+    rows = {
+        row.pk: row
+        for row in Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs]).select_related(
+            "function_version__function"
+        )
+    }
+    moment, margin = now.timestamp(), cluster.promise_margin
+    jobs = [
+        _live_job(job, rows[job.id], moment, margin) for job in pool.snapshot.jobs if job.curve.levels.size
+    ]
+    without_level = len(pool.snapshot.jobs) - len(jobs)
+    if with_declined:
+        jobs += _declined(cluster, kind, now, total)
+    gpus_per_server = max(sizes, key=lambda gpus: (sizes[gpus], gpus))
+    left_out = [
+        (without_level, "without a usable measurement on this cluster are left out"),
+        (_paused(cluster), "paused by their owners are left out"),
+        (_unmeasured(cluster), "that are not measured yet are left out"),
+        (_elsewhere(cluster, kind), "on other GPU types are left out"),
+    ]
+    notes = ["Deadlines are earlier by the measured time to store the final weights.", *sentences(left_out)]
+    if len(sizes) > 1:
+        notes.append(
+            f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the commonest number."
+        )
+    unusable = sum(not server.usable for server in pool.snapshot.servers)
+    if unusable:
+        notes.append(
+            f"{unusable} server{'' if unusable == 1 else 's'} that cannot be used now are not counted."
+        )
+    if pool.snapshot.held_offers:
+        notes.append("Capacity that is held for open offers is free here.")
+    return LiveState(
+        taken_at=now.isoformat(timespec="seconds"),
+        gpu_kind=kind,
+        servers=sum(sizes.values()),
+        gpus_per_server=gpus_per_server,
+        jobs=tuple(jobs),
+        notes=tuple(notes),
+    )
+
+
+def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
+    """What a study of the live cluster takes from the operator's settings, by the names of the study's columns."""
+    planner = planner_settings(cluster)
+    return {
+        "slot_seconds": planner.slot_seconds,
+        "fill": planner.fill.value,
+        "reserve_servers": planner.reserve_servers,
+        "reserve_slack_seconds": planner.reserve_slack_seconds,
+        "promise_margin": cluster.promise_margin,
+    }
+
+
+def _live_job(job: JobSnapshot, row: Job, moment: float, margin: float) -> LiveJob:
+    deadline = row.deadline_at.timestamp() - moment if row.deadline_at is not None else None
+    return LiveJob(
+        id=job.id,
+        model=_model(row),
+        global_batch_size=row.global_batch_size,
+        service_class=str(job.service_class),
+        submitted_at=job.submitted_at - moment,
+        deadline_at=deadline,
+        remaining_iterations=job.remaining_iterations,
+        levels=_levels(job.curve, margin),
+        gpus_now=job.gpus_now,
+        promised=job.promised,
+        newcomer=job.newcomer,
+        finishing_seconds=job.finishing_seconds,
+    )
+
+
+def _model(row: Job) -> str:
+    return f"{row.function_version.function.name}@{row.function_version.number}"
+
+
+def _levels(curve: ScalingCurve, margin: float) -> tuple[tuple[int, float, float], ...]:
+    """Levels as measured: the planner's curve is lowered by the promise margin."""
+    measured = zip(
+        curve.levels.tolist(),
+        (curve.throughput / (1.0 - margin)).tolist(),
+        curve.pause_seconds.tolist(),
+        strict=True,
+    )
+    return tuple(measured)
+
+
+def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> list[LiveJob]:
+    rows = Job.objects.filter(
+        cluster=cluster,
+        state=JobState.DECLINED,
+        deadline_at__gt=now,
+        curve__gpu_kind=kind,
+        curve__state=CurveState.READY,
+        resubmissions__isnull=True,
+    ).select_related("curve", "function_version__function")
+    found = []
+    for row in rows.prefetch_related("curve__levels").order_by("submitted_at", "id"):
+        levels = list(row.curve.levels.all()) if row.curve else []
+        curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=0.0)
+        if curve is None or row.deadline_at is None:
+            continue
+        found.append(
+            LiveJob(
+                id=row.pk,
+                model=_model(row),
+                global_batch_size=row.global_batch_size,
+                service_class=row.service_class,
+                submitted_at=(row.submitted_at - now).total_seconds(),
+                deadline_at=(row.deadline_at - now).total_seconds(),
+                remaining_iterations=float(row.max_iterations),
+                levels=_levels(curve, 0.0),
+                asks_again=True,
+                finishing_seconds=finishing_seconds(row),
+            )
+        )
+    return found
+
+
+def _paused(cluster: Cluster) -> int:
+    return Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, paused_by_owner=True).count()
+
+
+def _unmeasured(cluster: Cluster) -> int:
+    undecided = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, paused_by_owner=False)
+    return undecided.exclude(curve__state=CurveState.READY).count()
+
+
+def _elsewhere(cluster: Cluster, kind: str) -> int:
+    unfinished = Job.objects.filter(cluster=cluster, state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
+    return (
+        unfinished.filter(paused_by_owner=False, curve__state=CurveState.READY)
+        .exclude(curve__gpu_kind=kind)
+        .count()
+    )
+
+
+def _numbers(sizes: Counter[int]) -> str:
+    return ", ".join(str(gpus) for gpus in sorted(sizes))

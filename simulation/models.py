@@ -1,0 +1,145 @@
+"""Studies: what an operator asked to have simulated, and the runs that answer it."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.conf import settings
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from simulation.choices import FINAL_STATES, RunState, StudySource
+
+
+class SimulationStudy(models.Model):
+    """One question: these jobs, on a cluster like this, under some policies and numbers of servers.
+
+    What differs between runs is in the runs. ``live_state`` is the live cluster as the study saw it, compressed
+    (`simulation/live/state.py`), so that every run starts from the same moment.
+    """
+
+    name = models.CharField(max_length=200)
+    created_by = models.ForeignKey(
+        settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True, related_name="+"
+    )
+    created_at = models.DateTimeField(default=timezone.now)
+    source = models.CharField(max_length=5, choices=StudySource.choices)
+    trace = models.CharField(max_length=200, blank=True)
+    live_state = models.BinaryField(null=True, blank=True)
+
+    gpu_type = models.CharField(max_length=100, blank=True, help_text="Empty: the trace's own.")
+    gpus_per_server = models.PositiveIntegerField()
+    slot_seconds = models.FloatField()
+    pauses = models.CharField(max_length=10)
+    fill = models.CharField(max_length=10)
+    reserve_servers = models.PositiveIntegerField(default=0)
+    reserve_slack_seconds = models.FloatField(default=0.0)
+    promise_margin = models.FloatField(default=0.0)
+    failures_per_server_day = models.FloatField(default=0.0)
+    seed = models.PositiveIntegerField(default=0)
+    limit_jobs = models.PositiveIntegerField(null=True, blank=True)
+    best_effort_share = models.FloatField(default=0.0)
+
+    #: Key in the store of the comparison of ``compared_runs``; empty before the first run is done.
+    comparison_key = models.CharField(max_length=200, blank=True)
+    compared_runs = models.JSONField(default=list)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(source=StudySource.TRACE, live_state__isnull=True) & ~Q(trace="")
+                | Q(source=StudySource.LIVE, live_state__isnull=False, trace=""),
+                name="study_has_one_source",
+            ),
+            models.CheckConstraint(
+                condition=Q(gpus_per_server__gt=0, slot_seconds__gt=0), name="study_has_a_cluster"
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class SimulationRun(models.Model):
+    """One policy on one number of servers. A worker claims it with a lease and writes under its token alone.
+
+    ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is. ``wake_at``: when a queued run's
+    message counts as lost and is sent again.
+    """
+
+    study = models.ForeignKey(SimulationStudy, on_delete=models.CASCADE, related_name="runs")
+    policy = models.CharField(max_length=40)
+    servers = models.PositiveIntegerField()
+    state = models.CharField(max_length=9, choices=RunState.choices, default=RunState.QUEUED)
+    created_at = models.DateTimeField(default=timezone.now)
+    wake_at = models.DateTimeField(default=timezone.now)
+
+    attempts = models.PositiveIntegerField(default=0)
+    lease_owner = models.CharField(max_length=200, blank=True)
+    lease_token = models.CharField(max_length=40, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested = models.BooleanField(default=False)
+
+    jobs_total = models.PositiveIntegerField(default=0)
+    jobs_ended = models.PositiveIntegerField(default=0)
+    simulated_seconds = models.FloatField(default=0.0)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+
+    summary = models.JSONField(null=True, blank=True)
+    #: Folder in the store that holds the run's Parquet files.
+    results_key = models.CharField(max_length=200, blank=True)
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.UniqueConstraint(fields=["study", "policy", "servers"], name="run_once_per_study"),
+            models.CheckConstraint(condition=Q(servers__gt=0), name="run_has_servers"),
+            models.CheckConstraint(condition=Q(jobs_ended__lte=F("jobs_total")), name="run_ends_known_jobs"),
+            models.CheckConstraint(
+                condition=Q(state=RunState.RUNNING, lease_expires_at__isnull=False) & ~Q(lease_token="")
+                | ~Q(state=RunState.RUNNING) & Q(lease_expires_at__isnull=True, lease_token=""),
+                name="running_run_has_a_lease",
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=FINAL_STATES, finished_at__isnull=False)
+                | ~Q(state__in=FINAL_STATES) & Q(finished_at__isnull=True),
+                name="final_run_has_finish_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=RunState.DONE, summary__isnull=False) & ~Q(results_key="")
+                | ~Q(state=RunState.DONE) & Q(summary__isnull=True, results_key=""),
+                name="done_run_has_results",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=RunState.FAILED) & ~Q(error="") | ~Q(state=RunState.FAILED) & Q(error=""),
+                name="failed_run_says_why",
+            ),
+        ]
+        indexes = [
+            models.Index(
+                fields=["state"], condition=~Q(state__in=FINAL_STATES), name="simulation_run_unfinished"
+            )
+        ]
+
+    def __str__(self) -> str:
+        return f"{self.policy} on {self.servers} servers"
+
+    def finished(self) -> bool:
+        """Whether nothing of the run changes any more."""
+        return self.state in FINAL_STATES
+
+    def progress(self) -> float:
+        """Share of the jobs that have ended, 0 to 1."""
+        if self.state == RunState.DONE:
+            return 1.0
+        return self.jobs_ended / self.jobs_total if self.jobs_total else 0.0
+
+    def seconds_running(self, now: datetime) -> float | None:
+        """How long the present or last attempt took so far; None before the first."""
+        if self.started_at is None:
+            return None
+        return ((self.finished_at or now) - self.started_at).total_seconds()

@@ -1,0 +1,114 @@
+"""Studies, their runs, comparisons and files."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from functools import lru_cache
+from typing import IO, Any
+
+import structlog
+from django.db.models import QuerySet
+
+from projects.errors import NotFound, Unavailable
+from simulation.choices import RunState
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.store import COMPARISON_FILE, REPORT_FILE, RESULT_FILES, open_file
+
+log = structlog.get_logger(__name__)
+
+#: Figures of a comparison in the order of the page: names in `simulation/reports/comparison.py`, and their titles.
+COMPARISON_FIGURES = {
+    "fates": "Deadlines",
+    "ratios": "Deadline satisfactory ratio",
+    "on_time": "Jobs on time",
+    "utilisation": "GPUs in use",
+    "efficiency": "Cluster efficiency",
+    "waiting": "Waiting jobs",
+    "queuing": "Queuing time",
+    "best_effort": "Completion of best-effort jobs",
+    "decisions": "Time of a decision",
+}
+
+
+def studies() -> QuerySet[SimulationStudy]:
+    """All studies, newest first, with their runs; without the live states, which are large."""
+    return SimulationStudy.objects.defer("live_state").select_related("created_by").prefetch_related("runs")
+
+
+def study_get(study_id: int) -> SimulationStudy:
+    """One study.
+
+    Raises:
+        NotFound: there is none.
+    """
+    study = studies().filter(pk=study_id).first()
+    if study is None:
+        raise NotFound(f"There is no study {study_id}.")
+    return study
+
+
+def run_get(study_id: int, run_id: int) -> SimulationRun:
+    """One run of a study.
+
+    Raises:
+        NotFound: the study has no such run.
+    """
+    run = SimulationRun.objects.filter(pk=run_id, study_id=study_id).first()
+    if run is None:
+        raise NotFound(f"Study {study_id} has no run {run_id}.")
+    return run
+
+
+def comparison_of(study: SimulationStudy) -> dict[str, Any] | None:
+    """The comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None before there is one.
+
+    Raises:
+        NotFound: its file is gone from the store.
+        Unavailable: the store does not answer.
+    """
+    return _comparison(study.comparison_key) if study.comparison_key else None
+
+
+@lru_cache(maxsize=16)
+def _comparison(key: str) -> dict[str, Any]:
+    with _open(key, COMPARISON_FILE) as packed:
+        read: dict[str, Any] = json.loads(gzip.decompress(packed.read()))
+    return read
+
+
+def report_open(study: SimulationStudy) -> bytes:
+    """The HTML report of the finished runs.
+
+    Raises:
+        NotFound: no run is finished yet, or its file is gone.
+        Unavailable: the store does not answer.
+    """
+    if not study.comparison_key:
+        raise NotFound("No run of this study is finished and compared yet.")
+    with _open(study.comparison_key, REPORT_FILE) as packed:
+        return gzip.decompress(packed.read())
+
+
+def result_open(run: SimulationRun, name: str) -> IO[bytes]:
+    """One of a finished run's Parquet files.
+
+    Raises:
+        NotFound: the run is not finished, or there is no such file.
+        Unavailable: the store does not answer.
+    """
+    if run.state != RunState.DONE:
+        raise NotFound(f"Run {run.pk} has no results: it is {run.state}.")
+    if name not in RESULT_FILES:
+        raise NotFound(f"There is no file {name}; there are {', '.join(RESULT_FILES)}.")
+    return _open(run.results_key, name)
+
+
+def _open(key: str, name: str) -> IO[bytes]:
+    try:
+        return open_file(key, name)
+    except FileNotFoundError as error:
+        raise NotFound(f"The file {name} is gone from the store.") from error
+    except OSError as error:
+        log.error("store_unavailable", key=key, error=str(error))
+        raise Unavailable("The store of results does not answer; try again soon.") from error

@@ -1,0 +1,236 @@
+"""Starting, cancelling and deleting studies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from projects.errors import Conflict, InvalidRequest, QuotaExceeded
+from projects.models import User
+from scheduling.policies import POLICIES
+from scheduling.services.jobs import default_cluster
+from scheduling.services.wakeups import wake
+from simulation import store
+from simulation.choices import FINAL_STATES, RunState, StudySource
+from simulation.live.capture import capture, live_settings
+from simulation.live.state import pack
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.selectors.choices import traces_offered
+from simulation.services.runs import MESSAGE_LASTS, tell_pages
+from simulation.workloads.catalogue import TraceListing
+from simulation.workloads.errors import listed
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What an operator asks. None is what the trace's authors, or the live cluster, use."""
+
+    source: str
+    policies: tuple[str, ...]
+    trace: str = ""
+    name: str = ""
+    servers: tuple[int, ...] = ()
+    gpus_per_server: int | None = None
+    gpu_type: str = ""
+    slot_seconds: float | None = None
+    pauses: str = "measured"
+    fill: str | None = None
+    reserve_servers: int | None = None
+    promise_margin: float | None = None
+    failures_per_server_day: float = 0.0
+    seed: int = 0
+    limit_jobs: int | None = None
+    best_effort_share: float = 0.0
+    with_declined: bool = False
+
+
+def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
+    """Store a study with a run for each policy and number of servers, and queue the runs.
+
+    Raises:
+        InvalidRequest: unknown policies or trace, or more than may be asked.
+        QuotaExceeded: too many runs are waiting already.
+        Unavailable: there is no live cluster to start from.
+    """
+    _check_policies(request.policies)
+    if request.source == StudySource.LIVE:
+        columns = _of_live_cluster(request)
+        found = columns.pop("found_servers")
+        default_name = "Live cluster"
+    else:
+        columns, listing = _of_trace(request)
+        found = listing.servers
+        default_name = listing.name
+    servers = tuple(dict.fromkeys(request.servers)) or ((found,) if found else ())
+    if not servers:
+        raise _invalid("servers", "Say how many servers: nobody published a cluster for this trace.")
+    runs = [(policy, count) for count in servers for policy in dict.fromkeys(request.policies)]
+    _check_size(runs, columns)
+    with transaction.atomic():
+        _check_waiting(len(runs))
+        study = SimulationStudy.objects.create(
+            name=request.name or default_name, created_by=actor, source=request.source, **columns
+        )
+        now = timezone.now()
+        for policy, count in runs:
+            run = SimulationRun.objects.create(
+                study=study, policy=policy, servers=count, wake_at=now + MESSAGE_LASTS
+            )
+            wake("simulate_run", run_id=run.pk)
+        tell_pages()
+    return study
+
+
+def _check_policies(policies: Iterable[str]) -> None:
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown:
+        raise _invalid("policies", f"Unknown: {listed(unknown)}. Known: {listed(list(POLICIES), 60)}.")
+
+
+def _of_trace(request: StudyRequest) -> tuple[dict[str, Any], TraceListing]:
+    listings, _ = traces_offered()
+    listing = next((one for one in listings if one.name == request.trace), None)
+    if listing is None:
+        known = listed([one.name for one in listings if one.available], 80)
+        raise _invalid("trace", f"There is no trace {request.trace!r} here. Known: {known}.")
+    if not listing.available:
+        raise _invalid(
+            "trace", f"Trace {listing.name} is not on this machine; it is public: {listing.original}."
+        )
+    jobs = min(request.limit_jobs or 10**9, listing.jobs or 10**9)
+    limit = int(settings.SIMULATION_LIMITS["jobs"])
+    if listing.jobs is not None and jobs > limit:
+        raise _invalid(
+            "limit_jobs", f"The trace has {listing.jobs} jobs and a run may have {limit}; limit them."
+        )
+    gpus_per_server = request.gpus_per_server or listing.gpus_per_server
+    if gpus_per_server is None:
+        raise _invalid("gpus_per_server", "Say how many: nobody published a cluster for this trace.")
+    columns = {
+        **_common(request),
+        "trace": listing.name,
+        "gpu_type": request.gpu_type,
+        "gpus_per_server": gpus_per_server,
+        "slot_seconds": request.slot_seconds or listing.slot_seconds or 60.0,
+        "fill": request.fill or "uniform",
+        "reserve_servers": request.reserve_servers or 0,
+        "promise_margin": request.promise_margin or 0.0,
+    }
+    return columns, listing
+
+
+def _of_live_cluster(request: StudyRequest) -> dict[str, Any]:
+    if request.trace:
+        raise _invalid("trace", "Leave it out: the jobs are those of the live cluster.")
+    cluster = default_cluster()
+    state = capture(cluster, timezone.now(), gpu_kind=request.gpu_type, with_declined=request.with_declined)
+    if not state.jobs:
+        raise Conflict("The live cluster has no unfinished job to simulate now.")
+    asked = {
+        name: getattr(request, name)
+        for name in ("slot_seconds", "fill", "reserve_servers", "promise_margin")
+        if getattr(request, name) is not None
+    }
+    columns = {**_common(request), **live_settings(cluster), **asked}
+    if columns["reserve_servers"] == 0:
+        columns["reserve_slack_seconds"] = 0.0
+    return {
+        **columns,
+        "live_state": pack(state),
+        "gpu_type": state.gpu_kind,
+        "gpus_per_server": request.gpus_per_server or state.gpus_per_server,
+        "found_servers": state.servers,
+    }
+
+
+def _common(request: StudyRequest) -> dict[str, Any]:
+    return {
+        "pauses": request.pauses,
+        "failures_per_server_day": request.failures_per_server_day,
+        "seed": request.seed,
+        "limit_jobs": request.limit_jobs,
+        "best_effort_share": request.best_effort_share,
+    }
+
+
+def _check_size(runs: list[tuple[str, int]], columns: dict[str, Any]) -> None:
+    most_runs = int(settings.SIMULATION_LIMITS["runs"])
+    if len(runs) > most_runs:
+        raise _invalid("policies", f"That makes {len(runs)} runs; a study may have {most_runs}.")
+    most_gpus = int(settings.SIMULATION_LIMITS["gpus"])
+    largest = max(count for _, count in runs) * int(columns["gpus_per_server"])
+    if largest > most_gpus:
+        raise _invalid("servers", f"That makes {largest} GPUs; a simulated cluster may have {most_gpus}.")
+    fewest = min(count for _, count in runs)
+    if int(columns["reserve_servers"]) >= fewest:
+        raise _invalid(
+            "reserve_servers",
+            f"A reserve of {columns['reserve_servers']} leaves nothing of {fewest} servers.",
+        )
+
+
+def _check_waiting(more: int) -> None:
+    most = int(settings.SIMULATION_LIMITS["waiting_runs"])
+    waiting = SimulationRun.objects.exclude(state__in=FINAL_STATES).count()
+    if waiting + more > most:
+        raise QuotaExceeded(
+            f"{waiting} runs are unfinished already and there may be {most}; wait, or cancel some.",
+            extra={"retry_after_seconds": 60},
+        )
+
+
+def _invalid(field: str, message: str) -> InvalidRequest:
+    return InvalidRequest(f"{field}: {message}", errors={field: [message]})
+
+
+@transaction.atomic
+def study_cancel(*, study: SimulationStudy) -> int:
+    """Cancel what of the study is unfinished. Returns how many runs that were.
+
+    Raises:
+        Conflict: every run is finished.
+    """
+    open_runs = study.runs.exclude(state__in=FINAL_STATES).select_for_update().order_by("id")
+    count = sum(_cancel(run) for run in open_runs)
+    if not count:
+        raise Conflict(f"Every run of study {study.pk} is finished.")
+    return count
+
+
+@transaction.atomic
+def run_cancel(*, run: SimulationRun) -> SimulationRun:
+    """Cancel one run: at once while it is queued, else as soon as its worker looks.
+
+    Raises:
+        Conflict: it is finished.
+    """
+    current = SimulationRun.objects.select_for_update().get(pk=run.pk)
+    if current.finished():
+        raise Conflict(f"Run {run.pk} is {current.state} already.")
+    _cancel(current)
+    return current
+
+
+def _cancel(run: SimulationRun) -> bool:
+    run.cancel_requested = True
+    if run.state == RunState.QUEUED:
+        run.state = RunState.CANCELLED
+        run.finished_at = timezone.now()
+    run.save(update_fields=["cancel_requested", "state", "finished_at"])
+    tell_pages()
+    return True
+
+
+@transaction.atomic
+def study_delete(*, study: SimulationStudy) -> None:
+    """Delete the study with its runs and files. A worker on one of its runs stops and leaves nothing."""
+    key = store.study_folder(study.pk)
+    study.delete()
+    tell_pages()
+    # Files that stay because the store is away are swept up later (`runs.delete_orphans`).
+    transaction.on_commit(lambda: store.remove(key))
