@@ -16,8 +16,11 @@ from launch.pip_configuration import uv_environment
 from launch.process import ProcessSpecification
 from launch.settings import PlatformSettings
 
-#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work apart.
-CELERY_QUEUES: Mapping[str, int] = {"planner": 1, "control": 2, "long": 1}
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work and simulations apart.
+CELERY_QUEUES: Mapping[str, int] = {"planner": 1, "control": 2, "long": 1, "simulations": 1}
+
+#: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given back.
+_ONE_TASK_PER_PROCESS = frozenset({"simulations"})
 
 #: What a child may inherit: nothing of make's, pip's or somebody's Django.
 _INHERITED = (
@@ -38,7 +41,9 @@ _HANDED_ON = (
     "MAXIMUM_BUNDLE_BYTES", "MAXIMUM_UNPACKED_BUNDLE_BYTES", "THROTTLE_SUBMISSIONS", "DATABASE_CONN_MAX_AGE",
     "LOG_LEVEL", "DEBUG", "SLOT_SECONDS", "SUSPECT_SECONDS", "FENCE_SECONDS", "FENCE_MARGIN_SECONDS",
     "REPORT_SECONDS", "RESERVE_SERVERS", "OFFER_HOLD_SECONDS", "PROFILE_SECONDS_PER_LEVEL",
-    "PROFILE_MAXIMUM_SECONDS", "SNAPSHOT_RETENTION_DAYS", "CHECKPOINT_URL",
+    "PROFILE_MAXIMUM_SECONDS", "SNAPSHOT_RETENTION_DAYS", "CHECKPOINT_URL", "PUNCTUAL_TRACES",
+    "SIMULATION_MAXIMUM_RUNS", "SIMULATION_MAXIMUM_JOBS", "SIMULATION_MAXIMUM_GPUS", "SIMULATION_MAXIMUM_WAITING",
+    "SIMULATION_RUN_SECONDS",
 )  # fmt: skip
 
 
@@ -137,6 +142,8 @@ class ControlPlane:
             sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", queue, "--concurrency",
             str(CELERY_QUEUES[queue]), "--hostname", node, "--without-mingle", "--without-gossip",
         ]  # fmt: skip
+        if queue in _ONE_TASK_PER_PROCESS:
+            command += ["--max-tasks-per-child", "1"]
         return ProcessSpecification(
             name=f"celery-{queue}",
             command=command,
