@@ -7,6 +7,7 @@ from pathlib import Path
 
 import structlog
 from django.conf import settings
+from django.db import OperationalError
 
 from scheduling.core.snapshot import Fill
 from simulation import store
@@ -52,6 +53,8 @@ def execute_run(run_id: int) -> bool:
         log.warning("simulation run failed", run=run_id, error=str(error))
     except MemoryError:
         run_fail(claimed, "There is not enough memory for it; take fewer jobs or GPUs.")
+    except OperationalError:
+        raise  # the database is away: the lease runs out, and another attempt follows
     except Exception as error:
         run_fail(
             claimed,

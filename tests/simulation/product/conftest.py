@@ -1,0 +1,50 @@
+"""An operator, a store in a folder, and studies small enough to be simulated in a moment."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from projects.models import User
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.services.studies import StudyRequest, study_start
+from tests.factories import UserFactory
+
+
+@pytest.fixture
+def store(settings: Any, tmp_path: Path) -> Path:
+    """The folder of the durable store."""
+    settings.CHECKPOINT_URL = f"file://{tmp_path}/store"
+    return tmp_path / "store"
+
+
+@pytest.fixture
+def operator(db: None) -> User:
+    made: User = UserFactory.create(username="olga", is_operator=True)
+    return made
+
+
+@pytest.fixture
+def start(operator: User, store: Path) -> Callable[..., SimulationStudy]:
+    """Starts a study of twenty synthetic jobs unless told otherwise. Nobody works on it."""
+
+    def start_one(**asked: Any) -> SimulationStudy:
+        usual: dict[str, Any] = {
+            "source": "trace",
+            "trace": "elasticflow",
+            "policies": ("punctual", "edf"),
+            "servers": (4,),
+            "gpus_per_server": 4,
+            "limit_jobs": 20,
+        }
+        return study_start(actor=operator, request=StudyRequest(**{**usual, **asked}))
+
+    return start_one
+
+
+def runs_of(study: SimulationStudy) -> list[SimulationRun]:
+    """The study's runs as they are now, in the order in which they were asked for."""
+    return list(SimulationRun.objects.filter(study=study).order_by("id"))
