@@ -69,7 +69,7 @@ class StudyRequestSerializer(StrictSerializer):
     """Jobs, a cluster, and the policies to compare on it. What is left out is as the trace's authors have it, or the live
     cluster's operator."""
 
-    source = serializers.ChoiceField(StudySource.choices, default=StudySource.TRACE)
+    source = serializers.ChoiceField(StudySource.choices, default=StudySource.TRACE)  # type: ignore[assignment]
     trace = fields.Text(
         max_length=200,
         allow_blank=True,
@@ -161,7 +161,7 @@ class FinishedRunSerializer(RunSerializer):
 class StudySerializer(serializers.ModelSerializer):
     """A study with its runs."""
 
-    source = serializers.ChoiceField(StudySource.choices)
+    source = serializers.ChoiceField(StudySource.choices)  # type: ignore[assignment]
     created_by = serializers.SerializerMethodField()
     runs = RunSerializer(many=True)
     compared_runs = serializers.ListField(
@@ -200,7 +200,7 @@ class StudyDetailSerializer(StudySerializer):
 
 
 class StudyFilterSerializer(StrictSerializer):
-    source = serializers.ChoiceField(StudySource.choices, required=False)
+    source = serializers.ChoiceField(StudySource.choices, required=False)  # type: ignore[assignment]
 
 
 class DetailFilterSerializer(StrictSerializer):

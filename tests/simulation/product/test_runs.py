@@ -131,7 +131,7 @@ def test_progress_is_written_while_the_run_goes_on(start: Start, monkeypatch: py
 def slowed(monkeypatch: pytest.MonkeyPatch, condition: Callable[[], bool]) -> None:
     """Let the simulation wait once, half way, until something has happened beside it."""
     original = Simulation._step
-    waited = []
+    waited: list[float] = []
 
     def step(self: Simulation, at: float) -> None:
         original(self, at)
