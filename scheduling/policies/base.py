@@ -28,6 +28,9 @@ class Policy(ABC):
     any_measured_size: ClassVar[bool] = False
     #: Whether a job pays a pause when its GPUs change. False only where a published simulation left it out.
     charges_pauses: ClassVar[bool] = True
+    #: Whether every job that runs on pauses at every reallocation, its GPUs changed or not. True only where a published
+    #: simulation did that; simulations alone heed it.
+    pauses_everybody: ClassVar[bool] = False
 
     @abstractmethod
     def decide_newcomers(self, problem: Problem) -> Answer:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from scheduling.core.arrays import Plans
+from dataclasses import replace
+
+from scheduling.core.answer import Answer
 from scheduling.core.problem import Problem
 from scheduling.policies.edf_admission import EdfAdmission
 from scheduling.policies.exact_completions import wake_at_exact_completion
@@ -12,14 +14,18 @@ class EdfAdmissionArtifact(EdfAdmission):
     """The artifact's scale-out limit, plans without pauses, and no newcomer as long as anybody is late.
 
     Source: the simulator behind figure 9 of the paper. Jobs scale out to their largest measured GPU count even where that is
-    slower. Pauses are charged when they happen but stand in no plan, so an admitted job can end late; while one does,
-    every newcomer is refused.
+    slower. Each planning instant stops and restarts every running job, for a shorter pause where its GPUs stay the same. Pauses
+    stand in no plan, so an admitted job can end late; while one is late, every newcomer is refused. That makes the
+    counts sensitive: a few seconds decide whether a long job is late, and with it all jobs that come while it runs.
     """
 
     name = "edf_admission_artifact"
     any_measured_size = True
     plans_with_pauses = False
     late_jobs_refuse_all = True
+    pauses_everybody = True
 
-    def _wake(self, problem: Problem, plans: Plans) -> float:
-        return min(super()._wake(problem, plans), wake_at_exact_completion(problem, plans))
+    def reallocate(self, problem: Problem) -> Answer:
+        """What the plans give in the next slot; asks again when a job ends, not at the end of its slot."""
+        answer = super().reallocate(problem)
+        return replace(answer, next_wake_at=wake_at_exact_completion(answer))

@@ -25,4 +25,4 @@ class EdfArtifact(Edf):
     def reallocate(self, problem: Problem) -> Answer:
         """The largest measured count that is left, in deadline order."""
         answer = super().reallocate(problem)
-        return replace(answer, next_wake_at=wake_at_exact_completion(problem, answer.plans))
+        return replace(answer, next_wake_at=wake_at_exact_completion(answer))

@@ -4,17 +4,27 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-from scheduling.core.arrays import TIME_TOLERANCE, Plans
-from scheduling.core.problem import Problem
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.policies.requests import rates_at
 
 
-def wake_at_exact_completion(problem: Problem, plans: Plans) -> float:
-    """The whole second in which the first plan ends, but at least a slot after the next one begins.
+def wake_at_exact_completion(answer: Answer) -> float:
+    """The whole second in which the first running job ends, but at least a slot after the next one begins.
 
-    On the caller's axis; infinity when no plan ends.
+    On the caller's axis; infinity when nothing runs.
     """
-    finish = float(plans.finish[: problem.count][plans.length[: problem.count] > 0].min(initial=inf))
-    if finish == inf:
+    problem = answer.problem
+    jobs, count = problem.jobs, problem.count
+    rates = rates_at(problem, np.diff(answer.placements.offsets))
+    pause = jobs.pause_left[:count].copy()
+    for row, change in zip(answer.changed, answer.changes, strict=True):
+        pause[row] = change.pause_seconds
+    running = rates > 0
+    seconds = pause[running] + jobs.work[:count][running] / rates[running]
+    if not seconds.size:
         return inf
-    whole = ceil(problem.now + finish - TIME_TOLERANCE)
-    return max(float(whole), problem.next_slot_at + problem.slot)
+    whole = float(ceil(problem.now + problem.origin + float(seconds.min()) - TIME_TOLERANCE))
+    return max(whole, problem.next_slot_at + problem.slot)

@@ -11,21 +11,25 @@ from math import inf
 import numpy as np
 
 from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.dispatching import answer_with_sizes, requested_sizes, take_all
 from scheduling.core.problem import Problem
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.policies.gandiva_sets import ServerSet, ServerSets, add_in_order, rebalance, rotate
+from scheduling.policies.requests import at_sizes
 from scheduling.policies.size_kernels import fitting_in_order
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest
 
 SET, TURN = 0, 1
+TURN_PAUSES = 2.0
+"""A turn lasts at least this many pauses: with turns as short as a pause nobody would ever get on."""
 
 
 class Gandiva(WithoutPromises):
     """Time-slicing: every slot, the jobs of a set that ran go behind those that waited.
 
-    Deviations from the published simulation: turns change at every slot instead of at instants that happen to be whole
-    minutes; a set's load is the jobs that are in it now; a set is full when all its places are taken; servers move between
+    Deviations from the published simulation: turns change at every slot (later only where the pause is longer than half a
+    slot) instead of at instants that happen to be whole minutes; a set's load is the jobs that are in it now; a set is full when all its places are taken; servers move between
     groups in whole sets. Gandiva's packing of several jobs on one GPU and its migration by profiled affinity are not
     simulated there, nor here.
     """
@@ -42,7 +46,7 @@ class Gandiva(WithoutPromises):
         sets = _recalled(problem, field, sizes)
         homeless = self._changed(problem, sets, field, sizes)
         wanted = field.kept
-        running = [row for one in sets.every() for row in one.running(sets.server_gpus)]
+        running = self._running(problem, sets, field)
         fitting_in_order(np.array(running, dtype=np.int64), sizes, field.gpus, wanted)
         waiting = bool(homeless) or any(len(one.jobs) > one.places(sets.server_gpus) for one in sets.every())
         return answer_with_sizes(
@@ -57,12 +61,25 @@ class Gandiva(WithoutPromises):
             for one in group:
                 one.load = float(len(one.jobs))
             sets.groups[size] = sorted(group, key=lambda one: one.load)
-        rotate(sets)
+        self._rotate(problem, sets, sizes)
         seated = {row for one in sets.every() for row in one.jobs}
         newcomers = [row for row in field.rows.tolist() if row not in seated]
         homeless = [row for row in newcomers if not _seated(sets, row, int(sizes[row]))]
         rebalance(sets)
         return [row for row in homeless if not _seated(sets, row, int(sizes[row]))]
+
+    def _rotate(self, problem: Problem, sets: ServerSets, sizes: IntArray) -> None:
+        """Change turns where the present one was long enough."""
+        pauses = at_sizes(problem, problem.jobs.pause, sizes)
+        for one in sets.every():
+            turn = max(problem.slot, TURN_PAUSES * float(pauses[one.jobs].max(initial=0.0)))
+            if problem.next_slot_at >= one.turned_at + turn - TIME_TOLERANCE:
+                rotate(one, sets.server_gpus)
+                one.turned_at = problem.next_slot_at
+
+    def _running(self, problem: Problem, sets: ServerSets, field: Contest) -> list[int]:
+        """The jobs whose turn it is, set by set."""
+        return [row for one in sets.every() for row in one.running(sets.server_gpus)]
 
     def _wake(self, problem: Problem, waiting: bool) -> float:
         """The next slot while anybody waits for a turn."""
@@ -105,5 +122,5 @@ def _remembered(problem: Problem, sets: ServerSets) -> FloatArray:
     memory = np.zeros((problem.count, 2))
     for number, one in enumerate(sets.every()):
         memory[one.jobs, SET] = number + 1
-        memory[one.jobs, TURN] = np.arange(len(one.jobs))
+        memory[one.jobs, TURN] = 1 + np.arange(len(one.jobs))
     return memory

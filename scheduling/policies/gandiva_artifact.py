@@ -6,7 +6,7 @@ from math import inf
 
 from scheduling.core.problem import Problem
 from scheduling.core.snapshot import IntArray
-from scheduling.policies.gandiva import Gandiva
+from scheduling.policies.gandiva import TURN, Gandiva
 from scheduling.policies.gandiva_sets import ServerSets, rebalance, rotate
 from scheduling.policies.without_promises import Contest
 
@@ -14,32 +14,53 @@ ROTATION_SECONDS = 60
 
 
 class GandivaArtifact(Gandiva):
-    """Turns change only at instants that are whole minutes, which is rare; a set's load never falls.
+    """Looks at the cluster only when jobs arrive; turns change only where that happens at a whole minute.
 
-    Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: a job is given to a set
-    only while one of its places stays free, else to a new set, else to the second least loaded set of its group; jobs
-    that end leave their weight in the load; groups below their share deal their jobs afresh at the wrong moments
-    (`gandiva_sets._expand`), which changes turns far more often than the rotation does.
+    Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: places of jobs that
+    end stay idle until the next arrival (unless nobody of the set runs any more: the policy cannot know whether
+    anybody will arrive); a job is given to a set only while one of its places stays free, else to a new set, else
+    to the second least loaded set of its group; jobs that end leave their weight in the load; servers move between groups
+    by a count that takes sets for GPUs, so that a group of small jobs gives up nearly all its sets at one
+    arrival and gets them back at the next; jobs are dealt afresh at the wrong moments (`gandiva_sets`).
     """
 
     name = "gandiva_artifact"
 
     def _changed(self, problem: Problem, sets: ServerSets, field: Contest, sizes: IntArray) -> list[int]:
+        newcomers = self._newcomers(problem, field)
+        if not newcomers:
+            return []
         if round(problem.next_slot_at) % ROTATION_SECONDS == 0:
-            rotate(sets)
+            for one in sets.every():
+                rotate(one, sets.server_gpus)
         for size in list(sets.groups):
             sets.groups[size] = [one for one in sets.groups[size] if one.jobs]
-        seated = {row for one in sets.every() for row in one.jobs}
-        newcomers = [row for row in field.rows.tolist() if row not in seated]
-        homeless = [row for row in newcomers if not _seated_as_published(sets, row, int(sizes[row]))]
+        for row in newcomers:
+            _seat_as_published(sets, row, int(sizes[row]))
         rebalance(sets, as_published=True)
-        return homeless
+        return []
+
+    def _running(self, problem: Problem, sets: ServerSets, field: Contest) -> list[int]:
+        if self._newcomers(problem, field):
+            return super()._running(problem, sets, field)
+        held = problem.columns.gpus
+        running: list[int] = []
+        for one in sets.every():
+            present = [row for row in one.jobs if held[row] > 0]
+            running += present or one.running(sets.server_gpus)
+        return running
+
+    def _newcomers(self, problem: Problem, field: Contest) -> list[int]:
+        """Jobs that no set has taken yet."""
+        rows = field.rows[problem.columns.memory[field.rows, TURN] == 0]
+        return list(rows.tolist())
 
     def _wake(self, problem: Problem, waiting: bool) -> float:
         return inf
 
 
-def _seated_as_published(sets: ServerSets, row: int, size: int) -> bool:
+def _seat_as_published(sets: ServerSets, row: int, size: int) -> None:
+    """Give a job to a set, if there is one for it."""
     group = sets.group(size)
     chosen = None
     if group:
@@ -51,9 +72,8 @@ def _seated_as_published(sets: ServerSets, row: int, size: int) -> bool:
     if chosen is None:
         chosen = sets.opened(size) or (group.pop(0) if group else None)
     if chosen is None:
-        return False
+        return
     chosen.load += 1.0
     chosen.jobs.append(row)
     group.append(chosen)
     group.sort(key=lambda one: one.load)
-    return True

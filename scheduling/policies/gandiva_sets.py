@@ -15,17 +15,19 @@ import numpy as np
 
 from scheduling.core.snapshot import FloatArray
 
-COLUMNS = 3
-"""Numbers kept for each set from one decision to the next: GPUs of a job, servers, load."""
+COLUMNS = 4
+"""Numbers kept for each set from one decision to the next: GPUs of a job, servers, load, when turns changed."""
 
 
 @dataclass
 class ServerSet:
-    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was given."""
+    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was given;
+    ``turned_at``: when turns last changed, on the caller's axis."""
 
     job_gpus: int
     servers: int
     load: float = 0.0
+    turned_at: float = 0.0
     jobs: list[int] = field(default_factory=list)
 
     def places(self, server_gpus: int) -> int:
@@ -75,7 +77,7 @@ class ServerSets:
 
     def remembered(self) -> FloatArray:
         """The sets as numbers, in the order of `every`."""
-        rows = [[one.job_gpus, one.servers, one.load] for one in self.every()]
+        rows = [[one.job_gpus, one.servers, one.load, one.turned_at] for one in self.every()]
         return np.array(rows, dtype=np.float64).reshape(-1)
 
     @classmethod
@@ -85,8 +87,8 @@ class ServerSets:
         """The sets of an earlier decision without their jobs, and the same as a list."""
         sets = cls(server_gpus, servers)
         numbered = []
-        for job_gpus, count, load in memory.reshape(-1, COLUMNS).tolist():
-            one = ServerSet(int(job_gpus), int(count), load)
+        for job_gpus, count, load, turned_at in memory.reshape(-1, COLUMNS).tolist():
+            one = ServerSet(int(job_gpus), int(count), load, turned_at)
             sets.group(int(job_gpus)).append(one)
             numbered.append(one)
         return sets, numbered
@@ -99,6 +101,7 @@ def add_in_order(group: list[ServerSet], one: ServerSet) -> None:
 
 def spread(group: list[ServerSet], jobs: list[int]) -> None:
     """Give each job to the set that is least loaded then."""
+    group.sort(key=lambda one: one.load)
     for row in jobs:
         lightest = group.pop(0)
         lightest.load += 1.0
@@ -165,9 +168,8 @@ def deal_afresh(group: list[ServerSet]) -> None:
     spread(group, jobs)
 
 
-def rotate(sets: ServerSets) -> None:
-    """Those that ran go behind those that waited, set by set."""
-    for one in sets.every():
-        turn = one.places(sets.server_gpus)
-        if len(one.jobs) > turn:
-            one.jobs = one.jobs[turn:] + one.jobs[:turn]
+def rotate(one: ServerSet, server_gpus: int) -> None:
+    """Those that ran go behind those that waited, if anybody did."""
+    turn = one.places(server_gpus)
+    if len(one.jobs) > turn:
+        one.jobs = one.jobs[turn:] + one.jobs[:turn]

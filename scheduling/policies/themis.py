@@ -14,6 +14,7 @@ from scheduling.core.answer import Answer
 from scheduling.core.dispatching import answer_with_sizes, requested_sizes, take_all
 from scheduling.core.problem import Problem
 from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.policies.requests import leases_held, rates_at
 from scheduling.policies.size_kernels import fitting_in_order
 from scheduling.policies.themis_kernels import fairest_fractions
 from scheduling.policies.without_promises import WithoutPromises, contest
@@ -73,17 +74,3 @@ class Themis(WithoutPromises):
             work / rate[rows], elapsed, isolated, sizes[rows].astype(np.float64), float(problem.gpus)
         )
         return shares
-
-
-def rates_at(problem: Problem, sizes: IntArray) -> FloatArray:
-    """Iterations per second of each job on its size; 0 where it has none."""
-    jobs = problem.jobs
-    found = jobs.levels[: problem.count] == sizes[:, None]
-    rates: FloatArray = np.where(found, jobs.throughput[: problem.count], 0.0).sum(axis=1)
-    return rates
-
-
-def leases_held(problem: Problem, sizes: IntArray) -> FloatArray:
-    """Slots for which each job has held its GPUs so far."""
-    held: FloatArray = problem.columns.attained_gpu_seconds / (np.maximum(sizes, 1) * problem.slot)
-    return held

@@ -14,6 +14,7 @@ from scheduling.core.arrays import BoolArray, Plans, no_plans
 from scheduling.core.blocks import blocks_of
 from scheduling.core.columns import CurveColumns, JobColumns, regather
 from scheduling.core.decision import ChangeKind, Verdict
+from scheduling.core.pauses import published_pause_seconds
 from scheduling.core.problem import Capacity, Problem, problem_from
 from scheduling.core.reserve import reserved_gpus
 from scheduling.core.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
@@ -210,7 +211,17 @@ class PoolState:
                 now,
             )
             changed.append((row, change.kind))
+        if self.policy.pauses_everybody and self.tables.measured.pause.any():
+            self._pause_unchanged(answer, jobs)
         return changed
+
+    def _pause_unchanged(self, answer: Answer, jobs: JobStates) -> None:
+        """Let jobs that run on with the same GPUs pause too, by what a restart among known GPUs costs (spec 2.10)."""
+        going_on = jobs.gpus[self.rows] > 0
+        going_on[list(answer.changed)] = False
+        rows = self.rows[going_on]
+        pause = published_pause_seconds(1, cluster_gpus=self.size.gpus, cached=True)
+        jobs.pause_left[rows] = np.maximum(jobs.pause_left[rows], pause)
 
 
 class _Names(Sequence[str]):
