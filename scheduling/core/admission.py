@@ -19,6 +19,7 @@ from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
+from scheduling.core.searching import searched
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
 from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 
@@ -28,11 +29,11 @@ NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
 
 @kernel
 def refill(  # type: ignore[no-untyped-def]
-    jobs, due, plans, order, offers, times, free, count, guarded, origin, slot, suffix
+    jobs, due, plans, order, offers, carry, times, free, count, guarded, origin, slot, suffix
 ):  # fmt: skip
     """Fill all jobs of ``order`` from scratch on an open timeline, beside the held offers.
 
-    Returns (plans, rows that cannot meet their deadline). A job that fails takes nothing, so the
+    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own. Returns (plans, rows that cannot meet their deadline). A job that fails takes nothing, so the
     plans of the others are those without it.
     """
     times, free, count = occupy_all(times, free, count, plans, offers, YES)
@@ -45,7 +46,7 @@ def refill(  # type: ignore[no-untyped-def]
             piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
         pieces, finish, gpu_time = fill(
             jobs, job, due[job], times, free, count, guarded, origin, slot, NO_HEAD, ALL_LEVELS, suffix,
-            0.0, piece_time, piece_gpus,
+            carry[job], piece_time, piece_gpus,
         )  # fmt: skip
         if pieces == 0:
             failed.append(job)
@@ -67,9 +68,10 @@ class Admission:
     plans had to stand in for a refill that failed.
     """
 
-    def __init__(self, problem: Problem, budget: PauseBudget) -> None:
+    def __init__(self, problem: Problem, budget: PauseBudget, *, thorough: bool = False) -> None:
         self.problem = problem
         self.budget = budget
+        self.thorough = thorough
         self.at_risk: list[int] = []
         self.used_stored = False
         self.plans = copy_plans(problem.stored)
@@ -215,13 +217,17 @@ class Admission:
             accepted = self._as_offered(row)
             if accepted is not None:
                 return accepted, None
+        if self.thorough:
+            found = searched(self, row)
+            if found is not None:
+                return found, None
         return None, failed[0] if failed else None
 
-    def filled_beside(self, row: int, due: float) -> Plans | None:
+    def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
         """One more job planned on what the present plans leave, or None where that is too little."""
         before = self.plans
         self.plans = copy_plans(before)
-        fits = self._fill_one(row, due, self.timeline(self.rows), guarded=True)
+        fits = self._fill_one(row, due, self.timeline(self.rows), guarded=True, suffix=suffix)
         plans, self.plans = self.plans, before
         return plans if fits else None
 
@@ -256,6 +262,18 @@ class Admission:
         )
         return timeline
 
+    def filled_in_order(
+        self, order: list[int], carry: FloatArray, *, suffix: bool
+    ) -> tuple[Plans, int | None]:
+        """All promises and newcomers of ``order`` filled from scratch in that order, and the first that fails."""
+        problem = self.problem
+        plans, failing = refill(
+            problem.jobs, problem.due - problem.slack_seconds, copy_plans(self.plans),
+            np.array(order, dtype=np.int64), self.offers, carry, *problem.open_timeline(), True, problem.origin,
+            problem.slot, suffix,
+        )  # fmt: skip
+        return plans, int(failing[0]) if failing.size else None
+
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
         """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
 
@@ -275,6 +293,7 @@ class Admission:
                 copy_plans(self.plans),
                 order,
                 self.offers,
+                np.zeros(problem.jobs.work.size),
                 *problem.open_timeline(),
                 careful,
                 problem.origin,
@@ -287,15 +306,22 @@ class Admission:
         return plans, failed
 
     def _fill_one(
-        self, row: int, due: float, timeline: tuple[FloatArray, IntArray, int], *, guarded: bool
+        self,
+        row: int,
+        due: float,
+        timeline: tuple[FloatArray, IntArray, int],
+        *,
+        guarded: bool,
+        suffix: bool | None = None,
     ) -> bool:
         """Fill one job on a timeline; its plan is set when that succeeds."""
         problem = self.problem
+        backwards = problem.suffix if suffix is None else suffix
         times, free, count = timeline
         piece_time, piece_gpus = problem.scratch(count)
         pieces, finish, gpu_time = fill(
             problem.jobs, row, due, times, free, count, guarded, problem.origin, problem.slot,
-            NO_HEAD, ALL_LEVELS, problem.suffix, 0.0, piece_time, piece_gpus,
+            NO_HEAD, ALL_LEVELS, backwards, 0.0, piece_time, piece_gpus,
         )  # fmt: skip
         if pieces:
             self.plans = set_plan(self.plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)

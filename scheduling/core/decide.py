@@ -39,9 +39,9 @@ def replan(snapshot: Snapshot) -> Decision:
     return as_decision(reallocate(build_problem(snapshot)))
 
 
-def decide_newcomers(problem: Problem) -> Answer:
+def decide_newcomers(problem: Problem, *, thorough: bool = False) -> Answer:
     """`admit` on arrays."""
-    planner = Planner(problem)
+    planner = Planner(problem, thorough=thorough)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)
@@ -68,9 +68,9 @@ def decide_newcomers(problem: Problem) -> Answer:
     )
 
 
-def reallocate(problem: Problem) -> Answer:
+def reallocate(problem: Problem, *, thorough: bool = False) -> Answer:
     """`replan` on arrays."""
-    planner = Planner(problem)
+    planner = Planner(problem, thorough=thorough)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)

@@ -60,7 +60,8 @@ def next_wake(jobs, plans, rows, origin, slot):  # type: ignore[no-untyped-def]
 def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyped-def]
     """Let every plan keep its GPUs of the next slot until ``until``; the rest stays as it was.
 
-    Plans that end earlier by that are cut at the slot end after their new finish.
+    Plans that end earlier by that are cut as long after their new finish as they were held after the old
+    one: that time is there for moves which placing all plans will force, and which no plan knows of by itself.
     """
     nothing = np.zeros(0)
     for job in rows:
@@ -74,6 +75,11 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
         if first_later <= 1 or held == 0:
             continue
         current = plans.gpus[job, first_later - 1]
+        spare = 0.0
+        finish, _ = charged_finish(jobs, plans, job, nothing, nothing)
+        if finish < inf:
+            released = slot_end(finish + jobs.finishing[job], origin, slot)
+            spare = max(0.0, plans.time[job, count - 1] - released)
         # Pieces before ``until`` become one; the piece that is under way at ``until`` begins there.
         written = 1
         plans.time[job, 0] = origin
@@ -91,7 +97,7 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
         if finish < inf:
             plans.finish[job] = finish
             plans.gpu_time[job] = gpu_time
-            _cut_after(plans, job, slot_end(finish + jobs.finishing[job], origin, slot))
+            _cut_after(plans, job, slot_end(finish + jobs.finishing[job], origin, slot) + spare)
 
 
 @kernel

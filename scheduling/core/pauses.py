@@ -235,6 +235,18 @@ class PauseBudget:
                 plans = mended
         return None
 
+    def late_by_moves(self, plans: Plans, promised: Sequence[int]) -> tuple[bool, dict[int, float]]:
+        """Whether all forced moves can be placed, and the pauses in seconds of the jobs that they make late.
+
+        As in `affordable` without ``occupancy``; nothing is mended. The plans' finish is set as charged.
+        """
+        if not self.problem.has_pauses() and not self.problem.blocked.size:
+            return True, {}
+        rows = np.array(sorted(promised), dtype=np.int64)
+        feasible, charges = self._forecast(plans, rows, None, NO_CHARGES)
+        late = self._charge(plans, rows, charges) if feasible else []
+        return feasible, {row: float(charges.seconds[charges.job == row].sum()) for row in late}
+
     def charged(
         self, plans: Plans, promised: Sequence[int], *, occupancy: Occupancy, charges: Charges
     ) -> tuple[Plans, list[int]]:

@@ -41,11 +41,11 @@ class Outcome:
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster."""
 
-    def __init__(self, problem: Problem) -> None:
+    def __init__(self, problem: Problem, *, thorough: bool = False) -> None:
         self.problem = problem
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
-        self.admission = Admission(self.problem, self.budget)
+        self.admission = Admission(self.problem, self.budget, thorough=thorough)
 
     # Work without a promise ----------------------------------------------------------------
 

@@ -17,11 +17,11 @@ class Punctual(Policy):
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""
-        return decide.decide_newcomers(problem)
+        return decide.decide_newcomers(problem, thorough=True)
 
     def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
-        return decide.reallocate(problem)
+        return decide.reallocate(problem, thorough=True)
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""

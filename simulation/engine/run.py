@@ -29,7 +29,7 @@ from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings
 from simulation.engine.tables import curve_tables
 from simulation.engine.warmup import load_kernels
-from simulation.outcome import JobEnd, JobOutcomes, Outcome
+from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, Outcome
 from simulation.workloads.workload import Workload
 
 Progress = Callable[[int, int, float], None]
@@ -167,7 +167,8 @@ class Simulation:
 
     def _plan(self, pool: PoolState, newcomers: IntArray, *, urgent: bool) -> IntArray:
         """Decide and reallocate in one pool. Returns the newcomers that are left for the pools after it."""
-        slot_at = pool.last_slot_at + self.settings.slot_seconds
+        # What a plan itself has fixed happens when it is planned, even within a slot: promises rest on it.
+        slot_at = min(pool.last_slot_at + self.settings.slot_seconds, pool.wake_at)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
         if not due and not newcomers.size:
             return newcomers
@@ -229,7 +230,7 @@ class Simulation:
         self.fates.end[row] = end
         self.fates.completed_at[row] = at if end is JobEnd.COMPLETED else np.nan
         self._ended += 1
-        if end is JobEnd.COMPLETED and jobs.promised[row] and at > jobs.deadline_at[row] + 2 * TIME_TOLERANCE:
+        if end is JobEnd.COMPLETED and jobs.promised[row] and at > jobs.deadline_at[row] + ON_TIME_TOLERANCE_SECONDS:
             self._note_broken(row, at)
 
     def _note_broken(self, row: int, at: float) -> None:

@@ -1,0 +1,84 @@
+"""Plans for one more promise where progressive filling in deadline order finds none.
+
+ElasticFlow fills jobs in the order of their deadlines, each under one cap for its whole horizon (section 4.1). That is enough
+for a yes, but a no does not prove that the promises cannot all be kept. Tried here, in turn: the newcomer beside the present
+plans under the other variant of filling; then everybody afresh, where a job that fails is lifted before all others
+and everything is filled again, under both variants. Where placing the plans forces moves that make a job late, it is filled
+with room for them. What is found is charged and verified like every other set of plans.
+
+docs/decisions/0010 holds the measurements behind the constants.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduling.core.arrays import TIME_TOLERANCE
+
+if TYPE_CHECKING:
+    from scheduling.core.admission import Admission
+    from scheduling.core.arrays import Plans
+    from scheduling.core.problem import Problem
+
+LARGEST_SHARE = 0.1
+"""The search is for jobs that need at most this share of the GPU time until their deadline. Squeezing in a larger job
+costs more promises to later jobs than it makes."""
+
+MOST_FILLINGS = 8
+"""Sets of plans tried for one newcomer under one variant of filling: a count of work, so that answers do not depend on speed."""
+
+
+def searched(admission: Admission, row: int) -> Plans | None:
+    """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
+    problem = admission.problem
+    if share_needed(problem, row) > LARGEST_SHARE:
+        return None
+    rows = [*admission.rows, row]
+    due = float(problem.due[row]) - problem.slack_seconds
+    beside = admission.filled_beside(row, due, suffix=not problem.suffix)
+    affordable = None if beside is None else admission.budget.affordable(beside, rows)
+    if affordable is not None:
+        return affordable
+    for suffix in (problem.suffix, not problem.suffix):
+        found = _lifted(admission, rows, suffix=suffix)
+        if found is not None:
+            return found
+    return None
+
+
+def share_needed(problem: Problem, row: int) -> float:
+    """GPU time of the job on its smallest sufficient level over the cluster's GPU time until its deadline."""
+    jobs = problem.jobs
+    levels = slice(0, int(jobs.level_count[row]))
+    seconds = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]
+    left = float(problem.due[row]) - problem.slack_seconds - problem.origin
+    enough = np.flatnonzero(seconds <= left + TIME_TOLERANCE)
+    if not enough.size:
+        return np.inf
+    return float(seconds[enough[0]] * jobs.levels[row, enough[0]]) / (problem.promise_gpus * left)
+
+
+def _lifted(admission: Admission, rows: list[int], *, suffix: bool) -> Plans | None:
+    """Everybody filled afresh in deadline order; whoever fails goes before all others in the next try."""
+    count = admission.problem.count
+    order = [one for one in admission.in_deadline_order(rows) if one < count]
+    carry = np.zeros(admission.problem.jobs.work.size)
+    for _ in range(MOST_FILLINGS):
+        plans, failing = admission.filled_in_order(order, carry, suffix=suffix)
+        if failing is not None:
+            if failing == order[0]:
+                return None  # not even first of all
+            order.remove(failing)
+            order.insert(0, failing)
+            continue
+        affordable = admission.budget.affordable(plans, rows)
+        if affordable is not None:
+            return affordable
+        placed, late = admission.budget.late_by_moves(plans, rows)
+        if not placed or not late or max(late) >= count:
+            return None
+        for one, seconds in late.items():
+            carry[one] += seconds
+    return None
