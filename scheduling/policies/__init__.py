@@ -7,6 +7,7 @@ from scheduling.policies.edf import Edf
 from scheduling.policies.edf_admission import EdfAdmission
 from scheduling.policies.edf_admission_artifact import EdfAdmissionArtifact
 from scheduling.policies.edf_artifact import EdfArtifact
+from scheduling.policies.edf_elastic import EdfElastic
 from scheduling.policies.elasticflow import ElasticFlow
 from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
@@ -25,6 +26,7 @@ POLICIES: dict[str, Policy] = {
         EdfArtifact(),
         EdfAdmission(),
         EdfAdmissionArtifact(),
+        EdfElastic(),
         Gandiva(),
         GandivaArtifact(),
         Tiresias(),

@@ -13,7 +13,7 @@ from scheduling.core.timeline import EVERYTHING, TAKE, occupy, piece_at
 
 
 @kernel
-def _work_down(jobs, row, times, free, count, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
+def work_down(jobs, row, times, free, count, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
     """Plan one job on the largest of its sizes that is free at each time, until it is done.
 
     Returns (pieces, finish, GPU seconds); 0 pieces where the GPUs are never enough.
@@ -67,7 +67,7 @@ def plan_in_order(jobs, plans, order, times, free, count, origin, slot, with_pau
         if piece_time.size < count + 4:
             piece_time = np.zeros(2 * count + 4)
             piece_gpus = np.zeros(2 * count + 4, dtype=np.int64)
-        pieces, finish, gpu_time = _work_down(
+        pieces, finish, gpu_time = work_down(
             jobs, row, times, free, count, origin, slot, with_pauses, piece_time, piece_gpus
         )
         plans.length[row] = 0

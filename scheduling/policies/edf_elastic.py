@@ -1,0 +1,82 @@
+"""Elastic scaling in deadline order without admission control: ElasticFlow that refuses nobody.
+
+The variant "EDF + elastic scaling" of ElasticFlow section 6.4 (figure 9).
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from scheduling.core.allocation import fill_unpromised, grant_leftover
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import Plans, no_plans
+from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.dispatching import answer_with_sizes, take_all
+from scheduling.core.filling import NO_HEAD
+from scheduling.core.holding import next_wake
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import IntArray
+from scheduling.core.timeline import EVERYTHING, PROMISES
+from scheduling.policies.elastic_kernels import fill_or_rush
+from scheduling.policies.without_promises import Contest, WithoutPromises, contest
+
+EVERY_GRANT = 1 << 40
+
+
+class EdfElastic(WithoutPromises):
+    """Minimum satisfactory shares in deadline order, then grants by saved GPU time.
+
+    Source: the paper's text; spec 4.4. A job whose deadline cannot be met gets all it can use until it is done, still in
+    deadline order, so that one late job takes GPUs from those after it: that is what admission control is for. Best effort
+    is filled last, shortest first. Deviations from the published simulation: grants go by GPU time saved (there by GPU time
+    added), and the pauses of changes of size stand in the plans.
+    """
+
+    name = "edf_elastic"
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """Shares or all that is free by deadline, best effort, then grants."""
+        verdicts = take_all(problem)
+        field = contest(problem)
+        plans = self._planned(problem, field)
+        wanted = field.kept
+        planned = plans.length[: problem.count] > 0
+        wanted[planned] = plans.gpus[: problem.count][planned, 0]
+        rows = np.flatnonzero(planned)
+        wake = float(next_wake(problem.jobs, plans, rows, problem.origin, problem.slot))
+        return answer_with_sizes(problem, verdicts, wanted, plans=plans, next_wake_at=problem.now + wake)
+
+    def _planned(self, problem: Problem, field: Contest) -> Plans:
+        jobs, origin, slot = problem.jobs, problem.origin, problem.slot
+        service_class = problem.columns.service_class[field.rows]
+        due_rows = field.rows[service_class != BEST_EFFORT]
+        due_rows = due_rows[problem.by_deadline[due_rows].argsort()]
+        free_rows = field.rows[service_class == BEST_EFFORT]
+        seconds = jobs.work[free_rows] / jobs.throughput[free_rows, 0]
+        free_rows = free_rows[np.argsort(seconds, kind="stable")]
+        times, free, count = problem.open_timeline()
+        free[PROMISES] = free[EVERYTHING]
+        plans, met, times, free, count = fill_or_rush(
+            jobs, no_plans(jobs.work.size), due_rows, problem.due, times, free, count, origin, slot,
+            problem.suffix,
+        )  # fmt: skip
+        heads = np.full(jobs.work.size, NO_HEAD)
+        plans, times, free, count = fill_unpromised(
+            jobs, plans, free_rows, heads, times, free, count, origin, slot
+        )
+        late = due_rows[~met[due_rows]]
+        plans, _ = grant_leftover(
+            jobs, plans, np.concatenate((due_rows, free_rows)), met, np.where(met, problem.due, inf),
+            problem.by_deadline, self._start_order(jobs.work.size, late, free_rows), times, free, count,
+            origin, slot, problem.suffix, problem.settings.minimum_gain_iterations, EVERY_GRANT,
+        )  # fmt: skip
+        return Plans(*plans)
+
+    def _start_order(self, rows: int, late: IntArray, best_effort: IntArray) -> IntArray:
+        """Who gets a first level from the leftover first: late jobs by deadline, then the shortest best effort."""
+        order = np.zeros(rows, dtype=np.int64)
+        waiting = np.concatenate((late, best_effort))
+        order[waiting] = np.arange(waiting.size)
+        return order

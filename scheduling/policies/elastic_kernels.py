@@ -1,0 +1,40 @@
+"""Elastic plans for jobs that nobody refused: shares where they meet the deadline, all there is where not."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.arrays import set_plan
+from scheduling.core.compiling import NO, kernel
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.timeline import TAKE, occupy
+from scheduling.policies.edf_kernels import work_down
+
+
+@kernel
+def fill_or_rush(jobs, plans, order, due, times, free, count, origin, slot, suffix):  # type: ignore[no-untyped-def]
+    """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that is free.
+
+    Returns (plans, True per row that meets its deadline, timeline).
+    """
+    met = np.zeros(jobs.work.size, dtype=np.bool_)
+    piece_time = np.zeros(64)
+    piece_gpus = np.zeros(64, dtype=np.int64)
+    for row in order:
+        if piece_time.size < count + 8:
+            piece_time = np.zeros(2 * count + 8)
+            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
+        pieces, finish, gpu_time = fill(
+            jobs, row, due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, suffix, 0.0,
+            piece_time, piece_gpus,
+        )  # fmt: skip
+        met[row] = pieces > 0
+        if pieces == 0:
+            pieces, finish, gpu_time = work_down(
+                jobs, row, times, free, count, origin, slot, True, piece_time, piece_gpus
+            )
+        plans.length[row] = 0
+        if pieces > 0:
+            plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
+    return plans, met, times, free, count
