@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduling.policies.base import Policy
+from scheduling.policies.chronus import Chronus
 from scheduling.policies.edf import Edf
 from scheduling.policies.edf_admission import EdfAdmission
 from scheduling.policies.edf_admission_artifact import EdfAdmissionArtifact
@@ -31,6 +32,7 @@ POLICIES: dict[str, Policy] = {
         GandivaArtifact(),
         Tiresias(),
         Themis(),
+        Chronus(),
     )
 }
 
