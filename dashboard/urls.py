@@ -8,6 +8,8 @@ from dashboard.views.jobs import job, job_log, job_panel, jobs
 from dashboard.views.login import LoginView
 from dashboard.views.overview import overview, overview_panel
 from dashboard.views.servers import servers
+from dashboard.views.simulations import simulation, simulation_panel, simulations
+from projects.api import converters as _converters  # noqa: F401 - registers them
 
 app_name = "dashboard"
 urlpatterns = [
@@ -21,4 +23,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/panels/<slug:name>/", job_panel, name="job-panel"),
     path("servers/", servers, name="servers"),
     path("decisions/", decisions, name="decisions"),
+    path("simulations/", simulations, name="simulations"),
+    path("simulations/<row:study_id>/", simulation, name="simulation"),
+    path("simulations/<row:study_id>/panels/<slug:name>/", simulation_panel, name="simulation-panel"),
 ]

@@ -12,6 +12,8 @@ from django.utils.safestring import SafeString
 from cluster.choices import SERVER_COLOURS, ServerState
 from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
 from scheduling.models import Job
+from simulation.choices import RUN_COLOURS, RunState
+from simulation.models import SimulationRun
 
 register = template.Library()
 
@@ -113,6 +115,13 @@ def server_badge(state: str) -> SafeString:
     return format_html(
         '<span class="badge" style="--badge: {}">{}</span>', SERVER_COLOURS[found], found.label
     )
+
+
+@register.simple_tag
+def run_badge(run: SimulationRun) -> SafeString:
+    """The state of a simulated run in its colour."""
+    state = RunState(run.state)
+    return format_html('<span class="badge" style="--badge: {}">{}</span>', RUN_COLOURS[state], state.label)
 
 
 @register.simple_tag

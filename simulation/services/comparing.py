@@ -98,5 +98,5 @@ def _point_to(study_id: int, key: str, compared: list[int]) -> bool:
     study.save(update_fields=["comparison_key", "compared_runs"])
     if before:
         transaction.on_commit(lambda: store.remove(before))
-    tell_pages()
+    tell_pages("compared")
     return True

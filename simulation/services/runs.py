@@ -40,9 +40,9 @@ class ClaimedRun:
     token: str
 
 
-def tell_pages() -> None:
-    """Pages that show simulations read again."""
-    hint("cluster:simulations", kind="simulations")
+def tell_pages(kind: str = "simulations") -> None:
+    """Pages that show simulations read again: how far runs are, or with ``compared`` their figures as well."""
+    hint("cluster:simulations", kind=kind)
 
 
 def study_of(run_id: int) -> int | None:

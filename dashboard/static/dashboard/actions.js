@@ -16,11 +16,12 @@ async function attempt(button, panels, work) {
 }
 
 async function post(button, panels) {
-  const { post: address, title, text, yes, done, open } = button.dataset;
+  const { post: address, method, title, text, yes, done, open } = button.dataset;
   if (title && !(await ask({ title, text, yes, danger: button.classList.contains("danger") }))) return;
   await attempt(button, panels, async () => {
-    const answer = await write(address);
-    if (open && answer.id) window.location.assign(open.replace("{id}", encodeURIComponent(answer.id)));
+    const answer = await write(address, {}, method);
+    if (open && !open.includes("{id}")) window.location.assign(open);
+    else if (open && answer.id) window.location.assign(open.replace("{id}", encodeURIComponent(answer.id)));
     else toast(done || "Done.");
   });
 }

@@ -4,6 +4,7 @@ import { startFilters } from "./filters.js";
 import { startLive } from "./live.js";
 import { startLog } from "./log.js";
 import { startPanels } from "./panels.js";
+import { startStudyForm } from "./study_form.js";
 import { startTimes } from "./times.js";
 
 const panels = startPanels();
@@ -11,4 +12,5 @@ startActions(panels);
 startFilters();
 startTimes();
 startLog();
+startStudyForm();
 startLive(panels);

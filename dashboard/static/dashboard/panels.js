@@ -56,6 +56,9 @@ class FigurePanel extends Panel {
     const answer = await (await read(this.element.dataset.panel)).json();
     const figure = this.element.querySelector(".figure");
     this.latest = answer;
+    // A figure that is not always of the same thing brings its note along.
+    const note = this.element.querySelector("[data-note]");
+    if (note) note.textContent = answer.note || "";
     if (answer.figure) await draw(figure, answer.figure);
     else say(figure, answer.empty);
   }

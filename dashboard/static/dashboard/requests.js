@@ -34,9 +34,9 @@ export async function read(address) {
   return response;
 }
 
-export async function write(address, body) {
+export async function write(address, body, method = "POST") {
   const response = await fetch(address, {
-    method: "POST",
+    method,
     credentials: "same-origin",
     headers: {
       Accept: "application/json",

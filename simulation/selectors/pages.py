@@ -1,0 +1,124 @@
+"""What the pages on simulations show: lists, how far runs are, and the comparison as a table."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.core.paginator import Page, Paginator
+
+from simulation.choices import RunState
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.selectors.studies import comparison_of, studies
+
+ROWS_PER_PAGE = 20
+#: Metrics that are shown at once; the others are folded away.
+HEADLINES = (
+    "slo_jobs", "admitted", "declined", "deadlines_met", "deadline_satisfactory_ratio", "admitted_late",
+    "best_effort_mean_jct_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales", "migrations",
+    "preemptions", "decision_ms_p99", "wall_seconds",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StudyRow:
+    """One line of the list."""
+
+    study: SimulationStudy
+    policies: list[str]
+    servers: list[int]
+    done: int
+    failed: int
+    unfinished: int
+    progress: float
+
+    @property
+    def runs(self) -> int:
+        return len(self.policies) * len(self.servers)
+
+
+@dataclass(frozen=True)
+class RunRow:
+    """One run and what it came to in one figure."""
+
+    run: SimulationRun
+    seconds: float | None
+    met: int | None
+    of: int | None
+
+
+@dataclass(frozen=True)
+class ComparisonTable:
+    """The comparison without its figures. ``rows`` are those of `simulation.reports.comparison.comparison`."""
+
+    labels: list[str]
+    headlines: list[dict[str, Any]]
+    others: list[dict[str, Any]]
+    warnings: list[str]
+    notes: list[str]
+    made: str
+
+
+def studies_page(number: int) -> tuple[list[StudyRow], Page]:
+    """One page of the list, newest first."""
+    found = Paginator(studies(), ROWS_PER_PAGE).get_page(number)
+    return [_row(study) for study in found.object_list], found
+
+
+def _row(study: SimulationStudy) -> StudyRow:
+    runs = list(study.runs.all())
+    return StudyRow(
+        study=study,
+        policies=list(dict.fromkeys(run.policy for run in runs)),
+        servers=list(dict.fromkeys(run.servers for run in runs)),
+        done=sum(run.state == RunState.DONE for run in runs),
+        failed=sum(run.state == RunState.FAILED for run in runs),
+        unfinished=sum(not run.finished() for run in runs),
+        progress=sum(1.0 if run.finished() else run.progress() for run in runs) / max(1, len(runs)),
+    )
+
+
+def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
+    """The study's runs in the order in which they were asked for."""
+    rows = []
+    for run in study.runs.all():
+        facts = run.summary or {}
+        seconds = None if run.state == RunState.QUEUED else run.seconds_running(now)
+        rows.append(RunRow(run, seconds, facts.get("deadlines_met"), facts.get("slo_jobs")))
+    return rows
+
+
+def comparison_table(study: SimulationStudy) -> ComparisonTable | None:
+    """The finished runs side by side; None before the first is done and compared."""
+    compared = comparison_of(study)
+    if compared is None or not compared["runs"]:
+        return None
+    by_name = {row["name"]: row for row in compared["table"]}
+    notes = dict.fromkeys(note for run in compared["runs"] for note in run["notes"])
+    made = next((figure["layout"]["meta"]["made"] for figure in compared["figures"].values()), "")
+    return ComparisonTable(
+        labels=[run["label"] for run in compared["runs"]],
+        headlines=[by_name[name] for name in HEADLINES if name in by_name],
+        others=_without(compared["table"], HEADLINES),
+        warnings=compared["warnings"],
+        notes=list(notes),
+        made=made,
+    )
+
+
+def _without(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
+    return [row for row in rows if row["name"] not in names]
+
+
+def comparison_figure(study: SimulationStudy, name: str) -> dict[str, Any]:
+    """One figure for the page's script: Plotly's JSON with its note, or the sentence for an empty one."""
+    compared = comparison_of(study)
+    figure = (compared or {"figures": {}})["figures"].get(name)
+    if figure is None:
+        return {"empty": "Drawn as soon as a run is done."}
+    meta = figure["layout"]["meta"]
+    if "empty" in meta:
+        return {"empty": meta["empty"], "note": meta["note"]}
+    return {"figure": figure, "note": meta["note"]}

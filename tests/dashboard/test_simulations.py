@@ -1,0 +1,256 @@
+"""The pages on simulations: for operators, from the form to the comparison, in HTML and in a real browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+from playwright.sync_api import Browser, expect
+from pytest_django.live_server_helper import LiveServer
+from redis import Redis
+
+from scheduling.policies import POLICIES
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.selectors.studies import COMPARISON_FIGURES
+from simulation.services import runs
+from simulation.services.comparing import refresh_comparison
+from simulation.services.executing import execute_run
+from tests import factories
+from tests.dashboard.conftest import StreamServer
+from tests.dashboard.scenario import Scenario, build
+from tests.dashboard.take_screenshots import wait_until_drawn
+from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
+
+LogIn = Callable[[Any], Client]
+
+
+@pytest.fixture
+def store(settings: Any, tmp_path: Path) -> None:
+    settings.CHECKPOINT_URL = f"file://{tmp_path}/store"
+
+
+@pytest.fixture
+def study(db: None) -> SimulationStudy:
+    made: SimulationStudy = factories.SimulationStudyFactory.create(name="more servers?")
+    for policy in ("punctual", "edf"):
+        factories.SimulationRunFactory.create(study=made, policy=policy)
+    return made
+
+
+def addresses(study: SimulationStudy) -> list[str]:
+    return [
+        "/simulations/",
+        "/simulations/?fragment=studies",
+        f"/simulations/{study.pk}/",
+        f"/simulations/{study.pk}/?fragment=runs",
+        f"/simulations/{study.pk}/?fragment=comparison",
+        *(f"/simulations/{study.pk}/panels/{name}/" for name in COMPARISON_FIGURES),
+    ]
+
+
+def finish(study: SimulationStudy) -> None:
+    for run in study.runs.all():
+        execute_run(run.pk)
+    refresh_comparison(study.pk)
+
+
+def test_every_page_is_there_for_an_operator(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    client = as_user(scenario.operator)
+    for address in addresses(study):
+        assert client.get(address).status_code == 200, address
+    assert client.get(f"/simulations/{study.pk}/panels/horoscope/").status_code == 404
+    assert client.get(f"/simulations/{study.pk + 999}/").status_code == 404
+
+
+def test_others_are_told_that_it_is_for_operators(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    client = as_user(scenario.owner)
+    for address in [*addresses(study), f"/simulations/{study.pk + 999}/"]:
+        answer = client.get(address)
+        assert answer.status_code == 403, address
+        assert "for operators" in answer.content.decode(), address
+    assert "/simulations/" not in client.get("/").content.decode()
+    assert "/simulations/" in as_user(scenario.operator).get("/").content.decode()
+
+
+def test_without_a_session_a_page_asks_to_log_in_and_a_script_is_told(
+    study: SimulationStudy, client: Client
+) -> None:
+    for address in addresses(study):
+        answer = client.get(address)
+        if "fragment" in address or "panels" in address:
+            assert answer.status_code == 401, address
+        else:
+            assert answer.headers["Location"].startswith("/login/?next="), address
+
+
+def test_pages_change_nothing_by_any_method_but_get(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    client = as_user(scenario.operator)
+    for address in addresses(study):
+        for method in (client.post, client.put, client.patch, client.delete):
+            assert method(address).status_code == 405, address
+
+
+def test_the_form_offers_every_policy_and_trace(scenario: Scenario, as_user: LogIn) -> None:
+    page = as_user(scenario.operator).get("/simulations/").content.decode()
+    for policy in POLICIES:
+        assert f'name="policies" value="{policy}"' in page
+    assert '<option value="elasticflow"' in page
+    assert "The live cluster as it is now" in page
+
+
+def test_an_empty_installation_offers_traces_alone(db: None, as_user: LogIn) -> None:
+    page = as_user(factories.UserFactory.create(is_operator=True)).get("/simulations/").content.decode()
+    assert "no server is connected" in page
+    assert "No study yet" in page
+
+
+def test_what_people_and_workers_wrote_is_escaped(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    hostile = "<script>alert(1)</script>"
+    SimulationStudy.objects.filter(pk=study.pk).update(name=hostile)
+    factories.SimulationRunFactory.create(study=study, policy="tiresias", state="failed", error=hostile)
+    client = as_user(scenario.operator)
+    for address in addresses(study):
+        assert hostile not in client.get(address).content.decode(), address
+
+
+def test_figures_say_that_they_wait_for_a_run(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    drawn = as_user(scenario.operator).get(f"/simulations/{study.pk}/panels/fates/").json()
+    assert drawn == {"empty": "Drawn as soon as a run is done."}
+
+
+def test_the_list_asks_no_more_queries_the_longer_it_gets(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn, django_assert_max_num_queries: Any
+) -> None:
+    client = as_user(scenario.operator)
+    for _ in range(5):
+        factories.SimulationRunFactory.create()
+    with django_assert_max_num_queries(8):
+        client.get("/simulations/?fragment=studies")
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.usefixtures("store")
+def test_finished_runs_are_compared_in_a_table_and_figures(study: SimulationStudy, as_user: LogIn) -> None:
+    finish(study)
+    client = as_user(factories.UserFactory.create(is_operator=True))
+    page = client.get(f"/simulations/{study.pk}/").content.decode()
+    assert "Deadlines met" in page
+    assert re.search(r'<th class="number">punctual</th><th class="number">edf</th>', page)
+    assert f"/api/v1/simulations/{study.pk}/report/" in page
+    for name in COMPARISON_FIGURES:
+        drawn = client.get(f"/simulations/{study.pk}/panels/{name}/").json()
+        assert "note" in drawn
+        assert "figure" in drawn or drawn["empty"]
+
+
+# In a browser ------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def site(
+    browser: Browser,  # noqa: F811 - the fixture
+    live_server: LiveServer,
+    stream_server: StreamServer,
+    settings: Any,
+    store: None,
+    transactional_db: None,
+) -> Iterator[Site]:
+    settings.STREAM_URL = stream_server.url
+    url = live_server.url.replace("localhost", "127.0.0.1")
+    made = Site(build(), url, browser, Redis.from_url(settings.REDIS_URL), [])
+    yield made
+    for context in made.contexts:
+        context.close()
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -> None:
+    visit = site.visit(site.scenario.operator)
+    page = visit.go("/simulations/")
+    page.locator("select[name=trace]").select_option("elasticflow")
+    page.get_by_label("Servers", exact=True).fill("2, 4")
+    page.get_by_label("GPUs per server").fill("4")
+    page.get_by_label("Jobs at most").fill("15")
+    page.get_by_label("elasticflow", exact=True).uncheck()
+    expect(page.get_by_text("2 runs", exact=True)).to_be_visible()
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url(re.compile(r"/simulations/\d+/$"))
+    wait_until_drawn(page)
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    expect(page.locator(".runs tbody tr")).to_have_count(2)
+    study = SimulationStudy.objects.get()
+    first, second = study.runs.all()
+    claimed = runs.run_claim(first.pk)
+    assert claimed is not None
+    runs.run_renew(claimed, jobs_ended=6, jobs_total=15, simulated_seconds=7200.0)
+    expect(page.locator(f'[data-run="{first.pk}"]')).to_contain_text("6 of 15 jobs")
+    SimulationRun.objects.filter(pk=first.pk).update(lease_expires_at=timezone.now())
+    runs.sweep_runs()
+    finish(study)
+    expect(page.locator(".runs .badge", has_text="Done")).to_have_count(2)
+    expect(page.locator(".compared thead th")).to_have_count(3)
+    expect(page.locator("[data-panel] .js-plotly-plot").first).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="HTML report").click()
+    assert download.value.suggested_filename == f"simulation-{study.pk}.html"
+    visit.expect_no_trouble()
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_what_the_api_refuses_is_said_at_the_form(site: Site) -> None:
+    page = site.visit(site.scenario.operator).go("/simulations/")
+    page.get_by_label("Servers", exact=True).fill("100000")
+    page.get_by_role("button", name="Start").click()
+    expect(page.locator("[data-problem]")).to_contain_text("GPUs")
+    assert not SimulationStudy.objects.exists()
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_runs_are_cancelled_and_studies_deleted_by_buttons(site: Site) -> None:
+    study = factories.SimulationStudyFactory.create(name="doomed")
+    run = factories.SimulationRunFactory.create(study=study)
+    factories.SimulationRunFactory.create(study=study, policy="edf")
+    page = site.visit(site.scenario.operator).go(f"/simulations/{study.pk}/")
+    page.locator(f'[data-run="{run.pk}"]').get_by_role("button", name="Cancel").click()
+    expect(page.locator(f'[data-run="{run.pk}"] .badge')).to_have_text("Cancelled")
+    page.get_by_role("button", name="Delete").first.click()
+    page.locator("#confirm-yes").click()
+    page.wait_for_url(re.compile(r"/simulations/$"))
+    expect(page.get_by_text("No study yet")).to_be_visible()
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_nothing_is_wider_than_a_phone(site: Site, scheme: str) -> None:
+    study = factories.SimulationStudyFactory.create(name="for a phone")
+    for policy in ("punctual", "edf", "themis", "tiresias"):
+        factories.SimulationRunFactory.create(study=study, policy=policy)
+    finish(study)
+    visit = site.visit(
+        site.scenario.operator, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True
+    )
+    for path in ("/simulations/", f"/simulations/{study.pk}/"):
+        page = visit.go(path)
+        wait_until_drawn(page)
+        width = page.locator("html").evaluate("element => element.scrollWidth")
+        assert width <= 390, f"{path} is {width} px wide"
+    visit.expect_no_trouble()
