@@ -5,7 +5,7 @@ Checked when a run is asked to; a violation stops it with the invariant's name a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -33,11 +33,11 @@ class InvariantViolation(AssertionError):
 class _Shadow:
     """A job's state at the last check, to follow its progress independently."""
 
-    at: float = 0.0
-    remaining: FloatArray = field(default_factory=lambda: np.zeros(0))
-    rate: FloatArray = field(default_factory=lambda: np.zeros(0))
-    pause_left: FloatArray = field(default_factory=lambda: np.zeros(0))
-    gpus: FloatArray = field(default_factory=lambda: np.zeros(0))
+    at: float
+    failures: int
+    remaining: FloatArray
+    rate: FloatArray
+    pause_left: FloatArray
 
 
 class InvariantCheck:
@@ -45,6 +45,7 @@ class InvariantCheck:
 
     def __init__(self) -> None:
         self._promised: dict[int, bool] = {}
+        self._shadow: _Shadow | None = None
         self.checked = 0
 
     def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
@@ -56,14 +57,41 @@ class InvariantCheck:
         self._places(simulation, pool)
         self._promises(simulation, pool, answer)
         self._nothing_idle(simulation, pool, answer)
+        self._progress(simulation)
+
+    def _progress(self, simulation: Simulation) -> None:
+        """I9: what was done since the last check is rate times time without pauses; only a lost server takes from it."""
+        jobs, shadow = simulation.jobs, self._shadow
+        failures = simulation.recorder.counts["failures"]
+        if shadow is not None:
+            active = np.flatnonzero(jobs.phase == ACTIVE)
+            productive = np.maximum(0.0, simulation.now - shadow.at - shadow.pause_left)
+            expected = np.maximum(0.0, shadow.remaining - shadow.rate * productive)
+            tolerance = ITERATION_TOLERANCE * jobs.total
+            ahead = active[(jobs.remaining < expected - tolerance)[active]]
+            behind = active[(jobs.remaining > expected + tolerance)[active]]
+            if ahead.size or (behind.size and failures == shadow.failures):
+                row = int((ahead if ahead.size else behind)[0])
+                raise InvariantViolation(
+                    f"I9: job {simulation.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations left, "
+                    f"and its rate explains {expected[row]:.6g}"
+                )
+        self._shadow = _Shadow(
+            simulation.now, failures, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
+        )
 
     def _capacity(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
-        """I1: at no time are more GPUs planned than there are."""
+        """I1: at no time are more GPUs planned than there are.
+
+        Between reallocations that is asked of promises alone: the rest are forecasts, which are made anew at the next one.
+        """
         problem = answer.problem
         plans = answer.plans
-        kept = np.flatnonzero((plans.length[: problem.count] > 0) & ~answer.declined)
-        if answer.at_risk:
-            kept = np.setdiff1d(kept, np.array(answer.at_risk))
+        counted = (plans.length[: problem.count] > 0) & ~answer.declined
+        if problem.origin > TIME_TOLERANCE:
+            counted &= simulation.jobs.promised[pool.rows]
+            counted[list(answer.at_risk)] = False
+        kept = np.flatnonzero(counted)
         times = np.unique(
             np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)])
         )

@@ -23,6 +23,7 @@ from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
 from simulation.engine.happenings import Happening, Kind
+from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
@@ -92,7 +93,7 @@ class Simulation:
         self._next_arrival = 0
         self._ended = 0
         self._progress = progress
-        self._watch = watch
+        self._watch = InvariantCheck() if settings.check_invariants else watch
         seeds = np.random.SeedSequence(settings.seed).spawn(2)
         self._draws = np.random.default_rng(seeds[0])
         error = settings.imperfections.profile_error
@@ -230,7 +231,11 @@ class Simulation:
         self.fates.end[row] = end
         self.fates.completed_at[row] = at if end is JobEnd.COMPLETED else np.nan
         self._ended += 1
-        if end is JobEnd.COMPLETED and jobs.promised[row] and at > jobs.deadline_at[row] + ON_TIME_TOLERANCE_SECONDS:
+        if (
+            end is JobEnd.COMPLETED
+            and jobs.promised[row]
+            and at > jobs.deadline_at[row] + ON_TIME_TOLERANCE_SECONDS
+        ):
             self._note_broken(row, at)
 
     def _note_broken(self, row: int, at: float) -> None:

@@ -1,0 +1,46 @@
+"""Random small clusters with all kinds of events: the invariants hold after each, and promises are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from simulation.engine.run import Simulation
+from simulation.outcome import Outcome
+from tests.simulation.engine.worlds import World, random_world
+
+IN_EVERY_RUN = 60
+"""Seeds a kind of run in `make test`; `make test-all` takes 2,500 of each, 10,000 in all."""
+
+KINDS = {
+    "exact": {},
+    "inexact": {"exact": False},
+    "failures within the reserve": {"failures": 1, "reserve": 1},
+    "failures without a reserve": {"failures": 1},
+}
+
+
+def run(world: World) -> Outcome:
+    return Simulation(world.workload, world.settings, world.happenings).run()
+
+
+def check(kind: str, seed: int, policy: str) -> None:
+    world = random_world(seed, policy=policy, **KINDS[kind])  # type: ignore[arg-type]
+    outcome = run(world)
+    silent = any("silent" in happening.kind for happening in world.happenings)
+    if kind != "failures without a reserve" and not silent:
+        assert outcome.broken == {}, f"{kind}, seed {seed}: {outcome.broken}"
+
+
+@pytest.mark.parametrize("kind", list(KINDS))
+@pytest.mark.parametrize("policy", ["punctual", "elasticflow"])
+def test_no_invariant_is_violated(kind: str, policy: str) -> None:
+    for seed in range(IN_EVERY_RUN // 2):
+        check(kind, seed + (1000 if policy == "punctual" else 0), policy)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", list(KINDS))
+def test_no_invariant_is_violated_in_ten_thousand_runs(kind: str) -> None:
+    for seed in range(2_500):
+        check(kind, 10_000 + seed, "punctual" if seed % 2 else "elasticflow")

@@ -1,0 +1,190 @@
+"""Small worlds to simulate: hand-made ones, and random ones with all kinds of events."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+
+import numpy as np
+
+from scheduling.core.snapshot import Fill, ServiceClass
+from simulation.engine.happenings import Happening, Kind
+from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
+
+C3 = {1: 1.0, 2: 1.5}
+C4 = {1: 1.0, 2: 1.5, 4: 2.0}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job of a hand-made workload; no deadline means best effort."""
+
+    at: float
+    iterations: float
+    deadline_at: float = float("inf")
+    curve: Mapping[int, float] | None = None
+    service_class: ServiceClass | None = None
+    requested_gpus: int = 1
+    batch: int = 64
+    by_gpu_type: Mapping[str, Mapping[int, float]] | None = None
+
+
+def points(curve: Mapping[int, float]) -> MeasuredThroughput:
+    return MeasuredThroughput(
+        np.array(sorted(curve), dtype=np.int64), np.array([curve[gpus] for gpus in sorted(curve)])
+    )
+
+
+def workload(jobs: Sequence[Job], name: str = "hand-made") -> Workload:
+    profiles = tuple(
+        ModelProfile(
+            f"model-{number}",
+            job.batch,
+            {kind: points(curve) for kind, curve in (job.by_gpu_type or {"gpu": job.curve or C4}).items()},
+        )
+        for number, job in enumerate(jobs)
+    )
+    classes = tuple(
+        job.service_class
+        or (ServiceClass.BEST_EFFORT if job.deadline_at == float("inf") else ServiceClass.SLO)
+        for job in jobs
+    )
+    return Workload(
+        name=name,
+        source="made by hand",
+        job_id=tuple(f"job-{number:03d}" for number in range(len(jobs))),
+        service_class=classes,
+        submitted_at=np.array([job.at for job in jobs], dtype=np.float64),
+        deadline_at=np.array([job.deadline_at for job in jobs], dtype=np.float64),
+        iterations=np.array([job.iterations for job in jobs], dtype=np.float64),
+        profile_of=np.arange(len(jobs)),
+        requested_gpus=np.array([job.requested_gpus for job in jobs], dtype=np.int64),
+        requested_seconds=np.array(
+            [job.iterations / (job.curve or C4).get(job.requested_gpus, 1.0) for job in jobs]
+        ),
+        profiles=profiles,
+    )
+
+
+def settings(
+    policy: str = "elasticflow",
+    servers: int = 1,
+    gpus: int = 4,
+    *,
+    slot: float = 1.0,
+    pauses: Pauses = Pauses.NONE,
+    **more: object,
+) -> SimulationSettings:
+    return SimulationSettings(
+        policy=policy,
+        pools=(PoolSize("gpu", servers, gpus),),
+        slot_seconds=slot,
+        pauses=pauses,
+        check_invariants=True,
+        **more,  # type: ignore[arg-type]
+    )
+
+
+@dataclass(frozen=True)
+class World:
+    """Everything of one random run."""
+
+    workload: Workload
+    settings: SimulationSettings
+    happenings: tuple[Happening, ...]
+
+
+def random_world(
+    seed: int, *, policy: str = "punctual", failures: int = 0, reserve: int = 0, exact: bool = True
+) -> World:
+    """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent agents.
+
+    ``failures``: servers lost, none of them more than once. ``exact``: speeds and delays are as the planner believes.
+    """
+    rng = Random(seed)
+    servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8)])
+    if failures:
+        servers = max(servers, failures + reserve + 1)
+    slot = rng.choice([30.0, 60.0, 240.0])
+    jobs = _random_jobs(rng, slot, servers * gpus)
+    happenings = _from_outside(rng, len(jobs), jobs[-1].at + 20 * slot)
+    lost = rng.sample(range(servers), failures)
+    for server in lost:
+        at = rng.uniform(0, jobs[-1].at + 10 * slot)
+        happenings.append(Happening(at, Kind.SERVER_LOST, server))
+        if rng.random() < 0.5:
+            happenings.append(Happening(at + 90.0 + rng.uniform(0, 20 * slot), Kind.SERVER_BACK, server))
+    for server in range(servers):
+        if server not in lost and rng.random() < 0.3 and not reserve:
+            at = rng.uniform(0, jobs[-1].at + 10 * slot)
+            happenings.append(Happening(at, Kind.AGENT_SILENT, server))
+            happenings.append(Happening(at + rng.uniform(1, 3 * slot), Kind.AGENT_HEARD, server))
+    imperfections = Imperfections(checkpoint_seconds=60.0, fence_seconds=30.0)
+    if not exact:
+        imperfections = Imperfections(0.05, 0.1, rng.uniform(0, 3), 60.0, 30.0)
+    pauses = rng.choice([Pauses.MEASURED, Pauses.MEASURED, Pauses.NONE])
+    # A lost server costs the time until it is fenced, what was done since a checkpoint, a start, and slots of waiting.
+    slack = reserve * (30.0 + 60.0 + 20.0 + 2 * slot)
+    return World(
+        workload(jobs, f"random-{seed}"),
+        SimulationSettings(
+            policy=policy,
+            pools=(PoolSize("gpu", servers, gpus),),
+            slot_seconds=slot,
+            pauses=pauses,
+            fill=rng.choice([Fill.UNIFORM, Fill.SUFFIX]),
+            reserve_servers=reserve,
+            reserve_slack_seconds=slack,
+            seed=seed,
+            imperfections=imperfections,
+            check_invariants=True,
+        ),
+        tuple(happenings),
+    )
+
+
+def _random_jobs(rng: Random, slot: float, gpus: int) -> list[Job]:
+    jobs = []
+    at = rng.uniform(0, 1000)
+    for _ in range(rng.randint(3, 14)):
+        if rng.random() < 0.7:
+            at += rng.expovariate(1.0) * rng.choice([0.3, 1.0, 4.0]) * slot
+        rate, curve, level = rng.uniform(0.5, 2.0), {}, 1
+        while level <= 8:
+            if level > 1 or rng.random() < 0.85:
+                curve[level] = rate
+            rate *= rng.uniform(0.9, 2.05)
+            level *= 2
+        seconds = slot * rng.uniform(0.3, 8.0)
+        kind = rng.random()
+        deadline = at + seconds * rng.uniform(1.0, 3.0) + 20.0
+        service = (
+            ServiceClass.BEST_EFFORT
+            if kind < 0.25
+            else ServiceClass.SOFT
+            if kind < 0.33
+            else ServiceClass.SLO
+        )
+        jobs.append(
+            Job(
+                at=at,
+                iterations=rng.choice(list(curve.values())) * seconds,
+                deadline_at=float("inf") if service is ServiceClass.BEST_EFFORT else deadline,
+                curve=curve,
+                service_class=service,
+                requested_gpus=rng.choice([1, 1, 2, min(4, gpus)]),
+            )
+        )
+    return jobs
+
+
+def _from_outside(rng: Random, jobs: int, end: float) -> list[Happening]:
+    happenings = []
+    for row in range(jobs):
+        chance = rng.random()
+        if chance < 0.12:
+            kind = Kind.JOB_CANCELLED if chance < 0.06 else Kind.JOB_STOPS_EARLY
+            happenings.append(Happening(rng.uniform(0, end), kind, row))
+    return happenings
