@@ -12,6 +12,7 @@ from scheduling.policies.edf_elastic import EdfElastic
 from scheduling.policies.elasticflow import ElasticFlow
 from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
+from scheduling.policies.pollux import Pollux
 from scheduling.policies.punctual import Punctual
 from scheduling.policies.themis import Themis
 from scheduling.policies.tiresias import Tiresias
@@ -33,6 +34,7 @@ POLICIES: dict[str, Policy] = {
         Tiresias(),
         Themis(),
         Chronus(),
+        Pollux(),
     )
 }
 

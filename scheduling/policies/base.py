@@ -31,6 +31,9 @@ class Policy(ABC):
     #: Whether every job that runs on pauses at every reallocation, its GPUs changed or not. True only where a published
     #: simulation did that; simulations alone heed it.
     pauses_everybody: ClassVar[bool] = False
+    #: Whether jobs run with the batch size that suits their GPUs best, where a workload says what that gives. The live
+    #: platform never changes a job's global batch.
+    adapts_batch: ClassVar[bool] = False
 
     @abstractmethod
     def decide_newcomers(self, problem: Problem) -> Answer:

@@ -117,6 +117,7 @@ class Simulation:
                     size,
                     settings.pauses,
                     charges_pauses=self.policy.charges_pauses,
+                    adapts_batch=self.policy.adapts_batch,
                     promise_margin=settings.imperfections.promise_margin,
                     true_factor=factor,
                 ),

@@ -43,17 +43,22 @@ def curve_tables(
     pauses: Pauses,
     *,
     charges_pauses: bool,
+    adapts_batch: bool = False,
     promise_margin: float,
     true_factor: FloatArray,
 ) -> CurveTables:
-    """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10)."""
+    """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
+
+    ``adapts_batch``: jobs run along their adapted curves where there are some.
+    """
     charged = pauses if charges_pauses else Pauses.NONE
     planned, measured, one_gpu = [], [], []
     for profile in workload.profiles:
         points = profile.by_gpu_type.get(pool.gpu_type)
         pause = _pause_seconds(pool, charged, points)
         planned.append(_levels(profile, points, pool, pause, promise_margin))
-        measured.append(_all_points(points, pool, pause))
+        running = profile.adapted.get(pool.gpu_type, points) if adapts_batch else points
+        measured.append(_all_points(running, pool, _pause_seconds(pool, charged, running)))
         one_gpu.append(_speed_of_one(points))
     of = workload.profile_of
     return CurveTables(

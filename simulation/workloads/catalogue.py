@@ -9,6 +9,7 @@ from pathlib import Path
 from simulation.workloads.assembly import assemble, unknown_model
 from simulation.workloads.device_model import NETWORKS, synthetic_throughputs
 from simulation.workloads.errors import TraceError, listed, quoted
+from simulation.workloads.goodput import with_goodput
 from simulation.workloads.importers import detect_format, pollux, read_trace
 from simulation.workloads.options import WorkloadOptions, split_options
 from simulation.workloads.pollux_tables import GPU_TYPE as POLLUX_GPU_TYPE
@@ -184,7 +185,7 @@ def _from_file(
     if trace_format is pollux.FORMAT:
         table = _with_pollux_tables(path, parsed, table)
     types, notes = _choose_gpu_types(parsed, table, gpu_type, trace_format.usual_gpu_type)
-    return assemble(
+    workload = assemble(
         parsed,
         name=path.stem,
         source=f"{path} (format {trace_format.name}), seed {seed}; throughputs: {table.source}, {types[0]}",
@@ -194,6 +195,7 @@ def _from_file(
         options=options,
         notes=notes,
     )
+    return with_goodput(workload, pollux.tables_folder(path))
 
 
 def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> ThroughputTable:

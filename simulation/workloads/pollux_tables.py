@@ -80,6 +80,11 @@ def training_iterations(
     return None if samples is None else (float(ceil(samples / global_batch_size)), False)
 
 
+def validated_batches(folder: Path, application: str) -> dict[int, int]:
+    """Global batches of which a whole training was measured, each with its iterations; none for an unknown application."""
+    return dict(_validated(folder / application)) if (folder / application).is_dir() else {}
+
+
 @cache
 def _step_times(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
     """By GPU count, consolidated: local batches ascending, seconds per step, seconds of it spent synchronising."""

@@ -29,11 +29,16 @@ class MeasuredThroughput:
 
 @dataclass(frozen=True, slots=True)
 class ModelProfile:
-    """One model with one global batch size, measured on one or more GPU types."""
+    """One model with one global batch size, measured on one or more GPU types.
+
+    ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size`` (goodput), for
+    policies that do that; empty where nobody measured it.
+    """
 
     model: str
     global_batch_size: int
     by_gpu_type: Mapping[str, MeasuredThroughput]
+    adapted: Mapping[str, MeasuredThroughput] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
