@@ -47,6 +47,17 @@ def _find_job(page: Page, base_url: str) -> str | None:
     return None
 
 
+def _simulations(page: Page, base_url: str) -> dict[str, str]:
+    """The pages on simulations, with the newest study; none for people who are no operators."""
+    page.goto(f"{base_url}/")
+    if not page.locator('nav a[href="/simulations/"]').count():
+        return {}
+    page.goto(f"{base_url}/simulations/")
+    links = page.locator("table.jobs td.name a")
+    newest = {"simulation": links.first.get_attribute("href") or ""} if links.count() else {}
+    return {"simulations": "/simulations/", **newest}
+
+
 def take_all(
     browser: Browser,
     base_url: str,
@@ -69,6 +80,7 @@ def take_all(
         pages = {"overview": "/", "jobs": "/jobs/", "servers": "/servers/", "decisions": "/decisions/"}
         if job:
             pages["job"] = f"/jobs/{job}/"
+        pages |= _simulations(page, base_url)
         for name, path in pages.items():
             page.goto(base_url + path)
             wait_until_drawn(page)

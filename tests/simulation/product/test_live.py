@@ -1,0 +1,189 @@
+"""The live cluster as something to simulate: what is in it, and that its answers agree with the live ones."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.errors import Conflict, InvalidRequest, Unavailable
+from projects.models import User
+from scheduling.choices import JobState
+from scheduling.models import Job
+from scheduling.services.jobs import job_pause
+from simulation.live.capture import capture
+from simulation.live.state import LiveState, pack, unpack, workload_of
+from simulation.models import SimulationStudy
+from simulation.outcome import JobEnd
+from simulation.reports.parquet import read_parquet
+from simulation.services.executing import execute_run, workload_for
+from simulation.services.studies import StudyRequest, study_start
+from tests.control_plane.conftest import SPEED, cluster, submit, version  # noqa: F401 - fixtures
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.simulation.product.conftest import runs_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Submit = Callable[..., Job]
+#: A deadline that one job meets on the whole cluster of eight GPUs (60 iterations a second), and two do not.
+ITERATIONS, SECONDS = 60 * 500, 600.0
+
+
+@pytest.fixture
+def nodes(cluster: Cluster) -> list[SimulatedAgent]:  # noqa: F811 - the fixture
+    return [SimulatedAgent.enrol(name, 4, SPEED) for name in ("node-1", "node-2")]
+
+
+def state_now(**options: Any) -> LiveState:
+    return capture(Cluster.objects.get(), timezone.now(), **options)
+
+
+def outcome_of(study: SimulationStudy, store: Any, number: int = 0) -> dict[str, JobEnd]:
+    """How each job ended in a run of the study."""
+    run = runs_of(study)[number]
+    assert execute_run(run.pk), run.error
+    jobs = read_parquet(store / runs_of(study)[number].results_key).jobs
+    return dict(zip(jobs.job_id, jobs.end, strict=True))
+
+
+def test_unfinished_jobs_are_there_with_what_is_left_of_them(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    hard = submit(seconds=600, iterations=1000)
+    free = submit("best_effort", iterations=4000)
+    settle(*nodes)
+    Job.objects.filter(pk=hard.pk).update(iterations_done=400)
+    state = state_now()
+    assert (state.gpu_kind, state.servers, state.gpus_per_server) == (KIND, 2, 4)
+    jobs = {job.id: job for job in state.jobs}
+    assert set(jobs) == {hard.pk, free.pk}
+    assert jobs[hard.pk].promised
+    assert jobs[hard.pk].gpus_now > 0
+    assert jobs[hard.pk].remaining_iterations <= 600
+    assert 0 < (jobs[hard.pk].deadline_at or 0.0) <= 600
+    assert jobs[free.pk].deadline_at is None
+    measured = {gpus: rate for gpus, rate, _ in jobs[free.pk].levels}
+    assert measured == pytest.approx({gpus: rate for gpus, rate in SPEED.items() if gpus in measured})
+
+
+def test_curves_are_as_measured_and_not_lowered_by_the_promise_margin(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    Cluster.objects.update(promise_margin=0.2)
+    submit("best_effort", iterations=4000)
+    settle(*nodes)
+    levels = {gpus: rate for gpus, rate, _ in state_now().jobs[0].levels}
+    assert levels[1] == pytest.approx(SPEED[1])
+
+
+def test_a_state_is_kept_and_read_back_as_it_was(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    submit(seconds=600)
+    submit("soft", seconds=30)
+    submit("best_effort")
+    settle(*nodes)
+    state = state_now()
+    assert unpack(pack(state)) == state
+
+
+def test_whoever_was_asked_before_is_asked_first(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    declined = submit(seconds=1, iterations=10**6)
+    promised = submit(seconds=600)
+    settle(*nodes)
+    declined.refresh_from_db()
+    assert declined.state == JobState.DECLINED
+    Job.objects.filter(pk=declined.pk).update(
+        deadline_at=timezone.now() + (timezone.now() - declined.submitted_at)
+    )
+    Job.objects.filter(pk=declined.pk).update(deadline_at=promised.deadline_at)
+    workload = workload_of(state_now(with_declined=True))
+    assert workload.job_id == (promised.pk, declined.pk)
+    assert workload.submitted_at[0] < 0.0 == workload.submitted_at[1]
+
+
+def test_what_cannot_be_simulated_is_counted_in_the_notes(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    operator: User,
+) -> None:
+    submit("best_effort")
+    paused = submit("best_effort")
+    settle(*nodes)
+    paused.refresh_from_db()
+    job_pause(job=paused, actor=operator)
+    state = state_now()
+    assert len(state.jobs) == 1
+    assert any("paused by their owners" in note for note in state.notes)
+
+
+def test_the_same_cluster_gives_the_verdicts_that_the_live_planner_gave(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Callable[..., SimulationStudy],
+    store: Any,
+) -> None:
+    first = submit(seconds=SECONDS, iterations=ITERATIONS)
+    second = submit(seconds=SECONDS, iterations=ITERATIONS)
+    settle(*nodes)
+    first.refresh_from_db()
+    second.refresh_from_db()
+    assert (first.state, second.state) == (JobState.RUNNING, JobState.DECLINED)
+    study = start(
+        source="live", trace="", policies=("punctual",), servers=(2, 4), gpus_per_server=None, limit_jobs=None,
+        with_declined=True, slot_seconds=5.0,
+    )  # fmt: skip
+    assert outcome_of(study, store, 0) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.DECLINED}
+    assert outcome_of(study, store, 1) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.COMPLETED}
+
+
+def test_every_run_starts_from_the_moment_of_the_study(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Callable[..., SimulationStudy],
+) -> None:
+    job = submit("best_effort", iterations=5000)
+    settle(*nodes)
+    study = start(source="live", trace="", limit_jobs=None, gpus_per_server=None, servers=())
+    before = workload_for(study).iterations.tolist()
+    Job.objects.filter(pk=job.pk).update(iterations_done=4999)
+    submit("best_effort")
+    settle(*nodes)
+    assert workload_for(SimulationStudy.objects.get(pk=study.pk)).iterations.tolist() == before
+    assert [run.servers for run in runs_of(study)] == [2, 2]
+
+
+def test_policies_without_elasticity_know_a_size_to_ask_for(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    hard = submit(seconds=SECONDS, iterations=ITERATIONS)
+    free = submit("best_effort", iterations=1000)
+    settle(*nodes)
+    workload = workload_of(state_now())
+    asked = dict(zip(workload.job_id, workload.requested_gpus.tolist(), strict=True))
+    assert asked == {hard.pk: 8, free.pk: 1}
+    assert math.isinf(workload.deadline_at[workload.job_id.index(free.pk)])
+
+
+def test_what_there_is_not_cannot_be_asked_for(
+    operator: User,
+    cluster: Cluster,  # noqa: F811 - the fixture
+) -> None:
+    request = StudyRequest(source="live", policies=("edf",))
+    with pytest.raises(Unavailable):
+        study_start(actor=operator, request=request)
+    SimulatedAgent.enrol("node-1", 4, SPEED)
+    with pytest.raises(Conflict, match="no unfinished job"):
+        study_start(actor=operator, request=request)
+    with pytest.raises(InvalidRequest, match="abacus"):
+        study_start(actor=operator, request=StudyRequest(source="live", policies=("edf",), gpu_type="abacus"))
