@@ -48,12 +48,14 @@ class _Leases:
     def accepted(self) -> IntArray:
         """Rows that were accepted and are not done."""
         rows = self.field.rows
-        return rows[self.memory[rows, STANDING] == ACCEPTED]
+        accepted: IntArray = rows[self.memory[rows, STANDING] == ACCEPTED]
+        return accepted
 
     def order(self, rows: IntArray) -> IntArray:
         """The order of packing: larger jobs, then less slack, then later deadlines."""
         slack = self.until_due[rows] - self.needed[rows]
-        return rows[np.lexsort((rows, -self.problem.due[rows], slack, -self.sizes[rows]))]
+        ordered: IntArray = rows[np.lexsort((rows, -self.problem.due[rows], slack, -self.sizes[rows]))]
+        return ordered
 
     def pack(self, rows: IntArray) -> tuple[int, BoolArray]:
         """See `pack_latest`."""

@@ -26,12 +26,9 @@ def first_lease(
     ``most_gpus``: use as many GPUs now as possible, else as few. None when there is no solution, or none was found
     within the limit on work.
     """
-    from scipy.optimize import (  # half a second to import, and only Chronus needs it
-        Bounds,
-        LinearConstraint,
-        milp,
-    )
-    from scipy.sparse import coo_array
+    # Half a second to import, and only Chronus needs it.
+    from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+    from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
     jobs = sizes.size
     ends = np.unique(until_due[until_due > 1])
