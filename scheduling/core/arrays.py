@@ -70,7 +70,14 @@ def no_plans(jobs: int, width: int = 8) -> Plans:
 
 def copy_plans(plans: Plans) -> Plans:
     """An independent copy."""
-    return plans._replace(**{name: array.copy() for name, array in plans._asdict().items()})
+    return Plans(
+        plans.time.copy(),
+        plans.gpus.copy(),
+        plans.length.copy(),
+        plans.finish.copy(),
+        plans.gpu_time.copy(),
+        plans.reserved_until.copy(),
+    )
 
 
 @kernel

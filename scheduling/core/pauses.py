@@ -19,7 +19,7 @@ from scheduling.core.compiling import YES, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
-from scheduling.core.repacking import Seating, foresee_moves, planned_events
+from scheduling.core.repacking import Seating, foresee_planned_moves, promised_part
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import occupy_all
 
@@ -60,6 +60,8 @@ class Charges:
 
     def and_then(self, job: Sequence[int], time: Sequence[float], seconds: Sequence[float]) -> Charges:
         """These charges and later ones."""
+        if not len(job):
+            return self
         return Charges(
             np.concatenate((self.job, np.array(job, dtype=np.int64))),
             np.concatenate((self.time, np.array(time, dtype=np.float64))),
@@ -151,10 +153,39 @@ def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: igno
 def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
     for row in rows:
-        mine = charge_job == row
-        plans.finish[row], plans.gpu_time[row] = charged_finish(
-            jobs, plans, row, charge_time[mine], charge_seconds[mine]
-        )
+        count = 0
+        for job in charge_job:
+            if job == row:
+                count += 1
+        time = np.empty(count)
+        seconds = np.empty(count)
+        count = 0
+        for charge in range(charge_job.size):
+            if charge_job[charge] == row:
+                time[count] = charge_time[charge]
+                seconds[count] = charge_seconds[charge]
+                count += 1
+        plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, time, seconds)
+
+
+@kernel
+def charge_and_find_late(  # type: ignore[no-untyped-def]
+    jobs, plans, rows, latest, charge_job, charge_time, charge_seconds
+):  # fmt: skip
+    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after ``latest``."""
+    order = np.argsort(charge_time, kind="mergesort")
+    charged = np.zeros(latest.size, dtype=np.bool_)
+    for job in charge_job:
+        charged[job] = True
+    for row in rows:
+        if charged[row]:
+            charge_plans(
+                jobs, plans, np.array([row]), charge_job[order], charge_time[order], charge_seconds[order]
+            )
+    late = np.zeros(rows.size, dtype=np.bool_)
+    for position in range(rows.size):
+        late[position] = plans.finish[rows[position]] > latest[rows[position]] + 2 * TIME_TOLERANCE
+    return rows[late]
 
 
 @kernel
@@ -188,12 +219,12 @@ class PauseBudget:
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
         self._new[: problem.count] = problem.columns.newcomer
+        self._latest = problem.due - np.where(self._new, problem.slack_seconds, 0.0)
 
-    def reluctance(self, promised: Sequence[int]) -> IntArray:
+    def reluctance(self, promised: Sequence[int] | IntArray) -> IntArray:
         """Who is suspended first in a trade: best effort, then the latest deadline."""
-        count = self.problem.jobs.work.size
         reluctance = self._rank_last.copy()
-        reluctance[list(promised)] += count
+        reluctance[np.asarray(promised, dtype=np.int64)] += reluctance.size
         return reluctance
 
     def affordable(
@@ -273,31 +304,19 @@ class PauseBudget:
             return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
             mended, fits = _refill_with_carry(
-                problem.jobs, plans, row, rows[rows != row], self._due(row), *problem.open_timeline(),
+                problem.jobs, plans, row, rows[rows != row], self._latest[row], *problem.open_timeline(),
                 guarded, problem.origin, problem.slot, keep_head, problem.suffix, carry,
             )  # fmt: skip
             if fits:
                 return Plans(*mended)
         return None
 
-    def _due(self, row: int) -> float:
-        """When the last iteration of a promised job must end."""
-        slack = self.problem.slack_seconds if self._new[row] else 0.0
-        return float(self.problem.due[row]) - slack
-
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
         """Set the charged finish of every job that is charged; returns the jobs that are late."""
-        order = np.argsort(charges.time, kind="stable")
-        touched = np.unique(charges.job[np.isin(charges.job, rows)])
-        charge_plans(
-            self.problem.jobs,
-            plans,
-            touched,
-            charges.job[order],
-            charges.time[order],
-            charges.seconds[order],
-        )
-        return [row for row in rows.tolist() if plans.finish[row] > self._due(row) + 2 * TIME_TOLERANCE]
+        late: list[int] = charge_and_find_late(
+            self.problem.jobs, plans, rows, self._latest, charges.job, charges.time, charges.seconds
+        ).tolist()
+        return late
 
     def _forecast(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
@@ -305,37 +324,22 @@ class PauseBudget:
         homeless = np.zeros(plans.length.size, dtype=np.bool_)
         if occupancy is None:
             start = self.seating.fresh()
-            homeless = self.seating.enter(start, rows.tolist())
+            homeless = self.seating.enter(start, rows)
         else:
-            start = self._promised_part(occupancy, rows)
-        time, row_of, gpus = planned_events(plans, rows, self.problem.origin, occupancy is None)
-        order = np.argsort(time, kind="stable")
+            start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
         locked = rows[self.problem.jobs.locked[rows]] if occupancy is None else rows[:0]
-        feasible, job, at, seconds = foresee_moves(
+        feasible, job, at, seconds = foresee_planned_moves(
             self.problem.blocks,
             start,
             self.problem.jobs,
-            time[order],
-            row_of[order],
-            gpus[order],
+            plans,
+            rows,
+            self.problem.origin,
+            occupancy is None,
             homeless,
             self.problem.by_submission,
-            self.reluctance(rows.tolist()),
+            self.reluctance(rows),
             *self._unblocking,
             locked,
         )
         return feasible, charges.and_then(job, at, seconds)
-
-    def _promised_part(self, occupancy: Occupancy, rows: IntArray) -> Occupancy:
-        """The placement of the promised jobs alone."""
-        part = self.seating.fresh()
-        if not rows.size:
-            return part
-        promised = np.zeros(occupancy.base.size, dtype=np.bool_)
-        promised[rows] = True
-        held = (occupancy.owner >= 0) & promised[np.maximum(occupancy.owner, 0)]
-        part.owner[held] = occupancy.owner[held]
-        np.add.at(part.taken, self.problem.blocks.block_of[held], 1)
-        part.base[rows] = occupancy.base[rows]
-        part.size[rows] = occupancy.size[rows]
-        return part

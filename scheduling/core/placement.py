@@ -44,18 +44,25 @@ class Occupancy(NamedTuple):
     settled: IntArray
 
 
-def empty_occupancy(addresses: int, blocks: int, jobs: int) -> Occupancy:
-    """Nothing placed."""
+@kernel
+def empty_occupancy(blocks, blocked, jobs):  # type: ignore[no-untyped-def]
+    """Nothing placed, ``blocked`` addresses marked; room for ``jobs`` jobs."""
+    addresses = blocks.block_of.size
+    owner = np.full(addresses, FREE)
+    taken = np.zeros(blocks.base.size, dtype=np.int64)
+    for address in blocked:
+        owner[address] = BLOCKED
+        taken[blocks.block_of[address]] += 1
     return Occupancy(
-        owner=np.full(addresses, FREE),
-        former=np.full(addresses, FREE),
-        mine=np.full(addresses, FREE),
-        taken=np.zeros(blocks, dtype=np.int64),
-        base=np.full(jobs, UNPLACED),
-        size=np.zeros(jobs, dtype=np.int64),
-        old_base=np.full(jobs, UNPLACED),
-        old_size=np.zeros(jobs, dtype=np.int64),
-        settled=np.zeros(jobs, dtype=np.int64),
+        owner,
+        np.full(addresses, FREE),
+        np.full(addresses, FREE),
+        taken,
+        np.full(jobs, UNPLACED),
+        np.zeros(jobs, dtype=np.int64),
+        np.full(jobs, UNPLACED),
+        np.zeros(jobs, dtype=np.int64),
+        np.zeros(jobs, dtype=np.int64),
     )
 
 
@@ -65,18 +72,19 @@ def copy_occupancy(occupancy: Occupancy) -> Occupancy:
 
 
 @kernel
-def seat(blocks, occupancy, jobs, addresses, offsets):  # type: ignore[no-untyped-def]
-    """Enter present placements. Returns the jobs whose GPUs are not a regular, usable place.
+def seat(blocks, occupancy, jobs, addresses, offsets, gpus):  # type: ignore[no-untyped-def]
+    """Enter present placements of ``jobs``; ``addresses`` and ``offsets`` are those of all jobs.
 
-    Regular is an aligned part of one block, or a set of whole blocks. A job that is not regular
-    counts as holding nothing: it must be placed anew.
+    Returns True per row for every job that has GPUs (``gpus``) which are no regular, usable place. Regular is an
+    aligned part of one block, or a set of whole blocks. A job that is not regular counts as holding nothing: it must be
+    placed anew.
     """
-    irregular = np.zeros(jobs.size, dtype=np.bool_)
-    for position in range(jobs.size):
-        job = jobs[position]
-        held = addresses[offsets[position] : offsets[position + 1]]
-        if held.size == 0:
+    homeless = np.zeros(gpus.size, dtype=np.bool_)
+    for job in jobs:
+        homeless[job] = gpus[job] > 0
+        if job >= offsets.size - 1 or offsets[job] == offsets[job + 1]:
             continue
+        held = addresses[offsets[job] : offsets[job + 1]]
         low = held[0]
         high = held[0]
         for address in held:
@@ -95,15 +103,15 @@ def seat(blocks, occupancy, jobs, addresses, offsets):  # type: ignore[no-untype
             for address in held:
                 if occupancy.owner[address] != FREE:
                     regular = False
+        homeless[job] = not regular
         if not regular:
-            irregular[position] = True
             continue
         for address in held:
             occupancy.owner[address] = job
             occupancy.taken[blocks.block_of[address]] += 1
         occupancy.base[job] = base
         occupancy.size[job] = held.size
-    return irregular
+    return homeless
 
 
 @kernel

@@ -54,9 +54,6 @@ class Seating:
     def __init__(self, problem: Problem) -> None:
         self.problem = problem
         self.addresses, self.offsets = problem.columns.addresses, problem.columns.offsets
-        rows = problem.jobs.work.size
-        self.holding = np.zeros(rows, dtype=np.bool_)
-        self.holding[: problem.count] = np.diff(self.offsets) > 0
 
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
         """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked."""
@@ -77,26 +74,22 @@ class Seating:
         self._enter_locked(occupancy, self.problem.locked)
         return occupancy
 
-    def enter(self, occupancy: Occupancy, rows: Sequence[int]) -> BoolArray:
+    def enter(self, occupancy: Occupancy, rows: Sequence[int] | IntArray) -> BoolArray:
         """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
-        jobs = self.problem.count
-        chosen = np.array([row for row in rows if row < jobs and self.holding[row]], dtype=np.int64)
-        starts = self.offsets[chosen]
-        lengths = self.offsets[chosen + 1] - starts
-        bounds = np.concatenate(([0], np.cumsum(lengths)))
-        inside = np.arange(int(bounds[-1])) - np.repeat(bounds[:-1], lengths)
-        part = self.addresses[np.repeat(starts, lengths) + inside]
-        homeless = np.zeros(self.holding.size, dtype=np.bool_)
-        homeless[list(rows)] = self.problem.jobs.gpus[list(rows)] > 0
-        homeless[chosen] = seat(self.problem.blocks, occupancy, chosen, part, bounds)
+        homeless: BoolArray = seat(
+            self.problem.blocks,
+            occupancy,
+            np.asarray(rows, dtype=np.int64),
+            self.addresses,
+            self.offsets,
+            self.problem.jobs.gpus,
+        )
         return homeless
 
     def fresh(self) -> Occupancy:
         """An occupancy with nobody in it, blocked GPUs marked."""
-        blocks = self.problem.blocks
-        occupancy = empty_occupancy(blocks.block_of.size, blocks.base.size, self.holding.size)
-        occupancy.owner[self.problem.blocked] = BLOCKED
-        np.add.at(occupancy.taken, blocks.block_of[self.problem.blocked], 1)
+        problem = self.problem
+        occupancy: Occupancy = empty_occupancy(problem.blocks, problem.blocked, problem.jobs.work.size)
         return occupancy
 
 
@@ -106,7 +99,7 @@ def repack_together(seating: Seating, wanted: IntArray) -> tuple[Occupancy, list
     problem = seating.problem
     rows = np.flatnonzero(~problem.jobs.locked[: problem.count])
     occupancy = seating.fresh_with_locked()
-    homeless = seating.enter(occupancy, rows.tolist())
+    homeless = seating.enter(occupancy, rows)
     failed = _repack(problem.blocks, occupancy, rows, wanted, homeless, problem.by_submission)
     return occupancy, failed.tolist()
 
@@ -278,6 +271,45 @@ def foresee_moves(  # type: ignore[no-untyped-def]
             homeless[row] = False
         _remember(blocks, occupancy, before, changed, prior_base, prior_size)
     return True, move_row, move_time, move_seconds
+
+
+@kernel
+def foresee_planned_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, plans, rows, after, at_origin, homeless, rank, reluctance, blocked,
+    blocked_until, fixed,
+):  # fmt: skip
+    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the moves as arrays."""
+    time, row_of, gpus = planned_events(plans, rows, after, at_origin)
+    order = np.argsort(time, kind="mergesort")
+    feasible, row, at, seconds = foresee_moves(
+        blocks, occupancy, jobs, time[order], row_of[order], gpus[order], homeless, rank, reluctance, blocked,
+        blocked_until, fixed,
+    )  # fmt: skip
+    move_row = np.empty(len(row), dtype=np.int64)
+    move_at = np.empty(len(row))
+    move_seconds = np.empty(len(row))
+    for index in range(len(row)):
+        move_row[index] = row[index]
+        move_at[index] = at[index]
+        move_seconds[index] = seconds[index]
+    return feasible, move_row, move_at, move_seconds
+
+
+@kernel
+def promised_part(blocks, occupancy, blocked, rows):  # type: ignore[no-untyped-def]
+    """The placement of the jobs of ``rows`` alone, and blocked GPUs."""
+    part = empty_occupancy(blocks, blocked, occupancy.base.size)
+    chosen = np.zeros(occupancy.base.size, dtype=np.bool_)
+    for row in rows:
+        chosen[row] = True
+        part.base[row] = occupancy.base[row]
+        part.size[row] = occupancy.size[row]
+    for address in range(occupancy.owner.size):
+        job = occupancy.owner[address]
+        if job >= 0 and chosen[job]:
+            part.owner[address] = job
+            part.taken[blocks.block_of[address]] += 1
+    return part
 
 
 @kernel

@@ -29,7 +29,7 @@ class Sequence:
             cluster = tuple(replace(server, usable=rng.random() < 0.7) for server in cluster)
         self.blocks: Blocks = blocks_of(cluster)
         self.gpus = int(self.blocks.size.sum())
-        self.occupancy: Occupancy = empty_occupancy(self.blocks.block_of.size, self.blocks.base.size, JOBS)
+        self.occupancy: Occupancy = empty_occupancy(self.blocks, np.zeros(0, dtype=np.int64), JOBS)
         self.wanted = np.zeros(JOBS, dtype=np.int64)
         self.held: list[tuple[int, ...]] = [()] * JOBS
 

@@ -15,9 +15,11 @@ def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], 
     """Order, suspended and waits for jobs 0..n-1 whose GPUs were ``before`` and are ``now``."""
     jobs = len(pauses)
     blocks = blocks_of(servers(*[1] * len(before)))
-    occupancy = empty_occupancy(len(before), len(before), jobs)
-    for job, addresses in now.items():
-        seat(blocks, occupancy, np.array([job]), np.array(addresses), np.array([0, len(addresses)]))
+    occupancy = empty_occupancy(blocks, np.zeros(0, dtype=np.int64), jobs)
+    held = [now.get(job, []) for job in range(jobs)]
+    sizes = np.array([len(addresses) for addresses in held])
+    flat = np.array([address for addresses in held for address in addresses], dtype=np.int64)
+    seat(blocks, occupancy, np.array(sorted(now)), flat, np.concatenate(([0], np.cumsum(sizes))), sizes)
     order, suspended, waits = break_trades(
         blocks, occupancy, np.array(before), np.array(sorted(now)), np.array(pauses), np.array(reluctance)
     )
