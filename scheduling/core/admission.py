@@ -250,7 +250,9 @@ class Admission:
 
     def in_deadline_order(self, rows: list[int]) -> list[int]:
         """Rows in the order of Algorithm 1: deadline, submission, id."""
-        return sorted(rows, key=lambda row: int(self.problem.by_deadline[row]))
+        chosen = np.array(rows, dtype=np.int64)
+        ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
+        return ordered
 
     def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
         """What the plans of ``rows`` leave free."""

@@ -72,7 +72,7 @@ class Problem:
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 
-    @property
+    @cached_property
     def count(self) -> int:
         """Jobs, without held offers."""
         return self.columns.count

@@ -179,10 +179,10 @@ class Planner:
 
     def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
         """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
-        served = {*self.admission.rows, *unpromised}
-        for row in range(self.problem.count):
-            if row not in served and not self.problem.jobs.locked[row]:
-                plans.length[row] = 0
+        lost = ~self.problem.jobs.locked
+        lost[self.admission.rows] = False
+        lost[unpromised] = False
+        plans.length[lost] = 0
 
     def _hurried(
         self, plans: Plans, rows: list[int], times: FloatArray, free: IntArray, count: int

@@ -101,6 +101,8 @@ class PoolState:
         if newcomers.size:
             new[np.searchsorted(rows, newcomers)] = True
         tables = self.tables
+        curves = _of_rows(tables.planned, rows)
+        measured = _of_rows(tables.measured, rows) if self.policy.any_measured_size else curves
         columns = JobColumns(
             ids=_Names(ids, rows),
             service_class=jobs.service_class[rows],
@@ -108,8 +110,8 @@ class PoolState:
             deadline_at=jobs.deadline_at[rows],
             remaining_iterations=jobs.remaining[rows],
             total_iterations=jobs.total[rows],
-            curves=_of_rows(tables.planned, rows),
-            measured=_of_rows(tables.measured, rows),
+            curves=curves,
+            measured=measured,
             newcomer=new,
             promised=jobs.promised[rows],
             at_risk=jobs.at_risk[rows],
