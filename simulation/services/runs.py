@@ -25,6 +25,8 @@ log = structlog.get_logger(__name__)
 LEASE = timedelta(seconds=30)
 #: A message older than this has expired in the broker (`scheduling/services/wakeups.py`); the sweep sends another.
 MESSAGE_LASTS = timedelta(seconds=65)
+#: Runs that are told of at once: a long queue must not fill the broker with messages that expire in it.
+MOST_MESSAGES = 32
 #: A run whose workers died this often is given up: it would take a fourth one with it.
 MOST_ATTEMPTS = 3
 #: A comparison is made right after a run; one that is still missing after this long was lost with its worker.
@@ -165,9 +167,9 @@ def _take_back_expired() -> int:
 @transaction.atomic
 def _wake_queued() -> int:
     now = timezone.now()
-    overdue = SimulationRun.objects.select_for_update(skip_locked=True).filter(
-        state=RunState.QUEUED, wake_at__lte=now
-    )
+    queued = SimulationRun.objects.filter(state=RunState.QUEUED)
+    room = max(0, MOST_MESSAGES - queued.filter(wake_at__gt=now).count())
+    overdue = queued.select_for_update(skip_locked=True).filter(wake_at__lte=now).order_by("id")[:room]
     count = 0
     for run in overdue:
         count += 1

@@ -30,6 +30,8 @@ def simulate_run(run_id: int) -> None:
     study_id = runs.study_of(run_id)
     if study_id is not None and execute_run(run_id):
         refresh_comparison(study_id)
+    # Messages of other runs may have expired meanwhile: this process is free for the next one now.
+    runs.sweep_runs()
 
 
 @shared_task(name="workers.tasks.compare_runs", soft_time_limit=540, time_limit=600, **_RETRY)

@@ -232,6 +232,16 @@ def test_a_lost_message_is_sent_again(start: Start) -> None:
 
 
 @pytest.mark.usefixtures("undelivered")
+def test_a_long_queue_does_not_fill_the_broker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runs, "MOST_MESSAGES", 2)
+    start(policies=("punctual", "edf", "themis"))
+    OutboxMessage.objects.all().delete()
+    SimulationRun.objects.update(wake_at=timezone.now() - timedelta(seconds=1))
+    assert runs.sweep_runs() == 2
+    assert runs.sweep_runs() == 0, "the third waits until one of the two is taken"
+
+
+@pytest.mark.usefixtures("undelivered")
 def test_a_comparison_that_was_lost_with_its_worker_is_asked_for(start: Start) -> None:
     study = start(policies=("punctual",))
     execute_run(runs_of(study)[0].pk)
