@@ -16,6 +16,7 @@ import pytest
 import torch
 
 from punctual.client import Client, Job
+from simulation.replay import differences, replay
 from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, nothing_is_wrong, wait_for
 
 pytestmark = [pytest.mark.platform, pytest.mark.timeout(900)]
@@ -182,6 +183,20 @@ def test_best_effort_lost_no_iteration_when_it_yielded(
     assert {generation["start_iteration"] for generation in resumed} <= {
         row["iteration"] for row in suspended
     }
+
+
+def test_every_decision_of_the_day_comes_out_the_same_when_it_is_replayed(
+    day: Day, rows: Callable[..., list[dict[str, Any]]]
+) -> None:
+    recorded = rows(
+        "select id, kind, policy, summary, snapshot from scheduling_decision where snapshot is not null"
+    )
+    moved = {change["job"] for row in recorded for change in row["summary"]["changes"]}
+    trained = (day.yielding, day.wide, day.accepted, day.roomy, day.tight, day.soft)
+    assert {job.id for job in trained} <= moved, "every job was started by a recorded decision"
+    for row in recorded:
+        replayed = replay(bytes(row["snapshot"]), policy=row["policy"], kind=row["kind"])
+        assert differences(row["summary"], replayed) == [], f"decision {row['id']}"
 
 
 def test_losses_fall(day: Day) -> None:

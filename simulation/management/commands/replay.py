@@ -1,0 +1,49 @@
+"""`manage.py replay`: compute recorded decisions once more and say which come out otherwise."""
+
+from __future__ import annotations
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from scheduling.models import Decision
+from simulation.replay import differences, replay
+
+
+class Command(BaseCommand):
+    """Replay recorded decisions: after an upgrade, or to see what another policy would have decided."""
+
+    help = "Compute recorded decisions once more from their snapshots and say which come out otherwise."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        """One decision, or the last ones."""
+        parser.add_argument("--decision", type=int, help="replay this decision alone")
+        parser.add_argument("--last", type=int, default=100, help="replay so many, the newest first (100)")
+        parser.add_argument("--policy", help="ask this policy instead of the one that decided")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        """Exit with an error when a decision comes out otherwise under its own policy."""
+        chosen = Decision.objects.filter(snapshot__isnull=False)
+        if options["decision"] is not None:
+            chosen = chosen.filter(pk=options["decision"])
+        rows = list(chosen.order_by("-id")[: options["last"]])
+        if not rows:
+            raise CommandError(
+                "there is no such decision with a snapshot; snapshots are kept for a limited time"
+            )
+        differing = 0
+        for row in rows:
+            try:
+                found = differences(
+                    row.summary,
+                    replay(bytes(row.snapshot or b""), policy=options["policy"] or row.policy, kind=row.kind),
+                )
+            except ValueError as error:
+                raise CommandError(f"decision {row.pk}: {error}") from None
+            differing += bool(found)
+            for difference in found:
+                self.stdout.write(f"decision {row.pk}: {difference}")
+        self.stdout.write(f"{len(rows) - differing} of {len(rows)} decisions come out the same")
+        if differing and options["policy"] is None:
+            raise CommandError(f"{differing} decisions come out otherwise: the code or a policy has changed")
