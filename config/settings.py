@@ -173,6 +173,10 @@ SPECTACULAR_SETTINGS = {
         "ServiceClass": "scheduling.choices.ServiceClass",
         "PromiseOutcome": "scheduling.choices.PromiseOutcome",
         "Role": "projects.models.Role",
+        "KindEnum": "scheduling.models.Decision.Kind",
+        "RunState": "simulation.choices.RunState",
+        "StudySource": "simulation.choices.StudySource",
+        "TraceKind": "simulation.choices.TraceKind",
     },
 }
 

@@ -12,6 +12,14 @@ class StudySource(models.TextChoices):
     LIVE = "live", "Live cluster"
 
 
+class TraceKind(models.TextChoices):
+    """Where a trace comes from: drawn by seed, published by somebody, or another file in the traces folder."""
+
+    SYNTHETIC = "synthetic", "Synthetic"
+    PUBLIC = "public", "Public traces"
+    FILE = "file", "Other files in the traces folder"
+
+
 class RunState(models.TextChoices):
     QUEUED = "queued", "Queued"
     RUNNING = "running", "Running"

@@ -11,6 +11,7 @@ from django.utils import timezone
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
 from projects.errors import NotFound
+from simulation.choices import TraceKind
 from simulation.models import SimulationStudy
 from simulation.selectors import choices
 from simulation.selectors.pages import comparison_figure, comparison_table, run_rows, studies_page
@@ -56,7 +57,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
     context = {
         "groups": [
             (label, [trace for trace in traces if trace.kind == kind and trace.available])
-            for kind, label in TRACE_KINDS.items()
+            for kind, label in TraceKind.choices
         ],
         "problem": problem,
         "missing": sum(not trace.available for trace in traces),

@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from scheduling.core.snapshot import Fill
-from simulation.choices import RunState, StudySource
+from simulation.choices import RunState, StudySource, TraceKind
 from simulation.engine.settings import Pauses
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.store import RESULT_FILES
@@ -23,7 +23,7 @@ class TraceSerializer(serializers.Serializer):
     """A trace that can be named, and the cluster that its authors simulate it on, where known."""
 
     name = serializers.CharField()
-    kind = serializers.ChoiceField(("synthetic", "public", "file"))
+    kind = serializers.ChoiceField(TraceKind.choices)
     description = serializers.CharField()
     jobs = serializers.IntegerField(allow_null=True, help_text="Null: not counted.")
     available = serializers.BooleanField(help_text="Whether its file is on this machine.")
