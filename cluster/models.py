@@ -23,6 +23,8 @@ class Cluster(models.Model):
     name = models.SlugField(max_length=64, unique=True, default="default")
 
     policy = models.CharField(max_length=40, default="punctual")
+    #: What the policy noted at its last decision: its name, and numbers by GPU type.
+    policy_memory = models.JSONField(default=dict, blank=True)
     slot_seconds = models.FloatField(default=5.0)
     reserve_servers = models.PositiveIntegerField(default=0)
     fill = models.CharField(

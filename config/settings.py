@@ -199,6 +199,7 @@ STREAM_CONNECTIONS_PER_CALLER = env.int("STREAM_CONNECTIONS_PER_CALLER", 40)
 AGENT_URL = env.str("AGENT_URL", "")
 #: Values of the cluster row when it is first made; afterwards operators change the row.
 CLUSTER_DEFAULTS = {
+    "policy": env.str("POLICY", "punctual"),
     "slot_seconds": env.float("SLOT_SECONDS", 5.0),
     "suspect_seconds": env.float("SUSPECT_SECONDS", 10.0),
     "fence_seconds": env.float("FENCE_SECONDS", 60.0),

@@ -65,6 +65,8 @@ class Job(models.Model):
     finished_at = models.DateTimeField(null=True, blank=True)
 
     plan = models.JSONField(null=True, blank=True)
+    #: What the policy noted about the job at its last decision: its name, and numbers.
+    policy_memory = models.JSONField(default=dict, blank=True)
     verdict = models.JSONField(null=True, blank=True)
     failure = models.JSONField(null=True, blank=True)
 

@@ -64,6 +64,7 @@ def commit_decision(
         if not apply_verdict(jobs[verdict.job_id], verdict, decision.plans.get(verdict.job_id), offers, row):
             refused.add(verdict.job_id)
     _store_plans(jobs, decision.plans, refused)
+    _store_memory(cluster, pool.kind, decision)
     _store_risks(jobs, set(decision.at_risk), row)
     for change in decision.changes:
         if change.job_id not in refused:
@@ -203,6 +204,19 @@ def code_version() -> str:
         )
     except OSError:
         return ""
+
+
+def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
+    """Keep what the policy wants to be told again."""
+    if decision.memory or cluster.policy_memory:
+        noted = cluster.policy_memory if cluster.policy_memory.get("policy") == cluster.policy else {}
+        cluster.policy_memory = {**noted, "policy": cluster.policy, kind: list(decision.memory)}
+        Cluster.objects.filter(pk=cluster.pk).update(policy_memory=cluster.policy_memory)
+    if decision.job_memory:
+        rows = list(Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"))
+        for row in rows:
+            row.policy_memory = {"policy": cluster.policy, "values": list(decision.job_memory[row.pk])}
+        Job.objects.bulk_update(rows, ["policy_memory"])
 
 
 def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refused: set[str]) -> None:

@@ -21,12 +21,11 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import UNDECIDED_STATES, CurveState
-from scheduling.core.decide import find_offer
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
 from scheduling.models import Job
-from scheduling.policies import Policy, policy_named
+from scheduling.policies import Policy
 from scheduling.services.committing import commit_decision
 from scheduling.services.lateness import decline_overdue, mark_late
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
@@ -38,7 +37,7 @@ from scheduling.services.profiling import (
     unmeasurable_jobs,
 )
 from scheduling.services.records import lock_cluster
-from scheduling.services.snapshots import Pool, pool_kinds, pool_snapshot
+from scheduling.services.snapshots import Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint
 
 log = structlog.get_logger(__name__)
@@ -143,7 +142,7 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
 
 
 def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:
-    policy = policy_named(cluster.policy)
+    policy = cluster_policy(cluster)
     slot_at = now if reallocate else cluster.next_slot_at
     computed = [
         _compute(pool_snapshot(cluster, kind, now, reallocate_at=slot_at), policy, reallocate=reallocate)
@@ -185,7 +184,7 @@ def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
         after = snapshot_after(pool.snapshot, decision)
         by_id = {job.id: job for job in pool.snapshot.jobs}
         for job_id in projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id]))):
-            found = find_offer(after, by_id[job_id])
+            found = policy.find_offer(after, by_id[job_id])
             if found is not None:
                 offers[job_id] = found
                 after = _with_offer(after, by_id[job_id], found)
@@ -205,7 +204,7 @@ def _with_offer(snapshot: Snapshot, job: JobSnapshot, found: FoundOffer) -> Snap
 
 def _measure(cluster: Cluster, epoch: int) -> int:
     """Start at most one measurement a pass."""
-    measurement = next_measurement(cluster, policy_named(cluster.policy), timezone.now())
+    measurement = next_measurement(cluster, cluster_policy(cluster), timezone.now())
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

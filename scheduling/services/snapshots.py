@@ -5,11 +5,14 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any
 
 import numpy as np
+import structlog
+from django.db.models import DurationField, ExpressionWrapper, F, Sum, Value
+from django.db.models.functions import Coalesce
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
@@ -39,6 +42,9 @@ from scheduling.core.snapshot import (
     StoredPlan,
 )
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
+from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
+
+log = structlog.get_logger(__name__)
 
 #: Reports come about once a second; progress is carried forward from the last one for no longer than this.
 EXTRAPOLATE_SECONDS = 3.0
@@ -84,10 +90,40 @@ def pool_snapshot(
         held_offers=tuple(_held_offers(cluster, kind, now, total=len(gpus))),
         blocked=tuple(_blocked(cluster, servers, state, {job.id for job in jobs}, moment)),
         settings=planner_settings(cluster),
+        memory=_noted(cluster.policy_memory, cluster.policy, kind),
     )
     return Pool(
         kind, snapshot, tuple(gpus), frozenset(set(addresses.values()) - set(state.claims)), state.claims
     )
+
+
+def cluster_policy(cluster: Cluster) -> Policy:
+    """The policy that the operator chose; the default one, and an error in the log, where there is none of that name."""
+    try:
+        return policy_named(cluster.policy)
+    except ValueError as error:
+        log.error("unknown_policy", cluster=cluster.name, error=str(error), used=DEFAULT_POLICY)
+        return policy_named(DEFAULT_POLICY)
+
+
+def _noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ...]:
+    """What a policy noted; nothing where it was another one that did."""
+    return tuple(memory.get(part, ())) if memory.get("policy") == policy else ()
+
+
+def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
+    """GPU time that each unfinished job has held so far."""
+    held = ExpressionWrapper(
+        Coalesce(F("released_at"), Value(now)) - F("held_at"), output_field=DurationField()
+    )
+    rows = (
+        Assignment.objects.filter(
+            job__cluster=cluster, job__state__in=[*PLANNED_STATES, *UNDECIDED_STATES], held_at__isnull=False
+        )
+        .values("job_id")
+        .annotate(held=Sum(held))
+    )
+    return {row["job_id"]: row["held"].total_seconds() for row in rows}
 
 
 def planner_settings(cluster: Cluster) -> PlannerSettings:
@@ -246,12 +282,20 @@ def _jobs(
         Server.objects.filter(cluster=cluster, state=ServerState.SUSPECT).values_list("pk", flat=True)
     )
     empty = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
+    attained = _attained_gpu_seconds(cluster, now)
     jobs = []
     for row in rows:
         curve = core_curve(
             levels[row.curve_id or 0], batch=row.global_batch_size, total=total, margin=cluster.promise_margin
         )
-        jobs.append(job_snapshot(row, curve or empty, state, now, suspect))
+        snapshot = job_snapshot(row, curve or empty, state, now, suspect)
+        jobs.append(
+            replace(
+                snapshot,
+                attained_gpu_seconds=attained.get(row.pk, 0.0),
+                memory=_noted(row.policy_memory, cluster.policy, "values"),
+            )
+        )
     return jobs
 
 
@@ -294,6 +338,7 @@ def job_snapshot(
         finishing_seconds=finishing_seconds(row),
         stored_plan=plan_from_json(row.plan),
         locked=locked,
+        total_iterations=float(row.max_iterations),
     )
 
 

@@ -16,16 +16,21 @@ from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.core import snapshot as core
-from scheduling.core.decide import find_offer
 from scheduling.core.decision import Verdict
 from scheduling.models import Job
-from scheduling.policies import policy_named
 from scheduling.services.committing import verdict_json
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
 from scheduling.services.offers import snapshot_after
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
-from scheduling.services.snapshots import REPORTING_SECONDS, Pool, core_curve, plan_to_json, pool_snapshot
+from scheduling.services.snapshots import (
+    REPORTING_SECONDS,
+    Pool,
+    cluster_policy,
+    core_curve,
+    plan_to_json,
+    pool_snapshot,
+)
 from scheduling.services.wakeups import wake
 
 _TRIAL = "what-if"
@@ -85,14 +90,14 @@ def _no_levels() -> core.ScalingCurve:
 def _trial_verdict(
     cluster: Cluster, pool: Pool, trial: core.JobSnapshot, deadline_at: datetime | None
 ) -> dict[str, Any]:
-    policy = policy_named(cluster.policy)
+    policy = cluster_policy(cluster)
     settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
     decision = policy.admit(snapshot)
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
     answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
     if not verdict.admitted:
-        found = find_offer(snapshot_after(snapshot, decision), trial)
+        found = policy.find_offer(snapshot_after(snapshot, decision), trial)
         if found is not None:
             moment = datetime.fromtimestamp(found.deadline_at, tz=timezone.get_current_timezone())
             answer["offer"] = {"deadline_at": moment.isoformat().replace("+00:00", "Z"), "valid_until": None}
@@ -194,7 +199,7 @@ def _asked(
         for known in pool.snapshot.jobs
         if known.id == job.pk or not known.newcomer
     )
-    decision = policy_named(cluster.policy).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
+    decision = cluster_policy(cluster).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
     verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
     return verdict, dict(decision.plans)
 
