@@ -126,6 +126,10 @@ class Simulation:
         ]
         self.setup_seconds = time.perf_counter() - began
 
+    def leave_out_arrivals(self, count: int) -> None:
+        """The first jobs of the workload do not arrive: they are there already (`beginning.py`)."""
+        self._next_arrival = max(self._next_arrival, count)
+
     # The loop --------------------------------------------------------------------------------
 
     def run(self) -> Outcome:

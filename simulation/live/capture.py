@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from datetime import datetime
 
 from cluster.models import Cluster
 from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState
-from scheduling.core.snapshot import JobSnapshot, ScalingCurve
+from scheduling.core.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
 from scheduling.services.jobs import pool_kind
 from scheduling.services.snapshots import (
+    Pool,
     core_curve,
     finishing_seconds,
     planner_settings,
@@ -19,6 +21,8 @@ from scheduling.services.snapshots import (
     pool_snapshot,
 )
 from simulation.live.state import LiveJob, LiveState, sentences
+
+LONGEST_SECONDS = 1e12
 
 
 def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_declined: bool = False) -> LiveState:
@@ -51,20 +55,27 @@ def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_decline
         )
     }
     moment, margin = now.timestamp(), cluster.promise_margin
+    gpus_per_server = max(sizes, key=lambda gpus: (sizes[gpus], gpus))
+    places = _places(pool, gpus_per_server)
     jobs = [
-        _live_job(job, rows[job.id], moment, margin) for job in pool.snapshot.jobs if job.curve.levels.size
+        _live_job(job, rows[job.id], places, moment, margin)
+        for job in pool.snapshot.jobs
+        if job.curve.levels.size
     ]
     without_level = len(pool.snapshot.jobs) - len(jobs)
     if with_declined:
         jobs += _declined(cluster, kind, now, total)
-    gpus_per_server = max(sizes, key=lambda gpus: (sizes[gpus], gpus))
     left_out = [
         (without_level, "without a usable measurement on this cluster are left out"),
         (_paused(cluster), "paused by their owners are left out"),
         (_unmeasured(cluster), "that are not measured yet are left out"),
         (_elsewhere(cluster, kind), "on other GPU types are left out"),
     ]
-    notes = ["Deadlines are earlier by the measured time to store the final weights.", *sentences(left_out)]
+    notes = [
+        "Jobs that are admitted go on as they are, on the GPUs that they hold.",
+        "Deadlines are earlier by the measured time to store the final weights.",
+        *sentences(left_out),
+    ]
     if len(sizes) > 1:
         notes.append(
             f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the commonest number."
@@ -98,7 +109,25 @@ def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
     }
 
 
-def _live_job(job: JobSnapshot, row: Job, moment: float, margin: float) -> LiveJob:
+Places = dict[int, tuple[int, int]]
+
+
+def _places(pool: Pool, gpus_per_server: int) -> Places:
+    """GPU address -> server, numbered among those of the commonest size that are usable, and GPU on it."""
+    places: Places = {}
+    address = number = 0
+    for server in pool.snapshot.servers:
+        if server.usable and server.gpus == gpus_per_server:
+            places |= {address + gpu: (number, gpu) for gpu in range(server.gpus)}
+            number += 1
+        address += server.gpus
+    return places
+
+
+def _live_job(job: JobSnapshot, row: Job, places: Places, moment: float, margin: float) -> LiveJob:
+    plan = job.stored_plan
+    placed = all(address in places for address in job.placement)
+    finish = plan.finish_at - moment if plan is not None and math.isfinite(plan.finish_at) else None
     deadline = row.deadline_at.timestamp() - moment if row.deadline_at is not None else None
     return LiveJob(
         id=job.id,
@@ -109,11 +138,22 @@ def _live_job(job: JobSnapshot, row: Job, moment: float, margin: float) -> LiveJ
         deadline_at=deadline,
         remaining_iterations=job.remaining_iterations,
         levels=_levels(job.curve, margin),
-        gpus_now=job.gpus_now,
+        placement=tuple(places[address] for address in job.placement) if placed else (),
+        plan=_pieces(plan, moment) if plan is not None else (),
+        planned_finish_at=finish,
+        started_at=row.started_at.timestamp() - moment if row.started_at is not None else None,
+        pause_left_seconds=job.pause_left_seconds,
         promised=job.promised,
+        at_risk=job.at_risk,
         newcomer=job.newcomer,
         finishing_seconds=job.finishing_seconds,
     )
+
+
+def _pieces(plan: StoredPlan, moment: float) -> tuple[tuple[float, float, int], ...]:
+    """The plan's pieces; one without an end lasts longer than anybody simulates."""
+    pieces = zip(plan.start.tolist(), plan.end.tolist(), plan.gpus.tolist(), strict=True)
+    return tuple((start - moment, min(end - moment, LONGEST_SECONDS), gpus) for start, end, gpus in pieces)
 
 
 def _model(row: Job) -> str:

@@ -15,7 +15,8 @@ from datetime import datetime
 import numpy as np
 
 from scheduling.core.curves import share_on_empty_cluster
-from scheduling.core.snapshot import ScalingCurve, ServiceClass
+from scheduling.core.snapshot import ScalingCurve, ServiceClass, StoredPlan
+from simulation.engine.beginning import UnderWay
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 FORMAT = 1
@@ -26,7 +27,9 @@ class LiveJob:
     """One job at that moment. ``levels``: GPU count, iterations per second as measured, pause in seconds.
 
     ``finishing_seconds``: time to store the final weights, which is part of meeting a deadline. ``deadline_at`` is
-    None without a deadline. ``asks_again``: it was declined, and the study asks what it would be told now.
+    None without a deadline. ``placement``: server (numbered among those counted) and GPU of each rank; empty while it
+    holds none. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its verdict;
+    ``asks_again``: it was declined, and the study asks what it would be told now.
     """
 
     id: str
@@ -37,8 +40,13 @@ class LiveJob:
     deadline_at: float | None
     remaining_iterations: float
     levels: tuple[tuple[int, float, float], ...]
-    gpus_now: int = 0
+    placement: tuple[tuple[int, int], ...] = ()
+    plan: tuple[tuple[float, float, int], ...] = ()
+    planned_finish_at: float | None = None
+    started_at: float | None = None
+    pause_left_seconds: float = 0.0
     promised: bool = False
+    at_risk: bool = False
     newcomer: bool = False
     asks_again: bool = False
     finishing_seconds: float = 0.0
@@ -67,7 +75,7 @@ def unpack(packed: bytes) -> LiveState:
     if stored.pop("format", None) != FORMAT:
         raise ValueError("the stored state of the cluster is of another version; make the study again")
     jobs = tuple(
-        LiveJob(**{**job, "levels": tuple((int(gpus), rate, pause) for gpus, rate, pause in job["levels"])})
+        LiveJob(**{**job, **{name: tuple(map(tuple, job[name])) for name in ("levels", "placement", "plan")}})
         for job in stored.pop("jobs")
     )
     return LiveState(jobs=jobs, notes=tuple(stored.pop("notes")), **stored)
@@ -80,7 +88,7 @@ def workload_of(state: LiveState) -> Workload:
     elasticity would ask for, nobody said: it is the smallest size that meets the deadline on an empty cluster,
     and for a job without a deadline the size on which a GPU gives most.
     """
-    jobs = sorted(state.jobs, key=_order)
+    jobs = _in_order(state)
     curves = [_curve(job) for job in jobs]
     requests = [_requested(job, curve) for job, curve in zip(jobs, curves, strict=True)]
     taken = datetime.fromisoformat(state.taken_at)
@@ -98,6 +106,48 @@ def workload_of(state: LiveState) -> Workload:
         profiles=tuple(_profile(job, curve, state.gpu_kind) for job, curve in zip(jobs, curves, strict=True)),
         notes=state.notes,
     )
+
+
+def under_way(state: LiveState, servers: int, gpus_per_server: int) -> list[UnderWay]:
+    """How the workload's first jobs begin on a cluster of so many servers: as they are, where their GPUs are there.
+
+    Jobs on servers that this cluster has not begin without GPUs. So do all of them when its servers are of another size.
+    """
+    same_size = gpus_per_server == state.gpus_per_server
+    return [
+        UnderWay(
+            promised=job.promised,
+            at_risk=job.at_risk,
+            addresses=(addresses := _addresses(job, servers, gpus_per_server) if same_size else ()),
+            pause_left_seconds=job.pause_left_seconds if addresses else 0.0,
+            started_at=math.nan if job.started_at is None else job.started_at,
+            planned_finish_at=math.nan if job.planned_finish_at is None else job.planned_finish_at,
+            plan=_stored_plan(job),
+        )
+        for job in _in_order(state)
+        if not (job.newcomer or job.asks_again)
+    ]
+
+
+def _addresses(job: LiveJob, servers: int, gpus_per_server: int) -> tuple[int, ...]:
+    if any(server >= servers for server, _ in job.placement):
+        return ()
+    return tuple(server * gpus_per_server + gpu for server, gpu in job.placement)
+
+
+def _stored_plan(job: LiveJob) -> StoredPlan | None:
+    if not job.plan:
+        return None
+    return StoredPlan(
+        start=np.array([start for start, _, _ in job.plan], dtype=np.float64),
+        end=np.array([end for _, end, _ in job.plan], dtype=np.float64),
+        gpus=np.array([gpus for _, _, gpus in job.plan], dtype=np.int64),
+        finish_at=math.inf if job.planned_finish_at is None else job.planned_finish_at,
+    )
+
+
+def _in_order(state: LiveState) -> list[LiveJob]:
+    return sorted(state.jobs, key=_order)
 
 
 def _order(job: LiveJob) -> tuple[float, str]:

@@ -12,10 +12,11 @@ from django.db import OperationalError
 from scheduling.core.snapshot import Fill
 from simulation import store
 from simulation.choices import StudySource
+from simulation.engine.beginning import begin_under_way
 from simulation.engine.failures import drawn_failures
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
-from simulation.live.state import unpack, workload_of
+from simulation.live.state import under_way, unpack, workload_of
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.outcome import Outcome
 from simulation.reports.parquet import write_parquet
@@ -72,8 +73,15 @@ def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) 
         raise TraceError(f"the trace has more than {limit} jobs; limit them")
     heartbeat.told(0, workload.jobs, 0.0)
     asked = settings_for(study, run, workload)
-    failures = drawn_failures(study.failures_per_server_day, asked, workload)
-    return Simulation(workload, asked, failures, progress=heartbeat.told).run()
+    # Jobs of the live cluster were submitted before time 0, when nothing fails any more.
+    failures = [
+        one for one in drawn_failures(study.failures_per_server_day, asked, workload) if one.at >= 0.0
+    ]
+    simulation = Simulation(workload, asked, failures, progress=heartbeat.told)
+    if study.source == StudySource.LIVE:
+        jobs = under_way(unpack(bytes(study.live_state or b"")), run.servers, study.gpus_per_server)
+        begin_under_way(simulation, jobs[: workload.jobs])
+    return simulation.run()
 
 
 def workload_for(study: SimulationStudy) -> Workload:

@@ -13,7 +13,7 @@ from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import User
 from scheduling.choices import JobState
-from scheduling.models import Job
+from scheduling.models import CurveLevel, Job
 from scheduling.services.jobs import job_pause
 from simulation.live.capture import capture
 from simulation.live.state import LiveState, pack, unpack, workload_of
@@ -62,7 +62,8 @@ def test_unfinished_jobs_are_there_with_what_is_left_of_them(
     jobs = {job.id: job for job in state.jobs}
     assert set(jobs) == {hard.pk, free.pk}
     assert jobs[hard.pk].promised
-    assert jobs[hard.pk].gpus_now > 0
+    assert jobs[hard.pk].placement
+    assert jobs[hard.pk].plan
     assert jobs[hard.pk].remaining_iterations <= 600
     assert 0 < (jobs[hard.pk].deadline_at or 0.0) <= 600
     assert jobs[free.pk].deadline_at is None
@@ -144,6 +145,45 @@ def test_the_same_cluster_gives_the_verdicts_that_the_live_planner_gave(
     )  # fmt: skip
     assert outcome_of(study, store, 0) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.DECLINED}
     assert outcome_of(study, store, 1) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.COMPLETED}
+
+
+def test_a_running_job_goes_on_as_it_is_and_pays_for_no_new_start(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Callable[..., SimulationStudy],
+    store: Any,
+) -> None:
+    job = submit(seconds=SECONDS, iterations=ITERATIONS)
+    settle(*nodes)
+    # Starting again would cost more than the slack that it has.
+    CurveLevel.objects.update(pause_seconds=300.0)
+    study = start(
+        source="live", trace="", policies=("punctual", "edf"), servers=(), gpus_per_server=None, limit_jobs=None,
+        slot_seconds=5.0,
+    )  # fmt: skip
+    for number in range(2):
+        assert outcome_of(study, store, number) == {job.pk: JobEnd.COMPLETED}
+        summary = runs_of(study)[number].summary or {}
+        assert (summary["deadlines_met"], summary["admitted_late"]) == (1, 0)
+        assert summary["rescales"] + summary["migrations"] + summary["preemptions"] == 0
+
+
+def test_a_cluster_without_a_jobs_servers_breaks_its_promise_and_says_so(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Callable[..., SimulationStudy],
+    store: Any,
+) -> None:
+    job = submit(seconds=SECONDS, iterations=ITERATIONS)
+    settle(*nodes)
+    study = start(
+        source="live", trace="", policies=("punctual",), servers=(1,), gpus_per_server=None, limit_jobs=None,
+        slot_seconds=5.0,
+    )  # fmt: skip
+    assert outcome_of(study, store) == {job.pk: JobEnd.COMPLETED}
+    summary = runs_of(study)[0].summary or {}
+    assert summary["admitted_late"] == 1
+    assert job.pk in summary["broken"]
 
 
 def test_every_run_starts_from_the_moment_of_the_study(
