@@ -98,6 +98,8 @@ class EdfAdmission(Policy):
         promised = problem.columns.promised & ~problem.columns.newcomer
         present = contest(problem, problem.columns.newcomer).rows
         plans = self._planned(problem, present, promised)
+        if not problem.newcomers:
+            return Admitted([], plans, self._late(problem, plans, promised))
         excused = np.zeros_like(promised)
         if not self.late_jobs_refuse_all:
             excused[self._late(problem, plans, promised)] = True

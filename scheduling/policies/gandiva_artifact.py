@@ -17,43 +17,40 @@ class GandivaArtifact(Gandiva):
     """Looks at the cluster only when jobs arrive; turns change only where that happens at a whole minute.
 
     Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: places of jobs that
-    end stay idle until the next arrival (unless nobody of the set runs any more: the policy cannot know whether
-    anybody will arrive); a job is given to a set only while one of its places stays free, else to a new set, else
-    to the second least loaded set of its group; jobs that end leave their weight in the load; servers move between groups
-    by a count that takes sets for GPUs, so that a group of small jobs gives up nearly all its sets at one
-    arrival and gets them back at the next; jobs are dealt afresh at the wrong moments (`gandiva_sets`).
+    end stay idle until the next arrival (here until nobody runs at all, as the policy cannot know whether anybody will
+    arrive); everybody pauses whenever the cluster is looked at; a job is given to a set only while one of its places stays
+    free, else to a new set, else to the second least loaded set of its group; jobs that end leave their weight in the
+    load; servers move between groups by a count that takes sets for GPUs, so that a group of small jobs gives up
+    nearly all its sets at one arrival and gets them back at the next; jobs are dealt afresh at the wrong moments
+    (`gandiva_sets`).
     """
 
     name = "gandiva_artifact"
+    pauses_everybody = True
 
     def _changed(self, problem: Problem, sets: ServerSets, field: Contest, sizes: IntArray) -> list[int]:
-        newcomers = self._newcomers(problem, field)
-        if not newcomers:
+        if not self._looks(problem, field):
             return []
         if round(problem.next_slot_at) % ROTATION_SECONDS == 0:
             for one in sets.every():
                 rotate(one, sets.server_gpus)
         for size in list(sets.groups):
             sets.groups[size] = [one for one in sets.groups[size] if one.jobs]
-        for row in newcomers:
+        for row in field.rows[problem.columns.memory[field.rows, TURN] == 0].tolist():
             _seat_as_published(sets, row, int(sizes[row]))
         rebalance(sets, as_published=True)
         return []
 
     def _running(self, problem: Problem, sets: ServerSets, field: Contest) -> list[int]:
-        if self._newcomers(problem, field):
+        if self._looks(problem, field):
             return super()._running(problem, sets, field)
-        held = problem.columns.gpus
-        running: list[int] = []
-        for one in sets.every():
-            present = [row for row in one.jobs if held[row] > 0]
-            running += present or one.running(sets.server_gpus)
+        running: list[int] = field.rows[problem.columns.gpus[field.rows] > 0].tolist()
         return running
 
-    def _newcomers(self, problem: Problem, field: Contest) -> list[int]:
-        """Jobs that no set has taken yet."""
-        rows = field.rows[problem.columns.memory[field.rows, TURN] == 0]
-        return list(rows.tolist())
+    def _looks(self, problem: Problem, field: Contest) -> bool:
+        """Whether a job waits that no set has taken yet, or nobody runs."""
+        arrived = bool((problem.columns.memory[field.rows, TURN] == 0).any())
+        return arrived or not (problem.columns.gpus[field.rows] > 0).any()
 
     def _wake(self, problem: Problem, waiting: bool) -> float:
         return inf
