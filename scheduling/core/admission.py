@@ -17,7 +17,7 @@ from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.pauses import PauseBudget, charge_plans
+from scheduling.core.pauses import PauseBudget, charge_plans, charged_finish
 from scheduling.core.problem import Problem
 from scheduling.core.searching import searched
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
@@ -58,6 +58,27 @@ def refill(  # type: ignore[no-untyped-def]
     for index in range(len(failed)):
         result[index] = failed[index]
     return plans, result
+
+
+@kernel
+def stored_plans_keep(jobs, plans, rows, own, due, times, free, count):  # type: ignore[no-untyped-def]
+    """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
+
+    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the plans' finish
+    is set.
+    """
+    nothing = np.zeros(0)
+    late = np.zeros(rows.size, dtype=np.bool_)
+    for position in range(rows.size):
+        row = rows[position]
+        if row < own:
+            plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
+            late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
+    times, free, count = occupy_all(times, free, count, plans, rows[~late], YES)
+    for piece in range(count):
+        if free[0, piece] < 0:
+            return rows[late], True
+    return rows[late], False
 
 
 class Admission:
@@ -102,16 +123,17 @@ class Admission:
     def _late_under_stored_plans(self) -> list[int] | None:
         """Jobs that stored plans, mended where possible, leave late; None if overbooked."""
         problem = self.problem
-        rows = np.array([row for row in self.rows if row < problem.count], dtype=np.int64)
-        charge_plans(problem.jobs, self.plans, rows, *NOTHING_CHARGED)
-        overdue = self.plans.finish[rows] > problem.due[rows] + 2 * TIME_TOLERANCE
-        late: list[int] = rows[overdue].tolist()
-        late.sort(key=lambda row: int(problem.by_deadline[row]))
-        lost = set(late)
-        kept = [row for row in self.rows if row not in lost]
-        times, free, count = self.timeline(kept)
-        if overbooked(free, count):
+        overdue, too_many = stored_plans_keep(
+            problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
+            *problem.open_timeline(),
+        )  # fmt: skip
+        if too_many:
             return None
+        late = self.in_deadline_order(overdue.tolist())
+        if not late:
+            return late
+        lost = set(late)
+        times, free, count = self.timeline([row for row in self.rows if row not in lost])
         for row in list(late):
             if self._fill_one(row, float(problem.due[row]), (times, free, count), guarded=False):
                 times, free, count = occupy(times, free, count, self.plans, row, TAKE, YES)
