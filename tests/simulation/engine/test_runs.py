@@ -1,0 +1,193 @@
+"""Whole runs whose course is known: life cycles worked by hand, pauses, failures, silence, pools, interruption."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from scheduling.core.snapshot import AdmissionRule, ServiceClass
+from simulation.engine.happenings import Happening, Kind
+from simulation.engine.invariants import InvariantViolation
+from simulation.engine.run import Simulation
+from simulation.engine.settings import Imperfections, Pauses, PoolSize
+from simulation.outcome import JobEnd, Outcome
+from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
+
+LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
+
+
+def run(jobs: list[Job], *happenings: Happening, **chosen: object) -> Outcome:
+    return Simulation(workload(jobs), settings(**chosen), happenings).run()  # type: ignore[arg-type]
+
+
+def held(outcome: Outcome, job: int) -> list[tuple[float, int]]:
+    """(time, GPUs) of every change of one job's GPUs."""
+    history = outcome.allocations
+    mine = history.job == job
+    return list(zip(history.time[mine].tolist(), history.gpus[mine].tolist(), strict=True))
+
+
+def test_the_life_cycle_of_v10_comes_out_as_worked_by_hand() -> None:
+    outcome = run([Job(0, 4, 4), Job(1, 3, 4), Job(1, 6, 4)], gpus=4)
+    assert outcome.jobs.end == (JobEnd.COMPLETED, JobEnd.COMPLETED, JobEnd.DECLINED)
+    assert outcome.jobs.completed_at[:2] == pytest.approx([2 + 1 / 3, 3.0])
+    assert held(outcome, 0)[:2] == [(0.0, 4), (1.0, 2)]
+    assert outcome.broken == {}
+
+
+def test_the_fig_3_example_is_met_by_elasticflow() -> None:
+    outcome = run([Job(0, 3, 3, C3), Job(0, 3, 3.5, C3)], gpus=2)
+    assert outcome.jobs.completed_at == pytest.approx([3.0, 3.0])
+
+
+def test_newcomers_of_one_instant_are_decided_one_by_one_or_all_or_none() -> None:
+    jobs = [Job(0, 3, 3, C3), Job(0, 4, 3, C3), Job(0, 3, 3, C3)]
+    one_by_one = run(jobs, gpus=2)
+    assert one_by_one.jobs.promised == (True, False, True)
+    together = run(jobs, gpus=2, admission=AdmissionRule.BATCH)
+    assert together.jobs.promised == (False, False, False)
+
+
+def test_a_newcomer_is_answered_at_once_and_starts_at_the_next_slot() -> None:
+    outcome = run([Job(0, 100, 1000), Job(10, 100, 1000)], gpus=4, slot=60.0)
+    assert outcome.jobs.decided_at.tolist() == [0.0, 10.0]
+    assert outcome.jobs.started_at.tolist() == [0.0, 60.0]
+
+
+def test_a_start_and_a_rescale_cost_the_published_pause() -> None:
+    outcome = run([Job(0, 1000, 3000, LINEAR)], gpus=4, slot=60.0, pauses=Pauses.MEASURED)
+    assert outcome.jobs.pause_seconds.tolist() == [8.0], "2 s and 2 s for each of 1, 2 and 4 GPUs"
+    assert outcome.jobs.completed_at[0] == pytest.approx(8.0 + 250.0)
+
+
+def test_best_effort_yields_everything_and_loses_nothing() -> None:
+    outcome = run([Job(0, 40, curve=C4), Job(2, 8, 6.0, C4)], gpus=4)
+    assert held(outcome, 0)[1] == (2.0, 0), "all GPUs go to the promise"
+    assert outcome.jobs.completed_at[1] <= 6.0
+    assert outcome.jobs.end[0] == JobEnd.COMPLETED
+    assert outcome.counts["preemptions"] >= 1
+    assert outcome.jobs.completed_at[0] == pytest.approx(2 + 4 + (40 - 2 * 2.0) / 2.0)
+
+
+def test_a_soft_deadline_that_cannot_be_met_is_no_promise_but_runs() -> None:
+    outcome = run([Job(0, 40, 5.0, service_class=ServiceClass.SOFT)], gpus=4)
+    assert outcome.jobs.promised == (False,)
+    assert outcome.jobs.end == (JobEnd.COMPLETED,)
+    assert outcome.broken == {}
+
+
+def test_a_lost_server_costs_the_work_since_the_last_checkpoint() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
+    jobs = [Job(0, 400, curve={1: 1.0, 2: 2.0, 4: 4.0})]
+    outcome = run(jobs, Happening(37.0, Kind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections)
+    assert held(outcome, 0) == [(0.0, 4), (42.0, 0), (42.0, 4), (112.0, 0)]
+    # 30 s of work are safe, 7 s are lost, 5 s pass until the server is fenced.
+    assert outcome.jobs.completed_at[0] == pytest.approx(42.0 + (400 - 30 * 4.0) / 4.0)
+    assert outcome.counts["failures"] == 1
+
+
+def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
+    jobs = [Job(0, 100, 60.0, LINEAR), Job(0, 100, 70.0, LINEAR)]
+    chosen = {"gpus": 4, "servers": 3, "imperfections": imperfections}
+    careful = run(
+        jobs, Happening(10.0, Kind.SERVER_LOST, 0), reserve_servers=1, reserve_slack_seconds=20.0, **chosen
+    )
+    assert careful.jobs.promised == (True, True)
+    assert careful.broken == {}
+
+
+def test_beyond_the_reserve_what_breaks_is_reported_and_the_rest_is_kept() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
+    jobs = [Job(0, 200, 52.0, LINEAR), Job(0, 40, 60.0, LINEAR)]
+    outcome = run(jobs, Happening(10.0, Kind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections)
+    assert outcome.jobs.promised == (True, True)
+    assert list(outcome.broken) == ["job-000"], "the one that needed the lost GPUs"
+    assert "after its deadline" in outcome.broken["job-000"]
+    assert outcome.jobs.end == (JobEnd.COMPLETED, JobEnd.COMPLETED), "a late job keeps running"
+
+
+def test_a_silent_agent_keeps_its_job_and_gets_no_new_one() -> None:
+    jobs = [Job(0, 400, curve={4: 4.0}), Job(20, 100, curve={4: 4.0})]
+    outcome = run(
+        jobs,
+        Happening(10.0, Kind.AGENT_SILENT, 0),
+        Happening(50.0, Kind.AGENT_HEARD, 0),
+        Happening(10.0, Kind.AGENT_SILENT, 1),
+        Happening(50.0, Kind.AGENT_HEARD, 1),
+        gpus=4,
+        servers=2,
+    )
+    assert outcome.jobs.completed_at[0] == pytest.approx(100.0), "the running job is left alone"
+    assert outcome.jobs.started_at[1] >= 50.0, "nothing starts where nobody is heard of"
+
+
+def test_a_cancelled_job_frees_its_gpus_and_voids_its_promise() -> None:
+    outcome = run(
+        [Job(0, 400, 1000, LINEAR), Job(1, 40, curve=LINEAR)], Happening(5.0, Kind.JOB_CANCELLED, 0)
+    )
+    assert outcome.jobs.end[0] == JobEnd.CANCELLED
+    assert outcome.jobs.void_reason[0] == "cancelled"
+    assert outcome.broken == {}
+
+
+def test_a_job_whose_own_condition_is_met_completes_early() -> None:
+    outcome = run([Job(0, 400, 1000, LINEAR)], Happening(5.0, Kind.JOB_STOPS_EARLY, 0))
+    assert (outcome.jobs.end[0], outcome.jobs.completed_at[0]) == (JobEnd.COMPLETED, 5.0)
+
+
+def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
+    slow, fast = {1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}
+    jobs = [Job(0, 20, 15.0, by_gpu_type={"slow": slow, "fast": fast}) for _ in range(3)]
+    jobs.append(Job(0, 6, 100.0, by_gpu_type={"fast": fast}))
+    chosen = replace(settings(), pools=(PoolSize("slow", 1, 2), PoolSize("fast", 1, 2)))
+    outcome = Simulation(workload(jobs), chosen).run()
+    assert outcome.jobs.promised == (True, True, True, True)
+    assert outcome.jobs.pool == ("slow", "fast", "fast", "fast")
+    assert outcome.broken == {}
+
+
+def test_slower_hardware_than_measured_breaks_a_tight_promise_unless_a_margin_is_kept() -> None:
+    jobs = [Job(0, 100, 27.0, LINEAR)]
+    slow = Imperfections(profile_error=0.2)
+    seed = next(seed for seed in range(50) if run(jobs, seed=seed, imperfections=slow).broken)
+    careful = replace(slow, promise_margin=0.25)
+    outcome = run([replace(jobs[0], deadline_at=40.0)], seed=seed, imperfections=careful)
+    assert outcome.jobs.promised == (True,)
+    assert outcome.broken == {}
+
+
+def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
+    world = random_world(5, exact=False)
+
+    def outcome(seed: int) -> Outcome:
+        return Simulation(world.workload, replace(world.settings, seed=seed), world.happenings).run()
+
+    one, same, other = outcome(1), outcome(1), outcome(2)
+    assert np.array_equal(one.jobs.completed_at, same.jobs.completed_at, equal_nan=True)
+    assert np.array_equal(one.allocations.time, same.allocations.time)
+    assert not np.array_equal(one.jobs.completed_at, other.jobs.completed_at, equal_nan=True)
+
+
+def test_an_interrupted_run_keeps_what_it_has() -> None:
+    def stop_later(ended: int, jobs: int, at: float) -> None:
+        if at >= 50.0:
+            raise KeyboardInterrupt
+
+    jobs = [Job(10.0 * number, 8, curve=LINEAR) for number in range(20)]
+    outcome = Simulation(workload(jobs), settings(), progress=stop_later).run()
+    assert outcome.interrupted
+    assert outcome.jobs.end.count(JobEnd.COMPLETED) >= 4
+    assert outcome.jobs.end.count(JobEnd.UNFINISHED) >= 10
+    assert outcome.broken == {}
+
+
+def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch) -> None:
+    jobs = [Job(0, 400, curve=LINEAR), Job(5, 40, curve=LINEAR)]
+    simulation = Simulation(workload(jobs), settings(gpus=4))
+    advance = simulation.jobs.advance
+    monkeypatch.setattr(simulation.jobs, "advance", lambda rows, seconds: advance(rows, 1.5 * seconds))
+    with pytest.raises(InvariantViolation, match="I9"):
+        simulation.run()
