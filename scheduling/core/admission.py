@@ -19,7 +19,7 @@ from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.pauses import PauseBudget, charge_plans, charged_finish
 from scheduling.core.problem import Problem
-from scheduling.core.searching import searched
+from scheduling.core.searching import SearchLimits, searched
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
 from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 
@@ -86,13 +86,14 @@ class Admission:
 
     ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
     no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
-    plans had to stand in for a refill that failed.
+    plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
+    published algorithm alone.
     """
 
-    def __init__(self, problem: Problem, budget: PauseBudget, *, thorough: bool = False) -> None:
+    def __init__(self, problem: Problem, budget: PauseBudget, *, search: SearchLimits | None = None) -> None:
         self.problem = problem
         self.budget = budget
-        self.thorough = thorough
+        self.search = search
         self.at_risk: list[int] = []
         self.used_stored = False
         self.plans = copy_plans(problem.stored)
@@ -239,8 +240,8 @@ class Admission:
             accepted = self._as_offered(row)
             if accepted is not None:
                 return accepted, None
-        if self.thorough:
-            found = searched(self, row)
+        if self.search is not None:
+            found = searched(self, row, self.search)
             if found is not None:
                 return found, None
         return None, failed[0] if failed else None

@@ -16,6 +16,7 @@ from scheduling.core.decision import Decision
 from scheduling.core.offers import find_offer, what_if
 from scheduling.core.problem import Problem, build_problem
 from scheduling.core.reallocation import Planner
+from scheduling.core.searching import SearchLimits
 from scheduling.core.snapshot import Snapshot
 
 __all__ = ["admit", "decide_newcomers", "find_offer", "reallocate", "replan", "what_if"]
@@ -39,9 +40,9 @@ def replan(snapshot: Snapshot) -> Decision:
     return as_decision(reallocate(build_problem(snapshot)))
 
 
-def decide_newcomers(problem: Problem, *, thorough: bool = False) -> Answer:
+def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) -> Answer:
     """`admit` on arrays."""
-    planner = Planner(problem, thorough=thorough)
+    planner = Planner(problem, search=search)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)
@@ -68,9 +69,9 @@ def decide_newcomers(problem: Problem, *, thorough: bool = False) -> Answer:
     )
 
 
-def reallocate(problem: Problem, *, thorough: bool = False) -> Answer:
+def reallocate(problem: Problem, *, search: SearchLimits | None = None) -> Answer:
     """`replan` on arrays."""
-    planner = Planner(problem, thorough=thorough)
+    planner = Planner(problem, search=search)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)

@@ -23,6 +23,7 @@ from scheduling.core.pauses import NO_CHARGES, PauseBudget
 from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
+from scheduling.core.searching import SearchLimits
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import TAKE, occupy, occupy_all
 
@@ -41,11 +42,11 @@ class Outcome:
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster."""
 
-    def __init__(self, problem: Problem, *, thorough: bool = False) -> None:
+    def __init__(self, problem: Problem, *, search: SearchLimits | None = None) -> None:
         self.problem = problem
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
-        self.admission = Admission(self.problem, self.budget, thorough=thorough)
+        self.admission = Admission(self.problem, self.budget, search=search)
 
     # Work without a promise ----------------------------------------------------------------
 

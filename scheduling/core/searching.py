@@ -6,11 +6,12 @@ plans under the other variant of filling; then everybody afresh, where a job tha
 and everything is filled again, under both variants. Where placing the plans forces moves that make a job late, it is filled
 with room for them. What is found is charged and verified like every other set of plans.
 
-docs/decisions/0010 holds the measurements behind the constants.
+docs/decisions/0010 holds the measurements behind the limits.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -22,18 +23,24 @@ if TYPE_CHECKING:
     from scheduling.core.arrays import Plans
     from scheduling.core.problem import Problem
 
-LARGEST_SHARE = 0.1
-"""The search is for jobs that need at most this share of the GPU time until their deadline. Squeezing in a larger job
-costs more promises to later jobs than it makes."""
 
-MOST_FILLINGS = 8
-"""Sets of plans tried for one newcomer under one variant of filling: a count of work, so that answers do not depend on speed."""
+@dataclass(frozen=True, slots=True)
+class SearchLimits:
+    """How far admission looks for plans beyond progressive filling in deadline order.
+
+    ``largest_share``: the search is for jobs that need at most this share of the GPU time until their deadline. Squeezing
+    in a larger job costs more promises to later jobs than it makes. ``most_fillings``: sets of plans tried for one
+    newcomer under one variant of filling: a count of work, so that answers do not depend on speed.
+    """
+
+    largest_share: float = 0.1
+    most_fillings: int = 8
 
 
-def searched(admission: Admission, row: int) -> Plans | None:
+def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
     """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
     problem = admission.problem
-    if share_needed(problem, row) > LARGEST_SHARE:
+    if share_needed(problem, row) > limits.largest_share:
         return None
     rows = [*admission.rows, row]
     due = float(problem.due[row]) - problem.slack_seconds
@@ -42,7 +49,7 @@ def searched(admission: Admission, row: int) -> Plans | None:
     if affordable is not None:
         return affordable
     for suffix in (problem.suffix, not problem.suffix):
-        found = _lifted(admission, rows, suffix=suffix)
+        found = _lifted(admission, rows, limits.most_fillings, suffix=suffix)
         if found is not None:
             return found
     return None
@@ -60,12 +67,12 @@ def share_needed(problem: Problem, row: int) -> float:
     return float(seconds[enough[0]] * jobs.levels[row, enough[0]]) / (problem.promise_gpus * left)
 
 
-def _lifted(admission: Admission, rows: list[int], *, suffix: bool) -> Plans | None:
+def _lifted(admission: Admission, rows: list[int], most_fillings: int, *, suffix: bool) -> Plans | None:
     """Everybody filled afresh in deadline order; whoever fails goes before all others in the next try."""
     count = admission.problem.count
     order = [one for one in admission.in_deadline_order(rows) if one < count]
     carry = np.zeros(admission.problem.jobs.work.size)
-    for _ in range(MOST_FILLINGS):
+    for _ in range(most_fillings):
         plans, failing = admission.filled_in_order(order, carry, suffix=suffix)
         if failing is not None:
             if failing == order[0]:

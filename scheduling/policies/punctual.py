@@ -6,8 +6,11 @@ from scheduling.core import decide
 from scheduling.core.answer import Answer
 from scheduling.core.decision import FoundOffer, Verdict
 from scheduling.core.problem import Problem
+from scheduling.core.searching import SearchLimits
 from scheduling.core.snapshot import JobSnapshot, Snapshot
 from scheduling.policies.base import Policy
+
+SEARCH = SearchLimits()
 
 
 class Punctual(Policy):
@@ -17,11 +20,11 @@ class Punctual(Policy):
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""
-        return decide.decide_newcomers(problem, thorough=True)
+        return decide.decide_newcomers(problem, search=SEARCH)
 
     def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
-        return decide.reallocate(problem, thorough=True)
+        return decide.reallocate(problem, search=SEARCH)
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""
