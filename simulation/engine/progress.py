@@ -1,4 +1,4 @@
-"""A progress bar for long runs, on a terminal; nothing where nobody watches."""
+"""A progress bar for long runs, on a terminal; a line at the start where nobody watches."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ REFRESH_SECONDS = 0.2
 
 
 @contextmanager
-def progress_bar(stream: TextIO, name: str) -> Iterator[Told | None]:
-    """What to tell about jobs that ended; None unless ``stream`` is a terminal."""
+def progress_bar(stream: TextIO, name: str) -> Iterator[Told]:
+    """What to tell about jobs that ended."""
     console = Console(file=stream)
     if not console.is_terminal:
-        yield None
+        yield _one_line(stream, name)
         return
     columns = (
         TextColumn("{task.description}"),
@@ -40,3 +40,15 @@ def progress_bar(stream: TextIO, name: str) -> Iterator[Told | None]:
                 bar.update(task, completed=ended, total=jobs, day=at / 86_400)
 
         yield told
+
+
+def _one_line(stream: TextIO, name: str) -> Told:
+    begun = False
+
+    def told(ended: int, jobs: int, at: float) -> None:
+        nonlocal begun
+        if not begun:
+            begun = True
+            print(f"simulating {jobs} jobs of {name}", file=stream, flush=True)
+
+    return told

@@ -76,6 +76,8 @@ class Command(BaseCommand):
             happenings = read_failures(options["failures"], settings, workload)
         except (TraceError, ValueError, OSError) as error:
             raise CommandError(str(error)) from None
+        except KeyboardInterrupt:
+            raise CommandError("interrupted before the simulation began") from None
         with progress_bar(sys.stderr, workload.name) as progress:
             outcome = Simulation(workload, settings, happenings, progress=progress).run()
         self._write(outcome, options)
