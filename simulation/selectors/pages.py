@@ -9,6 +9,7 @@ from typing import Any
 
 from django.core.paginator import Page, Paginator
 
+from projects.errors import Unavailable
 from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, studies
@@ -92,8 +93,8 @@ def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
 
 def comparison_table(study: SimulationStudy) -> ComparisonTable | None:
     """The finished runs side by side; None before the first is done and compared."""
-    compared = comparison_of(study)
-    if compared is None or not compared["runs"]:
+    compared = _comparison_or_why_not(study)
+    if compared is None:
         return None
     by_name = {row["name"]: row for row in compared["table"]}
     notes = dict.fromkeys(note for run in compared["runs"] for note in run["notes"])
@@ -108,16 +109,24 @@ def comparison_table(study: SimulationStudy) -> ComparisonTable | None:
     )
 
 
+def _comparison_or_why_not(study: SimulationStudy) -> dict[str, Any] | None:
+    try:
+        return comparison_of(study)
+    except Unavailable as error:
+        return {"runs": [], "figures": {}, "table": [], "warnings": [error.detail]}
+
+
 def _without(rows: Sequence[dict[str, Any]], names: Sequence[str]) -> list[dict[str, Any]]:
     return [row for row in rows if row["name"] not in names]
 
 
 def comparison_figure(study: SimulationStudy, name: str) -> dict[str, Any]:
     """One figure for the page's script: Plotly's JSON with its note, or the sentence for an empty one."""
-    compared = comparison_of(study)
+    compared = _comparison_or_why_not(study)
     figure = (compared or {"figures": {}})["figures"].get(name)
     if figure is None:
-        return {"empty": "Drawn as soon as a run is done."}
+        warnings = compared["warnings"] if compared else []
+        return {"empty": " ".join(warnings) or "Drawn as soon as a run is done."}
     meta = figure["layout"]["meta"]
     if "empty" in meta:
         return {"empty": meta["empty"], "note": meta["note"]}

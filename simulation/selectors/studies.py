@@ -64,10 +64,16 @@ def comparison_of(study: SimulationStudy) -> dict[str, Any] | None:
     """The comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None before there is one.
 
     Raises:
-        NotFound: its file is gone from the store.
         Unavailable: the store does not answer.
     """
-    return _comparison(study.comparison_key) if study.comparison_key else None
+    if not study.comparison_key:
+        return None
+    try:
+        return _comparison(study.comparison_key)
+    except NotFound:
+        log.error("comparison_gone", study=study.pk, key=study.comparison_key)
+        warning = "The results of this study are gone from the store; make it again."
+        return {"runs": [], "figures": {}, "table": [], "warnings": [warning]}
 
 
 @lru_cache(maxsize=16)

@@ -157,6 +157,8 @@ def _take_back_expired() -> int:
             run.error = f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there is."
         else:
             run.state, run.wake_at = RunState.QUEUED, now + MESSAGE_LASTS
+            run.jobs_ended = run.jobs_total = 0
+            run.simulated_seconds = 0.0
             wake("simulate_run", run_id=run.pk)
         run.save()
         log.warning("simulation run lost its worker", run=run.pk, attempts=run.attempts, state=run.state)

@@ -158,6 +158,18 @@ def test_finished_runs_are_compared_in_a_table_and_figures(study: SimulationStud
         assert "figure" in drawn or drawn["empty"]
 
 
+@pytest.mark.usefixtures("store")
+def test_a_store_that_lost_the_results_is_said_and_breaks_no_page(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    SimulationStudy.objects.filter(pk=study.pk).update(comparison_key="simulations/1/gone", compared_runs=[1])
+    client = as_user(scenario.operator)
+    assert "gone from the store" in client.get(f"/simulations/{study.pk}/").content.decode()
+    assert "gone" in client.get(f"/simulations/{study.pk}/panels/fates/").json()["empty"]
+    detail = client.get(f"/api/v1/simulations/{study.pk}/").json()
+    assert detail["comparison"]["warnings"]
+
+
 # In a browser ------------------------------------------------------------------------------------------
 
 

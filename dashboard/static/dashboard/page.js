@@ -7,6 +7,8 @@ import { startPanels } from "./panels.js";
 import { startStudyForm } from "./study_form.js";
 import { startTimes } from "./times.js";
 
+// On a phone the pages' names are scrolled sideways: the present one must be seen.
+document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 const panels = startPanels();
 startActions(panels);
 startFilters();
