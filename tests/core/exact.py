@@ -1,0 +1,302 @@
+"""Exact answers on small instances: whether some division of the GPUs over time lets every job meet its deadline.
+
+A job's choices are paths through slots: in each slot it holds one of its levels or nothing, a change of level costs its pause,
+GPUs are kept to the end of the slot in which the final weights are stored, and a deadline may lie inside a slot. One 0/1
+program asks for a path per job such that no slot takes more GPUs than there are. Placement is left out: on powers of two
+aligned blocks can always be found, at the price of moves that are not charged here. So what is infeasible here is infeasible
+for certain. The program is solved by HiGHS on one thread within a limit on nodes, never on seconds.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from enum import Enum
+from itertools import product
+from math import ceil, inf
+from typing import NamedTuple
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp
+from scipy.sparse import coo_array
+
+from scheduling.core.problem import Problem
+from scheduling.core.snapshot import JobSnapshot
+
+TOLERANCE_SECONDS = 4e-6
+"""The core takes instants a few of its time tolerances apart for one; the exact answer must not be stricter."""
+
+MOST_NODES = 20_000
+"""Limit on branch-and-bound nodes for one question."""
+
+
+class Feasibility(Enum):
+    """What the exact question was answered with."""
+
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNDECIDED = "undecided"
+
+
+@dataclass(frozen=True)
+class ExactJob:
+    """One job from the next slot on: ``due``: seconds until the last iteration must end; ``held``: GPUs held now."""
+
+    levels: tuple[int, ...]
+    throughput: tuple[float, ...]
+    pause: tuple[float, ...]
+    work: float
+    due: float
+    finishing: float = 0.0
+    held: int = 0
+    pause_left: float = 0.0
+
+    @property
+    def pauses(self) -> bool:
+        """Whether anything costs the job time."""
+        return self.pause_left > 0 or any(self.pause)
+
+
+@dataclass(frozen=True)
+class ExactAnswer:
+    """``sizes[i, t]``: GPUs of job i in slot t, where that is feasible."""
+
+    feasibility: Feasibility
+    sizes: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), dtype=np.int64))
+
+
+def job_from(snapshot: JobSnapshot, now: float) -> ExactJob:
+    """A job as it stands at ``now``, when a slot begins."""
+    curve = snapshot.curve
+    return ExactJob(
+        levels=tuple(curve.levels.tolist()),
+        throughput=tuple(curve.throughput.tolist()),
+        pause=tuple(curve.pause_seconds.tolist()),
+        work=snapshot.remaining_iterations,
+        due=snapshot.deadline_at - snapshot.finishing_seconds - now,
+        finishing=snapshot.finishing_seconds,
+        held=snapshot.gpus_now,
+        pause_left=snapshot.pause_left_seconds,
+    )
+
+
+def job_of(problem: Problem, row: int) -> ExactJob:
+    """A row of a decision's problem, as it is when the next slot begins."""
+    jobs = problem.jobs
+    count = int(jobs.level_count[row])
+    return ExactJob(
+        levels=tuple(jobs.levels[row, :count].tolist()),
+        throughput=tuple(jobs.throughput[row, :count].tolist()),
+        pause=tuple(jobs.pause[row, :count].tolist()),
+        work=float(jobs.work[row]),
+        due=float(problem.due[row]) - problem.origin,
+        finishing=float(jobs.finishing[row]),
+        held=int(jobs.gpus[row]),
+        pause_left=float(jobs.pause_left[row]),
+    )
+
+
+# The paths of one job ------------------------------------------------------------------------------
+
+
+class _Arc(NamedTuple):
+    """``gpus`` GPUs in slots ``first`` to ``last``; ``gain`` iterations. The head END closes the plan."""
+
+    tail: int
+    head: int
+    gpus: int
+    first: int
+    last: int
+    gain: float
+
+
+START, END = 0, -1
+
+
+def _paths(job: ExactJob, slot: float) -> list[_Arc]:
+    """All that a job can do, as arcs between (slot, GPUs held, pause left); arcs that lead nowhere are left out."""
+    arcs: list[_Arc] = []
+    layer = {(job.held, job.pause_left): START}
+    numbered = 1
+    for number in range(ceil(job.due / slot)):
+        following: dict[tuple[int, float], int] = {}
+        for (held, pause_left), tail in layer.items():
+            for choice in (-1, *range(len(job.levels))):
+                gpus = job.levels[choice] if choice >= 0 else 0
+                rate = job.throughput[choice] if choice >= 0 else 0.0
+                pause = pause_left
+                if gpus != held:
+                    pause = max(pause_left, job.pause[choice]) if gpus else 0.0
+                arcs += _last_arcs(job, slot, number, tail, gpus, rate, pause)
+                if (number + 1) * slot > job.due:
+                    continue
+                state = (gpus, round(max(0.0, pause - slot), 9)) if job.pauses else (0, 0.0)
+                if state not in following:
+                    following[state] = numbered
+                    numbered += 1
+                arcs.append(_Arc(tail, following[state], gpus, number, number, rate * max(0.0, slot - pause)))
+        layer = following
+    return _useful(arcs, job.work - TOLERANCE_SECONDS * max(job.throughput))
+
+
+def _last_arcs(
+    job: ExactJob, slot: float, number: int, tail: int, gpus: int, rate: float, pause: float
+) -> Iterator[_Arc]:
+    """The last iteration ends in slot ``number``; the GPUs are kept until the weights are stored."""
+    begin = number * slot
+    end = min(begin + slot, job.due)
+    last = number
+    while gpus:
+        until = min(end, (last + 1) * slot - job.finishing)
+        if until > begin + pause:
+            yield _Arc(tail, END, gpus, number, last, rate * (until - begin - pause))
+        if until >= end:
+            return
+        last += 1
+
+
+def _useful(arcs: list[_Arc], work: float) -> list[_Arc]:
+    """Those arcs that lie on some path from START to END that does the work."""
+    before: dict[int, float] = defaultdict(lambda: -inf, {START: 0.0})
+    for arc in arcs:  # tails come in the order of slots
+        before[arc.head] = max(before[arc.head], before[arc.tail] + arc.gain)
+    after: dict[int, float] = defaultdict(lambda: -inf, {END: 0.0})
+    for arc in reversed(arcs):
+        after[arc.tail] = max(after[arc.tail], after[arc.head] + arc.gain)
+    return [arc for arc in arcs if before[arc.tail] + arc.gain + after[arc.head] >= work]
+
+
+# All jobs together ---------------------------------------------------------------------------------
+
+
+def solve(
+    jobs: Sequence[ExactJob],
+    gpus: int,
+    slot: float,
+    *,
+    least_gpu_time: bool = False,
+    most_nodes: int = MOST_NODES,
+) -> ExactAnswer:
+    """Whether ``gpus`` GPUs are enough for every job to be in time, with sizes per slot where they are.
+
+    ``least_gpu_time``: of all plans that are in time, those that hold the fewest GPUs; otherwise any.
+    """
+    paths = [_paths(job, slot) for job in jobs]
+    if not all(paths):
+        return ExactAnswer(Feasibility.INFEASIBLE)
+    if not paths:
+        return ExactAnswer(Feasibility.FEASIBLE)
+    arcs = [(owner, arc) for owner, path in enumerate(paths) for arc in path]
+    slots = 1 + max(arc.last for _, arc in arcs)
+    gpu_slots = np.array([arc.gpus * (arc.last - arc.first + 1) for _, arc in arcs], dtype=np.float64)
+    result = milp(
+        c=gpu_slots if least_gpu_time else np.zeros(len(arcs)),
+        constraints=[_flow(arcs), _work(jobs, arcs), _capacity(arcs, slots, gpus)],
+        integrality=np.ones(len(arcs)),
+        bounds=Bounds(0, 1),
+        options={"node_limit": most_nodes},
+    )
+    if result.x is None:
+        known = Feasibility.INFEASIBLE if result.status == 2 else Feasibility.UNDECIDED
+        return ExactAnswer(known)
+    sizes = np.zeros((len(jobs), slots), dtype=np.int64)
+    for (owner, arc), chosen in zip(arcs, result.x, strict=True):
+        if chosen > 0.5:
+            sizes[owner, arc.first : arc.last + 1] = arc.gpus
+    return ExactAnswer(Feasibility.FEASIBLE, sizes)
+
+
+_OwnedArcs = Sequence[tuple[int, _Arc]]
+
+
+def _flow(arcs: _OwnedArcs) -> LinearConstraint:
+    """One path a job: it leaves START once, and what enters a place leaves it."""
+    rows: dict[tuple[int, int], int] = {}
+    entries = []
+    for column, (owner, arc) in enumerate(arcs):
+        entries.append((rows.setdefault((owner, arc.tail), len(rows)), column, 1.0))
+        if arc.head != END:
+            entries.append((rows.setdefault((owner, arc.head), len(rows)), column, -1.0))
+    balance = np.zeros(len(rows))
+    for (_, node), row in rows.items():
+        balance[row] = 1.0 if node == START else 0.0
+    return LinearConstraint(_matrix(entries, len(rows), len(arcs)), balance, balance)
+
+
+def _work(jobs: Sequence[ExactJob], arcs: _OwnedArcs) -> LinearConstraint:
+    """Every job does its work, as a share of it so that all rows are of one size.
+
+    Where weights must be stored, it has not done it before its last arc begins: that arc is what holds GPUs for them.
+    """
+    shares = [(owner, column, arc.gain / jobs[owner].work) for column, (owner, arc) in enumerate(arcs)]
+    need = [1 - TOLERANCE_SECONDS * max(job.throughput) / job.work for job in jobs]
+    before_last = [
+        (len(jobs) + owner, column, share)
+        for owner, column, share in shares
+        if jobs[owner].finishing > 0 and arcs[column][1].head != END
+    ]
+    matrix = _matrix(shares + before_last, 2 * len(jobs), len(arcs))
+    nothing, anything = np.full(len(jobs), -inf), np.full(len(jobs), inf)
+    return LinearConstraint(
+        matrix, np.concatenate((need, nothing)), np.concatenate((anything, np.ones(len(jobs))))
+    )
+
+
+def _capacity(arcs: _OwnedArcs, slots: int, gpus: int) -> LinearConstraint:
+    entries = [
+        (number, column, float(arc.gpus))
+        for column, (_, arc) in enumerate(arcs)
+        for number in range(arc.first, arc.last + 1)
+        if arc.gpus
+    ]
+    return LinearConstraint(_matrix(entries, slots, len(arcs)), -inf, float(gpus))
+
+
+def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> coo_array:
+    row, column, value = zip(*entries, strict=True)
+    return coo_array((value, (row, column)), shape=(rows, columns)).tocsr()
+
+
+# Without a solver ----------------------------------------------------------------------------------
+
+
+def finish_of(job: ExactJob, sizes: Sequence[int], slot: float) -> float:
+    """When the last iteration ends with these GPUs per slot; infinity if never or if the weights cannot be stored."""
+    held, pause_left, work = job.held, job.pause_left, job.work
+    for number, size in enumerate(sizes):
+        if size != held:
+            pause_left = max(pause_left, job.pause[job.levels.index(size)]) if size else 0.0
+            held = size
+        if size == 0:
+            continue
+        rate = job.throughput[job.levels.index(size)]
+        productive = max(0.0, slot - pause_left)
+        if (productive + TOLERANCE_SECONDS) * rate >= work:
+            finish = number * slot + pause_left + work / rate
+            kept = number
+            while kept < len(sizes) and sizes[kept] == size:
+                kept += 1
+            return finish if finish + job.finishing <= kept * slot + TOLERANCE_SECONDS else inf
+        work -= productive * rate
+        pause_left = max(0.0, pause_left - slot)
+    return inf
+
+
+def feasible_by_trying_everything(jobs: Sequence[ExactJob], gpus: int, slot: float) -> bool:
+    """The same question answered by enumeration; for a few jobs over a few slots."""
+    slots = max(ceil((job.due + job.finishing) / slot - 1e-9) for job in jobs)
+    used: set[tuple[int, ...]] = {(0,) * slots}
+    for job in jobs:
+        plans = {
+            sizes
+            for sizes in product((0, *job.levels), repeat=slots)
+            if finish_of(job, sizes, slot) <= job.due + TOLERANCE_SECONDS
+        }
+        used = {
+            together
+            for before in used
+            for sizes in plans
+            if max(together := tuple(a + b for a, b in zip(before, sizes, strict=True))) <= gpus
+        }
+    return bool(used)
