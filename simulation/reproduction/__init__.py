@@ -1,0 +1,1 @@
+"""The published comparison, run again: figures of a paper beside ours, with what explains the differences."""

@@ -1,0 +1,100 @@
+"""What should hold over all runs at once, and the counts that a reader looks for first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from simulation.reproduction.comparing import BASELINES, Context
+from simulation.reproduction.figures.base import Check, FigureReport
+from simulation.reproduction.rows import Row
+from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.store import RunResult
+
+
+def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
+    """`punctual` against every other policy, promises kept, and that the report is complete."""
+    return [_best_everywhere(context), _promises_kept(context), _complete(reports)]
+
+
+def _best_everywhere(context: Context) -> Check:
+    name = (
+        "punctual has at least as many jobs on time as every other policy, on every workload and cluster run"
+    )
+    by_place: dict[tuple[Any, ...], dict[str, int]] = {}
+    for spec, result in context.results.by_spec.items():
+        if not spec.hold_arrivals:
+            at = by_place.setdefault(_place(spec), {})
+            at[spec.policy] = max(at.get(spec.policy, 0), result.met)
+    beaten = []
+    compared = 0
+    for place, met in by_place.items():
+        if "punctual" in met and len(met) > 1:
+            compared += 1
+            best = max(met, key=lambda policy: (met[policy], policy == "punctual"))
+            if met[best] > met["punctual"]:
+                beaten.append(
+                    f"{place[0]} on {place[1]} x {place[2]} GPUs, seed {place[4]}: {best} {met[best]}, punctual {met['punctual']}"
+                )
+    if not compared:
+        return Check(name, None, "not run")
+    return Check(name, not beaten, "; ".join(beaten) or f"{compared} workloads compared")
+
+
+def _place(spec: RunSpec) -> tuple[Any, ...]:
+    return (
+        spec.trace,
+        spec.servers,
+        spec.gpus_per_server,
+        spec.slot_seconds,
+        spec.seed,
+        spec.pauses,
+        spec.begin_at,
+    )
+
+
+def _promises_kept(context: Context) -> Check:
+    name = "elasticflow and punctual: no admitted job is late in any run"
+    runs = [
+        (spec, result)
+        for spec, result in context.results.by_spec.items()
+        if spec.policy in ("elasticflow", "punctual")
+    ]
+    broken = [
+        f"{spec.policy} on {spec.trace}: {result.summary['admitted_late']}"
+        for spec, result in runs
+        if result.summary["admitted_late"]
+    ]
+    promised = sum(int(result.summary["admitted"]) for _, result in runs)
+    text = "; ".join(broken) or f"{promised:,} admitted jobs in {len(runs)} runs, none late"
+    return Check(name, not broken if runs else None, text)
+
+
+def _complete(reports: Sequence[FigureReport]) -> Check:
+    name = "Every baseline has its ratio to ElasticFlow beside the published one, dropped and late jobs apart"
+    rows = [row for report in reports for row in report.rows if row.result is not None]
+    baselines = [row for row in rows if row.series in BASELINES and row.ours]
+    lacking = [row for row in baselines if row.ratio_published is not None and row.ratio_ours is None]
+    if not baselines:
+        return Check(name, None, "not run")
+    return Check(name, not lacking, f"{len(baselines)} baseline values, {len(lacking)} without a ratio")
+
+
+def counts(reports: Sequence[FigureReport]) -> dict[str, int]:
+    """How many values were compared, how many lie beyond their band, and how many of these nothing explains."""
+    rows: list[Row] = [row for report in reports for row in report.rows]
+    compared = [row for row in rows if row.difference is not None]
+    beyond = [row for row in compared if row.beyond_band]
+    return {
+        "compared": len(compared),
+        "within_band": len(compared) - len(beyond),
+        "beyond_band": len(beyond),
+        "unexplained": sum(not row.explanations for row in beyond),
+        "not_run": sum(row.ours is None for row in rows),
+    }
+
+
+def possible(result: RunResult) -> str:
+    """The bound that no policy can pass, in words."""
+    alone = int(result.facts["slo_jobs_possible_alone"])
+    return f"{alone:,} of {result.slo_jobs:,} jobs could be on time with the empty cluster to themselves"

@@ -1,0 +1,167 @@
+"""The whole comparison as JSON and as one HTML page that needs nothing from elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+from plotly.offline import get_plotlyjs
+from plotly.utils import PlotlyJSONEncoder
+
+import simulation.reports
+from simulation.reproduction.acceptance import counts, overall_checks
+from simulation.reproduction.comparing import Context
+from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
+from simulation.reproduction.rows import Row
+
+TITLE = "ElasticFlow, reproduced"
+_OWN_PAGE = Path(__file__).parent / "page"
+_SHARED_PAGE = Path(simulation.reports.__file__).parent / "page"
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that the report says."""
+
+    context: Context
+    reports: Sequence[FigureReport]
+    checks: Sequence[Check]
+    left_out: Sequence[str]
+    made_at: datetime
+
+    def as_json(self) -> dict[str, Any]:
+        """The comparison as plain values."""
+        results = self.context.results
+        return {
+            "title": TITLE,
+            "made_at": self.made_at.isoformat(),
+            "version": "full" if self.context.full else "short",
+            "interrupted": results.interrupted,
+            "published_from": self.context.published.source,
+            "runs": len(results.by_spec),
+            "left_out": list(self.left_out),
+            "counts": counts(self.reports),
+            "checks": [check.as_json() for check in self.checks],
+            "figures": [
+                {
+                    "name": report.name,
+                    "title": report.title,
+                    "made": report.made,
+                    "notes": list(report.notes),
+                    "checks": [check.as_json() for check in report.checks],
+                    "rows": [row.as_json() for row in report.rows],
+                    "tables": [table.as_json() for table in report.tables],
+                }
+                for report in self.reports
+            ],
+            "failed": [
+                {"run": spec.described(), "why": why} for spec, why in self.context.results.failed.items()
+            ],
+        }
+
+
+def compare(
+    context: Context, figures: Sequence[FigureDefinition], left_out: Sequence[str] = ()
+) -> Comparison:
+    """The report of these figures from what results there are. ``left_out``: what was not run and why, in sentences."""
+    reports = [figure.report(context) for figure in figures]
+    return Comparison(context, reports, overall_checks(context, reports), left_out, datetime.now(UTC))
+
+
+def write_json(comparison: Comparison, path: Path) -> None:
+    """Write the comparison as JSON. Raises OSError where that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(comparison.as_json(), indent=2, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def write_page(comparison: Comparison, path: Path) -> None:
+    """Write the comparison as a page. Raises OSError where that is not possible."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(page(comparison), encoding="utf-8")
+
+
+def page(comparison: Comparison) -> str:
+    """The page as text."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(_OWN_PAGE), autoescape=True, undefined=jinja2.StrictUndefined,
+        trim_blocks=True, lstrip_blocks=True,
+    )  # fmt: skip
+    figures: dict[str, Any] = {}
+    sections = [_section(report, figures) for report in comparison.reports]
+    style = (_SHARED_PAGE / "report.css").read_text() + (_OWN_PAGE / "reproduction.css").read_text()
+    return environment.get_template("reproduction.html.j2").render(
+        title=TITLE,
+        comparison=comparison,
+        results=comparison.context.results,
+        counts=counts(comparison.reports),
+        sections=sections,
+        checks=[("All figures", check) for check in comparison.checks]
+        + [(report.title, check) for report in comparison.reports for check in report.checks],
+        style=Markup(style),
+        script=Markup((_SHARED_PAGE / "report.js").read_text()),
+        plotlyjs=Markup(get_plotlyjs()),
+        figures_json=_embedded(figures),
+    )
+
+
+def _section(report: FigureReport, figures: dict[str, Any]) -> dict[str, Any]:
+    cards = []
+    for drawing in report.drawings:
+        if drawing.figure is not None:
+            figures[drawing.name] = drawing.as_json(report.made)
+        height = drawing.figure.layout.height if drawing.figure is not None else None
+        cards.append({"key": drawing.name, "drawing": drawing, "height": height or 300})
+    return {
+        "report": report,
+        "cards": cards,
+        "lines": [_line(row) for row in report.rows],
+        "causes": _causes(report.rows),
+        "unexplained": [_cell_name(row) for row in report.rows if row.beyond_band and not row.explanations],
+    }
+
+
+def _line(row: Row) -> dict[str, Any]:
+    result = row.result
+    return {
+        "row": row,
+        "cells": [
+            _number(row.published), _number(row.authors), _number(row.ours),
+            _number(row.quotient, ".2f"), _number(row.difference, "+.3f"),
+            _number(row.ratio_published, ".2f"), _number(row.ratio_ours, ".2f"),
+            f"{result.met:,}" if result else "–", f"{result.declined:,}" if result else "–",
+            f"{result.late:,}" if result else "–", f"{result.summary['admitted_late']:,}" if result else "–",
+        ],
+    }  # fmt: skip
+
+
+def _number(value: float | None, form: str = ".3f") -> str:
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if form == ".3f" and abs(value) >= 10 else f"{value:{form}}"
+
+
+def _causes(rows: Sequence[Row]) -> list[dict[str, Any]]:
+    """Causes with their rows, so that what is known of one is said once."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        for each in row.explanations:
+            entry = found.setdefault(each.cause, {"cause": each.cause, "fact": each.fact, "cells": {}})
+            entry["cells"].setdefault(each.evidence, []).append(_cell_name(row))
+    return list(found.values())
+
+
+def _cell_name(row: Row) -> str:
+    variant = f" ({row.variant.value})" if row.variant.value else ""
+    return f"{row.policy}{variant}, {row.x}"
+
+
+def _embedded(value: Any) -> Markup:
+    """JSON that may stand in a script element: nothing in it can end the element or open a comment."""
+    text = json.dumps(value, cls=PlotlyJSONEncoder, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026"))
