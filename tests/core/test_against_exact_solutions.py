@@ -67,7 +67,7 @@ def random_exact_job(rng: Random, gpus: int, slots: float) -> ExactJob:
 
 def test_the_solver_agrees_with_trying_everything():
     feasible = 0
-    for seed in range(80):
+    for seed in range(50):
         rng = Random(seed)
         gpus = rng.choice([2, 4])
         jobs = [random_exact_job(rng, gpus, 3.6) for _ in range(rng.randint(2, 3))]
@@ -77,7 +77,7 @@ def test_the_solver_agrees_with_trying_everything():
         feasible += expected
         for one, sizes in zip(jobs, found.sizes, strict=False):
             assert finish_of(one, sizes.tolist(), 1.0) <= one.due + 1e-4
-    assert 20 < feasible < 70
+    assert 10 < feasible < 45
 
 
 def test_the_specification_s_examples_are_feasible_or_not_as_stated():
@@ -117,7 +117,8 @@ def test_a_pause_can_make_what_fits_infeasible():
 
 def assert_only_feasible_sets_are_admitted(seed: int) -> None:
     load = list(LOADS.values())[seed % 3]
-    snapshot = random_snapshot(seed, load, pause=(0.0, 0.0, 0.15, 0.6)[seed // 3 % 4])
+    pause = (0.0, 0.0, 0.15, 0.6)[seed // 3 % 4]
+    snapshot = random_snapshot(seed, load, pause=pause, most_jobs=5 if pause else 8)
     by_id = {one.id: one for one in snapshot.jobs}
     gpus = snapshot.servers[0].gpus
     sets = {
@@ -125,7 +126,8 @@ def assert_only_feasible_sets_are_admitted(seed: int) -> None:
         for fill in Fill
         for search in SEARCHES.values()
     }
-    for chosen in sets:
+    # Whoever leaves takes nobody's GPUs along: the largest sets prove the others.
+    for chosen in (one for one in sets if not any(set(one) < set(other) for other in sets)):
         assert answer(*(by_id[name] for name in chosen), gpus=gpus) is Feasibility.FEASIBLE, chosen
 
 
@@ -147,12 +149,12 @@ def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
 
 
 def test_what_is_admitted_together_is_feasible():
-    for seed in range(300):
+    for seed in range(240):
         assert_only_feasible_sets_are_admitted(seed)
 
 
 def test_what_is_admitted_over_time_is_feasible():
-    for seed in range(60):
+    for seed in range(40):
         assert_only_feasible_sets_are_admitted_as_time_passes(seed)
 
 
