@@ -9,14 +9,17 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Server
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import User
 from scheduling.choices import JobState
 from scheduling.models import CurveLevel, Job
 from scheduling.services.jobs import job_pause
+from simulation.engine.beginning import begin_under_way
+from simulation.engine.run import Simulation
+from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.live.capture import capture
-from simulation.live.state import LiveState, pack, unpack, workload_of
+from simulation.live.state import LiveState, pack, under_way, unpack, workload_of
 from simulation.models import SimulationStudy
 from simulation.outcome import JobEnd
 from simulation.reports.parquet import read_parquet
@@ -227,3 +230,58 @@ def test_what_there_is_not_cannot_be_asked_for(
         study_start(actor=operator, request=request)
     with pytest.raises(InvalidRequest, match="abacus"):
         study_start(actor=operator, request=StudyRequest(source="live", policies=("edf",), gpu_type="abacus"))
+
+
+@pytest.mark.parametrize("servers", [1, 2, 3])
+def test_nothing_impossible_happens_after_a_beginning_in_the_middle(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+    servers: int,
+) -> None:
+    submit(seconds=900, iterations=8000)
+    submit("soft", seconds=400, iterations=9000)
+    settle(*nodes)
+    for iterations in (3000, 20_000):
+        submit("best_effort", iterations=iterations)
+    submit(seconds=700, iterations=5000)
+    settle(*nodes)
+    submit(seconds=500, iterations=4000)
+    state = state_now()
+    asked = SimulationSettings(
+        policy="punctual",
+        pools=(PoolSize(state.gpu_kind, servers, state.gpus_per_server),),
+        slot_seconds=5.0,
+        check_invariants=True,
+    )
+    simulation = Simulation(workload_of(state), asked)
+    begin_under_way(simulation, under_way(state, servers, state.gpus_per_server))
+    outcome = simulation.run()
+    assert set(outcome.jobs.end) <= {JobEnd.COMPLETED, JobEnd.DECLINED}
+    if servers >= 2:
+        assert outcome.broken == {}
+
+
+def test_servers_of_another_size_start_everybody_anew(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    submit(seconds=600, iterations=1000)
+    settle(*nodes)
+    state = state_now()
+    assert [bool(one.addresses) for one in under_way(state, 2, 4)] == [True]
+    assert [bool(one.addresses) for one in under_way(state, 2, 8)] == [False]
+
+
+def test_servers_that_cannot_be_used_are_not_counted_and_their_jobs_are_moved(
+    nodes: list[SimulatedAgent],
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    submit(seconds=SECONDS, iterations=ITERATIONS)
+    settle(*nodes)
+    SimulatedAgent.enrol("node-3", 8, SPEED)
+    Server.objects.filter(name="node-1").update(state="down")
+    state = state_now()
+    assert any("cannot be used now" in note for note in state.notes)
+    assert any("4, 8 GPUs" in note for note in state.notes)
+    assert state.servers == 2
+    assert state.jobs[0].placement == ()
