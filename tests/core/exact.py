@@ -18,8 +18,8 @@ from math import ceil, inf
 from typing import NamedTuple
 
 import numpy as np
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
 from scheduling.core.problem import Problem
 from scheduling.core.snapshot import JobSnapshot

@@ -27,6 +27,7 @@ class Load:
 
 LOADS = {
     "light": Load(0.4, (1.05, 3.0)),
+    "light, tight deadlines": Load(0.4, (1.02, 1.4)),
     "loaded": Load(0.8, (1.05, 3.0)),
     "overloaded": Load(1.5, (1.02, 1.8)),
 }

@@ -1,0 +1,392 @@
+"""How much of what could be promised each way of admission does promise, on instances small enough to know.
+
+    python -m benchmarks.admission_optimum [--instances 60] [--runs 12] [--seed 0] [--json OUT]
+
+First, newcomers at one instant on an empty server of 2 to 8 GPUs. The optimum is exact sequential admission: a newcomer is
+let in exactly when it and all who were let in before can be in time together (a 0/1 program, `tests/core/exact.py`). Shown
+are the newcomers that each method admits as a share of the optimum's, refusals that were not necessary given whom
+the method had let in before, and time per decision.
+
+Then jobs that arrive over time, on one server of 8 GPUs in the simulator, each method living with what it admitted. The last
+method asks the exact program where the search finds nothing, on the jobs that are still there.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from math import inf
+from random import Random
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from scheduling.core import admission as admission_module
+from scheduling.core import decide
+from scheduling.core.admission import NOTHING_CHARGED, Admission
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.pauses import charge_plans
+from scheduling.core.problem import Problem, build_problem
+from scheduling.core.reallocation import Planner
+from scheduling.core.searching import SearchLimits
+from scheduling.core.searching import searched as lifted_search
+from scheduling.core.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
+from scheduling.policies import POLICIES
+from scheduling.policies.punctual import Punctual
+from simulation.engine.run import Simulation
+from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
+from simulation.outcome import JobEnd, Outcome
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
+from tests.core.exact import ExactJob, Feasibility, job_from, job_of, solve
+from tests.core.small_instances import LOADS, SLOT_SECONDS, Load, least_gpu_time, random_job, random_snapshot
+
+EVERYBODY = 1.0
+NODES_AT_ONE_INSTANT = 20_000
+NODES_OF_LAST_RESORT = 500
+GPUS, SLOT_OVER_TIME, JOBS_OVER_TIME = 8, 60.0, 30
+GPU_TYPE = "measured"
+
+Search = Callable[[Admission, int, SearchLimits], Plans | None]
+
+
+@dataclass(frozen=True)
+class Method:
+    """One way of admission: a variant of filling, limits of the search, and what is tried after it."""
+
+    name: str
+    fill: Fill = Fill.UNIFORM
+    limits: SearchLimits | None = None
+    exact: bool = False
+
+
+BOTH_FILLINGS = SearchLimits(largest_share=EVERYBODY, most_fillings=1)
+FILLINGS = tuple(
+    Method(f"lifting, {fillings} fillings", limits=SearchLimits(EVERYBODY, fillings))
+    for fillings in (2, 4, 8, 24)
+)
+SHARES = tuple(
+    Method(f"lifting, 8 fillings, share {share:g}", limits=SearchLimits(share, 8))
+    for share in (0.05, 0.1, 0.2)
+)
+METHODS = (
+    Method("elasticflow, uniform"),
+    Method("elasticflow, suffix", Fill.SUFFIX),
+    Method("both fillings", limits=BOTH_FILLINGS),
+    *FILLINGS,
+    *SHARES,
+)
+OVER_TIME = (
+    Method("elasticflow, uniform"),
+    Method("both fillings", limits=BOTH_FILLINGS),
+    *FILLINGS[1:3],
+    *SHARES[1:],
+    Method("lifting, 8 fillings, then exact", limits=SearchLimits(EVERYBODY, 8), exact=True),
+)
+
+
+# At one instant ------------------------------------------------------------------------------------
+
+
+class Oracle:
+    """Exact answers on subsets of one snapshot's newcomers, each asked once."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self.gpus = snapshot.servers[0].gpus
+        self.jobs = {job.id: job_from(job, snapshot.now) for job in snapshot.jobs}
+        self.known: dict[frozenset[str], bool] = {}
+        self.seconds: list[float] = []
+
+    def feasible(self, names: Sequence[str]) -> bool:
+        """Whether they can all be in time; what the limit on nodes leaves undecided counts as no."""
+        key = frozenset(names)
+        if key not in self.known:
+            began = time.perf_counter()
+            answer = solve(
+                [self.jobs[name] for name in sorted(key)],
+                self.gpus,
+                SLOT_SECONDS,
+                most_nodes=NODES_AT_ONE_INSTANT,
+            )
+            self.seconds.append(time.perf_counter() - began)
+            self.known[key] = answer.feasibility is Feasibility.FEASIBLE
+        return self.known[key]
+
+    def sequential(self) -> list[str]:
+        """Exact sequential admission in submission order."""
+        chosen: list[str] = []
+        for name in self.jobs:
+            if self.feasible([*chosen, name]):
+                chosen.append(name)
+        return chosen
+
+
+def admitted_by(method: Method, snapshot: Snapshot) -> tuple[list[tuple[str, bool]], list[float]]:
+    """The method's verdicts in order, and wall seconds of each."""
+    settings = PlannerSettings(slot_seconds=SLOT_SECONDS, fill=method.fill)
+    problem = build_problem(replace(snapshot, settings=settings))
+    admission = Planner(problem, search=method.limits).admission
+    verdicts, seconds = [], []
+    for row in problem.newcomers:
+        began = time.perf_counter()
+        verdict = admission.decide(row)
+        seconds.append(time.perf_counter() - began)
+        verdicts.append((verdict.job_id, verdict.promised))
+    return verdicts, seconds
+
+
+def at_one_instant(load: Load, pause: float, instances: int, seed: int) -> dict[str, Any]:
+    """All methods on the same instances of one load."""
+    admitted = {method.name: 0 for method in METHODS}
+    needless = {method.name: 0 for method in METHODS}
+    seconds: dict[str, list[float]] = {method.name: [] for method in METHODS}
+    newcomers = optimum = 0
+    exact_seconds: list[float] = []
+    for number in range(instances):
+        snapshot = random_snapshot(seed + number, load, pause=pause, most_jobs=6)
+        oracle = Oracle(snapshot)
+        optimum += len(oracle.sequential())
+        newcomers += len(snapshot.jobs)
+        for method in METHODS:
+            verdicts, spent = admitted_by(method, snapshot)
+            seconds[method.name] += spent
+            chosen: list[str] = []
+            for name, promised in verdicts:
+                if promised:
+                    chosen.append(name)
+                elif oracle.feasible([*chosen, name]):
+                    needless[method.name] += 1
+            admitted[method.name] += len(chosen)
+        exact_seconds += oracle.seconds
+    return {
+        "newcomers": newcomers,
+        "optimum": optimum,
+        "exact_ms_mean": 1000 * float(np.mean(exact_seconds)),
+        "exact_ms_max": 1000 * max(exact_seconds),
+        "methods": {
+            name: {
+                "admitted": admitted[name],
+                "share_of_optimum": admitted[name] / optimum,
+                "needless_refusals": needless[name],
+                "decision_ms_mean": 1000 * float(np.mean(seconds[name])),
+                "decision_ms_p99": 1000 * float(np.percentile(seconds[name], 99)),
+            }
+            for name in admitted
+        },
+    }
+
+
+# Over time -----------------------------------------------------------------------------------------
+
+
+class Measured(Punctual):
+    """`punctual` with other limits."""
+
+    name = "measured"
+
+    def __init__(self, limits: SearchLimits | None) -> None:
+        self.limits = limits
+
+    def decide_newcomers(self, problem: Problem) -> Answer:
+        """Decide newcomers while present allocations stay as they are."""
+        return decide.decide_newcomers(problem, search=self.limits)
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """Divide the whole cluster anew from the next slot on."""
+        return decide.reallocate(problem, search=self.limits)
+
+
+@dataclass
+class LastResort:
+    """The search, and where it finds nothing the exact program on all promises and the newcomer."""
+
+    asked: int = 0
+    found: int = 0
+    undecided: int = 0
+    unaffordable: int = 0
+    seconds: float = 0.0
+
+    def __call__(self, admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
+        plans = lifted_search(admission, row, limits)
+        if plans is not None:
+            return plans
+        self.asked += 1
+        began = time.perf_counter()
+        plans = self._exact(admission, [*admission.rows, row])
+        self.seconds += time.perf_counter() - began
+        self.found += plans is not None
+        return plans
+
+    def _exact(self, admission: Admission, rows: list[int]) -> Plans | None:
+        problem = admission.problem
+        asking = [one for one in rows if problem.jobs.finished_at[one] == inf]
+        jobs: list[ExactJob] = [job_of(problem, one) for one in asking]
+        answer = solve(jobs, problem.gpus, problem.slot, least_gpu_time=True, most_nodes=NODES_OF_LAST_RESORT)
+        if answer.feasibility is not Feasibility.FEASIBLE:
+            self.undecided += answer.feasibility is Feasibility.UNDECIDED
+            return None
+        plans = copy_plans(admission.plans)
+        for one, sizes in zip(asking, answer.sizes, strict=True):
+            plans = _with_sizes(problem, plans, one, sizes)
+        charge_plans(problem.jobs, plans, np.array(asking), *NOTHING_CHARGED)
+        if np.any(plans.finish[asking] > problem.due[asking] + 2 * TIME_TOLERANCE):
+            return None
+        affordable = admission.budget.affordable(plans, rows)
+        self.unaffordable += affordable is None
+        return affordable
+
+
+def _with_sizes(problem: Problem, plans: Plans, row: int, sizes: np.ndarray) -> Plans:
+    """The plans with one job's set to these GPUs per slot."""
+    ends = int(np.flatnonzero(sizes)[-1]) + 1
+    changes = [number for number in range(ends) if number == 0 or sizes[number] != sizes[number - 1]]
+    times = np.array([*changes, ends], dtype=np.float64) * problem.slot + problem.origin
+    gpus = np.array([*(sizes[number] for number in changes), 0], dtype=np.int64)
+    changed: Plans = set_plan(plans, row, times, gpus, times.size, inf, 0.0)
+    return changed
+
+
+@contextmanager
+def policy_of(method: Method) -> Iterator[tuple[str, LastResort]]:
+    """The method as a policy that the simulator knows by name meanwhile."""
+    last_resort = LastResort()
+    search: Search = last_resort if method.exact else lifted_search
+    with (
+        patch.dict(POLICIES, {method.name: Measured(method.limits)}),
+        patch.object(admission_module, "searched", search),
+    ):
+        yield method.name, last_resort
+
+
+def random_workload(seed: int, load: Load) -> Workload:
+    """Jobs that arrive at random on 8 GPUs, together asking for the load's demand; each has a curve of its own."""
+    rng = Random(seed)
+    jobs: list[JobSnapshot] = [
+        random_job(rng, f"job{number:02d}", GPUS, load.looseness, 0.0) for number in range(JOBS_OVER_TIME)
+    ]
+    stretch = SLOT_OVER_TIME / SLOT_SECONDS
+    gap = stretch * float(np.mean([least_gpu_time(job) for job in jobs])) / (GPUS * load.demand)
+    arrivals = np.cumsum([rng.expovariate(1 / gap) for _ in jobs])
+    profiles = tuple(
+        ModelProfile(
+            job.id, GPUS, {GPU_TYPE: MeasuredThroughput(job.curve.levels, job.curve.throughput / stretch)}
+        )
+        for job in jobs
+    )
+    return Workload(
+        name=f"small-{seed}",
+        source="drawn",
+        job_id=tuple(job.id for job in jobs),
+        service_class=(ServiceClass.SLO,) * len(jobs),
+        submitted_at=arrivals,
+        deadline_at=arrivals + stretch * np.array([job.deadline_at for job in jobs]),
+        iterations=np.array([job.remaining_iterations for job in jobs]),
+        profile_of=np.arange(len(jobs)),
+        requested_gpus=np.ones(len(jobs), dtype=np.int64),
+        requested_seconds=np.ones(len(jobs)),
+        profiles=profiles,
+    )
+
+
+def deadlines_met(outcome: Outcome) -> int:
+    """Jobs that were completed in time."""
+    done = np.array([end is JobEnd.COMPLETED for end in outcome.jobs.end])
+    return int((done & (outcome.jobs.completed_at <= outcome.jobs.deadline_at + 1e-3)).sum())
+
+
+def over_time(load: Load, pauses: Pauses, runs: int, seed: int) -> dict[str, Any]:
+    """All methods on the same workloads."""
+    workloads = [random_workload(seed + number, load) for number in range(runs)]
+    figures: dict[str, Any] = {}
+    for method in OVER_TIME:
+        with policy_of(method) as (name, last_resort):
+            settings = SimulationSettings(
+                name,
+                (PoolSize(GPU_TYPE, 1, GPUS),),
+                slot_seconds=SLOT_OVER_TIME,
+                pauses=pauses,
+                fill=method.fill,
+            )
+            outcomes = [Simulation(workload, settings).run() for workload in workloads]
+        figures[name] = {
+            "met": sum(map(deadlines_met, outcomes)),
+            "promised": sum(sum(outcome.jobs.promised) for outcome in outcomes),
+            "promised_late": sum(len(outcome.broken) for outcome in outcomes),
+            "wall_seconds": sum(outcome.wall_seconds for outcome in outcomes),
+        }
+        if method.exact:
+            figures[name]["last_resort"] = dict(vars(last_resort))
+    return {"jobs": runs * JOBS_OVER_TIME, "methods": figures}
+
+
+# Output --------------------------------------------------------------------------------------------
+
+
+def print_instant(title: str, figures: dict[str, Any]) -> None:
+    """One load at one instant as a table."""
+    print(
+        f"\n{title}: {figures['newcomers']} newcomers, exact admits {figures['optimum']}"
+        f" ({figures['exact_ms_mean']:.0f} ms a question, at most {figures['exact_ms_max']:.0f})"
+    )
+    print(f"  {'method':34s} admitted  of optimum  needless refusals  ms mean    p99")
+    for name, row in figures["methods"].items():
+        print(
+            f"  {name:34s} {row['admitted']:8d}  {row['share_of_optimum']:10.3f}  {row['needless_refusals']:17d}"
+            f"  {row['decision_ms_mean']:7.2f}  {row['decision_ms_p99']:5.2f}"
+        )
+
+
+def print_over_time(title: str, figures: dict[str, Any]) -> None:
+    """One load over time as a table."""
+    print(f"\n{title}: {figures['jobs']} jobs")
+    print(f"  {'method':34s}      met  promised  promised late  seconds")
+    for name, row in figures["methods"].items():
+        print(
+            f"  {name:34s} {row['met']:8d}  {row['promised']:8d}  {row['promised_late']:13d}  {row['wall_seconds']:7.2f}"
+        )
+        resort = row.get("last_resort")
+        if resort:
+            print(
+                f"    exact program asked {resort['asked']} times: {resort['found']} plans, {resort['undecided']} undecided,"
+                f" {resort['unaffordable']} beyond the pause budget; {resort['seconds']:.1f} s"
+            )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print the tables; returns the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
+    parser.add_argument("--instances", type=int, default=60, help="instances of each load at one instant")
+    parser.add_argument("--runs", type=int, default=12, help="workloads of each load over time")
+    parser.add_argument("--seed", type=int, default=0)
+    options = parser.parse_args(arguments)
+    random = random_snapshot(options.seed, LOADS["light"], pause=0.1)
+    for method in METHODS:
+        admitted_by(method, random)  # loads the compiled code
+    results: dict[str, Any] = {"seed": options.seed, "at_one_instant": {}, "over_time": {}}
+    for name, load in LOADS.items():
+        for pause in (0.0, 0.15):
+            title = f"{name}, {'no pauses' if not pause else f'pauses up to {pause:g} slots'}"
+            figures = at_one_instant(load, pause, options.instances, options.seed)
+            results["at_one_instant"][title] = figures
+            print_instant(f"At one instant, {title}", figures)
+    for name, load in LOADS.items():
+        for pauses in Pauses:
+            title = f"{name}, pauses {pauses}"
+            figures = over_time(load, pauses, options.runs, options.seed)
+            results["over_time"][title] = figures
+            print_over_time(f"Over time, {title}", figures)
+    if options.json:
+        with open(options.json, "w", encoding="utf-8") as out:
+            json.dump(results, out, indent=2)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
