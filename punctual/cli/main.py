@@ -17,7 +17,19 @@ from typing import Annotated
 
 import typer
 
-from punctual.cli import account, cluster, functions, jobs, login, options, output, results, session, submit
+from punctual.cli import (
+    account,
+    cluster,
+    functions,
+    jobs,
+    login,
+    options,
+    output,
+    results,
+    session,
+    simulations,
+    submit,
+)
 from punctual.errors import (
     ConflictError,
     ConnectionFailedError,
@@ -89,6 +101,7 @@ for name, group in {
     "servers": cluster.servers_app,
     "agents": cluster.agents_app,
     "functions": functions.functions_app,
+    "simulations": simulations.simulations_app,
     "tokens": account.tokens_app,
     "projects": account.projects_app,
 }.items():

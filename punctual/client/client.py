@@ -17,6 +17,7 @@ from punctual.client.jobs import LONGEST_WAIT_SECONDS, Job
 from punctual.client.models import FunctionVersion, JobEvent, LogChunk, Verdict
 from punctual.client.reading import read, unreadable
 from punctual.client.requests import FunctionSource, JobOptions, job_body, names_stored_function
+from punctual.client.simulations import Simulations
 from punctual.client.transport import RetryNotice, Transport
 from punctual.errors import InvalidInputError, PunctualError
 
@@ -62,6 +63,7 @@ class Client:
         )
         self.functions = Functions(self.transport, self.project_name)
         self.cluster = Cluster(self.transport)
+        self.simulations = Simulations(self.transport)
         self.tokens = Tokens(self.transport)
         self.projects = Projects(self.transport)
         self._me: dict[str, Any] | None = None

@@ -1,0 +1,166 @@
+"""`simulations`: what would be with other policies or another cluster. For operators."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from punctual.cli import options, output, session
+from punctual.client.durations import format_duration
+from punctual.errors import InvalidInputError
+
+simulations_app = typer.Typer(help="Simulate traces, or the live cluster as it is now, as the operator.")
+StudyId = Annotated[int, typer.Argument(metavar="STUDY", help="The study's id.", min=1)]
+_LIVE = "live"
+
+
+@simulations_app.callback(invoke_without_command=True)
+def simulations(context: typer.Context, as_json: options.Json = False) -> None:
+    """List studies."""
+    if context.invoked_subcommand is not None:
+        return
+    with session.client() as client:
+        found = list(client.simulations.studies())
+    if as_json:
+        output.print_json(found)
+        return
+    output.print_table(
+        ("ID", "NAME", "JOBS", "RUNS", "DONE"),
+        [
+            (
+                study["id"],
+                study["name"],
+                study["trace"] or "live cluster",
+                len(study["runs"]),
+                sum(run["state"] == "done" for run in study["runs"]),
+            )
+            for study in found
+        ],
+        right=("RUNS", "DONE"),
+        empty="No study yet: punctual simulations start TRACE --policies punctual,edf",
+    )
+
+
+@simulations_app.command("choices")
+def choices(as_json: options.Json = False) -> None:
+    """Show the traces and policies that there are."""
+    with session.client() as client:
+        found = client.simulations.choices()
+    if as_json:
+        output.print_json(found)
+        return
+    output.say(f"Policies: {', '.join(found['policies'])}")
+    output.print_table(
+        ("TRACE", "JOBS", "SERVERS", "GPUS PER SERVER", "IS"),
+        [
+            (trace["name"], trace["jobs"], trace["servers"], trace["gpus_per_server"], trace["description"])
+            for trace in found["traces"]
+            if trace["available"]
+        ],
+        right=("JOBS", "SERVERS", "GPUS PER SERVER"),
+    )
+
+
+@simulations_app.command("start")
+def start(
+    jobs: Annotated[str, typer.Argument(metavar="TRACE", help="A trace's name, or: live")],
+    policies: Annotated[str, typer.Option("--policies", help="Names with commas.")] = "punctual",
+    servers: Annotated[str, typer.Option("--servers", help="Numbers with commas: a run for each.")] = "",
+    gpus_per_server: Annotated[int | None, typer.Option("--gpus-per-server", min=1)] = None,
+    limit_jobs: Annotated[
+        int | None, typer.Option("--limit-jobs", help="The first so many jobs.", min=1)
+    ] = None,
+    seed: Annotated[int, typer.Option("--seed", min=0)] = 0,
+    with_declined: Annotated[
+        bool, typer.Option("--with-declined", help="With live: ask again for declined jobs.")
+    ] = False,
+    wait: Annotated[bool, typer.Option("--wait", help="Show the figures once all runs have ended.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Start a study: a run of each policy on each number of servers."""
+    asked: dict[str, Any] = {"seed": seed, "with_declined": with_declined}
+    asked |= {"source": _LIVE} if jobs == _LIVE else {"trace": jobs}
+    if gpus_per_server is not None:
+        asked["gpus_per_server"] = gpus_per_server
+    if limit_jobs is not None:
+        asked["limit_jobs"] = limit_jobs
+    names = [name.strip() for name in policies.split(",") if name.strip()]
+    with session.client() as client:
+        study = client.simulations.start(policies=names, servers=_numbers(servers), **asked)
+        if wait:
+            output.note(f"Study {study['id']} is under way; Ctrl-C lets go of it.")
+            study = client.simulations.wait(study["id"])
+    if as_json:
+        output.print_json(study)
+    elif wait:
+        _print_runs(study)
+    else:
+        output.say(
+            f"Study {study['id']}: {len(study['runs'])} runs. See: punctual simulations show {study['id']}"
+        )
+
+
+def _numbers(text: str) -> list[int]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not all(part.isdecimal() for part in parts):
+        raise InvalidInputError(f"--servers takes numbers with commas, such as 4,6, not {text}")
+    return [int(part) for part in parts]
+
+
+@simulations_app.command("show")
+def show(study: StudyId, as_json: options.Json = False) -> None:
+    """Show a study: how far its runs are, and what came of them."""
+    with session.client() as client:
+        found = client.simulations.study(study)
+    if as_json:
+        output.print_json(found)
+    else:
+        _print_runs(found)
+
+
+def _print_runs(study: dict[str, Any]) -> None:
+    output.print_table(
+        (
+            "POLICY",
+            "SERVERS",
+            "STATE",
+            "PROGRESS",
+            "DEADLINES MET",
+            "DECLINED",
+            "PROMISED BUT LATE",
+            "SIMULATED",
+            "",
+        ),
+        [_row(run) for run in study["runs"]],
+        right=("SERVERS", "PROGRESS", "DEADLINES MET", "DECLINED", "PROMISED BUT LATE"),
+    )
+
+
+def _row(run: dict[str, Any]) -> tuple[Any, ...]:
+    facts = run.get("summary") or {}
+    met = f"{facts['deadlines_met']} of {facts['slo_jobs']}" if facts else "-"
+    return (
+        run["policy"], run["servers"], output.state_text(run["state"]), f"{100 * run['progress']:.0f}%", met,
+        facts.get("declined", "-"), facts.get("admitted_late", "-"), format_duration(run["simulated_seconds"]),
+        run["error"],
+    )  # fmt: skip
+
+
+@simulations_app.command("cancel")
+def cancel(study: StudyId, as_json: options.Json = False) -> None:
+    """Cancel what of a study is unfinished."""
+    with session.client() as client:
+        document = client.simulations.cancel(study)
+    if as_json:
+        output.print_json(document)
+    else:
+        output.say(f"Study {study} is being cancelled.")
+
+
+@simulations_app.command("delete")
+def delete(study: StudyId) -> None:
+    """Delete a study with its results."""
+    with session.client() as client:
+        client.simulations.delete(study)
+    output.say(f"Study {study} is deleted.")
