@@ -1,11 +1,15 @@
 """How long the decision core takes for one event and for a full replan, against jobs and GPUs.
 
-    python -m benchmarks.core_scaling [--json OUT] [--largest 2000] [--repeat 3] [--seed 0]
+    python -m benchmarks.core_scaling [--json OUT] [--largest 2000] [--growth] [--repeat 3] [--seed 0]
 
 Each row is a cluster in steady state: jobs hold GPUs and stored plans from a first replan. Measured are
 an arrival (``admit`` of one newcomer that is promised, and of one that is refused), the search for an
 offer, and a full replan right after an arrival and after a completion. Times depend on the machine; the
 ratios (growth from row to row against growth of jobs, event against replan) do not.
+
+With ``--growth`` jobs and GPUs then grow one at a time, from 100 to 10,000 jobs and from 128 to 131,072 GPUs, while the
+number of pieces of the capacity timeline is bounded: slots are half an hour long and no job ends later than some days
+from now. Shown is the exponent of each step: time grew as the size to that power.
 """
 
 from __future__ import annotations
@@ -15,7 +19,8 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from math import ceil, log
 from statistics import median
 from typing import Any
 
@@ -35,12 +40,26 @@ from scheduling.core.snapshot import (
 )
 
 GPUS_PER_SERVER = 8
-SLOT_SECONDS = 60.0
 BEST_EFFORT_SHARE = 0.3
 SIZES = ((50, 512), (100, 1024), (300, 1024), (500, 4096), (1000, 8192), (2000, 16384))
+GROWING_JOBS = tuple((jobs, 65_536) for jobs in (100, 200, 400, 800, 1600, 3200, 6400, 10_000))
+GROWING_GPUS = tuple((400, 128 * 4**step) for step in range(6))
 
 
-def random_job(rng: np.random.Generator, number: int, now: float) -> JobSnapshot:
+@dataclass(frozen=True)
+class Shape:
+    """``longest``: decimal logarithm of the longest job's minutes on a middle level; deadlines lie on slots or anywhere."""
+
+    slot_seconds: float
+    longest: float
+    deadlines_on_slots: bool
+
+
+USUAL = Shape(60.0, 3.2, deadlines_on_slots=False)
+BOUNDED = Shape(1800.0, 2.5, deadlines_on_slots=True)
+
+
+def random_job(rng: np.random.Generator, number: int, now: float, shape: Shape) -> JobSnapshot:
     """A job of minutes to days; its curve rises with a random efficiency per doubling."""
     efficiency = rng.uniform(0.6, 0.97)
     rate, rates = rng.uniform(1.0, 20.0), {}
@@ -48,11 +67,13 @@ def random_job(rng: np.random.Generator, number: int, now: float) -> JobSnapshot
         rates[2**doubling] = rate
         rate *= 2 * efficiency
     curve = curve_from_measurements(rates, pause_seconds=published_pause_seconds)
-    alone_seconds = 60.0 * 10 ** rng.uniform(1.0, 3.2)
+    alone_seconds = 60.0 * 10 ** rng.uniform(1.0, shape.longest)
     best_effort = rng.random() < BEST_EFFORT_SHARE
     # Deadlines are set against the speed on a middle level, as users who need several GPUs would.
     middle = float(curve.throughput[curve.levels.size // 2])
-    deadline = now + alone_seconds * rng.uniform(0.5, 1.5) + 120.0
+    deadline = now + alone_seconds * rng.uniform(0.5, 1.5) + 2 * shape.slot_seconds
+    if shape.deadlines_on_slots:
+        deadline = ceil(deadline / shape.slot_seconds) * shape.slot_seconds
     return JobSnapshot(
         id=f"job-{number:06d}",
         service_class=ServiceClass.BEST_EFFORT if best_effort else ServiceClass.SLO,
@@ -100,23 +121,23 @@ def continued(snapshot: Snapshot, decision: Decision, seconds: float) -> Snapsho
     return replace(snapshot, now=now, next_slot_at=now, jobs=tuple(jobs))
 
 
-def steady_cluster(jobs: int, gpus: int, seed: int) -> tuple[Snapshot, np.random.Generator]:
-    """A cluster on which about ``jobs`` jobs are active, a minute after a replan."""
+def steady_cluster(jobs: int, gpus: int, seed: int, shape: Shape) -> tuple[Snapshot, np.random.Generator]:
+    """A cluster on which about ``jobs`` jobs are active, a slot after a replan."""
     rng = np.random.default_rng(seed)
     servers = tuple(
         ServerSnapshot(f"server-{number}", GPUS_PER_SERVER) for number in range(gpus // GPUS_PER_SERVER)
     )
-    settings = PlannerSettings(slot_seconds=SLOT_SECONDS)
+    settings = PlannerSettings(slot_seconds=shape.slot_seconds)
     snapshot = Snapshot(now=0.0, next_slot_at=0.0, servers=servers, jobs=(), settings=settings)
     number = 0
     for _ in range(20):
         missing = jobs - len(snapshot.jobs)
         if missing <= jobs * 0.01:
             break
-        newcomers = tuple(random_job(rng, number + extra, snapshot.now) for extra in range(missing))
+        newcomers = tuple(random_job(rng, number + extra, snapshot.now, shape) for extra in range(missing))
         number += missing
         crowd = replace(snapshot, jobs=(*snapshot.jobs, *newcomers))
-        snapshot = continued(crowd, replan(crowd), SLOT_SECONDS)
+        snapshot = continued(crowd, replan(crowd), shape.slot_seconds)
     return snapshot, rng
 
 
@@ -130,14 +151,20 @@ def timed(question: Callable[[], Any], repeat: int) -> tuple[float, Any]:
     return median(seconds), answer
 
 
-def measure(jobs: int, gpus: int, repeat: int, seed: int) -> dict[str, float]:
+def timeline_pieces(decision: Decision) -> int:
+    """Times at which some plan changes: the most pieces that the capacity timeline can have."""
+    ends = [np.concatenate((plan.start, plan.end)) for plan in decision.plans.values()]
+    return int(np.unique(np.concatenate(ends).round(3)).size)
+
+
+def measure(jobs: int, gpus: int, repeat: int, seed: int, shape: Shape = USUAL) -> dict[str, float]:
     """All figures of one row."""
-    snapshot, rng = steady_cluster(jobs, gpus, seed)
-    between = replace(snapshot, next_slot_at=snapshot.now + SLOT_SECONDS / 2)
-    easy = replace(random_job(rng, 10**6, snapshot.now), service_class=ServiceClass.SLO)
+    snapshot, rng = steady_cluster(jobs, gpus, seed, shape)
+    between = replace(snapshot, next_slot_at=snapshot.now + shape.slot_seconds / 2)
+    easy = replace(random_job(rng, 10**6, snapshot.now, shape), service_class=ServiceClass.SLO)
     easy = replace(easy, deadline_at=snapshot.now + 30 * 86400.0)
     alone = easy.remaining_iterations / float(easy.curve.throughput[-1])
-    hard = replace(easy, deadline_at=snapshot.now + alone * 1.02 + 120.0)
+    hard = replace(easy, deadline_at=snapshot.now + alone * 1.02 + 2 * shape.slot_seconds)
     admit_seconds, admitted = timed(lambda: admit(replace(between, jobs=(*between.jobs, easy))), repeat)
     decline_seconds, declined = timed(lambda: admit(replace(between, jobs=(*between.jobs, hard))), repeat)
     offer_seconds, _ = timed(lambda: find_offer(between, hard), repeat)
@@ -148,6 +175,7 @@ def measure(jobs: int, gpus: int, repeat: int, seed: int) -> dict[str, float]:
     return {
         "jobs": len(snapshot.jobs),
         "gpus": gpus,
+        "pieces": timeline_pieces(arrived),
         "promised": sum(job.promised for job in snapshot.jobs),
         "running": sum(job.gpus_now > 0 for job in snapshot.jobs),
         "admit_ms": 1000 * admit_seconds,
@@ -162,11 +190,76 @@ def measure(jobs: int, gpus: int, repeat: int, seed: int) -> dict[str, float]:
     }
 
 
+COLUMNS = (
+    "jobs", "gpus", "promised", "running", "pieces", "admit_ms", "tight_newcomer_ms", "offer_ms",
+    "replan_arrival_ms", "replan_completion_ms", "changes", "event_to_replan",
+)  # fmt: skip
+GROWING = ("admit_ms", "tight_newcomer_ms", "offer_ms", "replan_arrival_ms")
+
+
+def cells_of(row: dict[str, float]) -> str:
+    """A row of the table."""
+    return "  ".join(f"{row[name]:>{max(9, len(name))}.4g}" for name in COLUMNS)
+
+
+def print_heading(last: str) -> None:
+    """The table's heading."""
+    print("  ".join(f"{name:>{max(9, len(name))}}" for name in COLUMNS) + "   " + last)
+
+
+def usual_rows(largest: int, repeat: int, seed: int) -> list[dict[str, float]]:
+    """Jobs and GPUs growing together."""
+    print_heading("growth of replan / of jobs")
+    rows: list[dict[str, float]] = []
+    for jobs, gpus in SIZES:
+        if jobs > largest:
+            continue
+        row = measure(jobs, gpus, repeat, seed)
+        if rows:
+            before = rows[-1]
+            growth = row["replan_arrival_ms"] / before["replan_arrival_ms"]
+            row["replan_growth_to_job_growth"] = growth / (row["jobs"] / before["jobs"])
+        rows.append(row)
+        ratio = row.get("replan_growth_to_job_growth")
+        print(cells_of(row) + ("" if ratio is None else f"   {ratio:.2f}"), flush=True)
+    return rows
+
+
+def growth_rows(
+    sizes: tuple[tuple[int, int], ...], by: str, repeat: int, seed: int
+) -> list[dict[str, float]]:
+    """One of jobs and GPUs growing, the timeline bounded; each row with the exponent of the step to it."""
+    print(f"\nOnly {by} grow, timeline bounded")
+    print_heading("exponents of " + ", ".join(GROWING))
+    rows: list[dict[str, float]] = []
+    for jobs, gpus in sizes:
+        row = measure(jobs, gpus, repeat, seed, BOUNDED)
+        if rows:
+            before = rows[-1]
+            step = log(row[by] / before[by])
+            row |= {f"{name}_exponent": log(row[name] / before[name]) / step for name in GROWING}
+        rows.append(row)
+        exponents = [row[f"{name}_exponent"] for name in GROWING] if len(rows) > 1 else []
+        print(cells_of(row) + "   " + " ".join(f"{one:5.2f}" for one in exponents), flush=True)
+    first, last = rows[0], rows[-1]
+    whole = {name: log(last[name] / first[name]) / log(last[by] / first[by]) for name in GROWING}
+    print(
+        f"  from {first[by]:.0f} to {last[by]:.0f} {by}: "
+        + ", ".join(f"{n} {e:.2f}" for n, e in whole.items())
+    )
+    return rows
+
+
 def main(arguments: list[str] | None = None) -> int:
-    """Print the table; returns the exit status."""
+    """Print the tables; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
-    parser.add_argument("--largest", type=int, default=2000, help="most jobs to measure with")
+    parser.add_argument(
+        "--largest", type=int, default=2000, help="most jobs to measure with, growing with GPUs"
+    )
+    parser.add_argument(
+        "--growth", action="store_true", help="also let jobs and GPUs grow one at a time (minutes)"
+    )
     parser.add_argument("--repeat", type=int, default=3, help="runs per figure; the median is shown")
     parser.add_argument("--seed", type=int, default=0)
     options = parser.parse_args(arguments)
@@ -174,27 +267,14 @@ def main(arguments: list[str] | None = None) -> int:
     measure(20, 64, 1, options.seed)
     setup_seconds = time.perf_counter() - began
     print(f"compiling or loading the kernels: {setup_seconds:.1f} s\n")
-    columns = (
-        "jobs", "gpus", "promised", "running", "admit_ms", "tight_newcomer_ms", "offer_ms",
-        "replan_arrival_ms", "replan_completion_ms", "changes", "event_to_replan",
-    )  # fmt: skip
-    print("  ".join(f"{name:>{max(9, len(name))}}" for name in columns) + "   growth of replan / of jobs")
-    rows: list[dict[str, float]] = []
-    for jobs, gpus in SIZES:
-        if jobs > options.largest:
-            continue
-        row = measure(jobs, gpus, options.repeat, options.seed)
-        if rows:
-            before = rows[-1]
-            growth = row["replan_arrival_ms"] / before["replan_arrival_ms"]
-            row["replan_growth_to_job_growth"] = growth / (row["jobs"] / before["jobs"])
-        rows.append(row)
-        cells = (f"{row[name]:>{max(9, len(name))}.4g}" for name in columns)
-        ratio = row.get("replan_growth_to_job_growth")
-        print("  ".join(cells) + ("" if ratio is None else f"   {ratio:.2f}"), flush=True)
+    results: dict[str, Any] = {"setup_seconds": setup_seconds}
+    results["rows"] = usual_rows(options.largest, options.repeat, options.seed)
+    if options.growth:
+        results["growing_jobs"] = growth_rows(GROWING_JOBS, "jobs", options.repeat, options.seed)
+        results["growing_gpus"] = growth_rows(GROWING_GPUS, "gpus", options.repeat, options.seed)
     if options.json:
         with open(options.json, "w", encoding="utf-8") as out:
-            json.dump({"setup_seconds": setup_seconds, "rows": rows}, out, indent=2)
+            json.dump(results, out, indent=2)
     return 0
 
 
