@@ -10,7 +10,7 @@ import time
 from types import TracebackType
 
 import structlog
-from django.db import OperationalError, connection
+from django.db import InterfaceError, OperationalError, connection
 
 from simulation.services.runs import ClaimedRun, run_renew
 
@@ -71,10 +71,14 @@ class Heartbeat:
             while not self._left.wait(BEAT_SECONDS):
                 try:
                     self._renew()
-                except OperationalError as problem:
+                except (OperationalError, InterfaceError) as problem:
                     # The lease outlasts a short absence of the database; after a long one the result is refused.
                     log.warning("simulation lease not renewed", run=self._claimed.run.pk, error=str(problem))
                     connection.close()
+        except Exception:
+            # Nobody renews the lease any more: the run must not go on without.
+            self._stop = LeaseLost()
+            raise
         finally:
             connection.close()
 

@@ -90,7 +90,7 @@ def run_renew(
     if not kept:
         return None
     tell_pages()
-    return SimulationRun.objects.values_list("cancel_requested", flat=True).get(pk=claimed.run.pk)
+    return SimulationRun.objects.filter(pk=claimed.run.pk).values_list("cancel_requested", flat=True).first()
 
 
 def run_finish(claimed: ClaimedRun, *, summary: dict[str, Any], results_key: str) -> bool:
