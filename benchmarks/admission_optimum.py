@@ -68,11 +68,13 @@ class Method:
 
 BOTH_FILLINGS = SearchLimits(largest_share=EVERYBODY, most_fillings=1)
 FILLINGS = tuple(
-    Method(f"lifting, {fillings} fillings", limits=SearchLimits(EVERYBODY, fillings))
+    Method(
+        f"lifting, {fillings} fillings", limits=SearchLimits(largest_share=EVERYBODY, most_fillings=fillings)
+    )
     for fillings in (2, 4, 8, 24)
 )
 SHARES = tuple(
-    Method(f"lifting, 8 fillings, share {share:g}", limits=SearchLimits(share, 8))
+    Method(f"lifting, 8 fillings, share {share:g}", limits=SearchLimits(largest_share=share, most_fillings=8))
     for share in (0.05, 0.1, 0.2)
 )
 METHODS = (
@@ -87,7 +89,11 @@ OVER_TIME = (
     Method("both fillings", limits=BOTH_FILLINGS),
     *FILLINGS[1:3],
     *SHARES[1:],
-    Method("lifting, 8 fillings, then exact", limits=SearchLimits(EVERYBODY, 8), exact=True),
+    Method(
+        "lifting, 8 fillings, then exact",
+        limits=SearchLimits(largest_share=EVERYBODY, most_fillings=8),
+        exact=True,
+    ),
 )
 
 

@@ -31,9 +31,11 @@ SHARES = (0.05, 0.1, 0.2, 1.0)
 FILLINGS = (1, 2, 4, 8, 24)
 LIMITS: dict[str, SearchLimits | None] = {
     "elasticflow": None,
-    **{f"8 fillings, share {share:g}": SearchLimits(share, 8) for share in SHARES},
     **{
-        f"{fillings} fillings, share 0.1": SearchLimits(0.1, fillings)
+        f"8 fillings, share {share:g}": SearchLimits(largest_share=share, most_fillings=8) for share in SHARES
+    },
+    **{
+        f"{fillings} fillings, share 0.1": SearchLimits(largest_share=0.1, most_fillings=fillings)
         for fillings in FILLINGS
         if fillings != 8
     },
