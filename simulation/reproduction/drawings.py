@@ -139,9 +139,15 @@ def _line(
 
 
 def histories(
-    name: str, title: str, results: Mapping[str, RunResult], column: str | Sequence[str], axis: str
+    name: str,
+    title: str,
+    results: Mapping[str, RunResult],
+    column: str | Sequence[str],
+    axis: str,
+    *,
+    most_hours: float | None = None,
 ) -> Drawing:
-    """One or more columns of some runs over time."""
+    """One or more columns of some runs over time, shown from the beginning to ``most_hours`` (None: the end)."""
     columns = (column,) if isinstance(column, str) else tuple(column)
     note = (
         "Means over equal spans of time, so that areas are exact. Simulated by us: nothing here is published."
@@ -163,6 +169,10 @@ def histories(
                 )
             )  # fmt: skip
             number += 1
+    end = max(series["hours"][-1] for series in drawn.values())
+    if most_hours is not None and end > most_hours:
+        figure.update_xaxes(range=[0, most_hours])
+        note += f" The longest run ends after {end:,.0f} hours: move the axis to see it."
     figure.update_xaxes(title_text="hours since the run began")
     figure.update_yaxes(title_text=axis, rangemode="tozero")
-    return Drawing(name, title, note, figure)
+    return Drawing(name, title, note, figure, wide=True)

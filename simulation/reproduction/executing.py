@@ -133,7 +133,7 @@ def _in_processes(todo: Sequence[tuple[RunSpec, str]], processes: int) -> Made:
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(stop,)) as pool:
         with _stopping(stop, pool):
             waiting: dict[Future[RunResult | None], tuple[RunSpec, str]] = {
-                pool.submit(_run_elsewhere, spec): (spec, key) for spec, key in todo
+                pool.submit(_run_elsewhere, spec, key): (spec, key) for spec, key in todo
             }
             while waiting:
                 done, _ = wait(waiting, POLL_SECONDS, FIRST_COMPLETED)
@@ -168,11 +168,15 @@ def _prepare(stop: Event) -> None:
     _stop = stop
 
 
-def _run_elsewhere(spec: RunSpec) -> RunResult | None:
+def _run_elsewhere(spec: RunSpec, key: str) -> RunResult | None:
+    """A run in another process; None where it was ended early. Raises RuntimeError where it would not be the run asked for."""
+
     def look(ended: int, jobs: int, at: float) -> None:
         if _stop is not None and _stop.is_set():
             raise KeyboardInterrupt
 
+    if run_key(spec) != key:
+        raise RuntimeError("program or traces were changed since the command began: run it again")
     try:
         return run(spec, look)
     except KeyboardInterrupt:

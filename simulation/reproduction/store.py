@@ -16,7 +16,7 @@ from simulation.reports import measures
 from simulation.reports.steps import steps
 from simulation.reports.summary import summary
 
-MOST_STEPS = 300
+MOST_STEPS = 600
 """Histories are kept as so many means over equal spans: areas stay exact."""
 
 MOST_BROKEN = 20

@@ -20,6 +20,9 @@ PLACE = "128 GPUs, 195 jobs"
 BASE = RunSpec("", "testbed_195job", 16, 8, 240.0)
 WHO = contenders((*BASELINES, ELASTICFLOW))
 WITHOUT_PAUSES = replace(BASE, policy="elasticflow", pauses=Pauses.NONE)
+SHOWN_HOURS = 96.0
+"""The jobs of the trace are submitted within 48 hours."""
+
 DRAWN = ("elasticflow", "punctual", "edf_artifact", "tiresias", "themis", "chronus")
 
 
@@ -42,9 +45,9 @@ def report(context: Context) -> FigureReport:
         rows=rows,
         drawings=[
             bars("fig6b", "Figure 6(b): on time, 195 jobs on 128 GPUs", rows),
-            histories("fig7a", "Figure 7: GPUs in use", shown, "gpus_used", "GPUs"),
+            histories("fig7a", "Figure 7: GPUs in use", shown, "gpus_used", "GPUs", most_hours=SHOWN_HOURS),
             histories("fig7b", "Figure 7: jobs submitted, admitted and declined", _flow_only(flow),
-                      ("submitted", "admitted", "declined"), "jobs, counted from the start"),
+                      ("submitted", "admitted", "declined"), "jobs, counted from the start", most_hours=SHOWN_HOURS),
         ],
         checks=_checks(context, rows),
     )  # fmt: skip
