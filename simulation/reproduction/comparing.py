@@ -107,11 +107,11 @@ def compared(
     value: Value = on_time,
     shares: bool = True,
     missing: dict[str, str] | None = None,
-    seeds: Sequence[int] = (),
+    draws: Sequence[int] = (),
 ) -> list[Row]:
     """Rows of one place of a figure, ratios to ElasticFlow included.
 
-    ``missing``: why a policy has no value here. ``seeds``: further seeds, whose values make the spread.
+    ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values make the spread.
     """
     rows = []
     reference = CONTENDERS[ELASTICFLOW][0]
@@ -122,7 +122,7 @@ def compared(
         result = context.get(spec)
         ours = value(result) if result is not None else None
         published = context.published.get(figure, one.series, x)
-        spread = [_value(context, replace(spec, seed=seed), value) for seed in seeds]
+        spread = [_value(context, replace(spec, deadline_draw=draw), value) for draw in draws]
         known = [each for each in [ours, *spread] if each is not None]
         itself = one.series == ELASTICFLOW
         rows.append(

@@ -44,7 +44,7 @@ class Row:
 
     ``authors``: what the authors' own simulator gives for it, where somebody has run it. ``ratio_published`` and
     ``ratio_ours``: ElasticFlow's value over this one, published and ours (ours: with newcomers one by one).
-    ``spread``: lowest and highest value of ours over the seeds run, where there are several. ``shares``: values are shares of jobs on time; else they are held against a relative band.
+    ``spread``: lowest and highest value of ours over the draws of deadlines run, where there are several. ``shares``: values are shares of jobs on time; else they are held against a relative band.
     """
 
     figure: str
@@ -97,7 +97,7 @@ class Row:
             "ours": self.ours,
             "ours_over_published": self.quotient,
             "difference": self.difference,
-            "ours_over_seeds": list(self.spread) if self.spread else None,
+            "ours_over_draws": list(self.spread) if self.spread else None,
             "elasticflow_over_this_published": self.ratio_published,
             "elasticflow_over_this_ours": self.ratio_ours,
             "on_time": result.met if result else None,

@@ -12,27 +12,34 @@ import numpy as np
 
 from scheduling.core.snapshot import AdmissionRule, FloatArray
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
+from simulation.reproduction import generator
 from simulation.reproduction.sources import code_digest
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.public_traces import traces_folder
 from simulation.workloads.synthetic import PROFILES
+from simulation.workloads.throughputs import read_throughputs
 from simulation.workloads.workload import Workload
 
 FORMAT = 2
 """Changes when stored results get other contents."""
 
 SYNTHETIC_TABLE = "elasticflow/throughput.csv"
-"""In the traces folder: the measured throughputs from which synthetic workloads draw their models."""
+"""In the traces folder: the measured throughputs of the models that the published generator draws."""
+
+STANDS_IN = "elasticflow"
+"""The synthetic profile that takes the published generator's place where that table is missing."""
 
 
 @dataclass(frozen=True, slots=True)
 class RunSpec:
     """One policy on one workload and cluster.
 
-    ``trace``: a public trace, or a synthetic profile with its options (`simulation.workloads.options`).
+    ``trace``: a public trace, or a synthetic profile or the published generator (`generator.NAME`) with its options
+    (`simulation.workloads.options`).
     ``begin_at`` and ``jobs`` cut out the jobs submitted from that time (seconds of the trace) on, and so many of
     them; 0 keeps all. ``hold_arrivals``: submissions wait for the next planning instant, at least a slot after
     the last, as in the published simulator; deadlines stay.
+    ``deadline_draw``: which draw of what the published generator leaves without a seed.
     """
 
     policy: str
@@ -46,6 +53,7 @@ class RunSpec:
     hold_arrivals: bool = False
     begin_at: float = 0.0
     jobs: int = 0
+    deadline_draw: int = 0
 
     @property
     def gpus(self) -> int:
@@ -55,7 +63,7 @@ class RunSpec:
     @property
     def synthetic(self) -> bool:
         """Whether the workload is drawn by seed and needs no trace file."""
-        return self.trace.partition(":")[0] in PROFILES
+        return _name(self.trace) in (*PROFILES, generator.NAME)
 
     def described(self) -> str:
         """How the numbers of this run are made, in one line."""
@@ -64,7 +72,7 @@ class RunSpec:
             f"simulated, policy {self.policy}",
             f"{kind} {self.trace}"
             + (f", {self.jobs} jobs from {self.begin_at:,.0f} s on" if self.jobs else ""),
-            f"seed {self.seed}",
+            f"seed {self.seed}" + (f", draw {self.deadline_draw} of deadlines" if self.deadline_draw else ""),
             f"{self.servers} x {self.gpus_per_server} GPUs",
             f"slot {self.slot_seconds:g} s",
             f"pauses {self.pauses.value}",
@@ -95,7 +103,7 @@ def settings_of(spec: RunSpec, workload: Workload) -> SimulationSettings:
 
 def workload_of(spec: RunSpec) -> Workload:
     """The jobs of a run. Raises TraceError where the trace is missing or unreadable."""
-    workload = _loaded(spec.trace, spec.seed, traces_folder())
+    workload = _loaded(spec.trace, spec.seed, spec.deadline_draw, traces_folder())
     if spec.begin_at or spec.jobs:
         rows = np.flatnonzero(workload.submitted_at >= spec.begin_at)
         workload = workload.take(rows[: spec.jobs] if spec.jobs else rows)
@@ -107,11 +115,18 @@ def workload_of(spec: RunSpec) -> Workload:
 
 
 @lru_cache(maxsize=3)
-def _loaded(trace: str, seed: int, folder: Path | None) -> Workload:
-    table = None
-    if trace.partition(":")[0] in PROFILES and folder is not None and (folder / SYNTHETIC_TABLE).is_file():
-        table = folder / SYNTHETIC_TABLE
-    return load_workload(trace, throughputs=table, seed=seed, allow_paths=False)
+def _loaded(trace: str, seed: int, draw: int, folder: Path | None) -> Workload:
+    if _name(trace) != generator.NAME:
+        return load_workload(trace, seed=seed, allow_paths=False)
+    if folder is not None and (folder / SYNTHETIC_TABLE).is_file():
+        return generator.generated(trace, read_throughputs(folder / SYNTHETIC_TABLE), seed, draw)
+    # Without the measured models: the same distributions, drawn for built-in ones.
+    return load_workload(trace.replace(generator.NAME, STANDS_IN, 1), seed=seed + draw, allow_paths=False)
+
+
+def _name(trace: str) -> str:
+    """A trace's name without its options."""
+    return trace.partition(":")[0]
 
 
 def held_until_instants(submitted_at: FloatArray, slot_seconds: float) -> FloatArray:
@@ -151,16 +166,16 @@ def run_key(spec: RunSpec) -> str:
     """A name for the result: equal for equal jobs, settings and program. Raises TraceError as `workload_of` does."""
     determined = {
         "format": FORMAT,
-        "spec": spec.as_json() | {"trace": spec.trace.partition(":")[0]},
-        "workload": _workload_digest(spec.trace, spec.seed, spec.begin_at, spec.jobs, traces_folder()),
+        "spec": spec.as_json() | {"trace": _name(spec.trace)},
+        "workload": _workload_digest(replace(spec, policy="", hold_arrivals=False), traces_folder()),
         "code": code_digest(spec.policy),
     }
     return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
 
 @cache
-def _workload_digest(trace: str, seed: int, begin_at: float, jobs: int, folder: Path | None) -> str:
-    workload = workload_of(RunSpec("", trace, 1, 1, 1.0, seed=seed, begin_at=begin_at, jobs=jobs))
+def _workload_digest(spec: RunSpec, folder: Path | None) -> str:
+    workload = workload_of(spec)
     digest = hashlib.sha256("\n".join(workload.job_id).encode())
     digest.update("\n".join(map(str, workload.service_class)).encode())
     for column in (

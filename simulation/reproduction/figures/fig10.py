@@ -17,14 +17,14 @@ from simulation.reproduction.comparing import (
 from simulation.reproduction.drawings import bars, histories
 from simulation.reproduction.explaining import explained
 from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
+from simulation.reproduction.generator import NAME
 from simulation.reproduction.rows import Row, Variant, find, over
 from simulation.reproduction.runs import RunSpec
 from simulation.reproduction.store import RunResult
 from simulation.reproduction.tables import MAKESPAN, MEAN_EFFICIENCY, ON_TIME, PEAK_EFFICIENCY
 
-BASE = RunSpec("", "elasticflow:jobs=100,tightest=1.5,loosest=1.5", 16, 8, 240.0, seed=1)
+BASE = RunSpec("", f"{NAME}:jobs=100,tightest=1.5,loosest=1.5", 16, 8, 240.0, seed=1)
 WHO = contenders((*BASELINES, ELASTICFLOW))
-FURTHER_SEEDS = (2, 3)
 DRAWN = ("elasticflow", "punctual", "edf_artifact", "gandiva_artifact", "tiresias", "themis", "chronus")
 
 
@@ -54,21 +54,16 @@ METRICS: dict[str, tuple[Callable[[RunResult], float | None], bool]] = {
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """Every policy; in the full version for three seeds."""
-    return [
-        replace(spec, seed=seed)
-        for seed in (BASE.seed, *(FURTHER_SEEDS if full else ()))
-        for spec in specs_of(BASE, WHO)
-    ]
+    """Every policy; nothing of these jobs is left to chance."""
+    return specs_of(BASE, WHO)
 
 
 def report(context: Context) -> FigureReport:
     """Four metrics, efficiency over time, and the two ratios that the paper gives."""
-    further = FURTHER_SEEDS if context.full else ()
     rows = [
         row
         for metric, (value, shares) in METRICS.items()
-        for row in compared(context, "10", metric, BASE, WHO, value=value, shares=shares, seeds=further)
+        for row in compared(context, "10", metric, BASE, WHO, value=value, shares=shares)
     ]
     rows = explained(rows, context)
     found = {name: context.get(replace(BASE, policy=name)) for name in DRAWN}
@@ -77,7 +72,7 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="synthetic workload, 100 jobs with deadlines at 1.5 times their duration, seed 1, on 16 x 8 A100, slot 240 s",
+        made="the published generator's 100 jobs with deadlines at 1.5 times their duration, seed 1, on 16 x 8 A100, slot 240 s",
         rows=rows,
         drawings=[
             bars("fig10", "Cluster efficiency", of_efficiency, axis="cluster efficiency", form=".2f"),
@@ -91,17 +86,22 @@ def report(context: Context) -> FigureReport:
 
 def _checks(rows: Sequence[Row]) -> list[Check]:
     flow = _ours(rows, MEAN_EFFICIENCY, "elasticflow")
-    others = {
-        one.policy: _ours(rows, MEAN_EFFICIENCY, one.policy) for one in WHO if one.series != ELASTICFLOW
-    }
-    best = max((value for value in others.values() if value is not None), default=None)
-    advantage = over(flow, best)
+    bars = {one.policy: _ours(rows, MEAN_EFFICIENCY, one.policy) for one in WHO if one.series != ELASTICFLOW}
+    text = {one.policy for one in WHO if one.variant is Variant.AS_DESCRIBED}
+    best = max(
+        (value for name, value in bars.items() if value is not None and name not in text), default=None
+    )
+    best_of_text = max((bars[name] or 0.0 for name in text), default=None)
+    advantage, over_text = over(flow, best), over(flow, best_of_text)
     span = over(_ours(rows, MAKESPAN, "elasticflow"), _ours(rows, MAKESPAN, "tiresias"))
     return [
         Check(
             "ElasticFlow's mean efficiency over 100 h at least 1.15 times the best baseline's",
             None if advantage is None else advantage >= 1.15,
-            "not run" if advantage is None else f"{advantage:.2f} times (published 1.25)",
+            "not run"
+            if advantage is None
+            else f"{advantage:.2f} times (published 1.25)"
+            + (f"; {over_text:.2f} times the best of those that follow the text" if over_text else ""),
         ),
         Check(
             "ElasticFlow's makespan at most 0.93 times Tiresias's",

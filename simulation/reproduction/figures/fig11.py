@@ -17,6 +17,7 @@ from simulation.reproduction.comparing import (
 from simulation.reproduction.drawings import curves
 from simulation.reproduction.explaining import explained
 from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
+from simulation.reproduction.generator import NAME
 from simulation.reproduction.rows import Row, Variant, find
 from simulation.reproduction.runs import RunSpec
 from simulation.reproduction.store import RunResult
@@ -24,14 +25,14 @@ from simulation.reproduction.tables import SHARES
 
 WHO = contenders((*BASELINES, ELASTICFLOW))
 SHORT_SHARES = (10, 30, 50, 70, 90)
-FURTHER_SEEDS = (1, 2)
+FURTHER_DRAWS = (1, 2)
 MOSTLY_DEADLINES = 50
 """Up to this share ElasticFlow is to be best; beyond it few jobs with deadlines are left, and EDF may win."""
 
 
 def base(share: int) -> RunSpec:
     """200 jobs, one in 900 s, on 64 GPUs, a share of them (in percent) without deadline."""
-    trace = f"elasticflow:jobs=200,mean_interarrival_seconds=900,best_effort_share={share / 100:g}"
+    trace = f"{NAME}:jobs=200,mean_interarrival_seconds=900,best_effort_share={share / 100:g}"
     return RunSpec("", trace, 8, 8, 240.0)
 
 
@@ -41,11 +42,11 @@ def shares(full: bool) -> tuple[int, ...]:
 
 
 def runs(full: bool) -> Sequence[RunSpec]:
-    """Every policy at every share; in the full version for three seeds."""
+    """Every policy at every share; in the full version for three draws."""
     return [
-        replace(spec, seed=seed)
+        replace(spec, deadline_draw=draw)
         for share in shares(full)
-        for seed in (0, *(FURTHER_SEEDS if full else ()))
+        for draw in (0, *(FURTHER_DRAWS if full else ()))
         for spec in specs_of(base(share), WHO)
     ]
 
@@ -63,12 +64,12 @@ def gain_over_gandiva(gandiva: RunResult | None) -> Value:
 
 def report(context: Context) -> FigureReport:
     """Both parts over the share of best effort."""
-    shown, further = shares(context.full), FURTHER_SEEDS if context.full else ()
+    shown, further = shares(context.full), FURTHER_DRAWS if context.full else ()
     on_time_rows: list[Row] = []
     gain_rows: list[Row] = []
     for share in shown:
         place = f"{share}%"
-        on_time_rows += compared(context, "11a", place, base(share), WHO, seeds=further)
+        on_time_rows += compared(context, "11a", place, base(share), WHO, draws=further)
         gandiva = context.get(replace(base(share), policy="gandiva_artifact"))
         gain_rows += compared(
             context, "11b", place, base(share), WHO, value=gain_over_gandiva(gandiva), shares=False
@@ -77,7 +78,7 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="synthetic workload, 200 jobs, one in 900 s, seed 0, on 8 x 8 A100, slot 240 s, by share of best effort",
+        made="the published generator's 200 jobs, seed 0, deadlines and best effort drawn by us, on 8 x 8 A100, slot 240 s, by share of best effort",
         rows=[*on_time_rows, *gain_rows],
         drawings=[
             curves("fig11a", "Figure 11(a): jobs with deadlines on time", on_time_rows, "share on time"),

@@ -72,6 +72,7 @@ def result(met: int, slo_jobs: int, **facts: Any) -> RunResult:
         "decisions": 20,
         "mean_gpu_utilisation": 0.25,
         "wall_seconds": 0.5,
+        "trace": "a trace",
     }
     bounds = {
         "peak_cluster_efficiency": 0.5,

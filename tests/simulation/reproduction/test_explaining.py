@@ -60,10 +60,31 @@ def test_bars_measured_on_hardware_say_so():
     assert "the hardware gave 0.200" in found["Measured on hardware"]
 
 
-def test_other_draws_are_told_with_their_spread():
-    drawn = row("edf_elastic", "EDF+ElasticScaling", 0.45, 0.65, figure="9", x="64 GPUs", spread=(0.4, 0.7))
-    assert causes([drawn])["Other draws"].endswith("the published 0.450 lies inside")
-    assert "the spread over seeds is not known" in causes([replace(drawn, spread=None)])["Other draws"]
+def test_other_draws_of_deadlines_are_told_with_their_spread():
+    ran = result(120, 200, trace="elasticflow_generator:jobs=1000")
+    drawn = row(
+        "edf_elastic",
+        "EDF+ElasticScaling",
+        0.45,
+        0.65,
+        figure="9",
+        x="64 GPUs",
+        spread=(0.4, 0.7),
+        result=ran,
+    )
+    name = "Other draws of deadlines"
+    assert causes([drawn])[name].endswith("the published 0.450 lies inside")
+    assert "the spread over draws is not known" in causes([replace(drawn, spread=None)])[name]
+    # Nothing of Figure 10 is drawn without a seed.
+    assert name not in causes([replace(drawn, figure="10")])
+
+
+def test_built_in_models_in_place_of_the_measured_ones_are_told():
+    drawn = row(
+        "edf_elastic", "EDF+ElasticScaling", 0.45, 0.65, figure="9", result=result(1, 2, trace="elasticflow")
+    )
+    assert causes([drawn])["Other models"] == "workload elasticflow"
+    assert "Other draws of deadlines" not in causes([drawn])
 
 
 def test_another_cluster_is_a_cause_only_where_it_comes_nearer():

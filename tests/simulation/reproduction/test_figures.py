@@ -23,10 +23,10 @@ def test_both_means_of_figure_8b_are_over_the_traces_run_on_both_sides():
         ("8b", "ElasticFlow", "cluster01"): 0.8, ("8b", "EDF", "cluster01"): 0.1,
     }  # fmt: skip
     runs = {}
-    for place, flow, edf in (("cluster10", 180, 60), ("cluster06", 160, 20)):
+    for place, flow, met in (("cluster10", 180, 60), ("cluster06", 160, 20)):
         base = fig8b.base(place)
         runs[replace(base, policy="elasticflow")] = result(flow, 200)
-        runs[replace(base, policy="edf_artifact")] = result(edf, 200)
+        runs[replace(base, policy="edf_artifact")] = result(met, 200)
     report = fig8b.report(context(published, by_spec=runs))
     edf = next(each for each in report.tables[0].values if each["series"] == "EDF")
     assert edf["published"] == {
