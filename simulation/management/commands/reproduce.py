@@ -102,7 +102,9 @@ class Command(BaseCommand):
             self.stdout.write(f"{verdict}  {check.name}: {check.figures}")
         found, results = counts(comparison.reports), comparison.context.results
         self.stdout.write(
-            f"{found['compared']} values compared, {found['within_band']} within the band, {found['beyond_band']} beyond"
+            f"{found['compared']} values compared, {found['within_band']} within the band"
+            f" ({found['within_band_by_published_rules']} of {found['compared_by_published_rules']} where ours follows the"
+            f" published code), {found['beyond_band']} beyond"
             f" ({found['unexplained']} unexplained); {len(results.by_spec)} runs, {results.reused} of them from before"
         )
         self.stdout.write(f"report: {report}")
