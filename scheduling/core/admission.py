@@ -13,11 +13,12 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.pauses import PauseBudget, charge_plans, charged_finish
+from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
 from scheduling.core.searching import SearchLimits, searched
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray

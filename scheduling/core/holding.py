@@ -13,9 +13,9 @@ from math import inf
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, planned_gpus
+from scheduling.core.charging import charged_finish
 from scheduling.core.compiling import kernel
 from scheduling.core.filling import slot_end
-from scheduling.core.pauses import charged_finish
 
 
 @kernel

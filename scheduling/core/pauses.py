@@ -15,6 +15,7 @@ from math import inf, log2
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, planned_gpus, set_plan
+from scheduling.core.charging import charged_finish
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.placement import Occupancy
@@ -73,83 +74,6 @@ NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 @kernel
-def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
-    """The finish that counts for a job without iterations left: when it could begin to store."""
-    finish = jobs.finished_at[job]
-    origin = plans.time[job, 0]
-    if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
-        return finish
-    for piece in range(plans.length[job] - 1):
-        if plans.gpus[job, piece] > 0:
-            if piece > 0 or plans.gpus[job, piece] != jobs.gpus[job]:
-                finish = plans.time[job, piece] + jobs.pause[job, 0]
-            enough = finish + jobs.finishing[job] <= plans.time[job, piece + 1] + TIME_TOLERANCE
-            return finish if enough else inf
-    return inf
-
-
-@kernel
-def _rate_and_pause(jobs, job, gpus):  # type: ignore[no-untyped-def]
-    """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
-    for level in range(jobs.level_count[job]):
-        if jobs.levels[job, level] == gpus:
-            return jobs.throughput[job, level], jobs.pause[job, level]
-    return 0.0, 0.0
-
-
-@kernel
-def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
-    """When the job's last iteration ends under its plan with all charges, or infinity.
-
-    Also infinity where the GPUs are released before the final weights are stored. Returns
-    (finish, GPU seconds until then).
-    """
-    count = plans.length[job]
-    if count == 0:
-        return inf, 0.0
-    release = plans.time[job, count - 1]
-    if jobs.finished_at[job] < inf:
-        return _stored_finish(jobs, plans, job), 0.0
-    work = jobs.work[job]
-    held = jobs.gpus[job]
-    pause_left = jobs.pause_left[job]
-    gpu_time = 0.0
-    charge = 0
-    for piece in range(count - 1):
-        at = plans.time[job, piece]
-        end = plans.time[job, piece + 1]
-        gpus = plans.gpus[job, piece]
-        rate, pause = _rate_and_pause(jobs, job, gpus)
-        if gpus != held:
-            pause_left = max(pause_left, pause) if gpus > 0 else 0.0
-            held = gpus
-        while at < end - TIME_TOLERANCE:
-            while charge < charge_time.size and charge_time[charge] <= at + TIME_TOLERANCE:
-                if gpus > 0:
-                    pause_left = max(pause_left, charge_seconds[charge])
-                charge += 1
-            stop = end
-            if charge < charge_time.size and charge_time[charge] < end:
-                stop = charge_time[charge]
-            if gpus > 0:
-                productive = stop - at - pause_left
-                if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
-                    finish = at + pause_left + work / rate
-                    gpu_time += gpus * (finish - at)
-                    if finish + jobs.finishing[job] > release + 2 * TIME_TOLERANCE:
-                        return inf, gpu_time
-                    return finish, gpu_time
-                gpu_time += gpus * (stop - at)
-                if productive > 0.0:
-                    work -= productive * rate
-                    pause_left = 0.0
-                else:
-                    pause_left -= stop - at
-            at = stop
-    return inf, gpu_time
-
-
-@kernel
 def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
     for row in rows:
@@ -166,6 +90,17 @@ def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  #
                 seconds[count] = charge_seconds[charge]
                 count += 1
         plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, time, seconds)
+
+
+@kernel
+def slack_of(jobs, plans, rows, latest, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
+    """Seconds, per row, between the end under the charges and ``latest``; infinity beside ``rows``."""
+    slack = np.full(latest.size, inf)
+    for row in rows:
+        mine = charge_job == row
+        finish, _ = charged_finish(jobs, plans, row, charge_time[mine], charge_seconds[mine])
+        slack[row] = latest[row] - finish
+    return slack
 
 
 @kernel
@@ -220,6 +155,19 @@ class PauseBudget:
         self._new = np.zeros(count, dtype=np.bool_)
         self._new[: problem.count] = problem.columns.newcomer
         self._latest = problem.due - np.where(self._new, problem.slack_seconds, 0.0)
+
+    def slack(
+        self, plans: Plans, promised: Sequence[int] | IntArray, charges: Charges = NO_CHARGES
+    ) -> FloatArray:
+        """How long each promised job can be held up beyond ``charges``, in seconds; infinity for the others.
+
+        The charges are those of the next slot: all at one time.
+        """
+        slack: FloatArray = slack_of(
+            self.problem.jobs, plans, np.asarray(promised, dtype=np.int64), self._latest, charges.job, charges.time,
+            charges.seconds,
+        )  # fmt: skip
+        return slack
 
     def reluctance(self, promised: Sequence[int] | IntArray) -> IntArray:
         """Who is suspended first in a trade: best effort, then the latest deadline."""
@@ -323,16 +271,21 @@ class PauseBudget:
     ) -> tuple[bool, Charges]:
         homeless = np.zeros(plans.length.size, dtype=np.bool_)
         if occupancy is None:
-            start = self.seating.fresh()
+            start = self.seating.fresh(self.slack(plans, rows))
             homeless = self.seating.enter(start, rows)
         else:
             start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
+            self.seating.note_slack(start, self.slack(plans, rows, charges))
         locked = rows[self.problem.jobs.locked[rows]] if occupancy is None else rows[:0]
         feasible, job, at, seconds = foresee_planned_moves(
             self.problem.blocks,
             start,
             self.problem.jobs,
             plans,
+            self._latest,
+            charges.job,
+            charges.time,
+            charges.seconds,
             rows,
             self.problem.origin,
             occupancy is None,
@@ -342,4 +295,4 @@ class PauseBudget:
             *self._unblocking,
             locked,
         )
-        return feasible, charges.and_then(job, at, seconds)
+        return feasible, Charges(job, at, seconds)

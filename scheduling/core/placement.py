@@ -2,25 +2,26 @@
 
 Larger jobs are placed first, so that room for each is certain; a job whose size did not change
 keeps its GPUs unless a larger job needs them. Among the possible places the one is chosen that
-displaces the fewest other jobs, then the fewest GPUs, then overlaps most with the job's own old
-GPUs, then leaves the largest free areas whole, then has the lowest address.
+displaces the fewest jobs that cannot bear a move, then the fewest jobs, then the fewest GPUs, then overlaps most with
+the job's own old GPUs, then leaves the largest free areas whole, then has the lowest address.
 """
 
 from __future__ import annotations
 
 import heapq
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from scheduling.core.blocks import NOWHERE
 from scheduling.core.compiling import NO, YES, kernel
-from scheduling.core.snapshot import IntArray
+from scheduling.core.snapshot import FloatArray, IntArray
 
 FREE = -1
 BLOCKED = -2  # nobody may sit here for now
 UNPLACED = -1
 USED = np.int64(1 << 62)
+TIGHT: Any = np.int64(64)  # weighs as so many jobs: one that a move would make late
 SPREAD = -2  # takes whole blocks; they are found through the owners
 
 
@@ -30,7 +31,8 @@ class Occupancy(NamedTuple):
     Per address: ``owner`` (job or FREE), ``former`` (a job that waits to be placed and held the
     address), ``mine`` (marks the old addresses of the job being placed). Per block: ``taken``,
     addresses with an owner or former. Per job: ``base`` and ``size`` of its place now, ``old_base``
-    and ``old_size`` of the one it lost, ``settled`` (pass in which it was placed).
+    and ``old_size`` of the one it lost, ``settled`` (pass in which it was placed), ``slack`` (seconds before
+    its deadline, infinity without a promise) and ``move_seconds`` (what a move costs it at most).
     """
 
     owner: IntArray
@@ -42,6 +44,8 @@ class Occupancy(NamedTuple):
     old_base: IntArray
     old_size: IntArray
     settled: IntArray
+    slack: FloatArray
+    move_seconds: FloatArray
 
 
 @kernel
@@ -63,12 +67,9 @@ def empty_occupancy(blocks, blocked, jobs):  # type: ignore[no-untyped-def]
         np.full(jobs, UNPLACED),
         np.zeros(jobs, dtype=np.int64),
         np.zeros(jobs, dtype=np.int64),
+        np.full(jobs, np.inf),
+        np.zeros(jobs),
     )
-
-
-def copy_occupancy(occupancy: Occupancy) -> Occupancy:
-    """An independent copy."""
-    return Occupancy(*(array.copy() for array in occupancy))
 
 
 @kernel
@@ -247,7 +248,10 @@ def _free_area(occupancy, first, room, base, size):  # type: ignore[no-untyped-d
 
 @kernel
 def _price(occupancy, base, size, run, asked):  # type: ignore[no-untyped-def]
-    """(allowed, jobs displaced, GPUs displaced, overlap) of taking ``size`` addresses at ``base``."""
+    """(allowed, jobs displaced, GPUs displaced, overlap) of taking ``size`` addresses at ``base``.
+
+    A job that a move would make late counts as TIGHT jobs.
+    """
     jobs = 0
     gpus = 0
     overlap = 0
@@ -261,7 +265,7 @@ def _price(occupancy, base, size, run, asked):  # type: ignore[no-untyped-def]
         if job != FREE:
             gpus += 1
             if job != last:
-                jobs += 1
+                jobs += TIGHT if occupancy.slack[job] < occupancy.move_seconds[job] else 1
         elif occupancy.mine[address] != FREE:
             overlap += 1
         last = job

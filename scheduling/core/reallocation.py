@@ -23,7 +23,7 @@ from scheduling.core.pauses import NO_CHARGES, PauseBudget
 from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
-from scheduling.core.searching import SearchLimits
+from scheduling.core.searching import SearchLimits, planned_anew
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import TAKE, occupy, occupy_all
 
@@ -142,13 +142,27 @@ class Planner:
             outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
         if outcome is None:
             fallback = kept if self.problem.settings.stored_plans else fresh
-            bare, _ = self._allocated(fallback, unpromised, 0)
-            outcome = self._settled(bare, unpromised, together=False, note="all grants dropped", final=True)
+            held, _ = self._allocated(fallback, unpromised, 0)
+            outcome = self._settled(held, unpromised, together=False, note="all grants dropped")
+            if outcome is None and (anew := planned_anew(admission)) is not None:
+                roomy, _ = self._allocated(anew, unpromised, 0, hold=False)
+                outcome = self._settled(
+                    roomy, unpromised, together=False, note="planned anew with room for moves"
+                )
+            if outcome is None:
+                # Exactly what was verified when it was stored: nothing is held beyond its plan.
+                bare, _ = self._allocated(fallback, unpromised, 0, hold=False)
+                outcome = self._settled(
+                    bare, unpromised, together=False, note="stored plans alone", final=True
+                )
         assert outcome is not None  # the last try always yields one
         return outcome
 
-    def _allocated(self, base: Plans, unpromised: list[int], most_grants: int) -> tuple[Plans, int]:
-        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants."""
+    def _allocated(
+        self, base: Plans, unpromised: list[int], most_grants: int, *, hold: bool = True
+    ) -> tuple[Plans, int]:
+        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held until
+        something has to change."""
         problem = self.problem
         settings = problem.settings
         promised_rows = self.admission.rows
@@ -174,7 +188,7 @@ class Planner:
             problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants,
         )  # fmt: skip
         wake = self.next_wake(plans, rows.tolist())
-        if wake < inf:
+        if hold and wake < inf:
             hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
         return plans, len(granted)
 
@@ -260,12 +274,13 @@ class Planner:
         it then makes do with less for one slot.
         """
         wanted = self._wanted(plans)
+        slack = self.budget.slack(plans, self.admission.rows)
         if together:
-            occupancy, failed = repack_together(self.seating, wanted)
+            occupancy, failed = repack_together(self.seating, wanted, slack)
             return None if failed else (plans, occupancy)
         shrinking = set(unpromised)
         while True:
-            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows)
+            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows, slack)
             if not failed:
                 return plans, occupancy
             if not final and not set(failed) <= shrinking:

@@ -9,6 +9,7 @@ import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, BoolArray
 from scheduling.core.blocks import NOWHERE
+from scheduling.core.charging import charged_finish
 from scheduling.core.compiling import kernel
 from scheduling.core.placement import (
     BLOCKED,
@@ -23,7 +24,7 @@ from scheduling.core.placement import (
     seat,
 )
 from scheduling.core.problem import Problem
-from scheduling.core.snapshot import IntArray
+from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.trades import break_trades
 
 RUN = 1
@@ -68,9 +69,9 @@ class Seating:
                     occupancy.owner[address] = BLOCKED
                     occupancy.taken[block_of[address]] += 1
 
-    def fresh_with_locked(self) -> Occupancy:
+    def fresh_with_locked(self, slack: FloatArray | None) -> Occupancy:
         """An occupancy with the locked jobs alone, fixed."""
-        occupancy = self.fresh()
+        occupancy = self.fresh(slack)
         self._enter_locked(occupancy, self.problem.locked)
         return occupancy
 
@@ -86,26 +87,35 @@ class Seating:
         )
         return homeless
 
-    def fresh(self) -> Occupancy:
-        """An occupancy with nobody in it, blocked GPUs marked."""
+    def fresh(self, slack: FloatArray | None = None) -> Occupancy:
+        """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is promised."""
         problem = self.problem
         occupancy: Occupancy = empty_occupancy(problem.blocks, problem.blocked, problem.jobs.work.size)
+        if slack is not None:
+            self.note_slack(occupancy, slack)
         return occupancy
 
+    def note_slack(self, occupancy: Occupancy, slack: FloatArray) -> None:
+        """Tell the placement who can bear a move."""
+        occupancy.slack[:] = slack
+        occupancy.move_seconds[:] = self.problem.jobs.pause.max(axis=1)
 
-def repack_together(seating: Seating, wanted: IntArray) -> tuple[Occupancy, list[int]]:
+
+def repack_together(
+    seating: Seating, wanted: IntArray, slack: FloatArray | None = None
+) -> tuple[Occupancy, list[int]]:
     """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
     as long as the sizes are powers of two and fit in sum)."""
     problem = seating.problem
     rows = np.flatnonzero(~problem.jobs.locked[: problem.count])
-    occupancy = seating.fresh_with_locked()
+    occupancy = seating.fresh_with_locked(slack)
     homeless = seating.enter(occupancy, rows)
     failed = _repack(problem.blocks, occupancy, rows, wanted, homeless, problem.by_submission)
     return occupancy, failed.tolist()
 
 
 def repack_promises_first(
-    seating: Seating, wanted: IntArray, promised: Sequence[int]
+    seating: Seating, wanted: IntArray, promised: Sequence[int], slack: FloatArray | None = None
 ) -> tuple[Occupancy, list[int]]:
     """Place promised jobs as though nobody else were there, then the others in what is left.
 
@@ -115,7 +125,7 @@ def repack_promises_first(
     problem = seating.problem
     jobs = problem.count
     first = [row for row in promised if row < jobs and not problem.jobs.locked[row]]
-    occupancy = seating.fresh_with_locked()
+    occupancy = seating.fresh_with_locked(slack)
     homeless = seating.enter(occupancy, first)
     failed = _repack(
         problem.blocks, occupancy, np.array(first, dtype=np.int64), wanted, homeless, problem.by_submission
@@ -207,23 +217,45 @@ def _pause_now(jobs, occupancy, row):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _slack_left(jobs, plans, latest, row, move_row, move_time, move_seconds):  # type: ignore[no-untyped-def]
+    """Seconds between the end of a job under the moves noted for it, in the order of time, and its latest end."""
+    if latest[row] == np.inf:
+        return np.inf
+    count = 0
+    for one in move_row:
+        if one == row:
+            count += 1
+    at = np.empty(count)
+    seconds = np.empty(count)
+    count = 0
+    for move in range(len(move_row)):
+        if move_row[move] == row:
+            at[count] = move_time[move]
+            seconds[count] = move_seconds[move]
+            count += 1
+    finish, _ = charged_finish(jobs, plans, row, at, seconds)
+    return latest[row] - finish
+
+
+@kernel
 def foresee_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, time, row_of, gpus, homeless, rank, reluctance, blocked, blocked_until, fixed
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time, row_of, gpus, homeless, rank,
+    reluctance, blocked, blocked_until, fixed,
 ):  # fmt: skip
     """Play planned changes of size forward and note which jobs their placement forces to move.
 
     Starts from ``occupancy``, which is changed in place; the events are sorted by time. ``blocked``
     addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved
-    by the first event. Returns (feasible, move rows, move times, pause seconds of each move). Moves
+    by the first event. ``plans``, ``latest`` and the charges made so far tell how much slack each job has left. Returns (feasible, move rows, move times, pause seconds of each move). Moves
     that come with a change of size are part of the plan already and only noted when breaking a
     trade makes them longer.
     """
     before = occupancy.owner.copy()
     prior_base = occupancy.base.copy()
     prior_size = occupancy.size.copy()
-    move_row = [0 for _ in range(0)]
-    move_time = [0.0 for _ in range(0)]
-    move_seconds = [0.0 for _ in range(0)]
+    move_row = list(charge_row)
+    move_time = list(charge_time)
+    move_seconds = list(charge_seconds)
     pause = np.zeros(jobs.work.size)
     run = 1
     for row in fixed:
@@ -268,6 +300,9 @@ def foresee_moves(  # type: ignore[no-untyped-def]
                 move_row.append(row)
                 move_time.append(at)
                 move_seconds.append(pause[row] + waits[index])
+                occupancy.slack[row] = _slack_left(
+                    jobs, plans, latest, row, move_row, move_time, move_seconds
+                )
             homeless[row] = False
         _remember(blocks, occupancy, before, changed, prior_base, prior_size)
     return True, move_row, move_time, move_seconds
@@ -275,15 +310,15 @@ def foresee_moves(  # type: ignore[no-untyped-def]
 
 @kernel
 def foresee_planned_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, rows, after, at_origin, homeless, rank, reluctance, blocked,
-    blocked_until, fixed,
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin, homeless,
+    rank, reluctance, blocked, blocked_until, fixed,
 ):  # fmt: skip
-    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the moves as arrays."""
+    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as arrays."""
     time, row_of, gpus = planned_events(plans, rows, after, at_origin)
     order = np.argsort(time, kind="mergesort")
     feasible, row, at, seconds = foresee_moves(
-        blocks, occupancy, jobs, time[order], row_of[order], gpus[order], homeless, rank, reluctance, blocked,
-        blocked_until, fixed,
+        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order], row_of[order],
+        gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
     )  # fmt: skip
     move_row = np.empty(len(row), dtype=np.int64)
     move_at = np.empty(len(row))

@@ -12,6 +12,7 @@ docs/decisions/0010 holds the measurements behind the limits.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import inf
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -24,23 +25,29 @@ if TYPE_CHECKING:
     from scheduling.core.problem import Problem
 
 
+MOST_RESCUES = 24
+"""Sets of plans tried to save present promises, under one variant of filling."""
+
+
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
     """How far admission looks for plans beyond progressive filling in deadline order.
 
-    ``largest_share``: the search is for jobs that need at most this share of the GPU time until their deadline. Squeezing
-    in a larger job costs more promises to later jobs than it makes. ``most_fillings``: sets of plans tried for one
+    Squeezing in a large job costs more promises to later jobs than it makes. The search is for jobs that need at most
+    ``largest_share`` of the GPU time until their deadline, or at most ``largest_of_median`` times the GPU time that the
+    median of the present promises still needs. ``most_fillings``: sets of plans tried for one
     newcomer under one variant of filling: a count of work, so that answers do not depend on speed.
     """
 
     largest_share: float = 0.1
+    largest_of_median: float = 1.0
     most_fillings: int = 8
 
 
 def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
     """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
     problem = admission.problem
-    if share_needed(problem, row) > limits.largest_share:
+    if not is_small(admission, row, limits):
         return None
     rows = [*admission.rows, row]
     due = float(problem.due[row]) - problem.slack_seconds
@@ -55,16 +62,39 @@ def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | No
     return None
 
 
-def share_needed(problem: Problem, row: int) -> float:
-    """GPU time of the job on its smallest sufficient level over the cluster's GPU time until its deadline."""
+def planned_anew(admission: Admission) -> Plans | None:
+    """Plans for the present promises alone, with room for the moves that placing them forces, or None.
+
+    For when neither fresh nor stored plans survive their moves: jobs that ended earlier than planned have let others
+    be placed otherwise than foreseen.
+    """
+    for suffix in (admission.problem.suffix, not admission.problem.suffix):
+        found = _lifted(admission, admission.rows, MOST_RESCUES, suffix=suffix)
+        if found is not None:
+            return found
+    return None
+
+
+def is_small(admission: Admission, row: int, limits: SearchLimits) -> bool:
+    """Whether squeezing the job in is worth it: what it takes, others cannot be promised."""
+    problem = admission.problem
+    left = float(problem.due[row]) - problem.slack_seconds - problem.origin
+    needed = gpu_time_needed(problem, row, left)
+    if needed <= limits.largest_share * problem.promise_gpus * left:
+        return True
+    promised = [other for other in admission.rows if other < problem.count]
+    return bool(promised) and needed <= limits.largest_of_median * float(
+        np.median(admission.plans.gpu_time[promised])
+    )
+
+
+def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
+    """GPU seconds of the job alone on its smallest level that does it within ``seconds``; infinity where none does."""
     jobs = problem.jobs
     levels = slice(0, int(jobs.level_count[row]))
-    seconds = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]
-    left = float(problem.due[row]) - problem.slack_seconds - problem.origin
-    enough = np.flatnonzero(seconds <= left + TIME_TOLERANCE)
-    if not enough.size:
-        return np.inf
-    return float(seconds[enough[0]] * jobs.levels[row, enough[0]]) / (problem.promise_gpus * left)
+    taken = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]
+    enough = np.flatnonzero(taken <= seconds + TIME_TOLERANCE)
+    return float(taken[enough[0]] * jobs.levels[row, enough[0]]) if enough.size else inf
 
 
 def _lifted(admission: Admission, rows: list[int], most_fillings: int, *, suffix: bool) -> Plans | None:

@@ -188,7 +188,9 @@ class Simulation:
         left = self._take_in(pool, answer, newcomers)
         if can_change:
             self._carry_out(pool, answer)
-            pool.last_slot_at = self.now
+            if answer.changes:
+                # A slot keeps two reallocations apart; an answer that moves nobody was none.
+                pool.last_slot_at = self.now
             pool.wake_at = self._wake_after(pool, answer)
         elif bool((~answer.declined[problem.columns.newcomer]).any()):
             pool.wake_at = min(pool.wake_at, slot_at)
