@@ -34,7 +34,7 @@ def bars(
     several = len({row.x for row in kept}) > 1
     labels = [_label(row, several) for row in kept]
     figure = base_figure(
-        barmode="group", bargap=0.28, height=360, margin={"l": 56, "r": 16, "t": 12, "b": 110}
+        barmode="group", bargap=0.28, height=360, margin={"l": 120, "r": 16, "t": 12, "b": 110}
     )
     for series, values, colour in (
         ("Published", [row.published for row in kept], NEUTRAL),
