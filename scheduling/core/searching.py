@@ -39,7 +39,7 @@ class SearchLimits:
     newcomer under one variant of filling: a count of work, so that answers do not depend on speed.
     """
 
-    largest_share: float = 0.1
+    largest_share: float = 0.125
     largest_of_median: float = 1.0
     most_fillings: int = 8
 
