@@ -181,7 +181,7 @@ def _leave_records(job: Job, decision: Decision, folder: Path) -> None:
 def _leave_results(study: SimulationStudy, run: SimulationRun, folder: Path) -> None:
     compared = folder / "store" / study.comparison_key
     compared.mkdir(parents=True)
-    comparison = {"runs": [], "figures": {}, "table": [], "warnings": []}
+    comparison: dict[str, Any] = {"runs": [], "figures": {}, "table": [], "warnings": []}
     (compared / "comparison.json.gz").write_bytes(gzip.compress(json.dumps(comparison).encode()))
     (compared / "report.html.gz").write_bytes(gzip.compress(b"<!doctype html>"))
     results = folder / "store" / run.results_key

@@ -11,7 +11,7 @@ from scheduling.core.decide import admit, replan
 from scheduling.core.decision import ChangeKind, ReasonCode
 from scheduling.core.snapshot import BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
 from scheduling.policies import policy_named
-from tests.core.building import C3, C4, UNIT_SLOTS, after, job, per_slot, sizes, snapshot, verdicts
+from tests.core.building import C3, UNIT_SLOTS, after, job, per_slot, sizes, snapshot, verdicts
 
 ONE = {1: 1.0}
 
