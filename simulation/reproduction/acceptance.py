@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
 
+from scheduling.core.snapshot import AdmissionRule
 from simulation.reproduction.comparing import BASELINES, Context
 from simulation.reproduction.figures.base import Check, FigureReport
 from simulation.reproduction.rows import Row, Variant
@@ -17,14 +18,14 @@ PUBLISHED_RULES = (Variant.AS_PUBLISHED, Variant.TOGETHER, Variant.ONLY)
 
 def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
     """`punctual` against every other policy, promises kept, and that the report is complete."""
-    return [_best_everywhere(context), _promises_kept(context), _complete(reports)]
+    return [_best_everywhere(context), _promises_kept(context), _complete(context, reports)]
 
 
 def _best_everywhere(context: Context) -> Check:
     name = (
         "punctual has at least as many jobs on time as every other policy, on every workload and cluster run"
     )
-    by_place: dict[tuple[Any, ...], dict[str, int]] = {}
+    by_place: dict[RunSpec, dict[str, int]] = {}
     for spec, result in context.results.by_spec.items():
         if not spec.hold_arrivals:
             at = by_place.setdefault(_place(spec), {})
@@ -36,24 +37,17 @@ def _best_everywhere(context: Context) -> Check:
             compared += 1
             best = max(met, key=lambda policy: (met[policy], policy == "punctual"))
             if met[best] > met["punctual"]:
-                beaten.append(
-                    f"{place[0]} on {place[1]} x {place[2]} GPUs, seed {place[4]}: {best} {met[best]}, punctual {met['punctual']}"
-                )
+                where = f"{place.trace} on {place.servers} x {place.gpus_per_server} GPUs, seed {place.seed}"
+                where += f", draw {place.deadline_draw}" if place.deadline_draw else ""
+                beaten.append(f"{where}: {best} {met[best]}, punctual {met['punctual']}")
     if not compared:
         return Check(name, None, "not run")
     return Check(name, not beaten, "; ".join(beaten) or f"{compared} workloads compared")
 
 
-def _place(spec: RunSpec) -> tuple[Any, ...]:
-    return (
-        spec.trace,
-        spec.servers,
-        spec.gpus_per_server,
-        spec.slot_seconds,
-        spec.seed,
-        spec.pauses,
-        spec.begin_at,
-    )
+def _place(spec: RunSpec) -> RunSpec:
+    """The run without its policy and admission rule: all of one place have the same jobs and cluster."""
+    return replace(spec, policy="", admission=AdmissionRule.PER_JOB)
 
 
 def _promises_kept(context: Context) -> Check:
@@ -73,13 +67,13 @@ def _promises_kept(context: Context) -> Check:
     return Check(name, not broken if runs else None, text)
 
 
-def _complete(reports: Sequence[FigureReport]) -> Check:
+def _complete(context: Context, reports: Sequence[FigureReport]) -> Check:
     name = "Every baseline has its ratio to ElasticFlow beside the published one, dropped and late jobs apart"
     rows = [row for report in reports for row in report.rows if row.result is not None]
     baselines = [row for row in rows if row.series in BASELINES and row.ours]
     lacking = [row for row in baselines if row.ratio_published is not None and row.ratio_ours is None]
-    if not baselines:
-        return Check(name, None, "not run")
+    if not baselines or (lacking and context.results.failed):
+        return Check(name, None, "some runs are missing" if baselines else "not run")
     return Check(name, not lacking, f"{len(baselines)} baseline values, {len(lacking)} without a ratio")
 
 

@@ -75,6 +75,7 @@ def test_punctual_is_held_against_every_policy_on_the_same_jobs_and_cluster():
         replace(base, policy="punctual"): result(180, 200),
         replace(base, policy="edf"): result(181, 200),
         replace(base, policy="edf", servers=64): result(200, 200),
+        replace(base, policy="edf", deadline_draw=1): result(200, 200),
     }
     check = overall_checks(context({}, by_spec=runs), [])[0]
     assert check.met is False
