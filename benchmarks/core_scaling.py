@@ -42,7 +42,8 @@ from scheduling.core.snapshot import (
 GPUS_PER_SERVER = 8
 BEST_EFFORT_SHARE = 0.3
 SIZES = ((50, 512), (100, 1024), (300, 1024), (500, 4096), (1000, 8192), (2000, 16384))
-GROWING_JOBS = tuple((jobs, 131_072) for jobs in (100, 200, 400, 800, 1600, 3200, 6400, 10_000))
+GROWING_JOBS = tuple((jobs, 131_072) for jobs in (120, 240, 480, 960, 1900, 3800, 7500, 12_000))
+"""Some end within the slot before the measurement: a sixth, so that the last row has about 10,000 active jobs."""
 GROWING_GPUS = tuple((400, 128 * 4**step) for step in range(6))
 
 
@@ -134,7 +135,7 @@ def steady_cluster(jobs: int, gpus: int, seed: int, shape: Shape) -> tuple[Snaps
     settings = PlannerSettings(slot_seconds=shape.slot_seconds)
     snapshot = Snapshot(now=0.0, next_slot_at=0.0, servers=servers, jobs=(), settings=settings)
     number = 0
-    for _ in range(20):
+    for _ in range(3 if shape.bounded else 20):
         missing = jobs - len(snapshot.jobs)
         if missing <= jobs * 0.01:
             break
