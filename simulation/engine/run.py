@@ -188,7 +188,7 @@ class Simulation:
         left = self._take_in(pool, answer, newcomers)
         if can_change:
             self._carry_out(pool, answer)
-            if answer.changes:
+            if answer.changes or pool.policy.pauses_everybody:
                 # A slot keeps two reallocations apart; an answer that moves nobody was none.
                 pool.last_slot_at = self.now
             pool.wake_at = self._wake_after(pool, answer)
