@@ -8,12 +8,15 @@ from pathlib import Path
 
 import numpy as np
 
+from scheduling.core.pauses import published_pause_seconds
 from simulation.engine.happenings import Happening, Kind
-from simulation.engine.settings import SimulationSettings
+from simulation.engine.settings import Pauses, SimulationSettings
 from simulation.workloads.workload import Workload
 
 SECONDS_PER_DAY = 86_400.0
 MEAN_REPAIR_SECONDS = 4 * 3600.0
+LARGEST_LEVEL = 64
+"""GPUs of the largest job whose start the reserve's slack pays for."""
 COLUMNS = ("at_seconds", "server", "event")
 EVENTS = {
     "lost": Kind.SERVER_LOST,
@@ -66,6 +69,23 @@ def drawn_failures(
                 happenings.append(Happening(at, Kind.SERVER_BACK, server, number))
                 at += rng.exponential(SECONDS_PER_DAY / failures_a_day)
     return sorted(happenings)
+
+
+def reserve_slack_seconds(settings: SimulationSettings) -> float:
+    """What each promise keeps for the failures that the reserve covers (contracts 6).
+
+    For each of them: until the server is fenced, the work since the last checkpoint, the pause of a start, and the slots that
+    pass until all is placed again.
+    """
+    if not settings.reserve_servers:
+        return 0.0
+    largest = max(pool.gpus for pool in settings.pools)
+    pause = 0.0
+    if settings.pauses is Pauses.MEASURED:
+        pause = published_pause_seconds(min(LARGEST_LEVEL, largest), cluster_gpus=largest)
+    imperfections = settings.imperfections
+    each = imperfections.fence_seconds + imperfections.checkpoint_seconds + pause + 2 * settings.slot_seconds
+    return settings.reserve_servers * each
 
 
 def _from_file(path: Path, servers: int) -> list[Happening]:

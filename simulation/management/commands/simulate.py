@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sys
 from argparse import ArgumentParser
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ from django.core.management.base import BaseCommand, CommandError
 
 from scheduling.core.snapshot import AdmissionRule, Fill
 from scheduling.policies import POLICIES
-from simulation.engine.failures import read_failures
+from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
@@ -49,7 +50,11 @@ class Command(BaseCommand):
         parser.add_argument("--slot-seconds", type=float, default=60.0)
         parser.add_argument("--pauses", choices=[one.value for one in Pauses], default=Pauses.MEASURED.value)
         parser.add_argument("--reserve-servers", type=int, default=0)
-        parser.add_argument("--reserve-slack-seconds", type=float, help="slack of each promise for failures")
+        parser.add_argument(
+            "--reserve-slack-seconds",
+            type=float,
+            help="slack of each promise for failures; usual: what they cost",
+        )
         parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
         parser.add_argument(
             "--admission", choices=[one.value for one in AdmissionRule], default=AdmissionRule.PER_JOB.value
@@ -118,8 +123,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
     if options["slot_seconds"] <= 0:
         raise ValueError(f"--slot-seconds must be above 0, not {options['slot_seconds']:g}")
-    slack = options["reserve_slack_seconds"]
-    return SimulationSettings(
+    settings = SimulationSettings(
         policy=options["policy"],
         pools=_pools(
             options["gpu_type"] or reference_gpu_type(workload),
@@ -131,7 +135,6 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         fill=Fill(options["fill"]),
         admission=AdmissionRule(options["admission"]),
         reserve_servers=options["reserve_servers"],
-        reserve_slack_seconds=slack if slack is not None else 0.0,
         seed=options["seed"],
         imperfections=Imperfections(
             profile_error=options["profile_error"],
@@ -139,6 +142,10 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
             agent_latency_seconds=options["agent_latency_seconds"],
         ),
         check_invariants=options["check"],
+    )
+    slack = options["reserve_slack_seconds"]
+    return replace(
+        settings, reserve_slack_seconds=reserve_slack_seconds(settings) if slack is None else slack
     )
 
 
