@@ -154,7 +154,12 @@ class PauseBudget:
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
         self._new[: problem.count] = problem.columns.newcomer
-        self._latest = problem.due - np.where(self._new, problem.slack_seconds, 0.0)
+        self._kept = np.where(self._new, problem.slack_seconds, 0.0)
+
+    @property
+    def _latest(self) -> FloatArray:
+        """When the last iteration of each job must end. Read afresh: a search for an offer moves its deadline."""
+        return self.problem.due - self._kept
 
     def slack(
         self, plans: Plans, promised: Sequence[int] | IntArray, charges: Charges = NO_CHARGES

@@ -35,13 +35,19 @@ class SearchLimits:
 
     Squeezing in a large job costs more promises to later jobs than it makes. The search is for jobs that need at most
     ``largest_share`` of the GPU time until their deadline, or at most ``largest_of_median`` times the GPU time that the
-    median of the present promises still needs. ``most_fillings``: sets of plans tried for one
-    newcomer under one variant of filling: a count of work, so that answers do not depend on speed.
+    median of the present promises still needs. Two counts of work bound it, so that answers do not depend on speed:
+    ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in which
+    ``most_jobs_filled`` jobs are planned in all, which keeps the verdict quick where thousands are active.
     """
 
     largest_share: float = 0.125
     largest_of_median: float = 1.0
     most_fillings: int = 8
+    most_jobs_filled: int = 4000
+
+    def fillings(self, jobs: int) -> int:
+        """Sets of plans to try where each is of so many jobs."""
+        return max(1, min(self.most_fillings, self.most_jobs_filled // max(1, jobs)))
 
 
 def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
@@ -56,7 +62,7 @@ def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | No
     if affordable is not None:
         return affordable
     for suffix in (problem.suffix, not problem.suffix):
-        found = _lifted(admission, rows, limits.most_fillings, suffix=suffix)
+        found = _lifted(admission, rows, limits.fillings(len(rows)), suffix=suffix)
         if found is not None:
             return found
     return None

@@ -27,6 +27,15 @@ def crowded():
     return [after(each, first, remaining=8) for each in jobs]
 
 
+def test_an_offer_is_found_where_every_start_costs_a_pause():
+    asking = job("C", 40, 5, C3, pause=1.5)
+    verdict, offer = what_if(snapshot(2, settings=HOLD), asking)
+    assert verdict.reason_code is ReasonCode.TOO_SLOW_ALONE
+    assert offer is not None
+    accepted = replace(asking, deadline_at=offer.deadline_at)
+    assert verdicts(admit(snapshot(2, accepted, settings=HOLD))) == {"C": True}
+
+
 def test_an_offer_is_a_later_deadline_that_admission_accepts():
     asking = job("C", 4, 5, C3, submitted_at=1.0)
     verdict, offer = what_if(snapshot(2, *crowded(), settings=HOLD), asking)
