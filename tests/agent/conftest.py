@@ -21,7 +21,7 @@ TINY_RUNTIME = Path(__file__).parent / "tiny_runtime"
 PROJECT = Path(__file__).parents[2]
 
 
-def wait_until(condition: Callable[[], Any], what: str, seconds: float = 20.0) -> Any:
+def wait_until(condition: Callable[[], Any], what: str, seconds: float = 60.0) -> Any:
     """Wait for `condition` to hold; returns what it gave. Bounded, so that a broken agent fails the test."""
     end = time.monotonic() + seconds
     while not (value := condition()):
