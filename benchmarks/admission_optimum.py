@@ -110,6 +110,7 @@ class Oracle:
         self.jobs = {job.id: job_from(job, snapshot.now) for job in snapshot.jobs}
         self.known: dict[frozenset[str], bool] = {}
         self.seconds: list[float] = []
+        self.undecided = 0
 
     def feasible(self, names: Sequence[str]) -> bool:
         """Whether they can all be in time; what the limit on nodes leaves undecided counts as no."""
@@ -123,6 +124,7 @@ class Oracle:
                 most_nodes=NODES_AT_ONE_INSTANT,
             )
             self.seconds.append(time.perf_counter() - began)
+            self.undecided += answer.feasibility is Feasibility.UNDECIDED
             self.known[key] = answer.feasibility is Feasibility.FEASIBLE
         return self.known[key]
 
@@ -154,7 +156,7 @@ def at_one_instant(load: Load, pause: float, instances: int, seed: int) -> dict[
     admitted = {method.name: 0 for method in METHODS}
     needless = {method.name: 0 for method in METHODS}
     seconds: dict[str, list[float]] = {method.name: [] for method in METHODS}
-    newcomers = optimum = 0
+    newcomers = optimum = undecided = 0
     exact_seconds: list[float] = []
     for number in range(instances):
         snapshot = random_snapshot(seed + number, load, pause=pause, most_jobs=6)
@@ -172,9 +174,11 @@ def at_one_instant(load: Load, pause: float, instances: int, seed: int) -> dict[
                     needless[method.name] += 1
             admitted[method.name] += len(chosen)
         exact_seconds += oracle.seconds
+        undecided += oracle.undecided
     return {
         "newcomers": newcomers,
         "optimum": optimum,
+        "exact_undecided": undecided,
         "exact_ms_mean": 1000 * float(np.mean(exact_seconds)),
         "exact_ms_max": 1000 * max(exact_seconds),
         "methods": {
@@ -340,7 +344,8 @@ def print_instant(title: str, figures: dict[str, Any]) -> None:
     """One load at one instant as a table."""
     print(
         f"\n{title}: {figures['newcomers']} newcomers, exact admits {figures['optimum']}"
-        f" ({figures['exact_ms_mean']:.0f} ms a question, at most {figures['exact_ms_max']:.0f})"
+        f" ({figures['exact_ms_mean']:.0f} ms a question, at most {figures['exact_ms_max']:.0f};"
+        f" {figures['exact_undecided']} undecided)"
     )
     print(f"  {'method':34s} admitted  of optimum  needless refusals  ms mean    p99")
     for name, row in figures["methods"].items():
