@@ -16,15 +16,21 @@ from scheduling.core.filling import earliest_finish, slot_end
 from scheduling.core.pauses import PauseBudget
 from scheduling.core.problem import Problem, build_problem
 from scheduling.core.repacking import Seating
+from scheduling.core.searching import SearchLimits
 from scheduling.core.snapshot import JobSnapshot, ServiceClass, Snapshot
 
 WIDENINGS = 6
 DEADLINE_STEP_SECONDS = 1.0
 
 
-def what_if(snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
-    """The verdict that ``job`` would get now, alone among newcomers, and an offer if it is refused."""
-    admission, row = _with_newcomer(snapshot, job)
+def what_if(
+    snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None
+) -> tuple[Verdict, FoundOffer | None]:
+    """The verdict that ``job`` would get now, alone among newcomers, and an offer if it is refused.
+
+    ``search``: as admission is asked, so that both answer alike.
+    """
+    admission, row = _with_newcomer(snapshot, job, search)
     verdict = admission.decide(row)
     if verdict.promised or job.service_class is ServiceClass.BEST_EFFORT:
         return verdict, None
@@ -40,11 +46,15 @@ def find_offer(snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
     return _OfferSearch(admission, row).found()
 
 
-def _with_newcomer(snapshot: Snapshot, job: JobSnapshot) -> tuple[Admission, int]:
+def _with_newcomer(
+    snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None
+) -> tuple[Admission, int]:
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    return Admission(problem, PauseBudget(problem, Seating(problem))), problem.columns.ids.index(job.id)
+    return Admission(
+        problem, PauseBudget(problem, Seating(problem)), search=search
+    ), problem.columns.ids.index(job.id)
 
 
 class _OfferSearch:

@@ -32,4 +32,4 @@ class Punctual(Policy):
 
     def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
         """The verdict the job would get now, and an offer if it is refused."""
-        return decide.what_if(snapshot, job)
+        return decide.what_if(snapshot, job, SEARCH)
