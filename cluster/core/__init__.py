@@ -1,0 +1,1 @@
+"""What the cluster decides by arithmetic alone: no Django, no clock, no I/O."""

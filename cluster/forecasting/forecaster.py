@@ -1,0 +1,158 @@
+"""The interface of all forecasters (Lyra section 3.6; spec 2.2).
+
+Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster sees the last
+`Forecaster.window` of them and says the mean usage of the next period. A sample that was never reported is not a
+number: it is left out of training, and bridged by the one before it in a forecast.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+FloatArray = NDArray[np.float64]
+
+WINDOW = 10
+"""Samples that a forecast looks at (Lyra section 3.6)."""
+
+SAMPLES_PER_DAY = 288
+"""Samples of a day: the least that a model is fitted to, and how many come between two fits."""
+
+Progress = Callable[[int, int], None]
+"""Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that error and
+the forecaster stays as it was."""
+
+
+class ForecasterError(ValueError):
+    """A forecaster cannot be had, fitted, read or asked. Its text is one sentence."""
+
+
+class TooFewSamples(ForecasterError):
+    """There are not enough samples to fit a model yet: the last sample is the forecast until there are."""
+
+
+@dataclass(frozen=True, slots=True)
+class FitReport:
+    """What a fit came to.
+
+    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on the last tenth of them,
+    which was set aside, and ``persistence_error`` that of the last sample as forecast, on the same tenth.
+    """
+
+    windows: int
+    epochs: int
+    error: float
+    persistence_error: float
+
+    @property
+    def better_than_persistence(self) -> bool:
+        """Whether the model is worth asking."""
+        return self.error < self.persistence_error
+
+
+class Forecaster(ABC):
+    """One model. Until it is fitted, its forecast is the last sample."""
+
+    name: ClassVar[str]
+    window: ClassVar[int] = WINDOW
+    least_samples: ClassVar[int] = SAMPLES_PER_DAY
+
+    @property
+    @abstractmethod
+    def fitted(self) -> bool:
+        """Whether there is anything learned."""
+
+    @abstractmethod
+    def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
+        """Learn from samples, shape (n,), forgetting what was learned before. The same samples give the same model.
+
+        Raises TooFewSamples, and whatever ``progress`` raises.
+        """
+
+    @abstractmethod
+    def to_bytes(self) -> bytes:
+        """What was learned, for `from_bytes`."""
+
+    @classmethod
+    @abstractmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """The forecaster that was stored. Raises ForecasterError when ``data`` is not one of this kind."""
+
+    @abstractmethod
+    def _predict(self, windows: FloatArray) -> FloatArray:
+        """The next samples after finite windows, shape (n, window) to (n,). Only asked when fitted."""
+
+    def forecast(self, window: ArrayLike) -> float:
+        """Mean usage in the next period, after the samples of ``window``, of any length; the last ones count.
+
+        Fewer than `window` samples give the last one. Raises ForecasterError when there is none.
+        """
+        samples = np.asarray(window, dtype=np.float64).reshape(-1)[-self.window :]
+        known = samples[np.isfinite(samples)]
+        if not known.size:
+            raise ForecasterError("there is no sample to forecast from")
+        if samples.size < self.window:
+            return float(np.clip(known[-1], 0.0, 1.0))
+        return float(self.forecast_many(samples.reshape(1, -1))[0])
+
+    def forecast_many(self, windows: ArrayLike) -> FloatArray:
+        """`forecast` for many windows, shape (n, window) to (n,); not a number where a window has no sample.
+
+        Raises ForecasterError for another shape.
+        """
+        samples = np.asarray(windows, dtype=np.float64)
+        if samples.ndim != 2 or samples.shape[1] != self.window:
+            raise ForecasterError(f"windows of {self.window} samples are needed, not shape {samples.shape}")
+        bridged = _bridged(samples)
+        forecasts = bridged[:, -1].copy()
+        known = np.isfinite(forecasts)
+        if self.fitted and known.any():
+            forecasts[known] = self._predict(np.ascontiguousarray(bridged[known]))
+        return np.clip(forecasts, 0.0, 1.0)
+
+
+def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]:
+    """All windows without a gap, and the sample that follows each: shapes (n, window) and (n,), oldest first."""
+    values = np.asarray(samples, dtype=np.float64)
+    if values.size <= window:
+        return np.zeros((0, window)), np.zeros(0)
+    rows = np.lib.stride_tricks.sliding_window_view(values, window + 1)
+    rows = rows[np.isfinite(rows).all(axis=1)]
+    return np.ascontiguousarray(rows[:, :window]), rows[:, window].copy()
+
+
+def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatArray, FloatArray, int]:
+    """`windows_of` the samples, and how many of them to learn from: the last tenth is for judging the model.
+
+    Raises TooFewSamples when the windows are fewer than those of one day without a gap.
+    """
+    windows, following = windows_of(samples, forecaster.window)
+    least = forecaster.least_samples - forecaster.window
+    if following.size < least:
+        raise TooFewSamples(
+            f"{forecaster.name} needs {forecaster.least_samples} samples without a gap; there are windows for "
+            f"{following.size} forecasts"
+        )
+    return windows, following, following.size - max(1, following.size // 10)
+
+
+def mean_squared_error(forecasts: FloatArray, truth: FloatArray) -> float:
+    """Mean of squared differences."""
+    return float(np.mean((forecasts - truth) ** 2))
+
+
+def _bridged(samples: FloatArray) -> FloatArray:
+    """Rows whose gaps hold the sample before, or the first known one; rows without any stay as they are."""
+    known = np.isfinite(samples)
+    if known.all():
+        return samples
+    columns = np.arange(samples.shape[1])
+    before = np.maximum.accumulate(np.where(known, columns, -1), axis=1)
+    first = np.where(known.any(axis=1), known.argmax(axis=1), 0)
+    source = np.where(before >= 0, before, first[:, None])
+    return np.take_along_axis(samples, source, axis=1)

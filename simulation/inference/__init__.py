@@ -1,0 +1,1 @@
+"""Usage of the inference cluster over time, which decides what it can lend."""

@@ -1,0 +1,129 @@
+"""A synthetic day of an inference cluster, with the published statistics (Lyra section 3.2.1; spec 4.2).
+
+Usage is lowest before dawn and highest for four hours at night. Its mean is 0.65, its peak 2.2 times its
+trough, and its median change in five minutes about 2 points. Bursts can be added, which nobody can foresee.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum
+from math import ceil, isfinite, sqrt
+from statistics import NormalDist
+
+import numpy as np
+
+from simulation.inference.usage import DAY_SECONDS, PERIOD_SECONDS, FloatArray, UsageSeries
+from simulation.workloads.errors import TraceError
+
+TROUGH_HOUR, PEAK_HOUR, STEEPNESS = 5.0, 20.0, 1.84
+"""Hour of the lowest usage, hour from which it is highest until midnight, and how late it rises between."""
+
+FLOOR, CEILING = 0.40, 0.95
+"""Usage that noise and bursts do not leave."""
+
+LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
+
+
+class Stream(IntEnum):
+    """What numbers are drawn for. Only uniform ones are taken from NumPy: its other distributions may change."""
+
+    NOISE = 0
+    BURSTS = 1
+
+
+@dataclass(frozen=True, slots=True)
+class DailyCurve:
+    """Parameters of the curve; the defaults are the spec's.
+
+    ``trough`` and ``swing``: lowest expected usage and what the peak adds. ``noise``: standard deviation of
+    independent normal noise per sample. Bursts come at random, ``bursts_per_day`` of them on average: usage jumps
+    by ``burst_height`` and the rest of it falls to 37 % every ``burst_minutes``; both vary by half, up or down.
+
+    Raises TraceError for values that give no curve.
+    """
+
+    days: float = 15.0
+    trough: float = 0.42
+    swing: float = 0.50
+    noise: float = 0.021
+    bursts_per_day: float = 0.0
+    burst_height: float = 0.12
+    burst_minutes: float = 30.0
+
+    def __post_init__(self) -> None:
+        for name in ("days", "burst_minutes"):
+            if not (getattr(self, name) > 0.0 and isfinite(getattr(self, name))):
+                raise TraceError(f"{name} is {getattr(self, name):g}; it must be above 0")
+        for name in ("trough", "swing", "noise", "bursts_per_day", "burst_height"):
+            if not (getattr(self, name) >= 0.0 and isfinite(getattr(self, name))):
+                raise TraceError(f"{name} is {getattr(self, name):g}; it must not be negative")
+        for name, most in (("days", LONGEST_DAYS), ("bursts_per_day", MOST_BURSTS_PER_DAY)):
+            if getattr(self, name) > most:
+                raise TraceError(f"{name} is {getattr(self, name):g}; it must be at most {most:g}")
+
+    def expected(self, seconds: FloatArray) -> FloatArray:
+        """Usage at these seconds of the simulation without noise and bursts, shape of ``seconds``."""
+        hour = (seconds % DAY_SECONDS) / 3600.0
+        falling = np.maximum(0.0, (TROUGH_HOUR - hour) / TROUGH_HOUR)
+        rising = np.clip((hour - TROUGH_HOUR) / (PEAK_HOUR - TROUGH_HOUR), 0.0, 1.0)
+        return self.trough + self.swing * (falling**STEEPNESS + rising**STEEPNESS)
+
+    def bursts(self, seconds: FloatArray, seed: int) -> FloatArray:
+        """What bursts add at these ascending seconds, shape of ``seconds``."""
+        added = np.zeros(seconds.size)
+        if not self.bursts_per_day:
+            return added
+        usual = self.bursts_per_day * (seconds[-1] / DAY_SECONDS + 1.0)
+        draws = _uniforms(seed, Stream.BURSTS, (ceil(usual + 10.0 * sqrt(usual)) + 10, 3))
+        begin = np.cumsum(-np.log1p(-draws[:, 0])) * DAY_SECONDS / self.bursts_per_day
+        height = self.burst_height * (0.5 + draws[:, 1])
+        lasting = self.burst_minutes * 60.0 * (0.5 + draws[:, 2])
+        for start, rise, fade in zip(begin.tolist(), height.tolist(), lasting.tolist(), strict=True):
+            first = int(np.searchsorted(seconds, start))
+            added[first:] += rise * np.exp((start - seconds[first:]) / fade)
+        return added
+
+
+@dataclass(frozen=True, slots=True)
+class UsageProfile:
+    """A named curve."""
+
+    name: str
+    description: str
+    curve: DailyCurve
+
+
+PROFILES: dict[str, UsageProfile] = {
+    profile.name: profile
+    for profile in (
+        UsageProfile("daily", "one smooth day after another, with the published statistics", DailyCurve()),
+        UsageProfile("bursty", "the same with six sudden bursts a day", DailyCurve(bursts_per_day=6.0)),
+    )
+}
+
+
+def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSeries:
+    """Usage drawn from a curve: the same seed gives the same samples, and fewer days the first of more."""
+    count = max(1, ceil(curve.days * DAY_SECONDS / PERIOD_SECONDS - 1e-9))
+    seconds = PERIOD_SECONDS * np.arange(count, dtype=np.float64)
+    expected = curve.expected(seconds)
+    noise = curve.noise * _normal(_uniforms(seed, Stream.NOISE, (count,)))
+    usage = np.clip(expected + noise + curve.bursts(seconds, seed), FLOOR, CEILING)
+    return UsageSeries(
+        name=name,
+        source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} bursts a day",
+        usage=usage,
+        expected=np.clip(expected, FLOOR, CEILING),
+    )
+
+
+def _uniforms(seed: int, stream: Stream, shape: tuple[int, ...]) -> FloatArray:
+    source = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)))
+    return source.random(shape)
+
+
+def _normal(draws: FloatArray) -> FloatArray:
+    quantile = NormalDist().inv_cdf
+    # 0 may be drawn, of which there is no quantile.
+    return np.array([quantile(max(draw, 1e-300)) for draw in draws.tolist()])

@@ -1,0 +1,165 @@
+"""Public demand curves of GPU clusters as stand-ins for an inference cluster (spec 4.3).
+
+No public trace tells how many servers of an inference cluster could be lent. These are the demands of *training*
+clusters over time (Helios, Hu et al., SC 2021; Philly), taken for their shape and their bursts, and rescaled into the range
+that Lyra reports. Every series says so in its ``source``. They are no part of this repository: `PUNCTUAL_TRACES` names
+the folder that holds them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+
+from simulation.inference.usage import PERIOD_SECONDS, FloatArray, UsageSeries, averaged
+from simulation.workloads.errors import TraceError, quoted
+from simulation.workloads.public_traces import VARIABLE, traces_folder
+from simulation.workloads.trace_file import TraceFile, TraceRow
+
+FOLDER = "traces/helios-usage"
+HELIOS = "GitHub S-Lab-System-Group/HeliosArtifact, 5-minute means of its per-minute series for May 2020"
+PHILLY = "GitHub msr-fiddle/philly-traces, nodes in use, as 10-minute means"
+
+LOWEST, HIGHEST = 0.42, 0.95
+"""Published range of inference usage (Lyra section 3.2.1)."""
+
+LONGEST_GAP_SECONDS = 3600.0
+"""A value holds until the next one, but not longer than this."""
+
+
+@dataclass(frozen=True, slots=True)
+class DemandCurve:
+    """One public curve. ``file`` is its name in the folder, ``original`` where it was published."""
+
+    name: str
+    file: str
+    original: str
+    description: str
+
+
+DEMAND_CURVES: dict[str, DemandCurve] = {
+    curve.name: curve
+    for curve in (
+        DemandCurve("helios_vcvlY", "earth_vcvlY_5min.csv", HELIOS, "96 GPUs of a Helios cluster, May 2020"),
+        DemandCurve("helios_vchbv", "earth_vchbv_5min.csv", HELIOS, "64 GPUs of Helios, very bursty"),
+        DemandCurve("helios_vc6YE", "earth_vc6YE_5min.csv", HELIOS, "208 GPUs of Helios, nearly full"),
+        DemandCurve("philly_nodes", "philly_nodes_10min.csv", PHILLY, "420 servers of Philly, ten weeks"),
+    )
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Columns:
+    """How a published table names what is in use and what there is."""
+
+    used: str
+    total: str
+
+    def required(self) -> Mapping[str, tuple[str, ...]]:
+        return {"time": ("time",), "used": (self.used,), "total": (self.total,)}
+
+
+_LAYOUTS = (_Columns("running_gpu_num", "total_gpu_num"), _Columns("active", "total"))
+
+
+def is_demand_curve(table: TraceFile) -> bool:
+    """Whether the table is one of the published layouts."""
+    return _layout_of(table) is not None
+
+
+def find_demand_curve(name: str) -> Path:
+    """The file of a public demand curve. Raises TraceError with where it is to be had when it is not there."""
+    curve, folder = DEMAND_CURVES[name], traces_folder()
+    if folder is None:
+        where = f"{VARIABLE} is not set"
+    else:
+        for path in (folder / FOLDER / curve.file, folder / curve.file):
+            if path.is_file():
+                return path
+        where = f"looked in {folder}"
+    raise TraceError(
+        f"usage {name} is not on this machine ({where}); it is public: {curve.original}. Put it in a folder as "
+        f"{curve.file} and set {VARIABLE} to that folder, or give the file's path"
+    )
+
+
+def read_demand_curve(
+    table: TraceFile, name: str, *, lowest: float = LOWEST, highest: float = HIGHEST
+) -> UsageSeries:
+    """A published demand curve as usage: means of five minutes, lowest and highest moved to these two shares.
+
+    The published times are local and begin at midnight; they are kept as hours of the day.
+
+    Raises TraceError with file, line and column for what cannot be read, for times that do not ascend, for gaps of
+    more than an hour, and for a curve that never changes.
+    """
+    if not 0.0 <= lowest < highest <= 1.0:
+        raise TraceError(f"usage {name} cannot be moved into {lowest:g} to {highest:g}")
+    layout = _layout_of(table)
+    if layout is None:
+        raise TraceError(
+            "a demand curve has columns time, running_gpu_num and total_gpu_num", path=table.path, line=1
+        )
+    rows = table.named(layout.required())
+    times = np.array([_seconds(row) for row in rows])
+    _check_ascending(rows, times)
+    used = np.array([_share(row) for row in rows])
+    last = float(times[-1] - times[-2]) if times.size > 1 else 0.0
+    demand = averaged(times, used, float(times[-1]) + last, PERIOD_SECONDS)
+    if not demand.size or demand.max() - demand.min() <= 1e-12:
+        raise TraceError("the demand never changes, so it cannot be rescaled", path=table.path)
+    midnight = datetime.fromtimestamp(float(times[0]), UTC).replace(hour=0, minute=0, second=0, microsecond=0)
+    return UsageSeries(
+        name=name,
+        source=_source(name, table.path, lowest, highest),
+        usage=_rescaled(demand, lowest, highest),
+        start_seconds=float(times[0]) - midnight.timestamp(),
+    )
+
+
+def _layout_of(table: TraceFile) -> _Columns | None:
+    wanted = (
+        layout for layout in _LAYOUTS if {"time", layout.used, layout.total} <= set(table.header)
+    )  # fmt: skip
+    return next(wanted, None)
+
+
+def _source(name: str, path: Path, lowest: float, highest: float) -> str:
+    curve = DEMAND_CURVES.get(name)
+    original = curve.original if curve is not None else path.name
+    return f"stand-in for inference usage: demand of a training cluster ({original}), rescaled into {lowest:g} to {highest:g}"
+
+
+def _seconds(row: TraceRow) -> float:
+    value = row.text("time")
+    try:
+        moment = datetime.fromisoformat(value)
+    except ValueError:
+        raise row.error("time", f"{quoted(value)} is not a time such as 2020-05-01 00:05:00") from None
+    return (moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)).timestamp()
+
+
+def _share(row: TraceRow) -> float:
+    return row.number("used", minimum=0) / row.number("total", above=0)
+
+
+def _check_ascending(rows: list[TraceRow], times: FloatArray) -> None:
+    steps = np.diff(times)
+    backwards = np.flatnonzero(steps <= 0)
+    if backwards.size:
+        raise rows[backwards[0] + 1].error("time", "this time is not after that of the row before")
+    gaps = np.flatnonzero(steps > LONGEST_GAP_SECONDS)
+    if gaps.size:
+        raise rows[gaps[0] + 1].error(
+            "time",
+            f"there is nothing for {steps[gaps[0]]:g} seconds before this row; at most {LONGEST_GAP_SECONDS:g} can be bridged",
+        )
+
+
+def _rescaled(demand: FloatArray, lowest: float, highest: float) -> FloatArray:
+    share = (demand - demand.min()) / (demand.max() - demand.min())
+    return np.clip(lowest + share * (highest - lowest), lowest, highest)

@@ -1,0 +1,80 @@
+"""Usage as a CSV of one's own: columns `time_seconds` and `usage`."""
+
+from __future__ import annotations
+
+import csv
+from pathlib import Path
+
+import numpy as np
+
+from simulation.inference.usage import PERIOD_SECONDS, UsageSeries, averaged
+from simulation.workloads.errors import TraceError
+from simulation.workloads.trace_file import TraceFile, TraceRow
+
+COLUMNS = ("time_seconds", "usage")
+
+LONGEST_GAP_SECONDS = 3600.0
+"""A value holds until the next one, but not longer than this."""
+
+
+def read_usage_file(table: TraceFile) -> UsageSeries:
+    """The table's usage as means of five minutes; times count from midnight of the first day, in seconds.
+
+    Any spacing of rows will do: a value holds until the next row, the last one as long as the one before it.
+
+    Raises TraceError with file, line and column: a column is missing, a value is no number, a usage is no share from 0 to 1,
+    times do not ascend or leave more than an hour out, or all of it is shorter than five minutes.
+    """
+    missing = [name for name in COLUMNS if name not in table.header]
+    if missing:
+        raise TraceError(
+            f"column {missing[0]} is missing; a usage file has the columns {' and '.join(COLUMNS)}",
+            path=table.path,
+            line=1,
+        )
+    rows = table.named({name: (name,) for name in COLUMNS})
+    times, usage = np.zeros(len(rows)), np.zeros(len(rows))
+    for index, row in enumerate(rows):
+        times[index] = _time(row, times[index - 1] if index else None)
+        usage[index] = _usage(row)
+    last = float(times[-1] - times[-2]) if len(rows) > 1 else PERIOD_SECONDS
+    means = averaged(times, usage, float(times[-1]) + last, PERIOD_SECONDS)
+    if not means.size:
+        raise TraceError("the rows cover less than five minutes", path=table.path)
+    return UsageSeries(
+        name=table.path.stem,
+        source=f"file {table.path.name}",
+        # Means of shares are shares, but for float error.
+        usage=np.clip(means, 0.0, 1.0),
+        start_seconds=float(times[0]),
+    )
+
+
+def write_usage_file(series: UsageSeries, path: Path) -> None:
+    """The series as a CSV that reads back the same."""
+    with path.open("w", encoding="utf-8", newline="") as out:
+        table = csv.writer(out)
+        table.writerow(COLUMNS)
+        for time, usage in zip(series.times().tolist(), series.usage.tolist(), strict=True):
+            table.writerow((f"{time:.10g}", repr(usage)))
+
+
+def _time(row: TraceRow, before: float | None) -> float:
+    time = row.number("time_seconds", minimum=0)
+    if before is not None and time <= before:
+        raise row.error("time_seconds", f"{time:g} is not after {before:g}, the time of the row before")
+    if before is not None and time - before > LONGEST_GAP_SECONDS:
+        raise row.error(
+            "time_seconds",
+            f"there is nothing for {time - before:g} seconds before this row; at most {LONGEST_GAP_SECONDS:g} can be bridged",
+        )
+    return time
+
+
+def _usage(row: TraceRow) -> float:
+    usage = row.number("usage", minimum=0)
+    if usage > 1:
+        raise row.error(
+            "usage", f"{usage:g} is too large; usage is a share of GPUs from 0 to 1, not a percentage"
+        )
+    return usage
