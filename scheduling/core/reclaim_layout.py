@@ -1,0 +1,137 @@
+"""A reclaim's question as arrays: who sits on which server on loan, and what returning servers does to them
+(Lyra section 3.4; spec 2.4).
+
+A job that loses one base worker loses all its workers, wherever they are: it is preempted. A job that loses flexible workers only
+goes on with fewer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.fleet import Fleet, WorkerMap
+from scheduling.core.snapshot import FloatArray, IntArray
+
+
+class Layout(NamedTuple):
+    """Pairs of job and server, by job and by server.
+
+    Pair e says that ``job[e]`` has ``base[e]`` and ``flexible[e]`` workers on ``server[e]``, on ``gpus[e]`` GPUs. Pairs of job i
+    are ``job_offsets[i]`` to ``job_offsets[i + 1]``; pairs of server s are ``on_server[k]`` for k from ``server_offsets[s]`` to
+    ``server_offsets[s + 1]``. ``candidate``: servers that can be returned; ``usable``: servers with GPUs. ``spread``: candidates
+    with a base worker of each job (the size of S_j); ``hosted``: jobs with a base worker on each candidate (the size of J_s).
+    """
+
+    job_offsets: IntArray
+    job: IntArray
+    server: IntArray
+    base: IntArray
+    flexible: IntArray
+    gpus: IntArray
+    server_offsets: IntArray
+    on_server: IntArray
+    candidate: BoolArray
+    usable: BoolArray
+    spread: IntArray
+    hosted: IntArray
+
+
+class Consequences(NamedTuple):
+    """What returning a set of servers does.
+
+    ``preempted``: rows of jobs that lose everything. Scale-ins: flexible workers that jobs which go on lose, by job and server.
+    ``collateral_gpus``: GPUs of preempted jobs that become free on servers that stay.
+    """
+
+    preempted: IntArray
+    scale_in_job: IntArray
+    scale_in_server: IntArray
+    scale_in_workers: IntArray
+    collateral_gpus: int
+
+
+def layout_of(fleet: Fleet, workers: WorkerMap, gpus_per_worker: IntArray) -> Layout:
+    """Index a worker map by job and by server."""
+    jobs, servers = workers.offsets.size - 1, fleet.gpus.size
+    job = np.repeat(np.arange(jobs), np.diff(workers.offsets))
+    usable = fleet.gpus > 0
+    candidate = fleet.on_loan & usable
+    bound = (workers.base > 0) & candidate[workers.server]
+    return Layout(
+        job_offsets=workers.offsets,
+        job=job,
+        server=workers.server,
+        base=workers.base,
+        flexible=workers.flexible,
+        gpus=(workers.base + workers.flexible) * gpus_per_worker[job],
+        server_offsets=np.concatenate(([0], np.cumsum(np.bincount(workers.server, minlength=servers)))),
+        on_server=np.argsort(workers.server, kind="stable"),
+        candidate=candidate,
+        usable=usable,
+        spread=np.bincount(job[bound], minlength=jobs),
+        hosted=np.bincount(workers.server[bound], minlength=servers),
+    )
+
+
+def workers_on(layout: Layout) -> IntArray:
+    """Workers of both kinds on each server."""
+    on_server = np.zeros(layout.usable.size, dtype=np.int64)
+    np.add.at(on_server, layout.server, layout.base + layout.flexible)
+    return on_server
+
+
+def workers_of(layout: Layout) -> IntArray:
+    """Workers of both kinds of each job, wherever they are."""
+    of_job = np.zeros(layout.spread.size, dtype=np.int64)
+    np.add.at(of_job, layout.job, layout.base + layout.flexible)
+    return of_job
+
+
+def server_fraction(layout: Layout) -> FloatArray:
+    """Each pair's part of its server's preemption cost: one over the number of candidates the job has base workers on.
+
+    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone.
+    """
+    return _of_bound_pairs(layout, 1.0 / np.maximum(layout.spread, 1)[layout.job])
+
+
+def gpu_fraction(layout: Layout) -> FloatArray:
+    """Each pair's part of its server's cost by GPUs: the job's base GPUs there over its base GPUs on all candidates (spec 2.4.1)."""
+    base_gpus = _of_bound_pairs(
+        layout, layout.gpus * layout.base / np.maximum(layout.base + layout.flexible, 1)
+    )
+    total = np.bincount(layout.job, weights=base_gpus, minlength=layout.spread.size)
+    return base_gpus / np.maximum(total, 1.0)[layout.job]
+
+
+def _of_bound_pairs(layout: Layout, share: FloatArray) -> FloatArray:
+    """``share`` where the job has base workers on a candidate, else 0."""
+    return np.where((layout.base > 0) & layout.candidate[layout.server], share, 0.0)
+
+
+def costs(layout: Layout, share: FloatArray) -> FloatArray:
+    """Preemption cost of each server: the sum of its pairs' shares."""
+    summed = np.bincount(layout.server, weights=share, minlength=layout.usable.size)
+    return summed.astype(np.float64)
+
+
+def consequences(layout: Layout, returned: IntArray) -> Consequences:
+    """Who is preempted, who is scaled in, and which GPUs become free elsewhere when these servers go back."""
+    goes = np.zeros(layout.usable.size, dtype=np.bool_)
+    goes[returned] = True
+    leaving = goes[layout.server]
+    stopped = np.zeros(layout.spread.size, dtype=np.bool_)
+    stopped[layout.job[leaving & (layout.base > 0)]] = True
+    of_stopped = stopped[layout.job]
+    scaled = np.flatnonzero(leaving & (layout.flexible > 0) & ~of_stopped)
+    beside = of_stopped & ~leaving & layout.usable[layout.server]
+    return Consequences(
+        preempted=np.flatnonzero(stopped),
+        scale_in_job=layout.job[scaled],
+        scale_in_server=layout.server[scaled],
+        scale_in_workers=layout.flexible[scaled],
+        collateral_gpus=int(layout.gpus[beside].sum()),
+    )

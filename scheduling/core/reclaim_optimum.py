@@ -1,0 +1,172 @@
+"""The fewest preemptions there can be, by a 0/1 program (Lyra section 3.4; spec 2.4.4).
+
+Minimum k-union: choose so many servers that as few jobs as possible have a base worker on one of them. Without the number the
+program is integral, so its relaxation is nearly tight; with it, it is NP-hard. Solved by HiGHS.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from scipy.sparse import coo_array, csr_array  # type: ignore[import-untyped]
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.reclaim_layout import Layout, consequences
+from scheduling.core.snapshot import FloatArray, IntArray
+
+HALF = 0.5
+LIMIT_REACHED = 1
+"""HiGHS's status, as scipy gives it, when it stops at a limit."""
+
+
+class Optimum(NamedTuple):
+    """Servers chosen, ascending; a proved lower ``bound`` on preemptions; whether the limit on nodes was hit before the answer
+    was certain, in the number of jobs or in the GPUs freed elsewhere."""
+
+    server: IntArray
+    bound: int
+    limit_hit: bool
+
+
+class _Program(NamedTuple):
+    """Columns: servers, then jobs on several of them, then pairs with flexible workers only.
+
+    ``rows @ columns >= 0``: a job is preempted when one of its servers goes back; a pair counts only where its server goes back and
+    its job is preempted. ``jobs``, ``excess``: by column, preemptions and GPUs freed on servers that stay.
+    """
+
+    rows: csr_array
+    jobs: FloatArray
+    excess: FloatArray
+
+
+def fewest_preemptions(
+    layout: Layout,
+    allowed: BoolArray,
+    already: IntArray,
+    known: IntArray,
+    most_nodes: int,
+    *,
+    fewest_excess: bool = True,
+) -> Optimum:
+    """As many of the ``allowed`` servers as are ``known``, with the fewest jobs preempted, then the fewest GPUs freed on servers that stay.
+
+    ``already``: servers that go back before. ``known``: a choice to improve on; it comes back where nothing better is found.
+    ``most_nodes``: branch-and-bound nodes for each of the two questions; a limit on work, so that the same question has the same
+    answer anywhere.
+    """
+    servers = np.flatnonzero(allowed)
+    program = _program(layout, servers, already)
+    best, value = np.sort(known), _value(layout, already, known)
+    found = _solve(program, servers, known.size, program.jobs, value[0] - 1, most_nodes)
+    best, value = _better(layout, already, best, value, found.chosen)
+    bound = min(value[0], found.bound) if found.limit_hit else value[0]
+    limit_hit = found.limit_hit
+    if fewest_excess:
+        found = _solve(program, servers, known.size, program.excess, value[0], most_nodes)
+        best, value = _better(layout, already, best, value, found.chosen)
+        limit_hit |= found.limit_hit
+    return Optimum(best, bound, limit_hit)
+
+
+def _value(layout: Layout, already: IntArray, chosen: IntArray) -> tuple[int, int]:
+    """Jobs preempted, and their GPUs on servers that stay."""
+    done = consequences(layout, np.concatenate((already, chosen)))
+    return done.preempted.size, done.collateral_gpus
+
+
+def _better(
+    layout: Layout, already: IntArray, best: IntArray, value: tuple[int, int], other: IntArray | None
+) -> tuple[IntArray, tuple[int, int]]:
+    """The better of the best choice so far and another, with what it does."""
+    if other is None:
+        return best, value
+    others = _value(layout, already, other)
+    return (other, others) if others < value else (best, value)
+
+
+def _program(layout: Layout, servers: IntArray, already: IntArray) -> _Program:
+    """The question as a matrix; jobs on a single server are part of that server's column."""
+    column_of = np.full(layout.usable.size, -1)
+    column_of[servers] = np.arange(servers.size)
+    stays = layout.usable.copy()
+    stays[already] = False
+    freed = np.bincount(
+        layout.job, weights=np.where(stays[layout.server], layout.gpus, 0), minlength=layout.spread.size
+    )
+    here = column_of[layout.server] >= 0
+    bound = np.flatnonzero(here & (layout.base > 0))
+    alone = bound[layout.spread[layout.job[bound]] == 1]
+    spanning = bound[layout.spread[layout.job[bound]] > 1]
+    jobs, of_job = np.unique(layout.job[spanning], return_inverse=True)
+    loose = np.flatnonzero(here & (layout.base == 0) & (layout.spread[layout.job] > 0))
+    job_column = np.full(layout.spread.size, -1)
+    job_column[jobs] = servers.size + np.arange(jobs.size)
+    # A job on a single server is preempted exactly when that server goes back.
+    job_column[layout.job[alone]] = column_of[layout.server[alone]]
+    loose_column = servers.size + jobs.size + np.arange(loose.size)
+    columns = servers.size + jobs.size + loose.size
+
+    preempts = np.zeros(columns)
+    excess = np.zeros(columns)
+    np.add.at(preempts, column_of[layout.server[alone]], 1.0)
+    np.add.at(excess, column_of[layout.server[alone]], freed[layout.job[alone]])
+    np.subtract.at(excess, column_of[layout.server[bound]], layout.gpus[bound])
+    preempts[servers.size : servers.size + jobs.size] = 1.0
+    excess[servers.size : servers.size + jobs.size] = freed[jobs]
+    excess[loose_column] = -layout.gpus[loose]
+
+    larger = np.concatenate(
+        (servers.size + of_job, column_of[layout.server[loose]], job_column[layout.job[loose]])
+    )
+    smaller = np.concatenate((column_of[layout.server[spanning]], loose_column, loose_column))
+    row = np.arange(larger.size)
+    matrix = coo_array(
+        (
+            np.repeat([1.0, -1.0], larger.size),
+            (np.concatenate((row, row)), np.concatenate((larger, smaller))),
+        ),
+        shape=(larger.size, columns),
+    )
+    return _Program(matrix.tocsr(), preempts, excess)
+
+
+class _Solution(NamedTuple):
+    """Servers of the best choice found, if any; a lower bound of the objective; whether the search was cut short."""
+
+    chosen: IntArray | None
+    bound: int
+    limit_hit: bool
+
+
+def _solve(
+    program: _Program,
+    servers: IntArray,
+    number: int,
+    objective: FloatArray,
+    jobs_at_most: int,
+    most_nodes: int,
+) -> _Solution:
+    """The least objective with ``number`` servers and at most so many jobs preempted."""
+    columns = objective.size
+    counting = np.zeros(columns)
+    counting[: servers.size] = 1.0
+    constraints = [
+        LinearConstraint(counting, number, number),
+        LinearConstraint(program.jobs, -np.inf, jobs_at_most),
+    ]
+    if program.rows.shape[0]:
+        constraints.append(LinearConstraint(program.rows, 0.0, np.inf))
+    answer: Any = milp(
+        objective,
+        integrality=np.ones(columns),
+        bounds=Bounds(0.0, 1.0),
+        constraints=constraints,
+        options={"node_limit": most_nodes, "mip_rel_gap": 0.0},
+    )
+    chosen = None if answer.x is None else servers[answer.x[: servers.size] > HALF]
+    dual = answer.mip_dual_bound
+    bound = int(np.ceil(dual - 1e-6)) if dual is not None and np.isfinite(dual) else 0
+    return _Solution(chosen, bound, answer.status == LIMIT_REACHED)

@@ -1,0 +1,80 @@
+"""How far each choice is from the fewest preemptions there can be, on instances small enough to try every one."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.reclaim_layout import layout_of
+from scheduling.core.reclaim_optimum import fewest_preemptions
+from scheduling.core.reclaiming import ReclaimMethod, choose_servers
+from tests.core.reclaim_layouts import (
+    Mix,
+    asking_for,
+    best_fit_question,
+    fewest_by_trying_everything,
+    random_question,
+)
+
+INSTANCES = 1_000
+
+
+def instances(number, **facts):
+    rng = np.random.default_rng(20_24)
+    return [random_question(rng, **facts) for _ in range(number)]
+
+
+def preempted(question, method):
+    return choose_servers(question, method).preempted.size
+
+
+def test_lyra_is_close_to_the_optimum_and_improved_is_closer():
+    fewest, lyra, improved = [], [], []
+    for question in instances(INSTANCES, elastic=True):
+        fewest.append(fewest_by_trying_everything(question))
+        lyra.append(preempted(question, ReclaimMethod.LYRA))
+        improved.append(preempted(question, ReclaimMethod.IMPROVED))
+    optimum, greedy, exchanged = np.array(fewest), np.array(lyra), np.array(improved)
+    assert (optimum <= exchanged).all()
+    assert (exchanged <= greedy).all()
+    some = optimum > 0
+    assert (greedy[some] / optimum[some]).mean() <= 1.05
+    assert exchanged.sum() <= 1.01 * optimum.sum()
+    assert (greedy[~some] == 0).all()
+
+
+def test_the_program_finds_what_trying_everything_finds():
+    for question in instances(120, elastic=True):
+        reclaim = choose_servers(question, ReclaimMethod.OPTIMAL)
+        assert not reclaim.limit_hit
+        assert reclaim.preempted.size == fewest_by_trying_everything(question)
+
+
+def test_one_server_is_chosen_as_well_as_can_be():
+    for question in instances(300, elastic=True):
+        one = asking_for(question, 1)
+        assert preempted(one, ReclaimMethod.LYRA) == fewest_by_trying_everything(one)
+
+
+def test_the_optimum_breaks_ties_by_gpus_freed_elsewhere():
+    worse = 0
+    for question in instances(120):
+        optimal, lyra = (
+            choose_servers(question, method) for method in (ReclaimMethod.OPTIMAL, ReclaimMethod.LYRA)
+        )
+        if optimal.preempted.size == lyra.preempted.size:
+            assert optimal.collateral_gpus <= lyra.collateral_gpus
+            worse += lyra.collateral_gpus > optimal.collateral_gpus
+    assert worse > 0, "the instances must be able to tell"
+
+
+def test_a_search_that_was_cut_short_says_so_and_still_answers():
+    mix = Mix({2: 0.2, 8: 0.2, 16: 0.3, 32: 0.3}, expansion=3)
+    question = best_fit_question(120, 45, mix, seed=3)
+    layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
+    allowed = layout.candidate & (layout.hosted > 0)
+    nothing = np.zeros(0, dtype=np.int64)
+    start = np.flatnonzero(allowed)[:45]
+    optimum = fewest_preemptions(layout, allowed, nothing, start, most_nodes=1, fewest_excess=False)
+    assert optimum.server.size == 45
+    assert optimum.limit_hit
+    assert optimum.bound >= 0
