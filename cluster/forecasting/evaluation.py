@@ -60,7 +60,8 @@ def forecast_errors(
 
     Raises ForecasterError when samples are missing or too few, TooFewSamples when a model needs more to learn from.
     """
-    values = np.asarray(samples, dtype=np.float64)
+    # A copy, since what is returned outlives the call.
+    values = np.array(samples, dtype=np.float64)
     begin = values.size - evaluated_samples
     if evaluated_samples < 1 or begin <= WINDOW or not np.isfinite(values).all():
         raise ForecasterError(
@@ -76,7 +77,7 @@ def forecast_errors(
         forecasts[forecaster.name] = forecaster.forecast_many(windows[-evaluated_samples:])
     forecasts.setdefault(PERSISTENCE, values[begin - 1 : -1])
     if expected is not None:
-        forecasts[PERFECT] = np.asarray(expected, dtype=np.float64)[begin:]
+        forecasts[PERFECT] = np.array(expected, dtype=np.float64)[begin:]
     errors = {name: mean_squared_error(said, truth) for name, said in forecasts.items()}
     return ForecastErrors(evaluated_samples, errors, fits, truth, forecasts)
 

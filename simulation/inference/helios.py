@@ -28,7 +28,7 @@ LOWEST, HIGHEST = 0.42, 0.95
 """Published range of inference usage (Lyra section 3.2.1)."""
 
 LONGEST_GAP_SECONDS = 3600.0
-"""A value holds until the next one, but not longer than this."""
+"""A value holds until the next one, but not longer than this: a longer silence ends the stretch that is taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,10 +92,11 @@ def read_demand_curve(
 ) -> UsageSeries:
     """A published demand curve as usage: means of five minutes, lowest and highest moved to these two shares.
 
-    The published times are local and begin at midnight; they are kept as hours of the day.
+    The published times are local; they are kept as hours of the day. Rows without a value are left out, and of a curve
+    with silences of more than an hour the longest stretch between them is taken.
 
-    Raises TraceError with file, line and column for what cannot be read, for times that do not ascend, for gaps of
-    more than an hour, and for a curve that never changes.
+    Raises TraceError with file, line and column for what cannot be read and for times that do not ascend, and for a curve
+    that never changes.
     """
     if not 0.0 <= lowest < highest <= 1.0:
         raise TraceError(f"usage {name} cannot be moved into {lowest:g} to {highest:g}")
@@ -104,18 +105,21 @@ def read_demand_curve(
         raise TraceError(
             "a demand curve has columns time, running_gpu_num and total_gpu_num", path=table.path, line=1
         )
-    rows = table.named(layout.required())
+    rows = [row for row in table.named(layout.required()) if row.has("used")]
+    if not rows:
+        raise TraceError(f"column {layout.used} is empty", path=table.path)
     times = np.array([_seconds(row) for row in rows])
     _check_ascending(rows, times)
-    used = np.array([_share(row) for row in rows])
-    last = float(times[-1] - times[-2]) if times.size > 1 else 0.0
+    stretch = _longest_stretch(times)
+    times, used = times[stretch], np.array([_share(row) for row in rows])[stretch]
+    last = float(times[-1] - times[-2]) if times.size > 1 else PERIOD_SECONDS
     demand = averaged(times, used, float(times[-1]) + last, PERIOD_SECONDS)
     if not demand.size or demand.max() - demand.min() <= 1e-12:
         raise TraceError("the demand never changes, so it cannot be rescaled", path=table.path)
     midnight = datetime.fromtimestamp(float(times[0]), UTC).replace(hour=0, minute=0, second=0, microsecond=0)
     return UsageSeries(
         name=name,
-        source=_source(name, table.path, lowest, highest),
+        source=_source(name, table.path, lowest, highest, whole=times.size == len(rows)),
         usage=_rescaled(demand, lowest, highest),
         start_seconds=float(times[0]) - midnight.timestamp(),
     )
@@ -128,10 +132,14 @@ def _layout_of(table: TraceFile) -> _Columns | None:
     return next(wanted, None)
 
 
-def _source(name: str, path: Path, lowest: float, highest: float) -> str:
+def _source(name: str, path: Path, lowest: float, highest: float, *, whole: bool) -> str:
     curve = DEMAND_CURVES.get(name)
     original = curve.original if curve is not None else path.name
-    return f"stand-in for inference usage: demand of a training cluster ({original}), rescaled into {lowest:g} to {highest:g}"
+    part = "" if whole else ", its longest stretch without a gap"
+    return (
+        f"stand-in for inference usage: demand of a training cluster ({original}{part}), rescaled into {lowest:g} to "
+        f"{highest:g}"
+    )
 
 
 def _seconds(row: TraceRow) -> float:
@@ -152,12 +160,14 @@ def _check_ascending(rows: list[TraceRow], times: FloatArray) -> None:
     backwards = np.flatnonzero(steps <= 0)
     if backwards.size:
         raise rows[backwards[0] + 1].error("time", "this time is not after that of the row before")
-    gaps = np.flatnonzero(steps > LONGEST_GAP_SECONDS)
-    if gaps.size:
-        raise rows[gaps[0] + 1].error(
-            "time",
-            f"there is nothing for {steps[gaps[0]]:g} seconds before this row; at most {LONGEST_GAP_SECONDS:g} can be bridged",
-        )
+
+
+def _longest_stretch(times: FloatArray) -> slice:
+    """The rows of the longest time without a gap; the first of several."""
+    gaps = np.flatnonzero(np.diff(times) > LONGEST_GAP_SECONDS) + 1
+    begin, end = np.append(0, gaps), np.append(gaps, times.size)
+    longest = int(np.argmax(times[end - 1] - times[begin]))
+    return slice(int(begin[longest]), int(end[longest]))
 
 
 def _rescaled(demand: FloatArray, lowest: float, highest: float) -> FloatArray:
