@@ -1,0 +1,99 @@
+"""Fleets, jobs and divisions in few words, for the tests of Lyra's scheduler tick."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduling.core.base_and_flexible import Demands, demands_of
+from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.two_phase import Division, TwoPhase, divide
+
+Places = Mapping[int, tuple[int, int]]
+"""By server: base and flexible workers there."""
+
+
+def linear(least: int, most: int, per_worker: float = 1.0) -> dict[int, float]:
+    """Rates that grow with the number of workers, every number from ``least`` to ``most`` possible."""
+    return {workers: workers * per_worker for workers in range(least, most + 1)}
+
+
+@dataclass(frozen=True)
+class Job:
+    """One job: ``remaining`` iterations, rates by number of workers on each kind, and where its workers are."""
+
+    remaining: float
+    owned: Mapping[int, float] = field(default_factory=dict)
+    lent: Mapping[int, float] = field(default_factory=dict)
+    gpus: int = 1
+    places: Places = field(default_factory=dict)
+    mixes: bool = False
+    work: float | None = None
+    waiting_seconds: float = 0.0
+    grown_at: float = 0.0
+
+
+def inelastic(
+    seconds: float, workers: int, gpus: int = 1, *, places: Places | None = None, lent: int = 0
+) -> Job:
+    """A job that runs for so long with its only number of workers; with ``lent`` workers on the other kind too."""
+    on_loan = {lent: 1.0} if lent else {}
+    return Job(seconds, {workers: 1.0}, on_loan, gpus, places or {})
+
+
+def fleet_of(owned: Sequence[int], lent: Sequence[int] = ()) -> Fleet:
+    """Servers by number of GPUs, owned ones first."""
+    gpus = np.array([*owned, *lent], dtype=np.int64)
+    return Fleet(gpus, np.arange(gpus.size) >= len(owned), np.full(gpus.size, NO_ROLE))
+
+
+def speeds_of(rates: Sequence[Mapping[int, float]]) -> Speeds:
+    """Rates of all jobs on one kind."""
+    offsets = np.concatenate(([0], np.cumsum([len(listed) for listed in rates]))).astype(np.int64)
+    workers = np.array([number for listed in rates for number in listed], dtype=np.int64)
+    return Speeds(
+        offsets, workers, np.array([rate for listed in rates for rate in listed.values()], dtype=np.float64)
+    )
+
+
+def demands_for(jobs: Sequence[Job]) -> Demands:
+    """The jobs' demands."""
+    return demands_of(
+        [job.gpus for job in jobs],
+        [job.remaining for job in jobs],
+        speeds_of([job.owned for job in jobs]),
+        speeds_of([job.lent for job in jobs]),
+        work=[job.remaining if job.work is None else job.work for job in jobs],
+        waiting_seconds=[job.waiting_seconds for job in jobs],
+        grown_at=[job.grown_at for job in jobs],
+        mixes=[job.mixes for job in jobs],
+    )
+
+
+def map_of(places: Sequence[Places]) -> WorkerMap:
+    """Where all jobs' workers are."""
+    entries = [(server, *numbers) for held in places for server, numbers in held.items()]
+    table = np.array(entries, dtype=np.int64).reshape(-1, 3)
+    offsets = np.concatenate(([0], np.cumsum([len(held) for held in places]))).astype(np.int64)
+    return WorkerMap(offsets, *(np.ascontiguousarray(column) for column in table.T))
+
+
+def places_in(workers: WorkerMap, job: int) -> dict[int, tuple[int, int]]:
+    """Where one job's workers are."""
+    return {
+        int(workers.server[entry]): (int(workers.base[entry]), int(workers.flexible[entry]))
+        for entry in range(workers.offsets[job], workers.offsets[job + 1])
+    }
+
+
+def total_of(workers: WorkerMap, job: int) -> tuple[int, int]:
+    """One job's base and flexible workers."""
+    held = places_in(workers, job).values()
+    return sum(base for base, _ in held), sum(flexible for _, flexible in held)
+
+
+def division_of(fleet: Fleet, jobs: Sequence[Job], options: TwoPhase | None = None) -> Division:
+    """What the jobs get."""
+    return divide(fleet, map_of([job.places for job in jobs]), demands_for(jobs), options)
