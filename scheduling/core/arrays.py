@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -14,6 +15,18 @@ BoolArray = NDArray[np.bool_]
 
 TIME_TOLERANCE = 1e-6
 """Two instants closer than this many seconds are one; it also covers float error in deadlines."""
+
+
+@dataclass(frozen=True)
+class Placements:
+    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was moved."""
+
+    addresses: IntArray
+    offsets: IntArray
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """GPU addresses of one job."""
+        return tuple(self.addresses[self.offsets[row] : self.offsets[row + 1]].tolist())
 
 
 class JobArrays(NamedTuple):

@@ -12,32 +12,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.decision import Change, ChangeKind
-from scheduling.core.placement import Occupancy
+from scheduling.core.arrays import Placements
+from scheduling.core.decision import REASONS, Change, ChangeKind
+from scheduling.core.occupancy import Occupancy
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, new_addresses
 from scheduling.core.snapshot import IntArray
 from scheduling.core.trades import break_trades
-
-REASONS = {
-    ChangeKind.START: "its planned start has come",
-    ChangeKind.GROW: "GPUs are free that shorten its work",
-    ChangeKind.SHRINK: "fewer GPUs are enough for it now",
-    ChangeKind.MIGRATE: "its GPUs are needed as one block by a larger job",
-    ChangeKind.SUSPEND: "its GPUs are needed for promises",
-}
-
-
-@dataclass(frozen=True)
-class Placements:
-    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was moved."""
-
-    addresses: IntArray
-    offsets: IntArray
-
-    def of(self, row: int) -> tuple[int, ...]:
-        """GPU addresses of one job."""
-        return tuple(self.addresses[self.offsets[row] : self.offsets[row + 1]].tolist())
 
 
 @dataclass(frozen=True)

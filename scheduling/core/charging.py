@@ -4,8 +4,27 @@ from __future__ import annotations
 
 from math import inf
 
+import numpy as np
+
 from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.compiling import kernel
+
+
+@kernel
+def grouped_by_job(job_of, jobs):  # type: ignore[no-untyped-def]
+    """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs`` jobs begins."""
+    offsets = np.zeros(jobs + 1, dtype=np.int64)
+    for job in job_of:
+        offsets[job + 1] += 1
+    for job in range(jobs):
+        offsets[job + 1] += offsets[job]
+    filled = offsets[:jobs].copy()
+    order = np.empty(job_of.size, dtype=np.int64)
+    for position in range(job_of.size):
+        job = job_of[position]
+        order[filled[job]] = position
+        filled[job] += 1
+    return order, offsets
 
 
 @kernel

@@ -32,6 +32,16 @@ class ChangeKind(StrEnum):
     SUSPEND = "suspend"
 
 
+REASONS = {
+    ChangeKind.START: "its planned start has come",
+    ChangeKind.GROW: "GPUs are free that shorten its work",
+    ChangeKind.SHRINK: "fewer GPUs are enough for it now",
+    ChangeKind.MIGRATE: "its GPUs are needed as one block by a larger job",
+    ChangeKind.SUSPEND: "its GPUs are needed for promises",
+}
+"""What a change is for, by its kind."""
+
+
 @dataclass(frozen=True, slots=True)
 class Verdict:
     """The answer to one newcomer.

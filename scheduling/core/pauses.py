@@ -15,12 +15,13 @@ from math import inf, log2
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, planned_gpus, set_plan
-from scheduling.core.charging import charged_finish
+from scheduling.core.charging import charged_finish, grouped_by_job
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.placement import Occupancy
+from scheduling.core.foresight import foresee_planned_moves, promised_part
+from scheduling.core.occupancy import Occupancy
 from scheduling.core.problem import Problem
-from scheduling.core.repacking import Seating, foresee_planned_moves, promised_part
+from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import occupy_all
 
@@ -76,29 +77,28 @@ NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 @kernel
 def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
+    order, offsets = grouped_by_job(charge_job, plans.length.size)
+    time = charge_time[order]
+    seconds = charge_seconds[order]
     for row in rows:
-        count = 0
-        for job in charge_job:
-            if job == row:
-                count += 1
-        time = np.empty(count)
-        seconds = np.empty(count)
-        count = 0
-        for charge in range(charge_job.size):
-            if charge_job[charge] == row:
-                time[count] = charge_time[charge]
-                seconds[count] = charge_seconds[charge]
-                count += 1
-        plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, time, seconds)
+        low = offsets[row]
+        high = offsets[row + 1]
+        plans.finish[row], plans.gpu_time[row] = charged_finish(
+            jobs, plans, row, time[low:high], seconds[low:high]
+        )
 
 
 @kernel
 def slack_of(jobs, plans, rows, latest, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
     """Seconds, per row, between the end under the charges and ``latest``; infinity beside ``rows``."""
     slack = np.full(latest.size, inf)
+    order, offsets = grouped_by_job(charge_job, latest.size)
+    time = charge_time[order]
+    seconds = charge_seconds[order]
     for row in rows:
-        mine = charge_job == row
-        finish, _ = charged_finish(jobs, plans, row, charge_time[mine], charge_seconds[mine])
+        low = offsets[row]
+        high = offsets[row + 1]
+        finish, _ = charged_finish(jobs, plans, row, time[low:high], seconds[low:high])
         slack[row] = latest[row] - finish
     return slack
 
@@ -112,11 +112,9 @@ def charge_and_find_late(  # type: ignore[no-untyped-def]
     charged = np.zeros(latest.size, dtype=np.bool_)
     for job in charge_job:
         charged[job] = True
-    for row in rows:
-        if charged[row]:
-            charge_plans(
-                jobs, plans, np.array([row]), charge_job[order], charge_time[order], charge_seconds[order]
-            )
+    charge_plans(
+        jobs, plans, rows[charged[rows]], charge_job[order], charge_time[order], charge_seconds[order]
+    )
     late = np.zeros(rows.size, dtype=np.bool_)
     for position in range(rows.size):
         late[position] = plans.finish[rows[position]] > latest[rows[position]] + 2 * TIME_TOLERANCE

@@ -19,8 +19,8 @@ from scheduling.core.changes import Changes, changes_between
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
 from scheduling.core.holding import hold_until, next_wake
+from scheduling.core.occupancy import Occupancy
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
-from scheduling.core.placement import Occupancy
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
 from scheduling.core.searching import SearchLimits, planned_anew

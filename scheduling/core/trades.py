@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.compiling import kernel
-from scheduling.core.placement import addresses_of
+from scheduling.core.occupancy import addresses_of
 
 NOBODY: Any = np.int64(-1)
 
@@ -58,18 +58,12 @@ def _circle(start, offsets, needs, waiting):  # type: ignore[no-untyped-def]
 @kernel
 def _least_reluctant(changed, reluctance, offsets, needs, stuck):  # type: ignore[no-untyped-def]
     """Of the stuck jobs in a circle, the least reluctant, and the jobs that it waits for."""
-    victim = NOBODY
-    waited_for = stuck
-    for index in range(changed.size):
-        if not stuck[index]:
-            continue
-        if victim >= 0 and reluctance[changed[index]] >= reluctance[changed[victim]]:
-            continue
+    stuck_ones = np.flatnonzero(stuck)
+    for index in stuck_ones[np.argsort(reluctance[changed[stuck_ones]], kind="mergesort")]:
         closed, reached = _circle(index, offsets, needs, stuck)
         if closed:
-            victim = index
-            waited_for = reached
-    return victim, waited_for
+            return index, reached
+    return NOBODY, stuck  # never: whoever is stuck waits, directly or not, for a circle
 
 
 @kernel

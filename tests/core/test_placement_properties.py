@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from scheduling.core.blocks import Blocks, blocks_of
-from scheduling.core.placement import Occupancy, addresses_of, empty_occupancy
+from scheduling.core.occupancy import Occupancy, addresses_of, empty_occupancy
 from scheduling.core.repacking import _repack
 from tests.core.building import servers
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from scheduling.core.blocks import blocks_of
-from scheduling.core.placement import empty_occupancy, seat
+from scheduling.core.occupancy import empty_occupancy, seat
 from scheduling.core.trades import break_trades
 from tests.core.building import servers
 
