@@ -73,7 +73,7 @@ class Admission(NamedTuple):
     reason: IntArray
 
 
-UNDECIDED = 0
+UNDECIDED, STARTED, HOPELESS = 0, 1, 2
 
 
 def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_weight: float) -> IntArray:
@@ -151,10 +151,11 @@ def admit_bases(
 ) -> Admission:
     """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
 
-    With ``reconsider``, GPUs of jobs that could not be placed are offered to the others at once, and those jobs
+    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are offered to the others at once, and those jobs
     are tried on the other kind they may use; otherwise both wait for the next division.
     """
-    state = np.zeros(jobs.size, dtype=np.int64)
+    alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
+    state = np.where(alone, UNDECIDED, HOPELESS)
     barred = np.zeros((2, jobs.size), dtype=np.bool_)
     placements = []
     left = np.array([usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)])
@@ -176,14 +177,11 @@ def admit_bases(
         if not reconsider or unplaced.size == 0:
             break
         np.add.at(left, kinds[unplaced], numbers[~found] * demands.gpus_per_worker[jobs[unplaced]])
-    fragmented = barred.any(axis=0) & (state == UNDECIDED)
     skipped = np.flatnonzero(state != STARTED)
-    reason = _reasons(fleet, demands, jobs[skipped], fragmented[skipped])
+    reason = np.where(barred.any(axis=0), int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
+    reason[~alone] = Skip.UNSCHEDULABLE
     placed = np.concatenate(placements) if placements else np.zeros((0, 4), dtype=np.int64)
-    return Admission(np.sort(jobs[state == STARTED]), placed, jobs[skipped], reason)
-
-
-STARTED = 1
+    return Admission(np.sort(jobs[state == STARTED]), placed, jobs[skipped], reason[skipped])
 
 
 def admit_strictly(
@@ -260,13 +258,3 @@ def fits_alone(gpus, on_loan, demands, jobs):  # type: ignore[no-untyped-def]
                 filled = filled + share if demands.mixes[job] else max(filled, share)
         fits[position] = filled >= 1.0
     return fits
-
-
-def _reasons(fleet: Fleet, demands: Demands, jobs: IntArray, fragmented: np.ndarray) -> IntArray:
-    """A `Skip` for each job passed over."""
-    if jobs.size == 0:
-        return np.zeros(0, dtype=np.int64)
-    alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
-    reason = np.where(alone, int(Skip.NO_ROOM), int(Skip.UNSCHEDULABLE))
-    reason[fragmented & alone] = Skip.FRAGMENTED
-    return reason

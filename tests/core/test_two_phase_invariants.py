@@ -1,0 +1,185 @@
+"""Over random jobs, fleets, options and events, every division keeps what Lyra promises."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.core.base_admission import BaseOrder, Skip
+from scheduling.core.fleet import BASE, FLEXIBLE, NO_ROLE, Fleet
+from scheduling.core.flexible_demands import Growth
+from scheduling.core.two_phase import Division, TwoPhase
+from scheduling.core.worker_changes import WorkerChange
+from tests.core.dividing import Job, division_of, fleet_of, places_in
+
+OPTIONS = st.builds(
+    TwoPhase,
+    order=st.sampled_from(list(BaseOrder)),
+    growth=st.sampled_from([Growth.KNAPSACK, Growth.KNAPSACK, *Growth]),
+    ageing_weight=st.sampled_from([0.0, 1.0]),
+    flexible_in_holes=st.booleans(),
+    naive=st.booleans(),
+    efficiency=st.sampled_from([0.7, 1.0]),
+    reconsider=st.booleans(),
+)
+SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), max_size=5)
+
+
+@st.composite
+def jobs_to_come(draw):
+    """A pending job: any of the shapes that exist, with values that often tie."""
+    base = draw(st.integers(1, 4))
+    expansion = draw(st.sampled_from([1, 3]))
+    shape = draw(st.sampled_from(["fixed", "linear", "powers"]))
+    most = 1 if shape == "fixed" else draw(st.integers(2, 5))
+    if shape == "powers":
+        base = 2 ** draw(st.integers(0, 2))
+        numbers = [base * 2**step for step in range(min(most, 3))]
+    else:
+        numbers = list(range(base, base + most))
+    owned = {number: float(number) for number in numbers}
+    if shape == "linear":
+        lent = {number: number / expansion for number in range(expansion * base, expansion * numbers[-1] + 1)}
+    else:
+        lent = {number * expansion: float(number) for number in numbers}
+    kinds = draw(st.sampled_from(["owned", "both", "both", "lent"]))
+    return Job(
+        draw(st.sampled_from([10.0, 60.0, 60.0, 333.0, 1000.0])),
+        {} if kinds == "lent" else owned,
+        {} if kinds == "owned" else lent,
+        draw(st.sampled_from([1, 1, 2, 4, 8])),
+        mixes=kinds == "both" and draw(st.booleans()),
+        waiting_seconds=draw(st.sampled_from([0.0, 30.0])),
+        grown_at=draw(st.sampled_from([0.0, 5.0, 9.0])),
+    )
+
+
+@st.composite
+def stories(draw):
+    """A fleet, options, and per step: who arrives, which running jobs end, which server on loan is taken away or comes."""
+    owned, lent = draw(SIZES), draw(SIZES)
+    steps = [
+        (
+            draw(st.lists(jobs_to_come(), max_size=6)),
+            draw(st.sets(st.integers(0, 11), max_size=3)),
+            draw(st.one_of(st.none(), st.integers(0, 4))),
+        )
+        for _ in range(draw(st.integers(1, 4)))
+    ]
+    return owned, lent, steps
+
+
+@settings(max_examples=250, deadline=None)
+@given(stories(), OPTIONS)
+def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
+    owned, lent, steps = story
+    present = [True] * len(lent)
+    jobs: list[Job] = []
+    for arrivals, ended, switched in steps:
+        jobs = [job for number, job in enumerate(jobs) if number not in ended or not job.places]
+        jobs += arrivals
+        if switched is not None and switched < len(lent):
+            present[switched] = not present[switched]
+            if not present[switched]:
+                jobs = [without_server(job, len(owned) + switched) for job in jobs]
+        fleet = fleet_of(owned, [gpus * there for gpus, there in zip(lent, present, strict=True)])
+        division = division_of(fleet, jobs, options)
+        check_capacity(fleet, jobs, division)
+        check_kinds(fleet, jobs, division)
+        check_bases(jobs, division)
+        check_roles(fleet, division, options)
+        check_skips(fleet, jobs, division, options)
+        jobs = [replace(job, places=places_in(division.workers, number)) for number, job in enumerate(jobs)]
+        again = division_of(fleet, jobs, options)
+        assert np.all(again.change == WorkerChange.UNCHANGED), "nothing happened in between"
+        assert again.admitted.size == 0
+        assert again.role.tolist() == division.role.tolist()
+        assert again.rate.tolist() == division.rate.tolist()
+
+
+def without_server(job: Job, server: int) -> Job:
+    """The job after a server was taken back: stopped if it had a base worker there, else smaller."""
+    base, _ = job.places.get(server, (0, 0))
+    if base:
+        return replace(job, places={})
+    return replace(job, places={other: held for other, held in job.places.items() if other != server})
+
+
+def check_capacity(fleet: Fleet, jobs: list[Job], division: Division) -> None:
+    used = np.zeros(fleet.gpus.size, dtype=np.int64)
+    for number, job in enumerate(jobs):
+        for server, (base, flexible) in places_in(division.workers, number).items():
+            assert base >= 0
+            assert flexible >= 0
+            assert base + flexible > 0
+            used[server] += (base + flexible) * job.gpus
+    assert np.all(used <= fleet.gpus)
+
+
+def check_kinds(fleet: Fleet, jobs: list[Job], division: Division) -> None:
+    """One kind a job unless it mixes, a number of workers that it can have, the rate of that number."""
+    for number, job in enumerate(jobs):
+        totals = [0, 0]
+        for server, held in places_in(division.workers, number).items():
+            totals[int(fleet.on_loan[server])] += sum(held)
+        assert job.owned or totals[0] == 0
+        assert job.lent or totals[1] == 0
+        if totals[0] and totals[1]:
+            assert job.mixes
+            worth = totals[0] / max(job.owned) + totals[1] / max(job.lent)
+            assert worth <= 1 + 1e-9
+            worth = totals[0] / min(job.owned) + totals[1] / min(job.lent)
+            assert worth >= 1 - 1e-9
+            assert division.rate[number] > 0
+        elif sum(totals):
+            listed = job.lent if totals[1] else job.owned
+            assert division.rate[number] == listed[sum(totals)]
+        else:
+            assert division.rate[number] == 0
+
+
+def check_bases(jobs: list[Job], division: Division) -> None:
+    """Base workers never move or stop; who is started has all of its base, who is not has nothing."""
+    for number, job in enumerate(jobs):
+        bases = {server: base for server, (base, _) in places_in(division.workers, number).items() if base}
+        if job.places:
+            assert bases == {server: base for server, (base, _) in job.places.items() if base}
+        elif number in division.admitted:
+            assert division.change[number] == WorkerChange.START
+            assert sum(bases.values()) >= min([*job.owned, *job.lent])
+        else:
+            assert number in division.skipped
+            assert not places_in(division.workers, number)
+
+
+def check_roles(fleet: Fleet, division: Division, options: TwoPhase) -> None:
+    base = np.bincount(division.workers.server, division.workers.base, fleet.gpus.size)
+    flexible = np.bincount(division.workers.server, division.workers.flexible, fleet.gpus.size)
+    expected = np.where(base > 0, BASE, np.where(flexible > 0, FLEXIBLE, NO_ROLE))
+    assert division.role.tolist() == np.where(fleet.on_loan, expected, NO_ROLE).tolist()
+    if not options.naive and not options.flexible_in_holes and options.growth is not Growth.ROUND_ROBIN:
+        assert not np.any(fleet.on_loan & (base > 0) & (flexible > 0))
+
+
+def check_skips(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
+    """Flexible demand makes nobody wait: who finds no room could not start without any flexible worker either."""
+    free = fleet.gpus.copy()
+    for number, job in enumerate(jobs):
+        for server, (base, _) in places_in(division.workers, number).items():
+            free[server] -= base * job.gpus
+    left = [int(free[fleet.on_loan == lent].sum()) for lent in (False, True)]
+    for number, reason in zip(division.skipped.tolist(), division.reason.tolist(), strict=True):
+        job = jobs[number]
+        demands = [min(rates) * job.gpus if rates else None for rates in (job.owned, job.lent)]
+        if reason == Skip.HELD_UP:
+            assert options.order is BaseOrder.FIRST_COME
+        if reason == Skip.NO_ROOM and not job.mixes and counts_nobody_else(division, options):
+            assert all(demand is None or demand > gpus for demand, gpus in zip(demands, left, strict=True))
+
+
+def counts_nobody_else(division: Division, options: TwoPhase) -> bool:
+    """Whether no GPUs are held back for a job that turned out to be scattered."""
+    return options.reconsider or Skip.FRAGMENTED not in division.reason
