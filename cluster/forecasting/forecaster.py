@@ -21,7 +21,7 @@ WINDOW = 10
 """Samples that a forecast looks at (Lyra section 3.6)."""
 
 SAMPLES_PER_DAY = 288
-"""Samples of a day: the least that a model is fitted to, and how many come between two fits."""
+"""Samples of a day: the least that most models are fitted to, and how many come between two fits."""
 
 Progress = Callable[[int, int], None]
 """Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that error and
@@ -40,8 +40,8 @@ class TooFewSamples(ForecasterError):
 class FitReport:
     """What a fit came to.
 
-    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on the last tenth of them,
-    which was set aside, and ``persistence_error`` that of the last sample as forecast, on the same tenth.
+    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on those that were set aside (the
+    last tenth, or the last day), and ``persistence_error`` that of the last sample as forecast, on the same ones.
     """
 
     windows: int
@@ -127,9 +127,12 @@ def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]
 
 
 def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatArray, FloatArray, int]:
-    """`windows_of` the samples, and how many of them to learn from: the last tenth is for judging the model.
+    """`windows_of` the samples, and how many of them to learn from; the rest is for judging the model.
 
-    Raises TooFewSamples when the windows are fewer than those of one day without a gap.
+    The rest is the last tenth, but a whole day where two more are left: judged by an evening alone, a model that knows nothing
+    but evenings looks best.
+
+    Raises TooFewSamples when there are fewer windows than `Forecaster.least_samples` without a gap give.
     """
     windows, following = windows_of(samples, forecaster.window)
     least = forecaster.least_samples - forecaster.window
@@ -138,7 +141,10 @@ def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatA
             f"{forecaster.name} needs {forecaster.least_samples} samples without a gap; there are windows for "
             f"{following.size} forecasts"
         )
-    return windows, following, following.size - max(1, following.size // 10)
+    aside = max(1, following.size // 10)
+    if following.size >= 3 * SAMPLES_PER_DAY - forecaster.window:
+        aside = max(aside, SAMPLES_PER_DAY)
+    return windows, following, following.size - aside
 
 
 def mean_squared_error(forecasts: FloatArray, truth: FloatArray) -> float:

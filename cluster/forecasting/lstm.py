@@ -1,7 +1,7 @@
 """The recurrent network that Lyra forecasts with (Lyra section 3.6; spec 2.2). The only file here that needs PyTorch.
 
 Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. Width, learning rate,
-batch, epochs and early stop are the spec's.
+batch, epochs and early stop are the spec's, the way to scale samples is ours.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Self
+from typing import ClassVar, Self
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike
 from torch import Tensor, nn
 
 from cluster.forecasting.forecaster import (
+    SAMPLES_PER_DAY,
     FitReport,
     FloatArray,
     Forecaster,
@@ -47,7 +48,10 @@ class Training:
 
 
 class UsageNetwork(nn.Module):
-    """Windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,)."""
+    """Windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,).
+
+    What the layers give is added to the window's mean: they need not learn how high usage is, only where it goes.
+    """
 
     def __init__(self, width: int = WIDTH) -> None:
         super().__init__()
@@ -55,15 +59,17 @@ class UsageNetwork(nn.Module):
         self.output = nn.Linear(width, 1)
 
     def forward(self, windows: Tensor) -> Tensor:
-        """The network's word after the last sample of each window."""
+        """The network's answer after the last sample of each window."""
         states, _ = self.recurrent(windows.unsqueeze(-1))
-        return self.output(states[:, -1]).squeeze(-1)
+        return windows.mean(dim=1) + self.output(states[:, -1]).squeeze(-1)
 
 
 class LongShortTermMemory(Forecaster):
     """Seeded and single-threaded: the same samples give the same weights on the same machine."""
 
     name = "lstm"
+    # From one or two days it comes to forecasts that are worse than the last sample.
+    least_samples: ClassVar[int] = 3 * SAMPLES_PER_DAY
 
     def __init__(self, seed: int = 0, training: Training | None = None) -> None:
         self._seed = seed

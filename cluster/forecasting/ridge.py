@@ -38,7 +38,7 @@ class Ridge(Forecaster):
         return self._coefficients is not None
 
     def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
-        """Coefficients from all but the last tenth of the windows. Raises TooFewSamples."""
+        """Coefficients from the windows that are not set aside. Raises TooFewSamples."""
         windows, following, learned = training_windows(self, samples)
         if progress is not None:
             progress(0, 1)

@@ -24,8 +24,8 @@ from cluster.forecasting.ridge import Ridge
 from cluster.forecasting.rolling import rolling_forecasts
 from simulation.inference.daily_curve import DailyCurve, daily_usage
 
-DAY = daily_usage(DailyCurve(days=2), seed=1).usage
-ROW = DAY[:10]
+DAYS = daily_usage(DailyCurve(days=4), seed=1).usage
+ROW = DAYS[:10]
 
 
 def quick(name: str) -> Forecaster:
@@ -47,30 +47,30 @@ def test_before_it_has_learned_it_says_the_last_sample(name: str) -> None:
 def test_it_refuses_to_learn_from_too_little_and_stays_as_it_was(name: str) -> None:
     forecaster = make_forecaster(name)
     with pytest.raises(TooFewSamples, match="samples without a gap"):
-        forecaster.fit(DAY[:10])
+        forecaster.fit(DAYS[:10])
     assert forecaster.forecast(ROW) == ROW[-1]
 
 
 def test_one_forecast_and_many_agree(name: str) -> None:
     forecaster = quick(name)
-    forecaster.fit(DAY)
-    windows, _ = windows_of(DAY, 10)
+    forecaster.fit(DAYS)
+    windows, _ = windows_of(DAYS, 10)
     one_by_one = [forecaster.forecast(window) for window in windows[:20]]
     assert forecaster.forecast_many(windows[:20]) == pytest.approx(one_by_one, abs=1e-6)
 
 
 def test_the_same_samples_give_the_same_forecasts(name: str) -> None:
     first, second = quick(name), quick(name)
-    assert first.fit(DAY) == second.fit(DAY)
-    windows, _ = windows_of(DAY, 10)
+    assert first.fit(DAYS) == second.fit(DAYS)
+    windows, _ = windows_of(DAYS, 10)
     assert (first.forecast_many(windows) == second.forecast_many(windows)).all()
 
 
 def test_a_stored_forecaster_says_the_same(name: str) -> None:
     forecaster = quick(name)
-    forecaster.fit(DAY)
+    forecaster.fit(DAYS)
     again = load_forecaster(name, forecaster.to_bytes())
-    windows, _ = windows_of(DAY, 10)
+    windows, _ = windows_of(DAYS, 10)
     assert again.fitted
     assert (again.forecast_many(windows) == forecaster.forecast_many(windows)).all()
 
@@ -78,11 +78,11 @@ def test_a_stored_forecaster_says_the_same(name: str) -> None:
 def test_what_is_not_a_stored_forecaster_is_refused(name: str) -> None:
     other = "ridge" if name == "persistence" else "persistence"
     stored = quick(other)
-    stored.fit(DAY)
+    stored.fit(DAYS)
     with pytest.raises(ForecasterError, match=f"stored forecaster {other}, not {name}"):
         load_forecaster(name, stored.to_bytes())
     good = quick(name)
-    good.fit(DAY)
+    good.fit(DAYS)
     for damaged in (b"", b"no archive", good.to_bytes()[:40]):
         with pytest.raises(ForecasterError, match="no stored forecaster"):
             load_forecaster(name, damaged)
@@ -112,10 +112,10 @@ def stop_at(epoch: int) -> Progress:
 @pytest.mark.parametrize(("learner", "epoch"), [("ridge", 0), ("lstm", 1)])
 def test_a_training_that_is_stopped_leaves_what_was_learned_before(learner: str, epoch: int) -> None:
     forecaster = quick(learner)
-    forecaster.fit(DAY[:300])
+    forecaster.fit(DAYS[:900])
     before = forecaster.forecast(ROW)
     with pytest.raises(Stopped):
-        forecaster.fit(DAY, stop_at(epoch))
+        forecaster.fit(DAYS, stop_at(epoch))
     assert forecaster.forecast(ROW) == before
 
 
@@ -123,18 +123,18 @@ def test_a_gap_is_bridged_by_the_sample_before_it() -> None:
     forecaster = Persistence()
     assert forecaster.forecast([*ROW[:9], np.nan]) == ROW[8]
     ridge = Ridge()
-    ridge.fit(DAY)
+    ridge.fit(DAYS)
     holed, bridged = ROW.copy(), ROW.copy()
     holed[[0, 4]], bridged[[0, 4]] = np.nan, ROW[[1, 3]]
     assert ridge.forecast(holed) == pytest.approx(ridge.forecast(bridged), abs=1e-12)
 
 
 def test_gaps_are_not_learned_from() -> None:
-    holed = np.insert(DAY, 200, np.nan)
+    holed = np.insert(DAYS, 200, np.nan)
     windows, following = windows_of(holed, 10)
     assert np.isfinite(windows).all()
-    assert following.size == DAY.size - 10 - 10
-    assert Ridge().fit(holed).windows < Ridge().fit(DAY).windows
+    assert following.size == DAYS.size - 10 - 10
+    assert Ridge().fit(holed).windows < Ridge().fit(DAYS).windows
 
 
 def test_without_any_sample_there_is_no_forecast() -> None:
@@ -142,7 +142,7 @@ def test_without_any_sample_there_is_no_forecast() -> None:
         Ridge().forecast([np.nan] * 10)
     with pytest.raises(ForecasterError, match="no sample"):
         Ridge().forecast([])
-    forecasts = Ridge().forecast_many([[np.nan] * 10, ROW])
+    forecasts = Ridge().forecast_many(np.array([[np.nan] * 10, ROW.tolist()]))
     assert np.isnan(forecasts[0])
     assert forecasts[1] == ROW[-1]
 
@@ -169,7 +169,7 @@ def test_ridge_learns_a_straight_line_exactly() -> None:
 def _learned() -> list[Forecaster]:
     forecasters = [quick("ridge"), quick("lstm")]
     for forecaster in forecasters:
-        forecaster.fit(DAY)
+        forecaster.fit(DAYS)
     return forecasters
 
 

@@ -71,13 +71,13 @@ def test_its_error_on_five_days_is_within_the_published_one(seed: int) -> None:
 
 
 def test_it_stops_early_when_nothing_gets_better() -> None:
-    noise = np.random.default_rng(5).random(400)
+    noise = np.random.default_rng(5).random(900)
     report = LongShortTermMemory(training=Training(learning_rate=0.0, patience=3)).fit(noise)
     assert report.epochs == 4
 
 
 def test_training_leaves_threads_and_random_numbers_of_the_process_alone() -> None:
-    samples = daily_usage(DailyCurve(days=1), seed=0).usage
+    samples = daily_usage(DailyCurve(days=3), seed=0).usage
     threads, state = torch.get_num_threads(), torch.random.get_rng_state()
     forecaster = LongShortTermMemory(training=Training(epochs=1))
     forecaster.fit(samples)
@@ -87,7 +87,7 @@ def test_training_leaves_threads_and_random_numbers_of_the_process_alone() -> No
 
 
 def test_a_constant_curve_is_forecast_as_constant() -> None:
-    forecaster = LongShortTermMemory(training=Training(epochs=30))
-    report = forecaster.fit(np.full(300, 0.5))
+    forecaster = LongShortTermMemory(training=Training(epochs=10))
+    report = forecaster.fit(np.full(900, 0.5))
     assert np.isfinite(report.error)
     assert forecaster.forecast([0.5] * 10) == pytest.approx(0.5, abs=0.05)
