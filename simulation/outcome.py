@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from simulation.loans import LoanHistory
 
 BoolArray = NDArray[np.bool_]
 
@@ -107,3 +108,4 @@ class Outcome:
     peak_memory_bytes: int
     broken: dict[str, str] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    loans: LoanHistory | None = None

@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray, Plans
-from scheduling.core.changes import Placements
+from scheduling.core.arrays import BoolArray, Placements, Plans
 from scheduling.core.decision import Change, Decision, Verdict
 from scheduling.core.problem import Problem
+from scheduling.core.sharing import SharedPlacements
 from scheduling.core.snapshot import FloatArray
 
 
@@ -19,7 +19,8 @@ class Answer:
 
     ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
     ``declined``: newcomers that are refused. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
-    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time.
+    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time. ``shared``: where workers
+    are on servers of both kinds, from policies that divide these.
     """
 
     problem: Problem
@@ -36,6 +37,7 @@ class Answer:
     changed: tuple[int, ...] = ()
     job_memory: FloatArray | None = None
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    shared: SharedPlacements | None = None
 
 
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:

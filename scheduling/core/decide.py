@@ -10,8 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.answer import Answer, as_decision, rows_of
-from scheduling.core.arrays import Plans, copy_plans, differing
-from scheduling.core.changes import Placements
+from scheduling.core.arrays import Placements, Plans, copy_plans, differing
 from scheduling.core.decision import Decision
 from scheduling.core.offers import find_offer, what_if
 from scheduling.core.problem import Problem, build_problem

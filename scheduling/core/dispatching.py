@@ -12,8 +12,8 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.answer import Answer, rows_of
-from scheduling.core.arrays import Plans, level_index, no_plans
-from scheduling.core.changes import Placements, changes_between
+from scheduling.core.arrays import Placements, Plans, level_index, no_plans
+from scheduling.core.changes import changes_between
 from scheduling.core.columns import BEST_EFFORT
 from scheduling.core.compiling import kernel
 from scheduling.core.decision import Verdict

@@ -18,6 +18,7 @@ from scheduling.core.columns import NO_LEVEL, CurveColumns, JobColumns, columns_
 from scheduling.core.compiling import kernel
 from scheduling.core.filling import slot_end
 from scheduling.core.reserve import reserved_gpus
+from scheduling.core.sharing import Sharing
 from scheduling.core.snapshot import (
     Fill,
     FloatArray,
@@ -69,6 +70,8 @@ class Problem:
     blocked: IntArray
     blocked_until: FloatArray
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Servers of both kinds and the workers on them, where servers are lent.
+    sharing: Sharing | None = None
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 

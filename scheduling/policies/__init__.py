@@ -10,8 +10,10 @@ from scheduling.policies.edf_admission_artifact import EdfAdmissionArtifact
 from scheduling.policies.edf_artifact import EdfArtifact
 from scheduling.policies.edf_elastic import EdfElastic
 from scheduling.policies.elasticflow import ElasticFlow
+from scheduling.policies.fifo import Fifo, FifoBackfill
 from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
+from scheduling.policies.lyra import Lyra
 from scheduling.policies.pollux import Pollux
 from scheduling.policies.punctual import Punctual
 from scheduling.policies.themis import Themis
@@ -35,6 +37,9 @@ POLICIES: dict[str, Policy] = {
         Themis(),
         Chronus(),
         Pollux(),
+        Lyra(),
+        Fifo(),
+        FifoBackfill(),
     )
 }
 

@@ -127,6 +127,7 @@ class PoolState:
             memory=jobs.memory[rows],
         )
         self._asking_rows = rows
+        self._asking_source = source
         return problem_from(
             now=now,
             next_slot_at=next_slot_at,
@@ -208,14 +209,22 @@ class PoolState:
             jobs.take_gpus(
                 row,
                 change.gpus_after,
-                self.tables.rate(row, change.gpus_after),
-                change.pause_seconds + late,
+                self._rate(int(position), row, change.gpus_after),
+                change.pause_seconds + late + self._restart_seconds(row, change.gpus_after),
                 now,
             )
             changed.append((row, change.kind))
         if self.policy.pauses_everybody and self.tables.measured.pause.any():
             self._pause_unchanged(answer, jobs)
         return changed
+
+    def _rate(self, position: int, row: int, gpus: int) -> float:
+        """Iterations per second of a job on the GPUs that it was just given; ``position`` is its row of the answer."""
+        return self.tables.rate(row, gpus)
+
+    def _restart_seconds(self, row: int, gpus: int) -> float:
+        """What beginning again after a preemption costs beyond the change's own pause."""
+        return 0.0
 
     def _pause_unchanged(self, answer: Answer, jobs: JobStates) -> None:
         """Let jobs that run on with the same GPUs pause too, by what a restart among known GPUs costs (spec 2.10)."""

@@ -25,6 +25,7 @@ from scheduling.policies.base import Policy
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
+from simulation.engine.lender import share_pool
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings
@@ -124,6 +125,7 @@ class Simulation:
             )
             for number, size in enumerate(settings.pools)
         ]
+        self.lender = None if settings.sharing is None else share_pool(self)
         self.setup_seconds = time.perf_counter() - began
 
     def leave_out_arrivals(self, count: int) -> None:
@@ -153,7 +155,10 @@ class Simulation:
     def _next_instant(self) -> float:
         at = min(pool.wake_at for pool in self.pools)
         if self._next_arrival < self.workload.jobs:
-            at = min(at, float(self.workload.submitted_at[self._next_arrival]))
+            submitted_at = float(self.workload.submitted_at[self._next_arrival])
+            at = min(at, self._tick_from(submitted_at) if self.settings.on_ticks else submitted_at)
+        if self.lender is not None and self._ended < self.workload.jobs:
+            at = min(at, self.lender.next_at)
         if self._next_happening < len(self._happenings):
             at = min(at, self._happenings[self._next_happening].at)
         return max(at, self.now) if at < inf else inf
@@ -165,6 +170,8 @@ class Simulation:
         for pool in self.pools:
             self._end_finished(pool)
         urgent = self._let_happen()
+        if self.lender is not None and self.lender.act(self):
+            urgent.add(self.lender.pool.number)
         newcomers = self._arrived()
         for pool in self.pools:
             newcomers = self._plan(pool, newcomers, urgent=pool.number in urgent)
@@ -175,6 +182,8 @@ class Simulation:
         """Decide and reallocate in one pool. Returns the newcomers that are left for the pools after it."""
         # What a plan itself has fixed happens when it is planned, even within a slot: promises rest on it.
         slot_at = min(pool.last_slot_at + self.settings.slot_seconds, pool.wake_at)
+        if self.settings.on_ticks:
+            slot_at = self._tick_from(self.now)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
         if not due and not newcomers.size:
             return newcomers
@@ -204,11 +213,18 @@ class Simulation:
         rows = pool.rows[self.jobs.phase[pool.rows] == ACTIVE]
         self.jobs.forecast_finish(rows, self.now)
         finish = float(self.jobs.finish_at[rows].min(initial=inf))
+        if self.settings.on_ticks:
+            return min(answer.next_wake_at, self._tick_from(finish))
         slot = self.settings.slot_seconds
         released = inf
         if finish < inf:
             released = self.now + max(1, ceil((finish - self.now - TIME_TOLERANCE) / slot)) * slot
         return max(min(answer.next_wake_at, released), self.now + TIME_TOLERANCE)
+
+    def _tick_from(self, at: float) -> float:
+        """The first instant from ``at`` on at which the scheduler looks, where it looks once a slot (spec 2.1)."""
+        slot = self.settings.slot_seconds
+        return ceil((at - TIME_TOLERANCE) / slot) * slot if at < inf else inf
 
     # Arrivals, ends, and what happens from outside -----------------------------------------------
 
@@ -406,6 +422,7 @@ class Simulation:
             peak_memory_bytes=resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024,
             broken=self.broken,
             notes=workload.notes,
+            loans=None if self.lender is None else self.lender.history(),
         )
 
 

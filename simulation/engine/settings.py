@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduling.core.snapshot import AdmissionRule, Fill
+from simulation.engine.sharing import SharingSettings
 
 
 class Pauses(StrEnum):
@@ -63,3 +64,9 @@ class SimulationSettings:
     seed: int = 0
     imperfections: Imperfections = field(default_factory=Imperfections)
     check_invariants: bool = False
+    sharing: SharingSettings | None = None
+
+    @property
+    def on_ticks(self) -> bool:
+        """Whether the scheduler looks once a slot, at fixed times, as Lyra's does, instead of at events."""
+        return self.sharing is not None

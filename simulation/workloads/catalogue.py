@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import simulation.workloads.synthetic_lyra  # noqa: F401 - registers its profile
 from simulation.workloads.assembly import assemble, unknown_model
 from simulation.workloads.device_model import NETWORKS, synthetic_throughputs
 from simulation.workloads.errors import TraceError, listed, quoted

@@ -20,6 +20,7 @@ from scheduling.core.snapshot import FloatArray, IntArray
 from simulation.workloads.assembly import assemble
 from simulation.workloads.draws import Stream, uniforms
 from simulation.workloads.errors import TraceError
+from simulation.workloads.linear import linear_workload
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import JobRecord, ParsedTrace
 from simulation.workloads.throughputs import ThroughputTable
@@ -36,7 +37,8 @@ class Shape:
 
     ``arrive`` turns numbers in [0, 1), shape (jobs, 2), and the mean time between arrivals into submission
     times; ``last`` turns such numbers into durations on the GPUs asked for. Both in seconds.
-    ``gpu_shares``: share of jobs by GPU count, adding up to 1.
+    ``gpu_shares``: share of jobs by GPU count, adding up to 1. ``linear``: nobody has a deadline and throughput grows as the
+    GPUs do, for workloads about which no more is known; no model is drawn then.
     """
 
     jobs: int
@@ -44,6 +46,7 @@ class Shape:
     gpu_shares: Mapping[int, float]
     arrive: Callable[[FloatArray, float], FloatArray]
     last: Callable[[FloatArray], FloatArray]
+    linear: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +86,8 @@ def generate(
     gpus = _draw_gpus(shape.gpu_shares, uniforms(seed, Stream.GPUS, jobs)[:, 0])
     if not np.isfinite(submitted_at).all():
         raise TraceError(f"profile {name} gives no finite submission times with these options")
+    if shape.linear:
+        return linear_workload(name, f"synthetic profile {name}, seed {seed}", submitted_at, gpus, seconds)
     nowhere = TraceRow(Path(name), 0, {}, {})
     records = [
         JobRecord(nowhere, f"job{row:06d}", at, requested_gpus=count, requested_seconds=max(1.0, duration))

@@ -1,0 +1,247 @@
+"""Workers and GPU addresses: from who holds which GPUs to how many workers are on which server, and back.
+
+Lyra's algorithms count workers on servers (`fleet.py`); the platform gives jobs GPUs with addresses. Which of a server's free GPUs a worker
+takes does not matter to them, so a job keeps those that it holds there and takes the lowest free ones beside.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray, JobArrays, Placements
+from scheduling.core.base_and_flexible import Demands, demands_of
+from scheduling.core.blocks import NOWHERE
+from scheduling.core.columns import JobColumns
+from scheduling.core.compiling import kernel
+from scheduling.core.decision import REASONS, Change, ChangeKind
+from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap, no_workers
+from scheduling.core.snapshot import IntArray
+
+if TYPE_CHECKING:
+    from scheduling.core.problem import Problem
+
+NOBODY = -1
+
+
+@dataclass(frozen=True)
+class Servers:
+    """Servers by the addresses of their GPUs: server k has ``first[k]`` and ``gpus[k] - 1`` more; addresses cover all servers.
+
+    ``gpus`` counts every GPU, also of servers that may not be used.
+    """
+
+    first: IntArray
+    gpus: IntArray
+
+    def server_of(self) -> IntArray:
+        """The server of every address."""
+        return np.repeat(np.arange(self.gpus.size), self.gpus)
+
+
+@kernel
+def count_workers(addresses, offsets, flexible, server_of, gpus_per_worker):  # type: ignore[no-untyped-def]
+    """The worker map of jobs that hold ``addresses[offsets[i]:offsets[i + 1]]``, ascending, marked ``flexible`` or not."""
+    jobs = offsets.size - 1
+    begin = np.zeros(jobs + 1, dtype=np.int64)
+    server = np.empty(addresses.size, dtype=np.int64)
+    base = np.zeros(addresses.size, dtype=np.int64)
+    extra = np.zeros(addresses.size, dtype=np.int64)
+    count = 0
+    for job in range(jobs):
+        last = NOBODY
+        for position in range(offsets[job], offsets[job + 1]):
+            if server_of[addresses[position]] != last:
+                last = server_of[addresses[position]]
+                server[count] = last
+                count += 1
+            if flexible[position]:
+                extra[count - 1] += 1
+            else:
+                base[count - 1] += 1
+        for entry in range(begin[job], count):
+            base[entry] //= gpus_per_worker[job]
+            extra[entry] //= gpus_per_worker[job]
+        begin[job + 1] = count
+    return WorkerMap(begin, server[:count].copy(), base[:count].copy(), extra[:count].copy())
+
+
+@kernel
+def _kept(workers, gpus_per_worker, held, held_offsets, first, gpus):  # type: ignore[no-untyped-def]
+    """(owner of every address among those that keep it, GPUs that each entry of the map lacks beside)."""
+    owner = np.full(gpus.sum(), NOBODY)
+    for job in range(held_offsets.size - 1):
+        for position in range(held_offsets[job], held_offsets[job + 1]):
+            owner[held[position]] = job
+    kept = np.full(owner.size, NOBODY)
+    missing = np.zeros(workers.server.size, dtype=np.int64)
+    for job in range(held_offsets.size - 1):
+        for entry in range(workers.offsets[job], workers.offsets[job + 1]):
+            wanted = (workers.base[entry] + workers.flexible[entry]) * gpus_per_worker[job]
+            low = first[workers.server[entry]]
+            for address in range(low, low + gpus[workers.server[entry]]):
+                if wanted > 0 and owner[address] == job:
+                    kept[address] = job
+                    wanted -= 1
+            missing[entry] = wanted
+    return kept, missing
+
+
+@kernel
+def place_workers(workers, gpus_per_worker, held, held_offsets, first, gpus):  # type: ignore[no-untyped-def]
+    """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's GPUs changed).
+
+    ``held`` and ``held_offsets`` are the present ones; ``first`` and ``gpus`` those of `Servers`.
+    """
+    jobs = workers.offsets.size - 1
+    owner, missing = _kept(workers, gpus_per_worker, held, held_offsets, first, gpus)
+    offsets = np.zeros(jobs + 1, dtype=np.int64)
+    addresses = np.empty(owner.size, dtype=np.int64)
+    flexible = np.zeros(owner.size, dtype=np.bool_)
+    changed = np.zeros(jobs, dtype=np.bool_)
+    position = 0
+    for job in range(jobs):
+        for entry in range(workers.offsets[job], workers.offsets[job + 1]):
+            low = first[workers.server[entry]]
+            base_left = workers.base[entry] * gpus_per_worker[job]
+            changed[job] |= missing[entry] > 0
+            for address in range(low, low + gpus[workers.server[entry]]):
+                if owner[address] == NOBODY and missing[entry] > 0:
+                    owner[address] = job
+                    missing[entry] -= 1
+                if owner[address] == job:
+                    addresses[position] = address
+                    flexible[position] = base_left <= 0
+                    base_left -= 1
+                    position += 1
+        offsets[job + 1] = position
+        changed[job] |= position - offsets[job] != held_offsets[job + 1] - held_offsets[job]
+    return addresses[:position].copy(), offsets, flexible[:position].copy(), changed
+
+
+@dataclass(frozen=True)
+class Sharing:
+    """What Lyra's policies see beside the columns of a problem.
+
+    ``flexible`` marks, in the order of the columns' addresses, GPUs that flexible workers hold.
+    """
+
+    servers: Servers
+    fleet: Fleet
+    flexible: BoolArray
+    demands: Demands
+
+    def workers(self, columns: JobColumns) -> WorkerMap:
+        """Where the jobs' workers are now."""
+        workers: WorkerMap = count_workers(
+            columns.addresses,
+            columns.offsets,
+            self.flexible,
+            self.servers.server_of(),
+            self.demands.gpus_per_worker,
+        )
+        return workers
+
+
+@dataclass(frozen=True)
+class SharedPlacements:
+    """Who holds which GPUs, which of them by flexible workers, the role of every server, and what changes for whom."""
+
+    placements: Placements
+    flexible: BoolArray
+    role: IntArray
+    changes: tuple[Change, ...]
+    rows: tuple[int, ...]
+
+
+def place(
+    workers: WorkerMap,
+    role: IntArray,
+    gpus_per_worker: IntArray,
+    held: Placements,
+    servers: Servers,
+    ids: Sequence[str],
+    pause_seconds: Callable[[int, int], float],
+) -> SharedPlacements:
+    """Addresses for a worker map, and the changes that lead there: those who give up GPUs first.
+
+    ``ids``: names by row. ``pause_seconds(row, gpus)``: the pause of a change onto so many GPUs.
+    """
+    addresses, offsets, flexible, changed = place_workers(
+        workers, gpus_per_worker, held.addresses, held.offsets, servers.first, servers.gpus
+    )
+    placements = Placements(addresses, offsets)
+    before, after = np.diff(held.offsets), np.diff(offsets)
+    rows = np.flatnonzero(changed)
+    rows = rows[np.argsort((after - before)[rows], kind="stable")]
+    changes = []
+    for row in rows.tolist():
+        kind = kind_of(int(before[row]), int(after[row]))
+        gpus = placements.of(row)
+        pause = 0.0 if kind is ChangeKind.SUSPEND else float(pause_seconds(row, len(gpus)))
+        changes.append(Change(ids[row], kind, int(before[row]), int(after[row]), gpus, pause, REASONS[kind]))
+    return SharedPlacements(placements, flexible, role, tuple(changes), tuple(rows.tolist()))
+
+
+def kind_of(before: int, after: int) -> ChangeKind:
+    """What a change from so many GPUs to so many others is."""
+    if after == 0:
+        return ChangeKind.SUSPEND
+    if before == 0:
+        return ChangeKind.START
+    if after == before:
+        return ChangeKind.MIGRATE
+    return ChangeKind.GROW if after > before else ChangeKind.SHRINK
+
+
+def loaned_fleet(servers: Servers, usable: BoolArray, on_loan: BoolArray, role: IntArray) -> Fleet:
+    """The fleet of servers of which some may not be used now."""
+    return Fleet(np.where(usable, servers.gpus, 0), on_loan, role)
+
+
+def sharing_of(problem: Problem) -> Sharing:
+    """The same for a cluster that borrows nothing: workers are single GPUs, ranges those of the scaling curves."""
+    servers = _servers_of(problem.blocks.block_of, problem.blocks.server)
+    usable = np.zeros(servers.gpus.size, dtype=np.bool_)
+    usable[servers.server_of()[problem.blocks.base]] = True
+    columns, count = problem.columns, problem.count
+    curves = problem.jobs
+    base = np.where(curves.level_count[:count] > 0, curves.levels[:count, 0], 0)
+    place_in_job = np.arange(columns.addresses.size) - np.repeat(
+        columns.offsets[:-1], np.diff(columns.offsets)
+    )
+    return Sharing(
+        servers=servers,
+        fleet=loaned_fleet(
+            servers, usable, np.zeros(usable.size, dtype=np.bool_), np.full(usable.size, NO_ROLE)
+        ),
+        flexible=place_in_job >= np.repeat(base, np.diff(columns.offsets)),
+        demands=demands_of(
+            np.ones(count, dtype=np.int64),
+            columns.remaining_iterations,
+            speeds_of_curves(curves, count),
+            Speeds(np.zeros(count + 1, dtype=np.int64), no_workers(0).server, np.zeros(0)),
+            work=columns.total_iterations,
+            waiting_seconds=np.maximum(0.0, problem.now - columns.submitted_at),
+        ),
+    )
+
+
+def speeds_of_curves(curves: JobArrays, count: int) -> Speeds:
+    """Rates on every level of the scaling curves of the first ``count`` jobs."""
+    inside = np.arange(curves.levels.shape[1]) < curves.level_count[:count, None]
+    return Speeds(
+        np.concatenate(([0], np.cumsum(curves.level_count[:count]))),
+        curves.levels[:count][inside],
+        curves.throughput[:count][inside],
+    )
+
+
+def _servers_of(block_of: IntArray, server_of_block: IntArray) -> Servers:
+    """Servers from aligned blocks; GPUs of servers that may not be used make up servers of their own."""
+    server = np.where(block_of == NOWHERE, -1, server_of_block[block_of])
+    first = np.flatnonzero(np.diff(server, prepend=-2))
+    return Servers(first, np.diff(np.append(first, server.size)))

@@ -1,0 +1,18 @@
+"""What a forecaster would have said all along an inference cluster's usage."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cluster.forecasting.registry import make_forecaster
+from cluster.forecasting.rolling import rolling_forecasts
+from scheduling.core.snapshot import FloatArray
+from simulation.engine.sharing import Lending
+
+
+def forecasts_of(lending: Lending) -> FloatArray:
+    """Entry t: what is expected, after sample t, of sample t + 1; NaN where nothing is expected."""
+    usage = lending.usage.usage
+    if not lending.forecaster:
+        return np.full(usage.size, np.nan)
+    return rolling_forecasts(usage, make_forecaster(lending.forecaster))

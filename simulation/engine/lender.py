@@ -1,0 +1,181 @@
+"""The orchestrator in a simulation: every five minutes servers are lent, or asked back and emptied (Lyra section 3.3; spec 2.1 to 2.4)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from cluster.core.lending import LendingRule
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.fleet import NO_ROLE
+from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
+from scheduling.core.snapshot import FloatArray
+from simulation.engine.forecasts import forecasts_of
+from simulation.engine.shared_pool import SharedPool
+from simulation.engine.sharing import Lending
+from simulation.engine.worker_tables import speeds_of_rows, worker_tables
+from simulation.loans import LoanHistory, ReclaimRecord
+from simulation.workloads.scenarios import worker_ranges
+
+if TYPE_CHECKING:
+    from simulation.engine.run import Simulation
+
+
+@dataclass
+class Lender:
+    """Follows an inference cluster's usage and moves its servers into and out of a pool."""
+
+    lending: Lending
+    pool: SharedPool
+    rule: LendingRule
+    forecast: FloatArray
+    sample: int = 1
+    next_at: float = 0.0
+    instants: list[tuple[float, ...]] = field(default_factory=list)
+    reclaims: list[ReclaimRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, lending: Lending, pool: SharedPool) -> Lender:
+        """A lender that has lent nothing yet."""
+        rule = LendingRule(lending.servers, lending.headroom, lending.forecast_margin)
+        return cls(lending, pool, rule, forecasts_of(lending), next_at=lending.period_seconds)
+
+    def act(self, simulation: Simulation) -> bool:
+        """Lend or reclaim what this instant asks for. Returns whether the pool must be planned at once."""
+        if self.next_at > simulation.now + TIME_TOLERANCE:
+            return False
+        usage = self.lending.usage
+        known = (self.sample - 1) % usage.usage.size
+        measured = float(usage.usage[known])
+        expected = float(self.forecast[known])
+        on_loan = int(self.pool.on_loan.sum())
+        decision = self.rule.decide(measured, None if np.isnan(expected) else expected, on_loan=on_loan)
+        if decision.reclaim:
+            self._reclaim(simulation, decision.reclaim)
+        elif decision.lend:
+            self._lend(decision.lend)
+        self._note(simulation, measured, expected, decision.shortfall)
+        self.sample += 1
+        self.next_at = self.sample * self.lending.period_seconds
+        return bool(decision.reclaim or decision.lend)
+
+    def _lend(self, count: int) -> None:
+        """The inference side offers idle servers, the lowest numbers first."""
+        at_home = np.flatnonzero(~self.pool.on_loan[self.pool.size.servers :])[:count]
+        self.pool.on_loan[self.pool.size.servers + at_home] = True
+
+    def _reclaim(self, simulation: Simulation, count: int) -> None:
+        pool, jobs = self.pool, simulation.jobs
+        pool.forget_ended(jobs)
+        rows = pool.rows
+        running = int((jobs.gpus[rows] > 0).sum())
+        question = ReclaimQuestion(
+            fleet=pool.fleet(),
+            workers=pool.worker_map(),
+            gpus_per_worker=pool.workers.ranges.gpus_per_worker[rows],
+            remaining_iterations=pool.believed_remaining(jobs, rows),
+            lent=speeds_of_rows(pool.workers.lent, rows),
+            servers=count,
+            exact_last_pick=self.lending.exact_last_pick,
+            seed=simulation.settings.seed + self.sample,
+        )
+        reclaim = choose_servers(question, self.lending.reclaim)
+        for position in reclaim.preempted.tolist():
+            _preempt(simulation, pool, position)
+        for server in reclaim.returned.tolist():
+            self._empty(simulation, server)
+        pool.on_loan[reclaim.returned] = False
+        pool.role[reclaim.returned] = NO_ROLE
+        pool.clear_roles()
+        self.reclaims.append(_record(simulation.now, count, running, reclaim))
+
+    def _empty(self, simulation: Simulation, server: int) -> None:
+        """Jobs that go on lose their flexible workers on the server."""
+        for position in self.pool.positions_on(server):
+            _scale_in(simulation, self.pool, position, server)
+
+    def _note(self, simulation: Simulation, usage: float, expected: float, shortfall: int) -> None:
+        pool = self.pool
+        pool.forget_ended(simulation.jobs)
+        owned = int((pool.addresses < pool.size.gpus).sum())
+        self.instants.append(
+            (
+                simulation.now, usage, expected, int(pool.on_loan.sum()), shortfall,
+                owned, pool.addresses.size - owned,
+            )
+        )  # fmt: skip
+
+    def history(self) -> LoanHistory:
+        """What was lent, used and asked back."""
+        return LoanHistory.of(self.lending.servers, self.instants, tuple(self.reclaims))
+
+
+def _record(now: float, wanted: int, running: int, reclaim: Reclaim) -> ReclaimRecord:
+    return ReclaimRecord(
+        at=now,
+        wanted=wanted,
+        returned=int(reclaim.returned.size),
+        idle=reclaim.returned_from(ReclaimGroup.IDLE),
+        flexible=reclaim.returned_from(ReclaimGroup.FLEXIBLE),
+        preempted=int(reclaim.preempted.size),
+        running=running,
+        collateral_gpus=reclaim.collateral_gpus,
+    )
+
+
+def _preempt(simulation: Simulation, pool: SharedPool, position: int) -> None:
+    """A job loses all its GPUs because servers are returned, and without a checkpoint of its own all progress."""
+    row = int(pool.rows[position])
+    pool.take_out(position)
+    pool.restarting.add(row)
+    simulation.jobs.vacate(row)
+    if not pool.workers.ranges.keeps_progress[row]:
+        simulation.jobs.remaining[row] = simulation.jobs.total[row]
+    simulation.fates.preemptions[row] += 1
+    simulation.recorder.count("preemptions")
+    simulation.recorder.allocation(simulation.now, row, 0)
+
+
+def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: int) -> None:
+    """A job goes on without its flexible workers on a server that is returned."""
+    row = int(pool.rows[position])
+    pool.take_out(position, server)
+    gpus = int(pool.offsets[position + 1] - pool.offsets[position])
+    simulation.jobs.take_gpus(row, gpus, pool.rate_now(position), 0.0, simulation.now)
+    simulation.jobs.forecast_finish(np.array([row]), simulation.now)
+    simulation.fates.rescales[row] += 1
+    simulation.recorder.count("rescales")
+    simulation.recorder.allocation(simulation.now, row, gpus)
+
+
+def share_pool(simulation: Simulation) -> Lender | None:
+    """Let the simulation's one pool be shared as its settings ask; returns who lends, if anybody does.
+
+    Raises ValueError where there are several pools.
+    """
+    settings = simulation.settings
+    sharing = settings.sharing
+    assert sharing is not None
+    if len(simulation.pools) != 1:
+        raise ValueError("inference servers are lent to one pool of training servers, not to several")
+    workload = simulation.workload
+    plain = simulation.pools[0]
+    workers = worker_tables(
+        worker_ranges(workload, sharing.rules, settings.seed),
+        workload.requested_seconds,
+        expansion=sharing.expansion,
+        scaling=sharing.scaling,
+    )
+    lending = sharing.lending
+    pool = SharedPool.beside(
+        plain,
+        0 if lending is None else lending.servers,
+        workers,
+        restart_seconds=sharing.preemption_seconds,
+    )
+    simulation.pools[0] = pool
+    simulation.jobs.total[:] = workers.work
+    simulation.jobs.remaining[:] = workers.work
+    return None if lending is None else Lender.of(lending, pool)

@@ -1,0 +1,174 @@
+"""A pool that inference servers join and leave: workers on servers of both kinds (Lyra sections 3.2 to 3.5)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import BoolArray
+from scheduling.core.base_and_flexible import Demands, demands_of
+from scheduling.core.columns import regather
+from scheduling.core.decision import Verdict
+from scheduling.core.fleet import NO_ROLE, Fleet, WorkerMap
+from scheduling.core.problem import Problem
+from scheduling.core.sharing import Servers, Sharing, count_workers, loaned_fleet
+from scheduling.core.snapshot import IntArray
+from simulation.engine.jobs import JobStates
+from simulation.engine.pool import PoolState
+from simulation.engine.worker_tables import WorkerTables, speeds_of_rows
+
+NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
+
+
+@dataclass
+class SharedPool(PoolState):
+    """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be used.
+
+    ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
+    ``restarting``: workload rows that were preempted and did not start again yet.
+    """
+
+    workers: WorkerTables = field(kw_only=True)
+    servers: Servers = field(kw_only=True)
+    on_loan: BoolArray = field(kw_only=True)
+    role: IntArray = field(kw_only=True)
+    restart_seconds: float = field(kw_only=True, default=0.0)
+    flexible: BoolArray = field(kw_only=True, default_factory=lambda: NO_MARKS)
+    restarting: set[int] = field(kw_only=True, default_factory=set)
+
+    @classmethod
+    def beside(
+        cls, plain: PoolState, inference_servers: int, workers: WorkerTables, *, restart_seconds: float
+    ) -> SharedPool:
+        """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs each."""
+        gpus = np.full(plain.size.servers + inference_servers, plain.size.gpus_per_server)
+        return cls(
+            plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable, plain.silent,
+            plain.capacity,
+            workers=workers,
+            servers=Servers(np.cumsum(gpus) - gpus, gpus),
+            on_loan=np.zeros(gpus.size, dtype=np.bool_),
+            role=np.full(gpus.size, NO_ROLE),
+            restart_seconds=restart_seconds,
+        )  # fmt: skip
+
+    # Asking ----------------------------------------------------------------------------------
+
+    def problem(
+        self, jobs: JobStates, ids: Sequence[str], newcomers: IntArray, now: float, next_slot_at: float
+    ) -> Problem:
+        """The pool's present question, with what Lyra's policies look at beside it."""
+        problem = super().problem(jobs, ids, newcomers, now, next_slot_at)
+        rows = self._asking_rows
+        marks, _ = regather(self.flexible.astype(np.int64), self.offsets, self._asking_source)
+        problem.sharing = Sharing(
+            servers=self.servers,
+            fleet=self.fleet(),
+            flexible=marks.astype(np.bool_),
+            demands=self._demands(jobs, rows, now),
+        )
+        return problem
+
+    def fleet(self) -> Fleet:
+        """All servers; those that are lost, or not on loan, have no GPUs."""
+        usable = np.concatenate((self.usable, self.on_loan[self.usable.size :]))
+        return loaned_fleet(self.servers, usable, self.on_loan, self.role)
+
+    def _demands(self, jobs: JobStates, rows: IntArray, now: float) -> Demands:
+        ranges = self.workers.ranges
+        return demands_of(
+            ranges.gpus_per_worker[rows],
+            self.believed_remaining(jobs, rows),
+            speeds_of_rows(self.workers.owned, rows),
+            speeds_of_rows(self.workers.lent, rows),
+            work=jobs.total[rows] * ranges.estimate_factor[rows],
+            waiting_seconds=np.maximum(0.0, now - jobs.submitted_at[rows]),
+            mixes=ranges.mixes[rows],
+        )
+
+    def believed_remaining(self, jobs: JobStates, rows: IntArray) -> np.ndarray:
+        """Work left by the estimate; one that a job has outlived leaves 5 % of it (spec 2.10)."""
+        estimate = jobs.total[rows] * self.workers.ranges.estimate_factor[rows]
+        done = jobs.total[rows] - jobs.remaining[rows]
+        return np.maximum(estimate - done, 0.05 * estimate)
+
+    def worker_map(self) -> WorkerMap:
+        """Workers of the pool's jobs at present, in the order of ``self.rows``."""
+        workers: WorkerMap = count_workers(
+            self.addresses, self.offsets, self.flexible, self.servers.server_of(),
+            self.workers.ranges.gpus_per_worker[self.rows],
+        )  # fmt: skip
+        return workers
+
+    def positions_on(self, server: int) -> list[int]:
+        """Positions in ``rows`` of the jobs that hold GPUs of the server."""
+        low = int(self.servers.first[server])
+        inside = (self.addresses >= low) & (self.addresses < low + int(self.servers.gpus[server]))
+        owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
+        return np.unique(owner[inside]).tolist()
+
+    # Applying --------------------------------------------------------------------------------
+
+    def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
+        """Keep plans, placements, marks and roles of an answer. Returns the verdicts by workload row."""
+        verdicts = super().keep(answer, jobs)
+        if answer.shared is not None:
+            self.flexible, self.role = answer.shared.flexible, answer.shared.role
+        else:
+            self.flexible = np.zeros(self.addresses.size, dtype=np.bool_)
+        return verdicts
+
+    def _rate(self, position: int, row: int, gpus: int) -> float:
+        return self.rate_now(position)
+
+    def rate_now(self, position: int) -> float:
+        """Work a second of a job, by its position in ``rows``, on the GPUs that it holds."""
+        row = int(self.rows[position])
+        held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
+        owned = int((held < self.size.gpus).sum())
+        width = int(self.workers.ranges.gpus_per_worker[row])
+        return self.workers.rate(row, owned // width, (held.size - owned) // width)
+
+    def _restart_seconds(self, row: int, gpus: int) -> float:
+        if gpus and row in self.restarting:
+            self.restarting.discard(row)
+            return self.restart_seconds
+        return 0.0
+
+    # Servers come and go -----------------------------------------------------------------------
+
+    def take_out(self, position: int, server: int | None = None) -> None:
+        """A job (by its position in ``rows``) loses its GPUs on ``server``, or all of them."""
+        begin, end = int(self.offsets[position]), int(self.offsets[position + 1])
+        held = self.addresses[begin:end]
+        lost = np.ones(held.size, dtype=np.bool_)
+        if server is not None:
+            low = int(self.servers.first[server])
+            lost = (held >= low) & (held < low + int(self.servers.gpus[server]))
+        gone = begin + np.flatnonzero(lost)
+        self.addresses = np.delete(self.addresses, gone)
+        self.flexible = np.delete(self.flexible, gone)
+        self.offsets = self.offsets.copy()
+        self.offsets[position + 1 :] -= gone.size
+
+    def vacate(self, row: int) -> None:
+        """The job's GPUs are gone."""
+        self.take_out(int(np.searchsorted(self.rows, row)))
+
+    def forget_ended(self, jobs: JobStates) -> None:
+        """Take out the GPUs of jobs that ended since the last answer."""
+        going_on = jobs.gpus[self.rows] > 0
+        owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
+        kept = going_on[owner]
+        if not kept.all():
+            self.addresses, self.flexible = self.addresses[kept], self.flexible[kept]
+            self.offsets = np.concatenate(([0], np.cumsum(np.where(going_on, np.diff(self.offsets), 0))))
+
+    def clear_roles(self) -> None:
+        """Servers on loan that nobody is on have no role."""
+        busy = np.zeros(self.role.size, dtype=np.bool_)
+        busy[self.servers.server_of()[self.addresses]] = True
+        self.role = np.where(busy, self.role, NO_ROLE)

@@ -1,0 +1,54 @@
+"""What came of lending in a simulation: servers on loan over time, and each reclaim with its cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.core.snapshot import FloatArray, IntArray
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimRecord:
+    """One reclaim: servers ``wanted`` and ``returned``, of these ``idle`` and of the ``flexible`` group; jobs ``preempted`` of those
+    ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that stayed (spec 2.4.5)."""
+
+    at: float
+    wanted: int
+    returned: int
+    idle: int
+    flexible: int
+    preempted: int
+    running: int
+    collateral_gpus: int
+
+
+@dataclass(frozen=True)
+class LoanHistory:
+    """One row an orchestrator's period. ``usage`` of the inference cluster is the mean of the period before, ``forecast`` what was
+    expected of the next, NaN where nothing was. ``on_loan`` servers after the decision; ``shortfall``: servers
+    that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``: GPUs in the hands of training jobs."""
+
+    servers: int
+    time: FloatArray
+    usage: FloatArray
+    forecast: FloatArray
+    on_loan: IntArray
+    shortfall: IntArray
+    owned_gpus_busy: IntArray
+    lent_gpus_busy: IntArray
+    reclaims: tuple[ReclaimRecord, ...]
+
+    @classmethod
+    def of(
+        cls, servers: int, rows: Sequence[tuple[float, ...]], reclaims: tuple[ReclaimRecord, ...]
+    ) -> LoanHistory:
+        """From rows in the order of the fields."""
+        table = np.array(rows, dtype=np.float64).reshape(len(rows), 7)
+        whole = table[:, 3:].astype(np.int64)
+        return cls(
+            servers, table[:, 0], table[:, 1], table[:, 2], whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3],
+            reclaims,
+        )  # fmt: skip

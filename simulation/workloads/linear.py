@@ -1,0 +1,41 @@
+"""Workloads about whose models nothing is known: jobs ask for GPUs, and throughput grows as the GPUs do."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
+
+TRAINING_GPU, INFERENCE_GPU = "V100", "T4"
+COMPUTING_POWER = 3
+"""So many inference GPUs compute as much as one training GPU (Lyra's testbed; spec 1.5)."""
+MOST_GPUS = 4096
+NOTE = "throughput is taken to grow as the GPUs do: nothing is known about the models"
+
+
+def linear_workload(
+    name: str, source: str, submitted_at: FloatArray, gpus: IntArray, seconds: FloatArray
+) -> Workload:
+    """Best-effort jobs that take ``seconds`` on the ``gpus`` they ask for; an iteration is one GPU second of a training GPU."""
+    order = np.argsort(submitted_at, kind="stable")
+    counts = 2 ** np.arange(MOST_GPUS.bit_length())
+    on = {
+        TRAINING_GPU: MeasuredThroughput(counts, counts.astype(np.float64)),
+        INFERENCE_GPU: MeasuredThroughput(counts, counts / COMPUTING_POWER),
+    }
+    jobs = int(order.size)
+    return Workload(
+        name=name,
+        source=f"{source}, {jobs} jobs",
+        job_id=tuple(f"job{row:06d}" for row in range(jobs)),
+        service_class=(ServiceClass.BEST_EFFORT,) * jobs,
+        submitted_at=submitted_at[order],
+        deadline_at=np.full(jobs, np.inf),
+        iterations=np.asarray(gpus[order] * np.maximum(1.0, seconds[order]), dtype=np.float64),
+        profile_of=np.zeros(jobs, dtype=np.int64),
+        requested_gpus=gpus[order],
+        requested_seconds=np.maximum(1.0, seconds[order]),
+        profiles=(ModelProfile("linear", MOST_GPUS, on),),
+        notes=(NOTE,),
+    )

@@ -1,0 +1,141 @@
+"""Which jobs may use which GPUs, and with how many workers: the four scenarios of Lyra's evaluation (section 3.7; spec 1.4).
+
+Traces do not say it, so jobs are tagged by seed. A worker is up to eight GPUs of one server; a job that asks for more has
+several. What the paper leaves open, and how it is chosen here, stands beside each rule (spec 2.13).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.snapshot import FloatArray, IntArray
+from simulation.workloads.workload import Workload
+
+GPUS_PER_WORKER = 8
+
+
+class Scenario(StrEnum):
+    """How freely jobs may be scaled and moved between kinds of GPUs."""
+
+    BASIC = "basic"
+    ADVANCED = "advanced"
+    HETEROGENEOUS = "heterogeneous"
+    IDEAL = "ideal"
+
+
+@dataclass(frozen=True, slots=True)
+class ScenarioRules:
+    """One scenario, and the assumptions that go with it.
+
+    ``fungible_share``: of jobs, able to run on either kind of GPU. ``mixing_share``: of jobs, able to use both kinds at once, at
+    ``mixing_efficiency``. ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and do so much of all
+    work. ``smallest`` and ``largest``: their range of workers, as multiples of what was asked for (the paper
+    gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added worker yields (imperfect scaling: 0.8, not
+    compounded; A3). ``checkpointing_share``: of jobs, keeping their progress when preempted. ``wrong_estimate_share``: of
+    jobs, whose running time is misjudged by up to ``estimate_error``.
+    """
+
+    scenario: Scenario = Scenario.BASIC
+    fungible_share: float = 0.21
+    mixing_share: float = 0.0
+    mixing_efficiency: float = 0.7
+    elastic_job_share: float = 0.05
+    elastic_load_share: float = 0.36
+    smallest: float = 0.5
+    largest: float = 2.0
+    gain: float = 1.0
+    checkpointing_share: float = 0.0
+    wrong_estimate_share: float = 0.0
+    estimate_error: float = 0.25
+
+
+RULES = {
+    Scenario.BASIC: ScenarioRules(),
+    Scenario.ADVANCED: ScenarioRules(Scenario.ADVANCED, mixing_share=0.1),
+    Scenario.HETEROGENEOUS: ScenarioRules(Scenario.HETEROGENEOUS, fungible_share=0.0, mixing_share=0.1),
+    Scenario.IDEAL: ScenarioRules(
+        Scenario.IDEAL,
+        fungible_share=1.0,
+        mixing_share=1.0,
+        mixing_efficiency=1.0,
+        elastic_job_share=1.0,
+        elastic_load_share=1.0,
+        smallest=1.0,
+    ),
+}
+
+
+@dataclass(frozen=True)
+class WorkerRanges:
+    """One row a job: workers of ``gpus_per_worker`` GPUs each, between ``base`` and ``most``, ``requested`` by its user.
+
+    ``gain`` is that of `ScenarioRules`. ``estimate_factor``: what its running time is thought to be, over what it is.
+    """
+
+    gpus_per_worker: IntArray
+    base: IntArray
+    most: IntArray
+    requested: IntArray
+    fungible: BoolArray
+    mixes: BoolArray
+    keeps_progress: BoolArray
+    estimate_factor: FloatArray
+    gain: float
+    mixing_efficiency: float
+
+    @property
+    def elastic(self) -> BoolArray:
+        """Whether each job's number of workers may vary."""
+        return self.most > self.base
+
+
+def worker_ranges(workload: Workload, rules: ScenarioRules, seed: int) -> WorkerRanges:
+    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream of its own."""
+    requested_gpus = np.maximum(1, workload.requested_gpus)
+    gpus_per_worker = _largest_worker(requested_gpus)
+    requested = requested_gpus // gpus_per_worker
+    elastic = _elastic(requested_gpus * workload.requested_seconds, rules)
+    streams = [np.random.default_rng(one) for one in np.random.SeedSequence([seed, 3]).spawn(5)]
+    fungible, mixes, keeps, misjudged, error = (one.random(workload.jobs) for one in streams)
+    base = np.maximum(1, np.ceil(requested * rules.smallest).astype(np.int64))
+    most = np.maximum(base, np.floor(requested * rules.largest).astype(np.int64))
+    factor = 1.0 + (2.0 * error - 1.0) * rules.estimate_error
+    return WorkerRanges(
+        gpus_per_worker=gpus_per_worker,
+        base=np.where(elastic, base, requested),
+        most=np.where(elastic, most, requested),
+        requested=requested,
+        fungible=fungible < rules.fungible_share,
+        mixes=mixes < rules.mixing_share,
+        keeps_progress=keeps < rules.checkpointing_share,
+        estimate_factor=np.where(misjudged < rules.wrong_estimate_share, factor, 1.0),
+        gain=rules.gain,
+        mixing_efficiency=rules.mixing_efficiency,
+    )
+
+
+def _largest_worker(gpus: IntArray) -> IntArray:
+    """The largest number of GPUs, at most those of a server, of which a whole number of workers makes up ``gpus``."""
+    sizes = np.arange(1, GPUS_PER_WORKER + 1)
+    return np.where(gpus[:, None] % sizes == 0, sizes, 1).max(axis=1)
+
+
+def _elastic(gpu_seconds: FloatArray, rules: ScenarioRules) -> BoolArray:
+    """The elastic jobs: of the jobs sorted by their work, so many next to each other that do the given share of all work.
+
+    Elastic jobs are large ones, but the very largest would do far more than their published share (spec 4.3).
+    """
+    count = round(rules.elastic_job_share * gpu_seconds.size)
+    chosen = np.zeros(gpu_seconds.size, dtype=np.bool_)
+    if count == 0:
+        return chosen
+    order = np.argsort(gpu_seconds, kind="stable")
+    done = np.concatenate(([0.0], np.cumsum(gpu_seconds[order])))
+    load = done[count:] - done[:-count]
+    first = int(np.argmin(np.abs(load - rules.elastic_load_share * done[-1])))
+    chosen[order[first : first + count]] = True
+    return chosen
