@@ -78,16 +78,17 @@ def layout_of(fleet: Fleet, workers: WorkerMap, gpus_per_worker: IntArray) -> La
 
 def workers_on(layout: Layout) -> IntArray:
     """Workers of both kinds on each server."""
-    on_server = np.zeros(layout.usable.size, dtype=np.int64)
-    np.add.at(on_server, layout.server, layout.base + layout.flexible)
-    return on_server
+    return _summed(layout.base + layout.flexible, layout.server, layout.usable.size)
 
 
 def workers_of(layout: Layout) -> IntArray:
     """Workers of both kinds of each job, wherever they are."""
-    of_job = np.zeros(layout.spread.size, dtype=np.int64)
-    np.add.at(of_job, layout.job, layout.base + layout.flexible)
-    return of_job
+    return _summed(layout.base + layout.flexible, layout.job, layout.spread.size)
+
+
+def _summed(counts: IntArray, key: IntArray, size: int) -> IntArray:
+    """Sum of the counts with each key."""
+    return np.bincount(key, weights=counts, minlength=size).astype(np.int64)
 
 
 def server_fraction(layout: Layout) -> FloatArray:

@@ -6,6 +6,8 @@ program is integral, so its relaxation is nearly tight; with it, it is NP-hard. 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from operator import itemgetter
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,8 +19,8 @@ from scheduling.core.reclaim_layout import Layout, consequences
 from scheduling.core.snapshot import FloatArray, IntArray
 
 HALF = 0.5
-LIMIT_REACHED = 1
-"""HiGHS's status, as scipy gives it, when it stops at a limit."""
+SOLVED, INFEASIBLE = 0, 2
+"""Statuses, as scipy gives them, with which a question is answered for certain; with others the search ended early."""
 
 
 class Optimum(NamedTuple):
@@ -43,32 +45,31 @@ class _Program(NamedTuple):
 
 
 def fewest_preemptions(
-    layout: Layout,
-    allowed: BoolArray,
-    already: IntArray,
-    known: IntArray,
-    most_nodes: int,
-    *,
-    fewest_excess: bool = True,
+    layout: Layout, allowed: BoolArray, already: IntArray, starts: Sequence[IntArray], most_nodes: int
 ) -> Optimum:
-    """As many of the ``allowed`` servers as are ``known``, with the fewest jobs preempted, then the fewest GPUs freed on servers that stay.
+    """Choose among the ``allowed`` servers as many as each of ``starts`` has, so that the fewest jobs are preempted, then the fewest GPUs
+    freed on servers that stay.
 
-    ``already``: servers that go back before. ``known``: a choice to improve on; it comes back where nothing better is found.
-    ``most_nodes``: branch-and-bound nodes for each of the two questions; a limit on work, so that the same question has the same
-    answer anywhere.
+    Every allowed server hosts a base worker. ``already``: servers that go back before. ``starts``: choices to improve on;
+    the best of them comes back where nothing better is found. ``most_nodes``: branch-and-bound nodes for each of the two questions; a limit on
+    work, so that the same question has the same answer anywhere.
     """
+    number = starts[0].size
+    best, value = min(((start, _value(layout, already, start)) for start in starts), key=itemgetter(1))
     servers = np.flatnonzero(allowed)
     program = _program(layout, servers, already)
-    best, value = np.sort(known), _value(layout, already, known)
-    found = _solve(program, servers, known.size, program.jobs, value[0] - 1, most_nodes)
-    best, value = _better(layout, already, best, value, found.chosen)
-    bound = min(value[0], found.bound) if found.limit_hit else value[0]
-    limit_hit = found.limit_hit
-    if fewest_excess:
-        found = _solve(program, servers, known.size, program.excess, value[0], most_nodes)
+    bound, limit_hit = 1, False
+    # At least one job is preempted: where it is one, nothing is better.
+    if value[0] > 1:
+        found = _solve(program, servers, number, program.jobs, value[0] - 1, most_nodes)
+        best, value = _better(layout, already, best, value, found.chosen)
+        limit_hit = found.limit_hit
+        bound = min(value[0], max(found.bound, 1)) if limit_hit else value[0]
+    if value[1] > 0:
+        found = _solve(program, servers, number, program.excess, value[0], most_nodes)
         best, value = _better(layout, already, best, value, found.chosen)
         limit_hit |= found.limit_hit
-    return Optimum(best, bound, limit_hit)
+    return Optimum(np.sort(best), bound, limit_hit)
 
 
 def _value(layout: Layout, already: IntArray, chosen: IntArray) -> tuple[int, int]:
@@ -169,4 +170,4 @@ def _solve(
     chosen = None if answer.x is None else servers[answer.x[: servers.size] > HALF]
     dual = answer.mip_dual_bound
     bound = int(np.ceil(dual - 1e-6)) if dual is not None and np.isfinite(dual) else 0
-    return _Solution(chosen, bound, answer.status == LIMIT_REACHED)
+    return _Solution(chosen, bound, answer.status not in (SOLVED, INFEASIBLE))

@@ -1,13 +1,12 @@
 """Which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec 2.4).
 
 Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have to be preempted, and
-the methods differ in how they choose: Lyra's greedy choice, the same improved by exchanges, the optimum, and two that look at
+the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1 program, the optimum, and two that look at
 nothing (random) or at the number of jobs alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
 
@@ -15,7 +14,6 @@ import numpy as np
 
 from scheduling.core.arrays import BoolArray
 from scheduling.core.fleet import Fleet, Speeds, WorkerMap
-from scheduling.core.reclaim_exchange import exchanged
 from scheduling.core.reclaim_greedy import Picks, greedy_picks
 from scheduling.core.reclaim_layout import (
     Layout,
@@ -28,18 +26,18 @@ from scheduling.core.reclaim_layout import (
 from scheduling.core.reclaim_release import release_flexible
 from scheduling.core.snapshot import FloatArray, IntArray
 
-MOST_WORK = 2_000_000
-"""Pairs of job and server that the exchanges look at, at most; about 10 ns each."""
+MOST_NODES = 20_000
+"""Branch-and-bound nodes for each question of ``optimal``; a limit on work, not on time."""
 
-MOST_NODES = 2_000
-"""Branch-and-bound nodes for each question of the optimum."""
+MOST_NODES_OF_IMPROVED = 1
+"""The same for ``improved``: where jobs were placed by best fit the program is solved at its root (decision 0011)."""
 
 
 class ReclaimMethod(StrEnum):
     """How servers are chosen once jobs have to be preempted.
 
-    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, then exchanges; never worse than
-    ``lyra``. ``random`` and ``scf`` (smallest count of jobs first) choose among all servers at once and look for neither idle nor
+    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, improved by a 0/1 program within a small
+    limit on work; never worse than ``lyra``. ``random`` and ``scf`` (smallest count of jobs first) choose among all servers at once and look for neither idle nor
     flexible ones. ``optimal``: the fewest preemptions there can be.
     """
 
@@ -212,41 +210,34 @@ def _preempting(
 ) -> _Chosen:
     """Choose ``left`` servers among those with base workers."""
     allowed = layout.candidate & (layout.hosted > 0)
-    only_one = question.servers == 1
+    fraction = server_fraction(layout)
 
     def greedy(share: FloatArray, among: BoolArray, exact_last_pick: bool) -> Picks:
         return greedy_picks(
-            layout, share, among, already, left, count_always=only_one, count_last=exact_last_pick
+            layout,
+            share,
+            among,
+            already,
+            left,
+            count_always=question.servers == 1,
+            count_last=exact_last_pick,
         )
 
-    fraction = server_fraction(layout)
+    published = greedy(fraction, allowed, question.exact_last_pick)
     if method is ReclaimMethod.LYRA or left == int(allowed.sum()):
-        return _Chosen(greedy(fraction, allowed, question.exact_last_pick))
-    servers, limit_hit = _improved(layout, allowed, already, greedy)
-    if method is ReclaimMethod.OPTIMAL:
-        # Half a second to import, and only the optimum needs it.
-        from scheduling.core.reclaim_optimum import fewest_preemptions
+        return _Chosen(published)
+    exact = published if question.exact_last_pick else greedy(fraction, allowed, True)
+    if left == 1:
+        return _Chosen(exact)
+    starts = [published, exact, greedy(gpu_fraction(layout), allowed, True)]
+    # Half a second to import, and Lyra itself does not need it.
+    from scheduling.core.reclaim_optimum import fewest_preemptions
 
-        optimum = fewest_preemptions(layout, allowed, already, servers, MOST_NODES)
-        servers, limit_hit = optimum.server, optimum.limit_hit
+    most_nodes = MOST_NODES if method is ReclaimMethod.OPTIMAL else MOST_NODES_OF_IMPROVED
+    best = fewest_preemptions(layout, allowed, already, [start.server for start in starts], most_nodes)
     among = np.zeros_like(allowed)
-    among[servers] = True
-    return _Chosen(greedy(fraction, among, question.exact_last_pick), limit_hit)
-
-
-def _improved(
-    layout: Layout,
-    allowed: BoolArray,
-    already: IntArray,
-    greedy: Callable[[FloatArray, BoolArray, bool], Picks],
-) -> tuple[IntArray, bool]:
-    """The best of the greedy choices by both fractions, after exchanges; and whether their limit was hit."""
-    starts = [
-        greedy(share, allowed, exact_last_pick).server
-        for share in (server_fraction(layout), gpu_fraction(layout))
-        for exact_last_pick in (True, False)
-    ]
-    return exchanged(layout, allowed, already, starts, MOST_WORK)
+    among[best.server] = True
+    return _Chosen(greedy(fraction, among, question.exact_last_pick), best.limit_hit)
 
 
 def _without_excess(server: IntArray, cost: FloatArray | IntArray) -> Picks:

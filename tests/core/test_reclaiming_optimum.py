@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.reclaim_layout import layout_of
+from scheduling.core.reclaim_layout import consequences, layout_of
 from scheduling.core.reclaim_optimum import fewest_preemptions
 from scheduling.core.reclaiming import ReclaimMethod, choose_servers
 from tests.core.reclaim_layouts import (
-    Mix,
     asking_for,
-    best_fit_question,
     fewest_by_trying_everything,
+    question_of,
     random_question,
 )
 
@@ -27,23 +26,23 @@ def preempted(question, method):
     return choose_servers(question, method).preempted.size
 
 
-def test_lyra_is_close_to_the_optimum_and_improved_is_closer():
+def test_lyra_is_close_to_the_optimum_and_improved_is_there():
     fewest, lyra, improved = [], [], []
     for question in instances(INSTANCES, elastic=True):
         fewest.append(fewest_by_trying_everything(question))
         lyra.append(preempted(question, ReclaimMethod.LYRA))
         improved.append(preempted(question, ReclaimMethod.IMPROVED))
-    optimum, greedy, exchanged = np.array(fewest), np.array(lyra), np.array(improved)
-    assert (optimum <= exchanged).all()
-    assert (exchanged <= greedy).all()
+    optimum, greedy = np.array(fewest), np.array(lyra)
+    assert (optimum <= greedy).all()
+    assert (greedy > optimum).any(), "the instances must be able to tell"
+    assert (greedy[optimum == 0] == 0).all()
     some = optimum > 0
     assert (greedy[some] / optimum[some]).mean() <= 1.05
-    assert exchanged.sum() <= 1.01 * optimum.sum()
-    assert (greedy[~some] == 0).all()
+    assert improved == fewest
 
 
 def test_the_program_finds_what_trying_everything_finds():
-    for question in instances(120, elastic=True):
+    for question in instances(250, elastic=True):
         reclaim = choose_servers(question, ReclaimMethod.OPTIMAL)
         assert not reclaim.limit_hit
         assert reclaim.preempted.size == fewest_by_trying_everything(question)
@@ -68,13 +67,14 @@ def test_the_optimum_breaks_ties_by_gpus_freed_elsewhere():
 
 
 def test_a_search_that_was_cut_short_says_so_and_still_answers():
-    mix = Mix({2: 0.2, 8: 0.2, 16: 0.3, 32: 0.3}, expansion=3)
-    question = best_fit_question(120, 45, mix, seed=3)
+    """Every job on three servers of thirty, drawn evenly: nothing tells one server from another."""
+    rng = np.random.default_rng(0)
+    rows = [{int(server): (1, 0) for server in rng.choice(30, 3, replace=False)} for _ in range(75)]
+    question = question_of(rows, 12, servers=30)
     layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
-    allowed = layout.candidate & (layout.hosted > 0)
     nothing = np.zeros(0, dtype=np.int64)
-    start = np.flatnonzero(allowed)[:45]
-    optimum = fewest_preemptions(layout, allowed, nothing, start, most_nodes=1, fewest_excess=False)
-    assert optimum.server.size == 45
+    start = np.flatnonzero(layout.candidate)[:12]
+    optimum = fewest_preemptions(layout, layout.candidate, nothing, [start], most_nodes=0)
     assert optimum.limit_hit
-    assert optimum.bound >= 0
+    assert optimum.server.size == 12
+    assert 1 <= optimum.bound <= consequences(layout, start).preempted.size
