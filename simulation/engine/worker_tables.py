@@ -50,16 +50,16 @@ def worker_tables(
     base = ranges.base if scaling else ranges.requested
     most = ranges.most if scaling else ranges.requested
     everywhere = ranges.fungible | ranges.mixes
+    width = ranges.gpus_per_worker.astype(np.float64)
     return WorkerTables(
         ranges=ranges,
-        work=ranges.requested * ranges.gpus_per_worker * np.maximum(1.0, requested_seconds),
-        owned=_speeds(
-            base, most, ranges.gpus_per_worker * 1.0, ranges.gain, np.ones(base.size, dtype=np.bool_)
-        ),
+        work=(ranges.requested * ranges.gpus_per_worker).astype(np.float64)
+        * np.maximum(1.0, requested_seconds),
+        owned=_speeds(base, most, width, ranges.gain, np.ones(base.size, dtype=np.bool_)),
         lent=_speeds(
             base * expansion,
             most * expansion,
-            ranges.gpus_per_worker / COMPUTING_POWER,
+            width / COMPUTING_POWER,
             ranges.gain,
             everywhere,
         ),
