@@ -114,7 +114,8 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
         name=name,
         source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} bursts a day",
         usage=usage,
-        expected=np.clip(expected, FLOOR, CEILING),
+        # Bursts are not in the curve: of a curve with bursts nobody knows what is to be expected.
+        expected=None if curve.bursts_per_day else np.clip(expected, FLOOR, CEILING),
     )
 
 

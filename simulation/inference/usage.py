@@ -24,7 +24,7 @@ class UsageSeries:
 
     Usage is the share of the cluster's GPUs that serve requests, 0 to 1. Times are seconds of the simulation, whose
     second 0 is midnight of its first day. A sample is known when its period is over, not before. ``expected`` is
-    what a perfect forecaster of a synthetic curve would say, shape (n,); None where nobody can know. ``source`` says
+    what a perfect forecaster of a synthetic curve would say, shape (n,); None where nobody knows. ``source`` says
     where the series is from, and if it stands in for something else.
 
     Raises TraceError when a value is no share or there is none.
