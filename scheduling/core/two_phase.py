@@ -2,7 +2,8 @@
 
 One question, `divide`, from the present picture to the next: who starts, who grows or shrinks, and on which servers every
 worker is. Base workers of running jobs never move and never stop. The same question asked again without an event in
-between changes nothing.
+between changes nothing (but after a mixing job started on GPUs on which flexible workers of others had found no place:
+with that known, these may be shared out otherwise once more).
 """
 
 from __future__ import annotations

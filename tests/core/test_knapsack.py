@@ -15,7 +15,9 @@ FIGURE_36 = [[(2, 50.0)], TABLE_34[1]]
 MIXED_SIZES = [[(3, 30.0)], [(2, 18.0), (4, 24.0)], [(2, 18.0), (4, 24.0)]]
 
 
-def groups_of(items: Sequence[Sequence[tuple[int, float]]], present: Sequence[int] | None = None) -> ItemGroups:
+def groups_of(
+    items: Sequence[Sequence[tuple[int, float]]], present: Sequence[int] | None = None
+) -> ItemGroups:
     """Groups of (weight, value); ``present``: which item of its group is held, counted from 1, 0 for none."""
     offsets = np.concatenate(([0], np.cumsum([len(group) for group in items]))).astype(np.int64)
     held = np.array([0] * len(items) if present is None else present, dtype=np.int64)
@@ -65,7 +67,17 @@ def test_tables_3_2_and_3_4_with_single_gpu_workers():
 
 def test_value_per_gpu_is_not_enough_when_workers_differ_in_size():
     groups = groups_of(MIXED_SIZES)
-    assert [choose_items(groups, capacity).value for capacity in range(9)] == [0, 0, 18, 30, 36, 48, 48, 66, 66]
+    assert [choose_items(groups, capacity).value for capacity in range(9)] == [
+        0,
+        0,
+        18,
+        30,
+        36,
+        48,
+        48,
+        66,
+        66,
+    ]
     greedy = choose_items(groups, 4, work_limit=0)
     assert greedy.value == 30
     assert not greedy.exact

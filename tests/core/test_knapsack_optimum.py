@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy.optimize import Bounds, LinearConstraint, milp
-from scipy.sparse import coo_array, vstack
+from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
+from scipy.sparse import coo_array, vstack  # type: ignore[import-untyped]
 
 from scheduling.core.knapsack import NO_ITEM, ItemGroups, choose_items
 from tests.core.test_knapsack import groups_of, taken_in
