@@ -76,7 +76,10 @@ class DailyCurve:
             return added
         usual = self.bursts_per_day * (seconds[-1] / DAY_SECONDS + 1.0)
         draws = _uniforms(seed, Stream.BURSTS, (ceil(usual + 10.0 * sqrt(usual)) + 10, 3))
-        begin = np.cumsum(-np.log1p(-draws[:, 0])) * DAY_SECONDS / self.bursts_per_day
+        # In mean times between bursts; what comes after the end is left out before seconds are made of it.
+        begin = np.cumsum(-np.log1p(-draws[:, 0]))
+        draws = draws[begin < usual]
+        begin = begin[begin < usual] * DAY_SECONDS / self.bursts_per_day
         height = self.burst_height * (0.5 + draws[:, 1])
         lasting = self.burst_minutes * 60.0 * (0.5 + draws[:, 2])
         for start, rise, fade in zip(begin.tolist(), height.tolist(), lasting.tolist(), strict=True):

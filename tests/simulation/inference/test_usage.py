@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from simulation.inference.catalogue import available_usage, read_usage
@@ -71,6 +71,7 @@ def test_bursts_are_sudden_and_not_expected() -> None:
 
 
 @settings(max_examples=40)
+@example(1.0, 0.0, 0.0, 0.0, 2.2250738585e-313, 0)
 @given(
     st.floats(0.01, 3.0), st.floats(0.0, 0.5), st.floats(0.0, 0.6), st.floats(0.0, 0.1), st.floats(0.0, 20.0),
     st.integers(0, 2**31),
