@@ -17,9 +17,9 @@ from scheduling.core.base_and_flexible import (
     OWNED,
     Demands,
     base_on,
-    preferred_kinds,
+    base_table,
 )
-from scheduling.core.compiling import NO, kernel
+from scheduling.core.compiling import kernel
 from scheduling.core.fleet import Fleet
 from scheduling.core.snapshot import IntArray
 from scheduling.core.worker_placement import (
@@ -103,40 +103,29 @@ def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _count_in(demands, jobs, state, barred, left, naive):  # type: ignore[no-untyped-def]
+def _count_in(gpus, prefers, state, barred, left):  # type: ignore[no-untyped-def]
     """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is none.
 
-    ``left`` GPUs by kind are taken. ``barred[kind, position]``: the job was found not to fit there.
+    ``gpus`` and ``prefers`` as in `base_table`; ``left`` GPUs by kind are taken; ``barred[kind, position]``: the job was
+    found not to fit there.
     """
-    kinds = np.full(jobs.size, NO_KIND)
-    for position in range(jobs.size):
-        job = jobs[position]
+    kinds = np.full(state.size, NO_KIND)
+    for position in range(state.size):
         if state[position] != UNDECIDED:
             continue
-        for kind in preferred_kinds(demands, job, naive):
-            if kind == NO_KIND or barred[kind, position]:
-                continue
-            demand = base_on(demands, job, kind) * demands.gpus_per_worker[job]
-            if demand <= left[kind]:
+        for kind in (prefers[position], 1 - prefers[position]):
+            demand = gpus[kind, position]
+            if 0 < demand <= left[kind] and not barred[kind, position]:
                 left[kind] -= demand
                 kinds[position] = kind
                 break
     return kinds
 
 
-def _placing_order(demands: Demands, jobs: IntArray, numbers: IntArray) -> IntArray:
+def _placing_order(demands: Demands, jobs: IntArray, demanded: IntArray) -> IntArray:
     """Larger workers first, then larger demands, then earlier submissions (spec 2.7)."""
-    gpus = demands.gpus_per_worker[jobs]
-    order: IntArray = np.lexsort((jobs, -numbers * gpus, -gpus))
+    order: IntArray = np.lexsort((jobs, -demanded, -demands.gpus_per_worker[jobs]))
     return order
-
-
-@kernel
-def _base_numbers(demands, jobs, kinds):  # type: ignore[no-untyped-def]
-    numbers = np.empty(jobs.size, dtype=np.int64)
-    for position in range(jobs.size):
-        numbers[position] = base_on(demands, jobs[position], kinds[position])
-    return numbers
 
 
 def admit_bases(
@@ -158,25 +147,26 @@ def admit_bases(
     state = np.where(alone, UNDECIDED, HOPELESS)
     barred = np.zeros((2, jobs.size), dtype=np.bool_)
     placements = []
+    gpus, prefers = base_table(demands, jobs, naive)
     left = np.array([usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)])
     while True:
-        kinds = _count_in(demands, jobs, state, barred, left, naive)
+        kinds = _count_in(gpus, prefers, state, barred, left)
         taken = np.flatnonzero(kinds != NO_KIND)
         if taken.size == 0:
             break
-        numbers = _base_numbers(demands, jobs[taken], kinds[taken])
-        order = _placing_order(demands, jobs[taken], numbers)
-        taken, numbers = taken[order], numbers[order]
-        placed, found = place_bases(
-            room, jobs[taken], kinds[taken], numbers, demands.gpus_per_worker, grouping
-        )
+        demanded = gpus[kinds[taken], taken]
+        order = _placing_order(demands, jobs[taken], demanded)
+        taken, demanded = taken[order], demanded[order]
+        rows = jobs[taken]
+        numbers = demanded // demands.gpus_per_worker[rows]
+        placed, found = place_bases(room, rows, kinds[taken], numbers, demands.gpus_per_worker, grouping)
         placements.append(placed)
         state[taken[found]] = STARTED
         unplaced = taken[~found]
         barred[kinds[unplaced], unplaced] = True
         if not reconsider or unplaced.size == 0:
             break
-        np.add.at(left, kinds[unplaced], numbers[~found] * demands.gpus_per_worker[jobs[unplaced]])
+        np.add.at(left, kinds[unplaced], demanded[~found])
     skipped = np.flatnonzero(state != STARTED)
     reason = np.where(barred.any(axis=0), int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
     reason[~alone] = Skip.UNSCHEDULABLE
@@ -192,17 +182,21 @@ def admit_strictly(
     One that could not even run alone holds up nobody.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
-    placed, started, head = _place_in_turn(room, demands, jobs, alone, grouping, naive)
+    gpus, prefers = base_table(demands, jobs, naive)
+    placed, started, head = _place_in_turn(
+        room, jobs, gpus, prefers, demands.gpus_per_worker, alone, grouping
+    )
     waiting = np.flatnonzero(~started)
     reason = np.where(alone[waiting], int(Skip.HELD_UP), int(Skip.UNSCHEDULABLE))
     if head < jobs.size:
-        enough = _is_left(room, demands, jobs[head], naive, grouping)
+        left = [usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)]
+        enough = any(0 < gpus[kind, head] <= left[kind] for kind in (OWNED, LENT))
         reason[np.searchsorted(waiting, head)] = Skip.FRAGMENTED if enough else Skip.NO_ROOM
     return Admission(np.sort(jobs[started]), placed, jobs[waiting], reason)
 
 
 @kernel
-def _place_in_turn(room, demands, jobs, alone, grouping, naive):  # type: ignore[no-untyped-def]
+def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):  # type: ignore[no-untyped-def]
     """Placements, who started, and the position of the job that holds up the queue (their number if none does)."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -210,27 +204,16 @@ def _place_in_turn(room, demands, jobs, alone, grouping, naive):  # type: ignore
         job = jobs[position]
         if not alone[position]:
             continue
-        for kind in preferred_kinds(demands, job, naive):
-            if kind == NO_KIND or started[position]:
+        for kind in (prefers[position], 1 - prefers[position]):
+            if gpus[kind, position] == 0 or started[position]:
                 continue
-            number = base_on(demands, job, kind)
-            for server, count in place_gang(room, kind, demands.gpus_per_worker[job], number, grouping):
+            number = gpus[kind, position] // gpus_per_worker[job]
+            for server, count in place_gang(room, kind, gpus_per_worker[job], number, grouping):
                 started[position] = True
                 placed.append((job, server, count, 0))
         if not started[position]:
             return as_rows(placed), started, position
     return as_rows(placed), started, jobs.size
-
-
-@kernel
-def _is_left(room, demands, job, naive, grouping):  # type: ignore[no-untyped-def]
-    """Whether the job's base demand is free on some kind, scattered or not."""
-    for kind in preferred_kinds(demands, job, naive):
-        if kind != NO_KIND:
-            demand = base_on(demands, job, kind) * demands.gpus_per_worker[job]
-            if demand <= usable_gpus(room, kind, NO, grouping):
-                return True
-    return False
 
 
 @kernel

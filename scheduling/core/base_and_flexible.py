@@ -97,29 +97,29 @@ def most_on(demands, job, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def is_elastic(demands, job):  # type: ignore[no-untyped-def]
-    """Whether the job can run with more than one number of workers on some kind."""
-    return (
-        demands.owned.offsets[job + 1] - demands.owned.offsets[job] > 1
-        or demands.lent.offsets[job + 1] - demands.lent.offsets[job] > 1
-    )
+def base_table(demands, jobs, naive):  # type: ignore[no-untyped-def]
+    """The base demand of ``jobs`` in GPUs by kind (row), 0 where they cannot run, and the kind that each prefers.
 
-
-@kernel
-def preferred_kinds(demands, job, naive):  # type: ignore[no-untyped-def]
-    """The kinds that may host the job's base, the better one first, `NO_KIND` for none (spec 2.5 step 1).
-
-    Elastic jobs go to servers on loan first: they can shrink when these are asked back. Not so with ``naive``.
+    Elastic jobs prefer servers on loan: they can shrink when these are asked back. Not so with ``naive``, and mixing jobs
+    do not (spec 2.5 step 1).
     """
-    owned = base_on(demands, job, OWNED) > 0
-    lent = base_on(demands, job, LENT) > 0
-    if not owned:
-        return LENT if lent else NO_KIND, NO_KIND
-    if not lent:
-        return OWNED, NO_KIND
-    if is_elastic(demands, job) and not naive and not demands.mixes[job]:
-        return LENT, OWNED
-    return OWNED, LENT
+    # A call that is handed many arrays costs more than these few steps, hence the loop over plain arrays.
+    gpus_per_worker, mixes = demands.gpus_per_worker, demands.mixes
+    owned_offsets, owned_workers = demands.owned.offsets, demands.owned.workers
+    lent_offsets, lent_workers = demands.lent.offsets, demands.lent.workers
+    gpus = np.zeros((2, jobs.size), dtype=np.int64)
+    prefers = np.full(jobs.size, OWNED)
+    for position in range(jobs.size):
+        job = jobs[position]
+        owned = owned_offsets[job + 1] - owned_offsets[job]
+        lent = lent_offsets[job + 1] - lent_offsets[job]
+        if owned > 0:
+            gpus[OWNED, position] = owned_workers[owned_offsets[job]] * gpus_per_worker[job]
+        if lent > 0:
+            gpus[LENT, position] = lent_workers[lent_offsets[job]] * gpus_per_worker[job]
+            if max(owned, lent) > 1 and not naive and not mixes[job]:
+                prefers[position] = LENT
+    return gpus, prefers
 
 
 @kernel
@@ -150,17 +150,22 @@ def combined_rate(demands, job, owned_workers, lent_workers, efficiency):  # typ
 @kernel
 def rates_with(demands, on_loan, workers, efficiency):  # type: ignore[no-untyped-def]
     """Iterations per second of every job with its workers; 0 without any."""
-    jobs = demands.gpus_per_worker.size
-    rates = np.zeros(jobs)
-    for job in range(jobs):
-        numbers = (0, 0)
-        for entry in range(workers.offsets[job], workers.offsets[job + 1]):
-            here = workers.base[entry] + workers.flexible[entry]
-            if on_loan[workers.server[entry]]:
-                numbers = (numbers[0], numbers[1] + here)
+    offsets, server, base, flexible = workers.offsets, workers.server, workers.base, workers.flexible
+    on_owned, on_lent = demands.owned, demands.lent
+    rates = np.zeros(offsets.size - 1)
+    for job in range(rates.size):
+        owned, lent = 0, 0
+        for entry in range(offsets[job], offsets[job + 1]):
+            if on_loan[server[entry]]:
+                lent += base[entry] + flexible[entry]
             else:
-                numbers = (numbers[0] + here, numbers[1])
-        rates[job] = combined_rate(demands, job, numbers[0], numbers[1], efficiency)
+                owned += base[entry] + flexible[entry]
+        if owned > 0 and lent > 0:
+            rates[job] = combined_rate(demands, job, owned, lent, efficiency)
+        elif owned > 0:
+            rates[job] = rate_of(on_owned, job, owned)
+        elif lent > 0:
+            rates[job] = rate_of(on_lent, job, lent)
     return rates
 
 

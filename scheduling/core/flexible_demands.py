@@ -63,7 +63,7 @@ def extra_counted_from(demands, base, job, kind):  # type: ignore[no-untyped-def
 def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-untyped-def]
     """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may have."""
     other_base = base_on(demands, job, 1 - kind)
-    if elsewhere == 0 or other_base == 0:
+    if other_base == 0:
         return False
     return workers * other_base + elsewhere * base_on(demands, job, kind) > most_on(
         demands, job, 1 - kind
@@ -96,7 +96,7 @@ def _flexible_items(demands, jobs, kind, base, extra, efficiency, by_rate):  # t
             more = speeds.workers[entry] - origin
             if more <= 0:
                 continue
-            if _exceeds_range(demands, job, speeds.workers[entry], kind, elsewhere):
+            if elsewhere > 0 and _exceeds_range(demands, job, speeds.workers[entry], kind, elsewhere):
                 break
             after = speeds.rate[entry]
             if demands.mixes[job]:

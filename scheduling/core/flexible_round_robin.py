@@ -10,11 +10,9 @@ import numpy as np
 
 from scheduling.core.base_admission import Admission, Skip, fits_alone
 from scheduling.core.base_and_flexible import (
-    NO_KIND,
     Demands,
-    base_on,
+    base_table,
     listed_extra,
-    preferred_kinds,
     speeds_on,
 )
 from scheduling.core.compiling import YES, kernel
@@ -53,8 +51,9 @@ def divide_in_turn(
     _seat_flexible(room, workers, demands.gpus_per_worker)
     latest_first = np.lexsort((-np.arange(demands.grown_at.size), -demands.grown_at))
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
+    gpus, prefers = base_table(demands, jobs, naive)
     placed, started, enough = _start_in_turn(
-        room, held, workers, demands, jobs, alone, latest_first, kept, grouping, strict, naive
+        room, held, workers, demands, jobs, gpus, prefers, alone, latest_first, kept, grouping, strict
     )
     waiting = np.flatnonzero(~started)
     reason = np.where(enough[waiting], int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
@@ -79,7 +78,9 @@ def _seat_flexible(room, workers, gpus_per_worker):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _start_in_turn(room, held, workers, demands, jobs, alone, latest_first, kept, grouping, strict, naive):  # type: ignore[no-untyped-def]
+def _start_in_turn(  # type: ignore[no-untyped-def]
+    room, held, workers, demands, jobs, demanded, prefers, alone, latest_first, kept, grouping, strict
+):
     """Placements, who started, and for whom enough GPUs were there but scattered."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -89,9 +90,9 @@ def _start_in_turn(room, held, workers, demands, jobs, alone, latest_first, kept
         if not alone[position]:
             continue
         gpus = demands.gpus_per_worker[job]
-        for kind in preferred_kinds(demands, job, naive):
-            number = base_on(demands, job, kind) if kind != NO_KIND and not started[position] else 0
-            if number == 0:
+        for kind in (prefers[position], 1 - prefers[position]):
+            number = demanded[kind, position] // gpus
+            if number == 0 or started[position]:
                 continue
             gang = place_gang(room, kind, gpus, number, grouping)
             if len(gang) == 0 and number * gpus <= _reclaimable(room, workers, demands, kept, kind):

@@ -89,40 +89,60 @@ def roles_with(on_loan, workers):  # type: ignore[no-untyped-def]
 
 @kernel
 def _is_same(before, after, job):  # type: ignore[no-untyped-def]
-    """Whether a job's workers are where they were. Each map names a server once a job."""
-    first, last = before.offsets[job], before.offsets[job + 1]
-    if last - first != after.offsets[job + 1] - after.offsets[job]:
-        return False
-    for position in range(last - first):
-        entry = first + position
-        other = after.offsets[job] + position
-        if before.server[entry] != after.server[other]:
-            other = NOT_THERE
-            for candidate in range(after.offsets[job], after.offsets[job + 1]):
-                if after.server[candidate] == before.server[entry]:
-                    other = candidate
-                    break
-        if other == NOT_THERE or before.base[entry] != after.base[other]:
+    """Whether a job's workers are where they were, in any order. Each map names a server once a job."""
+    for entry in range(before.offsets[job], before.offsets[job + 1]):
+        there = NOT_THERE
+        for candidate in range(after.offsets[job], after.offsets[job + 1]):
+            if after.server[candidate] == before.server[entry]:
+                there = candidate
+                break
+        if there == NOT_THERE or before.base[entry] != after.base[there]:
             return False
-        if before.flexible[entry] != after.flexible[other]:
+        if before.flexible[entry] != after.flexible[there]:
             return False
     return True
 
 
 @kernel
+def _differs_in_place(before, after):  # type: ignore[no-untyped-def]
+    """True for jobs whose entries are not the same ones in the same order: few, as a rule."""
+    offsets, server, base, flexible = before.offsets, before.server, before.base, before.flexible
+    other_offsets, other_server = after.offsets, after.server
+    other_base, other_flexible = after.base, after.flexible
+    differs = np.zeros(offsets.size - 1, dtype=np.bool_)
+    for job in range(differs.size):
+        shift = other_offsets[job] - offsets[job]
+        differs[job] = other_offsets[job + 1] - offsets[job + 1] != shift
+        if differs[job]:
+            continue
+        for entry in range(offsets[job], offsets[job + 1]):
+            other = entry + shift
+            if (
+                server[entry] != other_server[other]
+                or base[entry] != other_base[other]
+                or flexible[entry] != other_flexible[other]
+            ):
+                differs[job] = True
+    return differs
+
+
+@kernel
 def changes_between(before, after):  # type: ignore[no-untyped-def]
     """A `WorkerChange` for each job."""
-    jobs = before.offsets.size - 1
-    changes = np.zeros(jobs, dtype=np.int64)
-    for job in range(jobs):
-        if _is_same(before, after, job):
+    differs = _differs_in_place(before, after)
+    changes = np.zeros(differs.size, dtype=np.int64)
+    for job in range(differs.size):
+        if not differs[job]:
+            continue
+        counts = before.offsets[job + 1] - before.offsets[job], after.offsets[job + 1] - after.offsets[job]
+        if counts[0] == counts[1] and _is_same(before, after, job):
             continue
         more = 0
         for entry in range(after.offsets[job], after.offsets[job + 1]):
             more += after.base[entry] + after.flexible[entry]
         for entry in range(before.offsets[job], before.offsets[job + 1]):
             more -= before.base[entry] + before.flexible[entry]
-        if before.offsets[job] == before.offsets[job + 1]:
+        if counts[0] == 0:
             changes[job] = _START
         elif more > 0:
             changes[job] = _GROW

@@ -77,34 +77,34 @@ def tear_down(gpus, on_loan, workers, gpus_per_worker):  # type: ignore[no-untyp
 
 
 @kernel
-def _welcome(room, server, flexible, grouping):  # type: ignore[no-untyped-def]
-    """How welcome a base or flexible worker is on a server."""
-    apart = grouping.apart and room.kind[server] == LENT
-    if room.base[server] > 0:
+def _welcome(base, present, before, apart, holes, flexible):  # type: ignore[no-untyped-def]
+    """How welcome a base or flexible worker is beside ``base`` and ``present`` flexible ones."""
+    if base > 0:
         if flexible and apart:
-            return BASE_HOLE if grouping.holes else FORBIDDEN
+            return BASE_HOLE if holes else FORBIDDEN
         return OCCUPIED
-    if room.flexible[server] > 0:
+    if present > 0:
         return FORBIDDEN if apart and not flexible else OCCUPIED
-    return IDLE if room.before[server] == 0 else EMPTIED
+    return IDLE if before == 0 else EMPTIED
 
 
 @kernel
 def best_server(room, kind, gpus, flexible, grouping):  # type: ignore[no-untyped-def]
     """The most welcoming server with room for one worker, the fullest of these, the first of those; or NOWHERE."""
+    free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
+    apart, holes = grouping.apart and kind == LENT, grouping.holes
     best = NOWHERE
     best_welcome = FORBIDDEN
-    best_free = 0
-    for server in range(room.free.size):
-        free = room.free[server]
-        if room.kind[server] != kind or free < gpus:
+    for server in range(free.size):
+        if kinds[server] != kind or free[server] < gpus:
             continue
-        welcome = _welcome(room, server, flexible, grouping)
-        if welcome < best_welcome or (welcome == best_welcome and welcome != FORBIDDEN and free < best_free):
+        welcome = _welcome(base[server], present[server], before[server], apart, holes, flexible)
+        if welcome < best_welcome or (
+            welcome == best_welcome and welcome != FORBIDDEN and free[server] < free[best]
+        ):
             best = server
             best_welcome = welcome
-            best_free = free
-            if welcome == OCCUPIED and free == gpus:
+            if welcome == OCCUPIED and free[server] == gpus:
                 break
     return best
 
@@ -112,11 +112,13 @@ def best_server(room, kind, gpus, flexible, grouping):  # type: ignore[no-untype
 @kernel
 def usable_gpus(room, kind, flexible, grouping):  # type: ignore[no-untyped-def]
     """Free GPUs of one kind of servers that base or flexible workers may use."""
+    free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
+    apart, holes = grouping.apart and kind == LENT, grouping.holes
     usable = 0
-    for server in range(room.free.size):
-        if room.kind[server] == kind and room.free[server] > 0:
-            if _welcome(room, server, flexible, grouping) != FORBIDDEN:
-                usable += room.free[server]
+    for server in range(free.size):
+        if kinds[server] == kind and free[server] > 0:
+            if _welcome(base[server], present[server], before[server], apart, holes, flexible) != FORBIDDEN:
+                usable += free[server]
     return usable
 
 
@@ -191,12 +193,13 @@ def _next_to_return(room, workers, job, kept, kind, gpus, grouping):  # type: ig
 
     The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the first one.
     """
+    apart = grouping.apart and kind == LENT
     best = NOWHERE
     for entry in range(workers.offsets[job], workers.offsets[job + 1]):
         server = workers.server[entry]
         if workers.flexible[entry] == kept[entry] or room.kind[server] != kind or room.free[server] < gpus:
             continue
-        if _welcome(room, server, YES, grouping) == FORBIDDEN:
+        if apart and not grouping.holes and room.base[server] > 0:
             continue
         if best != NOWHERE:
             other = workers.server[best]
