@@ -33,7 +33,8 @@ class JobOutcomes:
     nothing happened (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
 
     ``void_reason`` is "" unless the promise became void (contracts 2). ``pool``: GPU type of the pool that
-    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised.
+    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised. ``waiting_seconds``: time without GPUs between
+    submission and end, before the first start and after preemptions.
     """
 
     job_id: tuple[str, ...]
@@ -51,6 +52,7 @@ class JobOutcomes:
     planned_finish_at: FloatArray
     gpu_seconds: FloatArray
     pause_seconds: FloatArray
+    waiting_seconds: FloatArray
     rescales: IntArray
     migrations: IntArray
     preemptions: IntArray

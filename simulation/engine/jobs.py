@@ -40,6 +40,7 @@ class JobStates:
     decided: BoolArray
     attained_gpu_seconds: FloatArray
     paused_seconds: FloatArray
+    waiting_seconds: FloatArray
     checkpointed: FloatArray
     checkpoint_at: FloatArray
     memory: FloatArray
@@ -69,6 +70,7 @@ class JobStates:
             decided=np.zeros(count, dtype=np.bool_),
             attained_gpu_seconds=zeros(),
             paused_seconds=zeros(),
+            waiting_seconds=zeros(),
             checkpointed=workload.iterations.astype(np.float64),
             checkpoint_at=zeros(),
             memory=np.zeros((count, memory_width)),
@@ -86,6 +88,7 @@ class JobStates:
         self.pause_left[rows] = pause - paused
         self.paused_seconds[rows] += np.where(gpus > 0, paused, 0.0)
         self.attained_gpu_seconds[rows] += gpus * seconds
+        self.waiting_seconds[rows[(gpus == 0) & (self.phase[rows] == ACTIVE)]] += seconds
 
     def forecast_finish(self, rows: IntArray, now: float) -> None:
         """Set ``finish_at`` for the jobs of ``rows`` as things stand."""

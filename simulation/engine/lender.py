@@ -163,7 +163,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
     workload = simulation.workload
     plain = simulation.pools[0]
     workers = worker_tables(
-        worker_ranges(workload, sharing.rules, settings.seed),
+        sharing.ranges or worker_ranges(workload, sharing.rules, settings.seed),
         workload.requested_seconds,
         expansion=sharing.expansion,
         scaling=sharing.scaling,

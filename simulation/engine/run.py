@@ -347,6 +347,7 @@ class Simulation:
             self._end(row, JobEnd.DECLINED, self.now)
             return
         self.jobs.phase[row] = ACTIVE
+        self.jobs.waiting_seconds[row] = self.now - self.jobs.submitted_at[row]
         self.jobs.pool[row] = pool.number
         self.jobs.promised[row] = verdict.promised
         self.jobs.write_checkpoint(row, self.now)
@@ -408,6 +409,7 @@ class Simulation:
                 planned_finish_at=fates.planned_finish_at,
                 gpu_seconds=jobs.attained_gpu_seconds,
                 pause_seconds=jobs.paused_seconds,
+                waiting_seconds=jobs.waiting_seconds,
                 rescales=fates.rescales,
                 migrations=fates.migrations,
                 preemptions=fates.preemptions,

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from scheduling.core.reclaiming import ReclaimMethod
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.linear import COMPUTING_POWER
-from simulation.workloads.scenarios import ScenarioRules
+from simulation.workloads.scenarios import ScenarioRules, WorkerRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class SharingSettings:
     """Jobs are taken as Lyra's evaluation takes them: their work is what was asked for times how long it took on that.
 
     ``expansion``: inference workers that stand for one training worker. ``scaling``: whether elastic jobs are scaled, or run on what was asked for. ``lending``: None where nothing is lent.
-    ``preemption_seconds``: what being preempted costs beyond lost progress (Lyra section 3.7.2).
+    ``ranges``: of workers, where they are known; otherwise jobs are tagged by ``rules``. ``preemption_seconds``: what being preempted costs beyond lost progress (Lyra section 3.7.2).
     """
 
     rules: ScenarioRules = field(default_factory=ScenarioRules)
@@ -41,3 +41,4 @@ class SharingSettings:
     lending: Lending | None = None
     expansion: int = COMPUTING_POWER
     preemption_seconds: float = 63.0
+    ranges: WorkerRanges | None = None

@@ -79,6 +79,7 @@ def job_columns(jobs: Sequence[Job]) -> JobOutcomes:
         planned_finish_at=floats("completed"),
         gpu_seconds=np.zeros(len(jobs)),
         pause_seconds=np.zeros(len(jobs)),
+        waiting_seconds=np.zeros(len(jobs)),
         rescales=nothing,
         migrations=nothing,
         preemptions=np.array([job.preemptions for job in jobs], dtype=np.int64),
