@@ -34,10 +34,11 @@ down: ## Stop the running platform from another terminal
 # Everything runs, whatever failed before; pytest comes last, so that its closing line is the last one of a good run.
 define all_tests
 @failed=; \
+echo "compiling the decision core beside the checks (once, a minute)"; $(PY) -m launch.compile_core & compiling=$$!; \
 $(MAKE) --no-print-directory lint || failed="$$failed lint"; \
 $(MAKE) --no-print-directory check || failed="$$failed check"; \
-echo "compiling the decision core (once, a minute)"; $(PY) -m launch.compile_core || failed="$$failed compilation"; \
-$(PY) -m pytest $(1) $(T) || failed="$$failed pytest"; \
+wait $$compiling || failed="$$failed compilation"; \
+$(PY) -m $(if $(filter tests,$(T)),tests.lanes $(1),pytest $(1) $(T)) || failed="$$failed pytest"; \
 if [ -n "$$failed" ]; then echo "FAILED:$$failed (see above)" >&2; exit 1; fi
 endef
 
