@@ -2,17 +2,16 @@
 
 That trace is not public. What is published about it: 50,390 jobs in 15 days, running times from minutes to days, and quantiles of
 job completion time on the cluster it came from (Lyra section 3.7, Table 3.5; spec 4.2). Those quantiles leave little choice: half of all jobs
-last less than a quarter of an hour, and most of the longest quarter lie just above eight hours.
+last less than a quarter of an hour, and most of the longest quarter lie just above eight hours. How arrivals vary is not published; days and hours
+vary here so that strict first-come scheduling makes jobs wait about as long as they did there.
 """
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 
 from scheduling.core.snapshot import FloatArray
-from simulation.workloads.synthetic import Shape, daily_bursts, profile
+from simulation.workloads.synthetic import DAY_SECONDS, Shape, profile
 
 DAYS = 15
 JOBS = 50_390
@@ -23,14 +22,34 @@ DURATIONS = (
     (0.0, 60.0),
     (0.5, 690.0),
     (0.735, 1_100.0),
-    (0.75, 26_000.0),
-    (0.93, 30_000.0),
-    (0.95, 78_000.0),
-    (0.985, 84_000.0),
-    (0.99, 340_000.0),
-    (1.0, 400_000.0),
+    (0.75, 27_500.0),
+    (0.93, 32_000.0),
+    (0.95, 80_000.0),
+    (0.985, 86_000.0),
+    (0.99, 372_000.0),
+    (1.0, 430_000.0),
 )
+# Arrivals of each day over the mean: two weekends, and weekdays of which some ask for more than there is.
+DAYS_LOAD = (1.0, 1.15, 1.25, 1.1, 0.95, 0.5, 0.45, 1.05, 1.3, 1.2, 1.0, 0.9, 0.55, 0.5, 1.1)
+BUSY_BY_DAY = 0.6  # arrivals go up and down by so much of their mean within a day
+FOLLOWING, FOLLOWS_WITHIN_SECONDS = 0.6, 20.0  # share of jobs that come close behind another, as sweeps do
 GPU_SHARES = {1: 0.46, 2: 0.14, 4: 0.14, 8: 0.19, 16: 0.045, 32: 0.018, 64: 0.006, 128: 0.001}
+
+
+def weekly_arrivals(draws: FloatArray, mean: float) -> FloatArray:
+    """Submission times in seconds: Poisson with sweeps, faster and slower with the day and its hour."""
+    gap = min(FOLLOWS_WITHIN_SECONDS, mean)
+    long = -np.log1p(-draws[:, 0]) * (mean - FOLLOWING * gap / 2) / (1.0 - FOLLOWING)
+    gaps = np.where(draws[:, 1] < FOLLOWING, gap * draws[:, 0], long)
+    gaps[:1] = 0.0
+    even = np.cumsum(gaps)
+    days = np.array(DAYS_LOAD) / np.mean(DAYS_LOAD)
+    clock = np.arange(0.0, even[-1] + len(DAYS_LOAD) * DAY_SECONDS, 300.0)
+    rate = days[(clock // DAY_SECONDS).astype(int) % days.size]
+    rate = rate * (1.0 + BUSY_BY_DAY * np.sin(2 * np.pi * clock / DAY_SECONDS))
+    # Even time runs as fast as jobs arrive: clock times are where the arrivals' own time reaches it.
+    own = np.concatenate(([0.0], np.cumsum(rate[:-1] * 300.0)))
+    return np.asarray(np.interp(even, own, clock))
 
 
 def by_quantiles(draws: FloatArray) -> FloatArray:
@@ -48,7 +67,7 @@ def lyra() -> Shape:
         jobs=JOBS,
         mean_interarrival_seconds=MEAN_INTERARRIVAL_SECONDS,
         gpu_shares=GPU_SHARES,
-        arrive=partial(daily_bursts, swing=0.6, burst_share=0.6),
+        arrive=weekly_arrivals,
         last=by_quantiles,
         linear=True,
     )
