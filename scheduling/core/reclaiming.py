@@ -82,8 +82,9 @@ class Reclaim:
 
     Of each returned server: its ``group``; the ``cost`` that made it the choice (seconds lost by jobs in the flexible group, preemption cost
     where jobs are preempted, else 0); ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those
-    become free of base workers and can go back next); and ``newly_preempted`` jobs. ``random`` and ``scf`` know no excess; their cost is the number of jobs
-    on the server.
+    become free of base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a set: its servers
+    stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and ``scf`` know no excess; their cost is the number
+    of jobs on the server.
 
     ``preempted``: rows of jobs, ascending. Scale-ins: ``scale_in_workers`` flexible workers that ``scale_in_job``, which goes on,
     loses on ``scale_in_server``. ``collateral_gpus``: GPUs of preempted jobs on servers that stay. ``limit_hit``: a limit on work
