@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import heapq
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import NamedTuple
 
 import numpy as np
 
@@ -18,8 +18,9 @@ from scheduling.core.base_and_flexible import (
     speeds_on,
 )
 from scheduling.core.compiling import kernel
-from scheduling.core.knapsack import NO_ITEM, Choice, ItemGroups, choose_items
+from scheduling.core.knapsack import NO_ITEM, WORK_LIMIT, Choice, ItemGroups, choose_items
 from scheduling.core.snapshot import IntArray
+from scheduling.core.worker_placement import Held
 
 
 class Growth(StrEnum):
@@ -41,11 +42,21 @@ class Growth(StrEnum):
     """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does."""
 
 
-class Sharing(NamedTuple):
-    """Extra workers per job, and the choices that led there."""
+@dataclass(frozen=True)
+class SharingRules:
+    """How flexible demand is shared out.
 
-    extra: IntArray
-    choices: tuple[Choice, ...]
+    ``growth``: the rule; ``efficiency`` of a job that mixes kinds; ``change_seconds``: what a change of its number of workers
+    costs a running job, weighed against the seconds that it saves, so that jobs are not resized for less; ``expansion``: GPUs
+    on loan that are worth an owned one, for the single knapsack; ``work_limit``: capacity times items up to which a
+    knapsack is solved exactly.
+    """
+
+    growth: Growth = Growth.KNAPSACK
+    efficiency: float = 0.7
+    change_seconds: float = 0.0
+    expansion: int = 3
+    work_limit: int = WORK_LIMIT
 
 
 @kernel
@@ -71,11 +82,12 @@ def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-u
 
 
 @kernel
-def _flexible_items(demands, jobs, kind, base, extra, efficiency, by_rate):  # type: ignore[no-untyped-def]
+def _flexible_items(demands, jobs, kind, base, extra, held, efficiency, change_seconds, by_rate):  # type: ignore[no-untyped-def]
     """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
     ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time it saves
     against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second.
+    A job that runs already, ``held``, loses ``change_seconds`` with any other number than it has now.
     """
     speeds = speeds_on(demands, kind)
     offsets = np.zeros(jobs.size + 1, dtype=np.int64)
@@ -109,11 +121,22 @@ def _flexible_items(demands, jobs, kind, base, extra, efficiency, by_rate):  # t
                 value[items] = (after - before) / demands.work[job]
             else:
                 value[items] = demands.remaining[job] / before - demands.remaining[job] / after
+                if held.base[OWNED, job] + held.base[LENT, job] > 0:
+                    value[items] += _saved_by_staying(held.flexible[kind, job], more, change_seconds)
             if more == extra[kind, job]:
                 present[group] = items
             items += 1
         offsets[group + 1] = items
     return offsets, number[:items], weight[:items], value[:items], present
+
+
+@kernel
+def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-def]
+    """What an item is worth more, or less, than no extra workers because a change costs time.
+
+    The totals of two choices then differ by what they save and by the time of each change that only one of them makes.
+    """
+    return change_seconds * ((1 if now > 0 else 0) - (1 if number != now else 0))
 
 
 @kernel
@@ -162,7 +185,7 @@ def _greatest_gain(offsets, weight, value, capacity):  # type: ignore[no-untyped
         left -= extra
         chosen[group] = item
         following = item + 1
-        if following < offsets[group + 1]:
+        if following < offsets[group + 1] and value[following] > value[item]:
             extra = weight[following] - weight[item]
             heapq.heappush(queue, (-(value[following] - value[item]) / extra, group, following, extra))
     return chosen
@@ -174,32 +197,31 @@ def share_out(
     kind: int,
     base: IntArray,
     extra: IntArray,
+    held: Held,
     capacity: int,
-    efficiency: float,
-    growth: Growth,
-    work_limit: int,
-) -> Sharing:
-    """Extra workers on one kind of servers for ``jobs``, with so many GPUs.
+    rules: SharingRules,
+) -> tuple[IntArray, tuple[Choice, ...]]:
+    """Extra workers per job on one kind of servers for ``jobs``, with so many GPUs, and the knapsack if there was one.
 
-    ``base`` and ``extra``: workers by kind and job; ``extra`` holds the present ones on this kind and those already
-    decided on the other.
+    ``base`` and ``extra``: workers by kind and job; ``extra`` holds those on the other kind that are decided already, and on
+    this kind the number to prefer among equals. ``held``: what everybody had before.
     """
     more = np.zeros(base.shape[1], dtype=np.int64)
-    if jobs.size == 0 or growth is Growth.NONE or capacity <= 0:
-        return Sharing(more, ())
-    by_rate = growth is Growth.GREATEST_GAIN
+    if jobs.size == 0 or rules.growth is Growth.NONE or capacity <= 0:
+        return more, ()
+    by_rate = rules.growth is Growth.GREATEST_GAIN
     offsets, number, weight, value, present = _flexible_items(
-        demands, jobs, kind, base, extra, efficiency, by_rate
+        demands, jobs, kind, base, extra, held, rules.efficiency, rules.change_seconds, by_rate
     )
     if by_rate:
         chosen = _greatest_gain(offsets, weight, value, capacity)
         choices: tuple[Choice, ...] = ()
     else:
-        choice = choose_items(ItemGroups(offsets, weight, value, present), capacity, work_limit)
+        choice = choose_items(ItemGroups(offsets, weight, value, present), capacity, rules.work_limit)
         chosen, choices = choice.chosen, (choice,)
     takes = chosen != NO_ITEM
     more[jobs[takes]] = number[chosen[takes]]
-    return Sharing(more, choices)
+    return more, choices
 
 
 def share_out_together(
@@ -207,27 +229,37 @@ def share_out_together(
     jobs: tuple[IntArray, IntArray],
     base: IntArray,
     extra: IntArray,
+    held: Held,
     capacities: tuple[int, int],
-    expansion: int,
-    work_limit: int,
-) -> tuple[IntArray, Choice]:
+    rules: SharingRules,
+) -> tuple[IntArray, tuple[Choice, ...]]:
     """Extra workers by kind and job from one knapsack over both kinds (spec A8).
 
     A GPU of an owned server counts as ``expansion`` GPUs on loan.
     """
     more = np.zeros_like(base)
-    parts = [_flexible_items(demands, jobs[kind], kind, base, extra, 1.0, False) for kind in (OWNED, LENT)]
-    ahead = parts[OWNED][1].size
-    later = parts[LENT][4]
+    parts = [
+        _flexible_items(
+            demands, jobs[kind], kind, base, extra, held, rules.efficiency, rules.change_seconds, False
+        )
+        for kind in (OWNED, LENT)
+    ]
+    (owned_offsets, owned_number, owned_weight, owned_value, owned_present) = parts[OWNED]
+    (lent_offsets, lent_number, lent_weight, lent_value, lent_present) = parts[LENT]
+    ahead = owned_number.size
     groups = ItemGroups(
-        np.concatenate((parts[OWNED][0], parts[LENT][0][1:] + ahead)),
-        np.concatenate((parts[OWNED][2] * expansion, parts[LENT][2])),
-        np.concatenate((parts[OWNED][3], parts[LENT][3])),
-        np.concatenate((parts[OWNED][4], np.where(later == NO_ITEM, NO_ITEM, later + ahead))),
+        np.concatenate((owned_offsets, lent_offsets[1:] + ahead)),
+        np.concatenate((owned_weight * rules.expansion, lent_weight)),
+        np.concatenate((owned_value, lent_value)),
+        np.concatenate((owned_present, np.where(lent_present == NO_ITEM, NO_ITEM, lent_present + ahead))),
     )
-    choice = choose_items(groups, capacities[OWNED] * expansion + capacities[LENT], work_limit)
-    split = jobs[OWNED].size
-    for kind, chosen in ((OWNED, choice.chosen[:split]), (LENT, choice.chosen[split:] - ahead)):
-        takes = choice.chosen[:split] != NO_ITEM if kind == OWNED else choice.chosen[split:] != NO_ITEM
-        more[kind, jobs[kind][takes]] = parts[kind][1][chosen[takes]]
-    return more, choice
+    capacity = capacities[OWNED] * rules.expansion + capacities[LENT]
+    choice = choose_items(groups, capacity, rules.work_limit)
+    number = np.concatenate((owned_number, lent_number))
+    for kind, chosen in (
+        (OWNED, choice.chosen[: jobs[OWNED].size]),
+        (LENT, choice.chosen[jobs[OWNED].size :]),
+    ):
+        takes = chosen != NO_ITEM
+        more[kind, jobs[kind][takes]] = number[chosen[takes]]
+    return more, (choice,)

@@ -15,37 +15,37 @@ import numpy as np
 from scheduling.core.base_admission import Admission, BaseOrder, admit_bases, admit_strictly, base_order
 from scheduling.core.base_and_flexible import LENT, OWNED, Demands, rates_with
 from scheduling.core.fleet import Fleet, WorkerMap
-from scheduling.core.flexible_demands import Growth, growing_jobs, share_out, share_out_together
+from scheduling.core.flexible_demands import (
+    Growth,
+    SharingRules,
+    growing_jobs,
+    share_out,
+    share_out_together,
+)
 from scheduling.core.flexible_mixing import admit_mixing
 from scheduling.core.flexible_placing import place_extra
 from scheduling.core.flexible_round_robin import divide_in_turn
-from scheduling.core.knapsack import WORK_LIMIT, Choice
+from scheduling.core.knapsack import Choice
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.worker_changes import changes_between, edited_map, roles_with
 from scheduling.core.worker_placement import Grouping, tear_down, usable_gpus
 
 
 @dataclass(frozen=True)
-class TwoPhase:
-    """How to divide.
+class TwoPhase(SharingRules):
+    """How to divide: `SharingRules` for flexible demand, and beside these
 
     ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up for);
-    ``growth`` beyond them; ``flexible_in_holes``: where flexible workers find no server of their own they may take what
-    base workers leave free; ``naive``: elastic jobs are placed like others, on owned servers first and beside anybody;
-    ``efficiency`` of a job that mixes kinds; ``expansion``: GPUs on loan that are worth an owned one, for the single
-    knapsack; ``reconsider``: GPUs of jobs for which only scattered ones are left go to other pending jobs at once;
-    ``work_limit``: capacity times items up to which a knapsack is solved exactly.
+    ``flexible_in_holes``: where flexible workers find no server of their own they may take what base workers leave free;
+    ``naive``: elastic jobs are placed like others, on owned servers first and beside anybody; ``reconsider``: GPUs of
+    jobs for which only scattered ones are left go to other pending jobs at once.
     """
 
     order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
-    growth: Growth = Growth.KNAPSACK
     ageing_weight: float = 0.0
     flexible_in_holes: bool = True
     naive: bool = False
-    efficiency: float = 0.7
-    expansion: int = 3
     reconsider: bool = False
-    work_limit: int = WORK_LIMIT
 
 
 @dataclass(frozen=True)
@@ -162,30 +162,16 @@ class _Tick:
         self, jobs: dict[int, IntArray], capacity: dict[int, int], extra: IntArray
     ) -> tuple[IntArray, tuple[Choice, ...]]:
         """Extra workers by kind and job."""
-        options = self.options
         if len(jobs) == 2:
-            wanted, choice = share_out_together(
-                self.demands,
-                (jobs[OWNED], jobs[LENT]),
-                self.base,
-                extra,
-                (capacity[OWNED], capacity[LENT]),
-                options.expansion,
-                options.work_limit,
+            both = (jobs[OWNED], jobs[LENT])
+            capacities = (capacity[OWNED], capacity[LENT])
+            return share_out_together(
+                self.demands, both, self.base, extra, self.held, capacities, self.options
             )
-            return wanted, (choice,)
         ((kind, members),) = jobs.items()
         wanted = np.zeros_like(self.base)
         wanted[kind], choices = share_out(
-            self.demands,
-            members,
-            kind,
-            self.base,
-            extra,
-            capacity[kind],
-            options.efficiency,
-            options.growth,
-            options.work_limit,
+            self.demands, members, kind, self.base, extra, self.held, capacity[kind], self.options
         )
         return wanted, choices
 

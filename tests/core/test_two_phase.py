@@ -127,6 +127,18 @@ def test_one_knapsack_over_both_kinds_counts_an_owned_gpu_as_three():
     assert (total_of(division.workers, 0), total_of(division.workers, 1)) == ((2, 0), (3, 0))
 
 
+def test_running_jobs_are_not_resized_for_less_than_a_change_costs():
+    jobs = [Job(100.0, linear(1, 2), places={0: (1, 1)}), Job(103.0, linear(1, 2), places={0: (1, 0)})]
+    fleet = fleet_of([3])
+    assert total_of(division_of(fleet, jobs).workers, 1) == (1, 1), "1.5 seconds more are saved"
+    assert total_of(division_of(fleet, jobs, TwoPhase(change_seconds=0.7)).workers, 1) == (1, 1)
+    assert total_of(division_of(fleet, jobs, TwoPhase(change_seconds=0.8)).workers, 1) == (1, 0)
+    idle = division_of(fleet_of([4]), jobs, TwoPhase(change_seconds=60.0))
+    assert total_of(idle.workers, 1) == (1, 0), "it would save 51.5 seconds and cost 60"
+    newcomer = division_of(fleet_of([4]), [jobs[0], Job(103.0, linear(1, 2))], TwoPhase(change_seconds=60.0))
+    assert total_of(newcomer.workers, 1) == (1, 1), "a start costs the same with any number of workers"
+
+
 def test_the_greatest_gain_rule_prefers_small_work():
     small, large = Job(100.0, linear(1, 4)), Job(9000.0, linear(1, 4))
     jobs = [large, small]
