@@ -19,6 +19,7 @@ OPTIONS = st.builds(
     TwoPhase,
     order=st.sampled_from(list(BaseOrder)),
     growth=st.sampled_from([Growth.KNAPSACK, Growth.KNAPSACK, *Growth]),
+    change_seconds=st.sampled_from([0.0, 0.0, 20.0]),
     ageing_weight=st.sampled_from([0.0, 1.0]),
     flexible_in_holes=st.booleans(),
     naive=st.booleans(),
