@@ -26,6 +26,7 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, vstack  # type: ignore[import-untyped]
 
+from scheduling.core.base_admission import BaseOrder
 from scheduling.core.base_and_flexible import Demands, demands_of
 from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap, no_workers
 from scheduling.core.flexible_demands import Growth
@@ -141,7 +142,7 @@ def random_demands(rng: np.random.Generator, jobs: int, elastic_share: float, mi
     gpus, owned, lent = [], [], []
     for _ in range(jobs):
         total = int(rng.choice([1, 2, 4, 8, 16], p=[0.7, 0.15, 0.1, 0.04, 0.01]))
-        size = min(8, total)
+        size = min(2 if mixing else 8, total)
         workers = total // size
         elastic, fungible = rng.random(2) < (elastic_share, 1.0 if mixing else 0.21)
         most = workers
@@ -188,7 +189,12 @@ def measure_tick(case: Case, scale: float, repeat: int, seed: int) -> dict[str, 
     fleet = Fleet(gpus, np.arange(servers) >= owned, np.full(servers, NO_ROLE))
     jobs = round(JOBS * scale)
     demands = random_demands(rng, jobs, case.elastic_share, case.mixing)
-    options = TwoPhase(growth=case.growth, efficiency=1.0 if case.mixing else 0.7)
+    in_turn = case.growth is Growth.ROUND_ROBIN
+    options = TwoPhase(
+        order=BaseOrder.FIRST_COME if in_turn else BaseOrder.SHORTEST_AT_BASE,
+        growth=case.growth,
+        efficiency=1.0 if case.mixing else 0.7,
+    )
     nothing = no_workers(jobs)
     full: Division = divide(fleet, nothing, demands, options)
     ended = rng.choice(np.flatnonzero(np.diff(full.workers.offsets)), 5, replace=False)

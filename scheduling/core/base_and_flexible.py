@@ -123,7 +123,7 @@ def base_table(demands, jobs, naive):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _part_rate(speeds, job, workers):  # type: ignore[no-untyped-def]
+def part_rate(speeds, job, workers):  # type: ignore[no-untyped-def]
     """What workers of one kind contribute to a mix: below the base, their share of its rate."""
     first = speeds.offsets[job]
     if workers == 0 or speeds.offsets[job + 1] == first:
@@ -143,7 +143,7 @@ def combined_rate(demands, job, owned_workers, lent_workers, efficiency):  # typ
         return rate_of(demands.owned, job, owned_workers)
     if owned_workers == 0:
         return rate_of(demands.lent, job, lent_workers)
-    together = _part_rate(demands.owned, job, owned_workers) + _part_rate(demands.lent, job, lent_workers)
+    together = part_rate(demands.owned, job, owned_workers) + part_rate(demands.lent, job, lent_workers)
     return efficiency * together
 
 

@@ -15,6 +15,7 @@ from scheduling.core.base_and_flexible import (
     base_on,
     combined_rate,
     most_on,
+    part_rate,
     speeds_on,
 )
 from scheduling.core.compiling import kernel
@@ -82,12 +83,15 @@ def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-u
 
 
 @kernel
-def _flexible_items(demands, jobs, kind, base, extra, held, efficiency, change_seconds, by_rate):  # type: ignore[no-untyped-def]
+def _flexible_items(  # type: ignore[no-untyped-def]
+    demands, jobs, kind, base, extra, held, capacity, efficiency, change_seconds, by_rate
+):
     """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
     ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time it saves
     against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second.
-    A job that runs already, ``held``, loses ``change_seconds`` with any other number than it has now.
+    A job that runs already, ``held``, loses ``change_seconds`` with any other number than it has now. Items heavier than
+    ``capacity`` are left out.
     """
     speeds = speeds_on(demands, kind)
     offsets = np.zeros(jobs.size + 1, dtype=np.int64)
@@ -101,27 +105,36 @@ def _flexible_items(demands, jobs, kind, base, extra, held, efficiency, change_s
     items = 0
     for group in range(jobs.size):
         job = jobs[group]
+        gpus, remaining, work = demands.gpus_per_worker[job], demands.remaining[job], demands.work[job]
         origin = extra_counted_from(demands, base, job, kind)
-        elsewhere = extra[1 - kind, job]
-        before = _rate_with(demands, job, base, kind, 0, elsewhere, efficiency)
-        for entry in range(speeds.offsets[job], speeds.offsets[job + 1]):
+        here, elsewhere = base[kind, job], extra[1 - kind, job]
+        other_part = _part_elsewhere(demands, job, base, 1 - kind, elsewhere)
+        before = _rate_without_extra(demands, job, base, kind, elsewhere, efficiency)
+        runs = held.base[OWNED, job] + held.base[LENT, job] > 0
+        first, last = speeds.offsets[job], speeds.offsets[job + 1]
+        reached = first
+        for entry in range(first, last):
             more = speeds.workers[entry] - origin
-            if more <= 0:
+            if more <= 0 or before <= 0.0:
                 continue
+            if more * gpus > capacity:
+                break
             if elsewhere > 0 and _exceeds_range(demands, job, speeds.workers[entry], kind, elsewhere):
                 break
-            after = speeds.rate[entry]
-            if demands.mixes[job]:
-                after = _rate_with(demands, job, base, kind, more, elsewhere, efficiency)
-            if after <= before or before <= 0.0:
+            while reached + 1 < last and speeds.workers[reached + 1] <= here + more:
+                reached += 1
+            after = speeds.rate[reached] * min(1.0, (here + more) / speeds.workers[reached])
+            if other_part > 0.0:
+                after = efficiency * (after + other_part)
+            if after <= before:
                 continue
             number[items] = more
-            weight[items] = more * demands.gpus_per_worker[job]
+            weight[items] = more * gpus
             if by_rate:
-                value[items] = (after - before) / demands.work[job]
+                value[items] = (after - before) / work
             else:
-                value[items] = demands.remaining[job] / before - demands.remaining[job] / after
-                if held.base[OWNED, job] + held.base[LENT, job] > 0:
+                value[items] = remaining / before - remaining / after
+                if runs:
                     value[items] += _saved_by_staying(held.flexible[kind, job], more, change_seconds)
             if more == extra[kind, job]:
                 present[group] = items
@@ -131,20 +144,26 @@ def _flexible_items(demands, jobs, kind, base, extra, held, efficiency, change_s
 
 
 @kernel
+def _part_elsewhere(demands, job, base, kind, extra):  # type: ignore[no-untyped-def]
+    """What the job's workers on the other kind contribute to a mix; 0 where there are none."""
+    return part_rate(speeds_on(demands, kind), job, base[kind, job] + extra)
+
+
+@kernel
+def _rate_without_extra(demands, job, base, kind, elsewhere, efficiency):  # type: ignore[no-untyped-def]
+    """Rate with the base and what is decided on the other kind."""
+    if kind == OWNED:
+        return combined_rate(demands, job, base[OWNED, job], base[LENT, job] + elsewhere, efficiency)
+    return combined_rate(demands, job, base[OWNED, job] + elsewhere, base[LENT, job], efficiency)
+
+
+@kernel
 def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-def]
     """What an item is worth more, or less, than no extra workers because a change costs time.
 
     The totals of two choices then differ by what they save and by the time of each change that only one of them makes.
     """
     return change_seconds * ((1 if now > 0 else 0) - (1 if number != now else 0))
-
-
-@kernel
-def _rate_with(demands, job, base, kind, here, elsewhere, efficiency):  # type: ignore[no-untyped-def]
-    """Rate with the base and so many extra workers on one kind and on the other."""
-    if kind == OWNED:
-        return combined_rate(demands, job, base[OWNED, job] + here, base[LENT, job] + elsewhere, efficiency)
-    return combined_rate(demands, job, base[OWNED, job] + elsewhere, base[LENT, job] + here, efficiency)
 
 
 @kernel
@@ -211,7 +230,7 @@ def share_out(
         return more, ()
     by_rate = rules.growth is Growth.GREATEST_GAIN
     offsets, number, weight, value, present = _flexible_items(
-        demands, jobs, kind, base, extra, held, rules.efficiency, rules.change_seconds, by_rate
+        demands, jobs, kind, base, extra, held, capacity, rules.efficiency, rules.change_seconds, by_rate
     )
     if by_rate:
         chosen = _greatest_gain(offsets, weight, value, capacity)
@@ -238,11 +257,13 @@ def share_out_together(
     A GPU of an owned server counts as ``expansion`` GPUs on loan.
     """
     more = np.zeros_like(base)
+    capacity = capacities[OWNED] * rules.expansion + capacities[LENT]
+    known = (base, extra, held)
     parts = [
         _flexible_items(
-            demands, jobs[kind], kind, base, extra, held, rules.efficiency, rules.change_seconds, False
+            demands, jobs[kind], kind, *known, most, rules.efficiency, rules.change_seconds, False
         )
-        for kind in (OWNED, LENT)
+        for kind, most in ((OWNED, capacity // rules.expansion), (LENT, capacity))
     ]
     (owned_offsets, owned_number, owned_weight, owned_value, owned_present) = parts[OWNED]
     (lent_offsets, lent_number, lent_weight, lent_value, lent_present) = parts[LENT]
@@ -253,7 +274,6 @@ def share_out_together(
         np.concatenate((owned_value, lent_value)),
         np.concatenate((owned_present, np.where(lent_present == NO_ITEM, NO_ITEM, lent_present + ahead))),
     )
-    capacity = capacities[OWNED] * rules.expansion + capacities[LENT]
     choice = choose_items(groups, capacity, rules.work_limit)
     number = np.concatenate((owned_number, lent_number))
     for kind, chosen in (

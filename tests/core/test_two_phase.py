@@ -119,7 +119,7 @@ def test_one_knapsack_over_both_kinds_counts_an_owned_gpu_as_three():
     single = TwoPhase(growth=Growth.SINGLE_KNAPSACK)
     division = division_of(fleet_of([3], [5]), jobs, single)
     (knapsack,) = division.knapsacks
-    assert (knapsack.capacity, knapsack.items, knapsack.weight) == (1 * 3 + 2, 5, 3 + 2)
+    assert (knapsack.capacity, knapsack.items, knapsack.weight) == (1 * 3 + 2, 4, 3 + 2)
     assert (total_of(division.workers, 0), total_of(division.workers, 1)) == ((2, 1), (3, 2))
     # What it takes for interchangeable may not be: nothing is left on loan, and the owned GPU stays idle.
     division = division_of(fleet_of([3], [3]), jobs, single)
