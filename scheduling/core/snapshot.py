@@ -13,6 +13,8 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.two_phase_options import TwoPhaseOptions
+
 IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
@@ -149,7 +151,8 @@ class PlannerSettings:
 
     ``reserve_slack_seconds``: slack that a new promise keeps for all failures that the reserve
     covers together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more than this
-    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job.
+    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job. ``two_phase``: choices for
+    policies that share out workers; None leaves them all their own rules.
     """
 
     slot_seconds: float = 5.0
@@ -160,6 +163,7 @@ class PlannerSettings:
     reserve_slack_seconds: float = 0.0
     offer_hold_seconds: float = 120.0
     minimum_gain_iterations: float = 0.0
+    two_phase: TwoPhaseOptions | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from scheduling.policies.afs import Afs
 from scheduling.policies.base import Policy
 from scheduling.policies.chronus import Chronus
 from scheduling.policies.edf import Edf
@@ -14,8 +15,11 @@ from scheduling.policies.fifo import Fifo, FifoBackfill
 from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
 from scheduling.policies.lyra import Lyra
+from scheduling.policies.lyra_gandiva import LyraGandiva
+from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.pollux import Pollux
 from scheduling.policies.punctual import Punctual
+from scheduling.policies.sjf import Sjf
 from scheduling.policies.themis import Themis
 from scheduling.policies.tiresias import Tiresias
 
@@ -40,6 +44,10 @@ POLICIES: dict[str, Policy] = {
         Lyra(),
         Fifo(),
         FifoBackfill(),
+        Sjf(),
+        Opportunistic(),
+        Afs(),
+        LyraGandiva(),
     )
 }
 

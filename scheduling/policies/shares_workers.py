@@ -6,6 +6,7 @@ They differ in who goes first, in how flexible workers are shared out, and in wh
 
 from __future__ import annotations
 
+from dataclasses import replace
 from math import inf
 from typing import ClassVar
 
@@ -13,10 +14,14 @@ import numpy as np
 
 from scheduling.core.answer import Answer, rows_of
 from scheduling.core.arrays import Placements, no_plans
+from scheduling.core.base_admission import BaseOrder
 from scheduling.core.dispatching import take_all
+from scheduling.core.flexible_demands import Growth
 from scheduling.core.problem import Problem
 from scheduling.core.sharing import Sharing, place, sharing_of
+from scheduling.core.snapshot import FloatArray
 from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.two_phase_options import TwoPhaseOptions
 from scheduling.policies.without_promises import WithoutPromises
 
 
@@ -59,9 +64,38 @@ class SharesWorkers(WithoutPromises):
             at_risk=(),
             next_wake_at=inf,
             cluster_memory=problem.cluster_memory,
+            job_memory=self.noted(problem, division),
             shared=shared,
         )
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
         """Who gets how many workers where."""
-        return divide(sharing.fleet, sharing.workers(problem.columns), sharing.demands, self.rules)
+        rules = chosen_rules(self.rules, problem.settings.two_phase)
+        return divide(sharing.fleet, sharing.workers(problem.columns), sharing.demands, rules)
+
+    def noted(self, problem: Problem, division: Division) -> FloatArray | None:
+        """What the policy wants to be told again next time about each job, in its `memory_columns`."""
+        return None
+
+
+def chosen_rules(rules: TwoPhase, options: TwoPhaseOptions | None) -> TwoPhase:
+    """A policy's rules with what the operator chose.
+
+    The key of shortest jobs and the kind of knapsack are chosen only for policies that have shortest jobs, or a knapsack.
+    """
+    if options is None:
+        return rules
+    changed: dict[str, object] = {
+        name: value
+        for name in (
+            "flexible_in_holes", "naive", "ageing_weight", "change_seconds", "efficiency", "expansion",
+        )
+        if (value := getattr(options, name)) is not None
+    }  # fmt: skip
+    shortest = (BaseOrder.SHORTEST_AT_BASE, BaseOrder.SHORTEST_AT_MOST)
+    if options.shortest_at_most is not None and rules.order in shortest:
+        changed["order"] = shortest[options.shortest_at_most]
+    knapsacks = (Growth.KNAPSACK, Growth.SINGLE_KNAPSACK)
+    if options.single_knapsack is not None and rules.growth in knapsacks:
+        changed["growth"] = knapsacks[options.single_knapsack]
+    return replace(rules, **changed)  # type: ignore[arg-type]

@@ -1,0 +1,18 @@
+"""AFS as Lyra's evaluation takes it: GPUs one by one to the job that gains most (Lyra section 3.7; spec 2.12).
+
+The published rule starts every job on one GPU and knows no largest size. Here bases are started as in Lyra and jobs grow within their
+ranges; a workload whose ranges are open (`ScenarioRules.unbounded`) gives the published rule.
+"""
+
+from __future__ import annotations
+
+from scheduling.core.flexible_demands import Growth
+from scheduling.core.two_phase import TwoPhase
+from scheduling.policies.shares_workers import SharesWorkers
+
+
+class Afs(SharesWorkers):
+    """Each further worker to the job whose rate grows most in proportion to its work, per GPU."""
+
+    name = "afs"
+    rules = TwoPhase(growth=Growth.GREATEST_GAIN)

@@ -1,0 +1,42 @@
+"""Gandiva as Lyra's evaluation takes it: first come, first served, and growth only while nobody waits (Lyra section 3.7; spec 2.12).
+
+`gandiva.py` is the system as ElasticFlow's evaluation takes it, with turns on shared GPUs.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from scheduling.core.base_admission import BaseOrder
+from scheduling.core.flexible_demands import Growth
+from scheduling.core.problem import Problem
+from scheduling.core.sharing import Sharing
+from scheduling.core.snapshot import FloatArray
+from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.worker_changes import WorkerChange
+from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
+
+
+class LyraGandiva(SharesWorkers):
+    """Running jobs grow in turn on their own servers; when a job comes, those that grew last give back first."""
+
+    name = "lyra_gandiva"
+    rules = TwoPhase(order=BaseOrder.FIRST_COME, growth=Growth.ROUND_ROBIN)
+    memory_columns: ClassVar[tuple[str, ...]] = ("grown_at",)
+
+    def divided(self, problem: Problem, sharing: Sharing) -> Division:
+        """Who gets how many workers where."""
+        demands = sharing.demands._replace(grown_at=_grown_at(problem))
+        rules = chosen_rules(self.rules, problem.settings.two_phase)
+        return divide(sharing.fleet, sharing.workers(problem.columns), demands, rules)
+
+    def noted(self, problem: Problem, division: Division) -> FloatArray:
+        """When each job last grew."""
+        grows = division.change == WorkerChange.GROW
+        return np.where(grows, problem.next_slot_at, _grown_at(problem))[:, None]
+
+
+def _grown_at(problem: Problem) -> FloatArray:
+    return np.ascontiguousarray(problem.columns.memory[:, 0])
