@@ -1,16 +1,19 @@
-"""The platform's default: ElasticFlow's promises; all other work shortest first on what is left."""
+"""The platform's default: ElasticFlow's promises on owned servers; all other work shortest first, on borrowed servers too."""
 
 from __future__ import annotations
 
 from scheduling.core import decide
 from scheduling.core.answer import Answer
+from scheduling.core.borrowing import decide_beside_loans, reallocate_beside_loans
 from scheduling.core.decision import FoundOffer, Verdict
 from scheduling.core.problem import Problem
 from scheduling.core.searching import SearchLimits
 from scheduling.core.snapshot import JobSnapshot, Snapshot
+from scheduling.core.two_phase import TwoPhase
 from scheduling.policies.base import Policy
 
 SEARCH = SearchLimits()
+ON_LOAN = TwoPhase()
 
 
 class Punctual(Policy):
@@ -20,11 +23,11 @@ class Punctual(Policy):
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""
-        return decide.decide_newcomers(problem, search=SEARCH)
+        return decide_beside_loans(problem, lambda part: decide.decide_newcomers(part, search=SEARCH))
 
     def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
-        return decide.reallocate(problem, search=SEARCH)
+        return reallocate_beside_loans(problem, lambda part: decide.reallocate(part, search=SEARCH), ON_LOAN)
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""

@@ -12,9 +12,12 @@ from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.fleet import NO_ROLE
 from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
 from scheduling.core.snapshot import FloatArray
+from simulation.engine.curve_ranges import curve_ranges
 from simulation.engine.forecasts import forecasts_of
+from simulation.engine.settings import PoolSize
 from simulation.engine.shared_pool import SharedPool
 from simulation.engine.sharing import Lending
+from simulation.engine.tables import CurveTables, curve_tables
 from simulation.engine.worker_tables import speeds_of_rows, worker_tables
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.workloads.scenarios import worker_ranges
@@ -150,6 +153,19 @@ def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: i
     simulation.recorder.allocation(simulation.now, row, gpus)
 
 
+def _curves_on_loan(simulation: Simulation, lending: Lending) -> CurveTables:
+    """Curves of all jobs on the inference cluster's kind of GPU, no larger than all that can be on loan."""
+    plain, settings = simulation.pools[0], simulation.settings
+    return curve_tables(
+        simulation.workload,
+        PoolSize(lending.gpu_type, lending.servers, plain.size.gpus_per_server),
+        settings.pauses,
+        charges_pauses=simulation.policy.charges_pauses,
+        promise_margin=settings.imperfections.promise_margin,
+        true_factor=plain.tables.true_factor,
+    )
+
+
 def share_pool(simulation: Simulation) -> Lender | None:
     """Let the simulation's one pool be shared as its settings ask; returns who lends, if anybody does.
 
@@ -162,18 +178,25 @@ def share_pool(simulation: Simulation) -> Lender | None:
         raise ValueError("inference servers are lent to one pool of training servers, not to several")
     workload = simulation.workload
     plain = simulation.pools[0]
-    workers = worker_tables(
-        sharing.ranges or worker_ranges(workload, sharing.rules, settings.seed),
-        workload.requested_seconds,
-        expansion=sharing.expansion,
-        scaling=sharing.scaling,
-    )
     lending = sharing.lending
+    lent_tables = None
+    if sharing.rules is None and sharing.ranges is None:
+        lent_tables = None if lending is None else _curves_on_loan(simulation, lending)
+        workers = curve_ranges(workload, plain.tables, lent_tables)
+    else:
+        ranges = sharing.ranges
+        if ranges is None:
+            assert sharing.rules is not None
+            ranges = worker_ranges(workload, sharing.rules, settings.seed)
+        workers = worker_tables(
+            ranges, workload.requested_seconds, expansion=sharing.expansion, scaling=sharing.scaling
+        )
     pool = SharedPool.beside(
         plain,
         0 if lending is None else lending.servers,
         workers,
-        restart_seconds=sharing.preemption_seconds,
+        restart_seconds=0.0 if sharing.by_curves else sharing.preemption_seconds,
+        lent_tables=lent_tables,
     )
     simulation.pools[0] = pool
     simulation.jobs.total[:] = workers.work

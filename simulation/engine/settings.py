@@ -69,4 +69,4 @@ class SimulationSettings:
     @property
     def on_ticks(self) -> bool:
         """Whether the scheduler looks once a slot, at fixed times, as Lyra's does, instead of at events."""
-        return self.sharing is not None
+        return self.sharing is not None and not self.sharing.by_curves

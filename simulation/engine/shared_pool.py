@@ -18,6 +18,7 @@ from scheduling.core.sharing import Servers, Sharing, count_workers, loaned_flee
 from scheduling.core.snapshot import IntArray
 from simulation.engine.jobs import JobStates
 from simulation.engine.pool import PoolState
+from simulation.engine.tables import CurveTables
 from simulation.engine.worker_tables import WorkerTables, speeds_of_rows
 
 NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
@@ -28,7 +29,8 @@ class SharedPool(PoolState):
     """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be used.
 
     ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
-    ``restarting``: workload rows that were preempted and did not start again yet.
+    ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``: curves on the inference
+    cluster's kind of GPU, where jobs are what their curves say.
     """
 
     workers: WorkerTables = field(kw_only=True)
@@ -36,12 +38,19 @@ class SharedPool(PoolState):
     on_loan: BoolArray = field(kw_only=True)
     role: IntArray = field(kw_only=True)
     restart_seconds: float = field(kw_only=True, default=0.0)
+    lent_tables: CurveTables | None = field(kw_only=True, default=None)
     flexible: BoolArray = field(kw_only=True, default_factory=lambda: NO_MARKS)
     restarting: set[int] = field(kw_only=True, default_factory=set)
 
     @classmethod
     def beside(
-        cls, plain: PoolState, inference_servers: int, workers: WorkerTables, *, restart_seconds: float
+        cls,
+        plain: PoolState,
+        inference_servers: int,
+        workers: WorkerTables,
+        *,
+        restart_seconds: float,
+        lent_tables: CurveTables | None = None,
     ) -> SharedPool:
         """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs each."""
         gpus = np.full(plain.size.servers + inference_servers, plain.size.gpus_per_server)
@@ -53,6 +62,7 @@ class SharedPool(PoolState):
             on_loan=np.zeros(gpus.size, dtype=np.bool_),
             role=np.full(gpus.size, NO_ROLE),
             restart_seconds=restart_seconds,
+            lent_tables=lent_tables,
         )  # fmt: skip
 
     # Asking ----------------------------------------------------------------------------------
@@ -93,7 +103,8 @@ class SharedPool(PoolState):
         """Work left by the estimate; one that a job has outlived leaves 5 % of it (spec 2.10)."""
         estimate = jobs.total[rows] * self.workers.ranges.estimate_factor[rows]
         done = jobs.total[rows] - jobs.remaining[rows]
-        return np.maximum(estimate - done, 0.05 * estimate)
+        outlived = np.maximum(estimate - done, 0.05 * estimate)
+        return np.where(self.workers.ranges.estimate_factor[rows] == 1.0, jobs.remaining[rows], outlived)
 
     def worker_map(self) -> WorkerMap:
         """Workers of the pool's jobs at present, in the order of ``self.rows``."""
@@ -129,6 +140,9 @@ class SharedPool(PoolState):
         row = int(self.rows[position])
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
         owned = int((held < self.size.gpus).sum())
+        if self.lent_tables is not None:
+            tables = self.tables if owned else self.lent_tables
+            return tables.rate(row, int(held.size))
         width = int(self.workers.ranges.gpus_per_worker[row])
         return self.workers.rate(row, owned // width, (held.size - owned) // width)
 
