@@ -1,4 +1,4 @@
-"""Phase 1: which pending jobs get their base demand (Lyra section 3.5.1; spec 2.5 steps 1 and 2).
+"""Phase 1: which pending jobs get their base demand (Lyra section 3.5.2; spec 2.5 steps 1 and 2).
 
 Shortest job first, and who does not fit is passed over. Jobs are counted in first and placed afterwards, larger workers
 first; a job for which only scattered GPUs are left starts nowhere and what it was counted gives phase 2 room.
@@ -140,8 +140,9 @@ def admit_bases(
 ) -> Admission:
     """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
 
-    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are offered to the others at once, and those jobs
-    are tried on the other kind they may use; otherwise both wait for the next division.
+    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are
+    offered to the others at once, and those jobs are tried on the other kind they may use; otherwise both wait for the
+    next division.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     state = np.where(alone, UNDECIDED, HOPELESS)

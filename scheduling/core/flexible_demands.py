@@ -37,10 +37,10 @@ class Growth(StrEnum):
     """Base demand only."""
 
     GREATEST_GAIN = "greatest_gain"
-    """AFS: one step at a time to the job that gains the greatest part of its work per GPU."""
+    """AFS: one step at a time to the job that gains the greatest part of its work per GPU (Lyra section 3.7.1)."""
 
     ROUND_ROBIN = "round_robin"
-    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does."""
+    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does (Lyra section 3.7.1)."""
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""Jobs that may use both kinds of servers at once: last in line, their bases may be split (Lyra 3.5.3; spec 2.5 step 5)."""
+"""Jobs that may use both kinds of servers at once: last in line, their bases may be split (Lyra 3.5; spec 2.5 step 5)."""
 
 from __future__ import annotations
 

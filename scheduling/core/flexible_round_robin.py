@@ -1,4 +1,4 @@
-"""Growth in turn while nobody waits, as Lyra's evaluation takes Gandiva (Lyra section 3.7; spec 2.12).
+"""Growth in turn while nobody waits, as Lyra's evaluation takes Gandiva (Lyra section 3.7.1; spec 2.12).
 
 Here flexible workers are not divided afresh. They stay until a pending job needs their GPUs; then the job that grew last
 gives back first, one step at a time. When nobody waits, jobs grow by one step in turn, on servers where they run already.

@@ -77,6 +77,14 @@ def test_each_kind_of_servers_has_its_own_knapsack():
     assert [knapsack.value for knapsack in division.knapsacks] == [pytest.approx(100), pytest.approx(240)]
 
 
+def test_a_knapsack_beyond_the_work_limit_says_that_it_was_greedy():
+    jobs = [Job(600.0, linear(2, 4)), Job(600.0, linear(2, 4))]
+    assert division_of(fleet_of([6]), jobs).knapsacks[0].exact
+    division = division_of(fleet_of([6]), jobs, TwoPhase(work_limit=1))
+    assert not division.knapsacks[0].exact
+    assert [sum(total_of(division.workers, job)) for job in (0, 1)] == [3, 3]
+
+
 def test_estimates_decide_the_order_in_which_jobs_start():
     assert division_of(fleet_of([1]), [inelastic(125, 1), inelastic(99, 1)]).admitted.tolist() == [1]
     assert division_of(fleet_of([1]), [inelastic(100, 1), inelastic(110, 1)]).admitted.tolist() == [0]
