@@ -76,4 +76,16 @@ def as_decision(answer: Answer) -> Decision:
                 if not answer.declined[row]
             }
         ),
+        flexible=_flexible(answer),
     )
+
+
+def _flexible(answer: Answer) -> dict[str, tuple[bool, ...]]:
+    """Marks by job id of those that hold GPUs, where a policy divided borrowed servers too."""
+    if answer.shared is None:
+        return {}
+    offsets, ids = answer.placements.offsets, answer.problem.columns.ids
+    return {
+        ids[row]: tuple(answer.shared.flexible[offsets[row] : offsets[row + 1]].tolist())
+        for row in np.flatnonzero(np.diff(offsets) > 0).tolist()
+    }

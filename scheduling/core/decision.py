@@ -100,6 +100,8 @@ class Decision:
     notes: tuple[str, ...] = field(default=())
     memory: tuple[float, ...] = field(default=())
     job_memory: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Which GPUs of a placement flexible workers hold, where servers are borrowed.
+    flexible: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ keeps its GPUs, is worked off here: everything later plans from ``origin``, the 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import numpy as np
@@ -32,6 +32,7 @@ from scheduling.core.snapshot import (
 )
 from scheduling.core.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.timeline import new_timeline, take
+from scheduling.core.worker_ranges import borrowed_sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,7 +192,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
     columns = columns_of(jobs, memory_width)
     stored = cut_stored([job.stored_plan for job in jobs], snapshot.now, origin)
-    return problem_from(
+    problem = problem_from(
         now=float(snapshot.now),
         next_slot_at=float(snapshot.next_slot_at),
         settings=snapshot.settings,
@@ -203,13 +204,18 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         cluster_memory=np.array(snapshot.memory, dtype=np.float64),
         measured=measured,
     )
+    if any(server.on_loan for server in snapshot.servers):
+        problem.sharing = borrowed_sharing(problem, snapshot.servers, jobs)
+    return problem
 
 
 def capacity_of(snapshot: Snapshot) -> Capacity:
-    """The usable GPUs of a snapshot's servers."""
-    blocks = blocks_of(snapshot.servers)
+    """The usable GPUs of a snapshot's own servers: what is borrowed backs nothing."""
+    blocks = blocks_of(
+        tuple(replace(server, usable=server.usable and not server.on_loan) for server in snapshot.servers)
+    )
     gpus = int(blocks.size.sum())
-    usable = [server.gpus for server in snapshot.servers if server.usable]
+    usable = [server.gpus for server in snapshot.servers if server.usable and not server.on_loan]
     reserve = reserved_gpus(usable, snapshot.settings.reserve_servers)
     return Capacity(blocks, gpus, max(0, gpus - reserve))
 

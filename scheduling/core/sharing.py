@@ -12,17 +12,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray, JobArrays, Placements
-from scheduling.core.base_and_flexible import Demands, demands_of
-from scheduling.core.blocks import NOWHERE
+from scheduling.core.arrays import BoolArray, Placements
+from scheduling.core.base_and_flexible import Demands
 from scheduling.core.columns import JobColumns
 from scheduling.core.compiling import kernel
 from scheduling.core.decision import REASONS, Change, ChangeKind
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap, no_workers
+from scheduling.core.fleet import Fleet, WorkerMap
 from scheduling.core.snapshot import IntArray
 
 if TYPE_CHECKING:
-    from scheduling.core.problem import Problem
+    pass
 
 NOBODY = -1
 
@@ -200,48 +199,3 @@ def kind_of(before: int, after: int) -> ChangeKind:
 def loaned_fleet(servers: Servers, usable: BoolArray, on_loan: BoolArray, role: IntArray) -> Fleet:
     """The fleet of servers of which some may not be used now."""
     return Fleet(np.where(usable, servers.gpus, 0), on_loan, role)
-
-
-def sharing_of(problem: Problem) -> Sharing:
-    """The same for a cluster that borrows nothing: workers are single GPUs, ranges those of the scaling curves."""
-    servers = _servers_of(problem.blocks.block_of, problem.blocks.server)
-    usable = np.zeros(servers.gpus.size, dtype=np.bool_)
-    usable[servers.server_of()[problem.blocks.base]] = True
-    columns, count = problem.columns, problem.count
-    curves = problem.jobs
-    base = np.where(curves.level_count[:count] > 0, curves.levels[:count, 0], 0)
-    place_in_job = np.arange(columns.addresses.size) - np.repeat(
-        columns.offsets[:-1], np.diff(columns.offsets)
-    )
-    return Sharing(
-        servers=servers,
-        fleet=loaned_fleet(
-            servers, usable, np.zeros(usable.size, dtype=np.bool_), np.full(usable.size, NO_ROLE)
-        ),
-        flexible=place_in_job >= np.repeat(base, np.diff(columns.offsets)),
-        demands=demands_of(
-            np.ones(count, dtype=np.int64),
-            columns.remaining_iterations,
-            speeds_of_curves(curves, count),
-            Speeds(np.zeros(count + 1, dtype=np.int64), no_workers(0).server, np.zeros(0)),
-            work=columns.total_iterations,
-            waiting_seconds=np.maximum(0.0, problem.now - columns.submitted_at),
-        ),
-    )
-
-
-def speeds_of_curves(curves: JobArrays, count: int) -> Speeds:
-    """Rates on every level of the scaling curves of the first ``count`` jobs."""
-    inside = np.arange(curves.levels.shape[1]) < curves.level_count[:count, None]
-    return Speeds(
-        np.concatenate(([0], np.cumsum(curves.level_count[:count]))),
-        curves.levels[:count][inside],
-        curves.throughput[:count][inside],
-    )
-
-
-def _servers_of(block_of: IntArray, server_of_block: IntArray) -> Servers:
-    """Servers from aligned blocks; GPUs of servers that may not be used make up servers of their own."""
-    server = np.where(block_of == NOWHERE, -1, server_of_block[block_of])
-    first = np.flatnonzero(np.diff(server, prepend=-2))
-    return Servers(first, np.diff(np.append(first, server.size)))

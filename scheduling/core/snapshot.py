@@ -111,16 +111,24 @@ class JobSnapshot:
     measured: ScalingCurve | None = None
     #: What the policy noted about the job at its last decision (`Decision.job_memory`).
     memory: tuple[float, ...] = ()
+    #: The job's curve on the kind of GPU that borrowed servers have; None where it was not measured there.
+    lent_curve: ScalingCurve | None = None
+    #: Which GPUs of `placement` flexible workers hold; empty where nobody knows: then all beyond the lowest level.
+    flexible: tuple[bool, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class ServerSnapshot:
-    """One server: ``usable`` is false while it is down, suspect or drained."""
+    """One server: ``usable`` is false while it is down, suspect or drained.
+
+    ``on_loan``: it is borrowed from an inference cluster. No promise rests on it.
+    """
 
     id: str
     gpus: int
     usable: bool = True
     rack: str = ""
+    on_loan: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,10 +18,11 @@ from scheduling.core.base_admission import BaseOrder
 from scheduling.core.dispatching import take_all
 from scheduling.core.flexible_demands import Growth
 from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing, place, sharing_of
+from scheduling.core.sharing import Sharing, place
 from scheduling.core.snapshot import FloatArray
 from scheduling.core.two_phase import Division, TwoPhase, divide
 from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.worker_ranges import sharing_of
 from scheduling.policies.without_promises import WithoutPromises
 
 
