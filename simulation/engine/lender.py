@@ -187,7 +187,9 @@ def share_pool(simulation: Simulation) -> Lender | None:
         ranges = sharing.ranges
         if ranges is None:
             assert sharing.rules is not None
-            ranges = worker_ranges(workload, sharing.rules, settings.seed)
+            ranges = worker_ranges(
+                workload, sharing.rules, settings.seed, gpus_per_server=plain.size.gpus_per_server
+            )
         workers = worker_tables(
             ranges, workload.requested_seconds, expansion=sharing.expansion, scaling=sharing.scaling
         )

@@ -106,6 +106,7 @@ class Simulation:
             stored_plans=settings.stored_plans,
             reserve_servers=settings.reserve_servers,
             reserve_slack_seconds=settings.reserve_slack_seconds,
+            two_phase=None if settings.sharing is None else settings.sharing.choices,
         )
         self.pools = [
             PoolState.empty(
@@ -447,4 +448,5 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "best_effort_jobs": sum(
             one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
         ),
+        **({} if settings.sharing is None else settings.sharing.described()),
     }

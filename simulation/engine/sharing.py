@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 
 from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.two_phase_options import TwoPhaseOptions
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.linear import COMPUTING_POWER
-from simulation.workloads.scenarios import ScenarioRules, WorkerRanges
+from simulation.workloads.scenarios import RULES, ScenarioRules, WorkerRanges
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +37,7 @@ class SharingSettings:
 
     ``expansion``: inference workers that stand for one training worker. ``scaling``: whether elastic jobs are scaled, or run on what was asked for. ``lending``: None where nothing is lent.
     ``ranges``: of workers, where they are known; otherwise jobs are tagged by ``rules``. ``preemption_seconds``: what being preempted costs beyond lost progress (Lyra section 3.7.2).
+    ``two_phase``: choices for the policy.
     """
 
     rules: ScenarioRules | None = field(default_factory=ScenarioRules)
@@ -44,8 +46,54 @@ class SharingSettings:
     expansion: int = COMPUTING_POWER
     preemption_seconds: float = 63.0
     ranges: WorkerRanges | None = None
+    two_phase: TwoPhaseOptions = field(default_factory=TwoPhaseOptions)
 
     @property
     def by_curves(self) -> bool:
         """Whether ranges of workers come from measured curves."""
         return self.rules is None and self.ranges is None
+
+    @property
+    def choices(self) -> TwoPhaseOptions:
+        """What the policy is told: the choices made, and what the jobs themselves say about mixing and expansion."""
+        asked = self.two_phase
+        if self.rules is None:
+            return asked
+        return replace(
+            asked,
+            efficiency=self.rules.mixing_efficiency if asked.efficiency is None else asked.efficiency,
+            expansion=self.expansion if asked.expansion is None else asked.expansion,
+        )
+
+    def described(self) -> dict[str, str | int | float | bool]:
+        """What was asked, in plain values, for reports: only what is not as usual, beside the scenario and the loans."""
+        facts: dict[str, str | int | float | bool] = {
+            "scaling": self.scaling,
+            "loaning": self.lending is not None,
+        }
+        if self.rules is not None:
+            usual = RULES[self.rules.scenario]
+            facts["scenario"] = str(self.rules.scenario)
+            facts["expansion"] = self.expansion
+            facts |= _unusual(self.rules, usual)
+        if self.lending is not None:
+            lent = self.lending
+            facts |= {
+                "inference_servers": lent.servers,
+                "inference_usage": lent.usage.name,
+                "reclaim": str(lent.reclaim),
+                "forecaster": lent.forecaster or "none",
+            }
+            facts |= _unusual(
+                lent, Lending(lent.servers, lent.usage, lent.reclaim, forecaster=lent.forecaster)
+            )
+        return facts | _unusual(self.two_phase, TwoPhaseOptions())
+
+
+def _unusual(chosen: object, usual: object) -> dict[str, str | int | float | bool]:
+    """Fields of a dataclass that differ from the usual ones."""
+    return {
+        each.name: value
+        for each in fields(chosen)  # type: ignore[arg-type]
+        if (value := getattr(chosen, each.name)) != getattr(usual, each.name) and value is not None
+    }

@@ -14,6 +14,19 @@ MOST_GPUS = 4096
 NOTE = "throughput is taken to grow as the GPUs do: nothing is known about the models"
 
 
+def is_linear(workload: Workload) -> bool:
+    """Whether nothing is known about the workload's models, so that throughput is taken to grow as the GPUs do."""
+    return NOTE in workload.notes
+
+
+def as_linear(workload: Workload) -> Workload:
+    """The jobs of any trace as Lyra's evaluation takes them: their GPUs and how long they took, without deadlines (spec 4.3)."""
+    gpus = np.maximum(1, workload.requested_gpus)
+    return linear_workload(
+        workload.name, workload.source, workload.submitted_at, gpus, workload.requested_seconds
+    )
+
+
 def linear_workload(
     name: str, source: str, submitted_at: FloatArray, gpus: IntArray, seconds: FloatArray
 ) -> Workload:

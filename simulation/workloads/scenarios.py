@@ -36,7 +36,9 @@ class ScenarioRules:
     work. ``smallest`` and ``largest``: their range of workers, as multiples of what was asked for (the paper
     gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added worker yields (imperfect scaling: 0.8, not
     compounded; A3). ``checkpointing_share``: of jobs, keeping their progress when preempted. ``wrong_estimate_share``: of
-    jobs, whose running time is misjudged by up to ``estimate_error``.
+    jobs, whose running time is misjudged by up to ``estimate_error``. ``fungible_share_of_elastic``: the same as
+    ``fungible_share`` for elastic jobs alone, where it differs (A12). ``unbounded_workers``: elastic jobs start on one worker and may have so
+    many, whatever was asked for, as AFS was published; 0 keeps their ranges.
     """
 
     scenario: Scenario = Scenario.BASIC
@@ -51,6 +53,8 @@ class ScenarioRules:
     checkpointing_share: float = 0.0
     wrong_estimate_share: float = 0.0
     estimate_error: float = 0.25
+    fungible_share_of_elastic: float | None = None
+    unbounded_workers: int = 0
 
 
 RULES = {
@@ -93,23 +97,34 @@ class WorkerRanges:
         return self.most > self.base
 
 
-def worker_ranges(workload: Workload, rules: ScenarioRules, seed: int) -> WorkerRanges:
-    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream of its own."""
+def worker_ranges(
+    workload: Workload, rules: ScenarioRules, seed: int, *, gpus_per_server: int = GPUS_PER_WORKER
+) -> WorkerRanges:
+    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream of its own.
+
+    A worker is no larger than a server.
+    """
     requested_gpus = np.maximum(1, workload.requested_gpus)
-    gpus_per_worker = _largest_worker(requested_gpus)
+    gpus_per_worker = _largest_worker(requested_gpus, min(GPUS_PER_WORKER, gpus_per_server))
     requested = requested_gpus // gpus_per_worker
     elastic = _elastic(requested_gpus * workload.requested_seconds, rules)
     streams = [np.random.default_rng(one) for one in np.random.SeedSequence([seed, 3]).spawn(5)]
     fungible, mixes, keeps, misjudged, error = (one.random(workload.jobs) for one in streams)
     base = np.maximum(1, np.ceil(requested * rules.smallest).astype(np.int64))
     most = np.maximum(base, np.floor(requested * rules.largest).astype(np.int64))
+    if rules.unbounded_workers:
+        base, most = np.ones_like(base), np.full_like(most, rules.unbounded_workers)
+    of_elastic = rules.fungible_share_of_elastic
+    fungible_share = np.where(
+        elastic, rules.fungible_share if of_elastic is None else of_elastic, rules.fungible_share
+    )
     factor = 1.0 + (2.0 * error - 1.0) * rules.estimate_error
     return WorkerRanges(
         gpus_per_worker=gpus_per_worker,
         base=np.where(elastic, base, requested),
         most=np.where(elastic, most, requested),
         requested=requested,
-        fungible=fungible < rules.fungible_share,
+        fungible=fungible < fungible_share,
         mixes=mixes < rules.mixing_share,
         keeps_progress=keeps < rules.checkpointing_share,
         estimate_factor=np.where(misjudged < rules.wrong_estimate_share, factor, 1.0),
@@ -118,9 +133,9 @@ def worker_ranges(workload: Workload, rules: ScenarioRules, seed: int) -> Worker
     )
 
 
-def _largest_worker(gpus: IntArray) -> IntArray:
-    """The largest number of GPUs, at most those of a server, of which a whole number of workers makes up ``gpus``."""
-    sizes = np.arange(1, GPUS_PER_WORKER + 1)
+def _largest_worker(gpus: IntArray, most: int) -> IntArray:
+    """The largest number of GPUs, at most ``most``, of which a whole number of workers makes up ``gpus``."""
+    sizes = np.arange(1, most + 1)
     return np.where(gpus[:, None] % sizes == 0, sizes, 1).max(axis=1)
 
 

@@ -17,6 +17,7 @@ from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.management.lending_options import add_lending_options, sharing_settings
 from simulation.outcome import Outcome
 from simulation.reports.html import write_report
 from simulation.reports.parquet import write_parquet
@@ -47,8 +48,14 @@ class Command(BaseCommand):
         parser.add_argument(
             "--gpu-type", help="one type, or several pools as TYPE:SERVERS,...; usual: the trace's own"
         )
-        parser.add_argument("--slot-seconds", type=float, default=60.0)
-        parser.add_argument("--pauses", choices=[one.value for one in Pauses], default=Pauses.MEASURED.value)
+        parser.add_argument(
+            "--slot-seconds", type=float, help="usual: 60; 30 for jobs with ranges of workers"
+        )
+        parser.add_argument(
+            "--pauses",
+            choices=[one.value for one in Pauses],
+            help="usual: measured; none for jobs with ranges of workers",
+        )
         parser.add_argument("--reserve-servers", type=int, default=0)
         parser.add_argument(
             "--reserve-slack-seconds",
@@ -68,6 +75,7 @@ class Command(BaseCommand):
         parser.add_argument("--limit-jobs", type=int)
         parser.add_argument("--best-effort-share", type=float, default=0.0)
         parser.add_argument("--seed", type=int, default=0)
+        add_lending_options(parser)
         parser.add_argument("--json", type=Path, help="write the summary here; - for standard output")
         parser.add_argument("--report", type=Path, help="write an HTML report here")
         parser.add_argument("--parquet", type=Path, help="write all results to this folder")
@@ -121,8 +129,10 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
     for name in ("servers", "gpus_per_server"):
         if options[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
-    if options["slot_seconds"] <= 0:
+    if options["slot_seconds"] is not None and options["slot_seconds"] <= 0:
         raise ValueError(f"--slot-seconds must be above 0, not {options['slot_seconds']:g}")
+    sharing = sharing_settings(options, workload)
+    with_ranges = sharing is not None and not sharing.by_curves
     settings = SimulationSettings(
         policy=options["policy"],
         pools=_pools(
@@ -130,8 +140,8 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
             options["servers"],
             options["gpus_per_server"],
         ),
-        slot_seconds=options["slot_seconds"],
-        pauses=Pauses(options["pauses"]),
+        slot_seconds=options["slot_seconds"] or (30.0 if with_ranges else 60.0),
+        pauses=Pauses(options["pauses"] or (Pauses.NONE if with_ranges else Pauses.MEASURED)),
         fill=Fill(options["fill"]),
         admission=AdmissionRule(options["admission"]),
         reserve_servers=options["reserve_servers"],
@@ -142,6 +152,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
             agent_latency_seconds=options["agent_latency_seconds"],
         ),
         check_invariants=options["check"],
+        sharing=sharing,
     )
     slack = options["reserve_slack_seconds"]
     return replace(
