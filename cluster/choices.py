@@ -28,3 +28,84 @@ SERVER_COLOURS = {
     ServerState.DOWN: "#c62828",
     ServerState.REMOVED: "#757575",
 }
+
+
+class Whitelist(models.TextChoices):
+    """Which scheduler may use a server: exactly one of the two, at all times (Lyra section 3.3)."""
+
+    TRAINING = "training", "Training"
+    INFERENCE = "inference", "Inference"
+
+
+class LendingState(models.TextChoices):
+    """Where a server stands between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers stay."""
+
+    TRAINING = "training", "Training"
+    INFERENCE = "inference", "Inference"
+    ON_LOAN = "on_loan", "On loan"
+    RECLAIMING = "reclaiming", "Being returned"
+
+
+LENDING_TRANSITIONS: dict[LendingState, tuple[LendingState, ...]] = {
+    LendingState.TRAINING: (),
+    LendingState.INFERENCE: (LendingState.ON_LOAN,),
+    LendingState.ON_LOAN: (LendingState.RECLAIMING,),
+    LendingState.RECLAIMING: (LendingState.INFERENCE,),
+}
+
+#: A server that is being returned leaves the training whitelist when nothing runs there any more, not before.
+WHITELIST_OF: dict[LendingState, Whitelist] = {
+    LendingState.TRAINING: Whitelist.TRAINING,
+    LendingState.INFERENCE: Whitelist.INFERENCE,
+    LendingState.ON_LOAN: Whitelist.TRAINING,
+    LendingState.RECLAIMING: Whitelist.TRAINING,
+}
+
+LENDING_COLOURS = {
+    LendingState.TRAINING: "#1e88e5",
+    LendingState.INFERENCE: "#8d6e63",
+    LendingState.ON_LOAN: "#2e7d32",
+    LendingState.RECLAIMING: "#ef8e19",
+}
+
+
+class OrderSource(models.TextChoices):
+    """Who moves servers: the inference scheduler, an operator by hand, or the platform by its forecast."""
+
+    SCHEDULER = "scheduler", "Inference scheduler"
+    OPERATOR = "operator", "Operator"
+    FORECAST = "forecast", "Forecast"
+
+
+class LoanState(models.TextChoices):
+    """`pending` until carried out; `withdrawn` when the servers were asked back first; `refused` with a reason."""
+
+    PENDING = "pending", "Pending"
+    DONE = "done", "Done"
+    WITHDRAWN = "withdrawn", "Withdrawn"
+    REFUSED = "refused", "Refused"
+
+
+class ReclaimState(models.TextChoices):
+    """`pending` until servers are chosen, `reclaiming` until all are empty and back, then confirmed by their scheduler."""
+
+    PENDING = "pending", "Pending"
+    RECLAIMING = "reclaiming", "Reclaiming"
+    RETURNED = "returned", "Returned"
+    CONFIRMED = "confirmed", "Confirmed"
+
+
+OPEN_RECLAIM_STATES = (ReclaimState.PENDING, ReclaimState.RECLAIMING)
+
+
+class TrainingState(models.TextChoices):
+    """How far the training of a forecaster is."""
+
+    QUEUED = "queued", "Queued"
+    RUNNING = "running", "Running"
+    DONE = "done", "Done"
+    CANCELLED = "cancelled", "Cancelled"
+    FAILED = "failed", "Failed"
+
+
+FINAL_TRAINING_STATES = (TrainingState.DONE, TrainingState.CANCELLED, TrainingState.FAILED)

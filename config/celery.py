@@ -10,7 +10,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-for _module in ("periodic", "simulations"):
+for _module in ("periodic", "simulations", "lending"):
     app.autodiscover_tasks(["workers.tasks"], related_name=_module)
 
 
@@ -29,4 +29,6 @@ app.conf.beat_schedule = {
     "housekeeping": _every(60.0, "housekeeping"),
     "sweep-simulations": _every(5.0, "sweep_simulations"),
     "delete-simulation-orphans": _every(600.0, "delete_simulation_orphans"),
+    "orchestrate": _every(300.0, "orchestrate"),
+    "work-off-orders": _every(2.0, "work_off_orders"),
 }

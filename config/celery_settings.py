@@ -1,7 +1,8 @@
 """Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
 
 Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
-reconcile, leases, outbox, curves), `long` (environments) and `simulations` (studies of operators).
+reconcile, leases, outbox, curves, loans), `long` (environments), `forecasting` (of inference usage) and `simulations`
+(studies of operators).
 """
 
 from __future__ import annotations
@@ -48,6 +49,8 @@ SIMULATION_RUN_SECONDS = int(os.environ.get("SIMULATION_RUN_SECONDS", "3000"))
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
     "workers.tasks.build_environments": {"queue": "long"},
+    "workers.tasks.forecast_usage": {"queue": "forecasting"},
+    "workers.tasks.train_forecaster": {"queue": "forecasting"},
     "workers.tasks.simulate_run": {"queue": "simulations"},
     "workers.tasks.compare_runs": {"queue": "simulations"},
 }

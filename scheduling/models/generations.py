@@ -83,6 +83,8 @@ class Assignment(models.Model):
     released_at = models.DateTimeField(null=True, blank=True)
     #: The server's desired version from which on its agent knows that the GPU must be left.
     clear_version = models.BigIntegerField(default=0)
+    #: The job can go on without it: it is beyond its lowest level, as the planner says.
+    flexible = models.BooleanField(default=False)
 
     class Meta:
         constraints = [

@@ -12,8 +12,8 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from cluster.choices import ServerState
-from cluster.models import Agent, Cluster, EnrolmentToken, Server
+from cluster.choices import LendingState, ServerState, Whitelist
+from cluster.models import Agent, Cluster, EnrolmentToken, InferenceCluster, Server
 from projects.errors import DomainError, InvalidRequest
 from projects.models import User, token_digest
 from scheduling.services.inventory import inventory_update
@@ -46,12 +46,22 @@ def cluster_get_or_create(name: str = "default") -> Cluster:
 
 
 def enrolment_token_create(
-    *, created_by: User | None, server_name: str = "", cluster: Cluster | None = None
+    *,
+    created_by: User | None,
+    server_name: str = "",
+    cluster: Cluster | None = None,
+    inference_cluster: InferenceCluster | None = None,
 ) -> str:
-    """A token that lets one agent enrol once within a day. Returned once; stored as a digest."""
+    """A token that lets one agent enrol once within a day. Returned once; stored as a digest.
+
+    With ``inference_cluster`` the agent's server is one of its servers, at home there.
+    """
     token = f"enrol_{secrets.token_urlsafe(32)}"
+    if inference_cluster is not None:
+        cluster = inference_cluster.cluster
     EnrolmentToken.objects.create(
         cluster=cluster or cluster_get_or_create(),
+        inference_cluster=inference_cluster,
         digest=token_digest(token),
         server_name=server_name,
         created_by=created_by,
@@ -85,11 +95,13 @@ def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
             "The port range is wrong.", errors={"port_range": ["two ports between 1024 and 65535, ascending"]}
         )
     cluster = lock_cluster(token.cluster_id)
+    home = _home(token, cluster, name)
     credential = f"agent_{secrets.token_urlsafe(32)}"
     server, _ = Server.objects.update_or_create(
         cluster=cluster,
         name=name,
         defaults={
+            **home,
             "address": request["address"],
             "port_first": first,
             "port_last": last,
@@ -117,6 +129,26 @@ def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
     planning_fact_changed(cluster)
     wake("plan", trigger=f"server {name} enrolled")
     return Enrolled(server, credential, cluster)
+
+
+def _home(token: EnrolmentToken, cluster: Cluster, name: str) -> dict[str, Any]:
+    """Where a new server belongs; nothing for a known one, which stays where it is between home and loan.
+
+    Raises:
+        RefusedToken: the server of that name belongs elsewhere.
+    """
+    known = Server.objects.filter(cluster=cluster, name=name).first()
+    if known is not None:
+        if known.inference_cluster_id != token.inference_cluster_id:
+            raise RefusedToken(f"Server {name} belongs to another cluster than this token is for.")
+        return {}
+    if token.inference_cluster_id is None:
+        return {}
+    return {
+        "inference_cluster_id": token.inference_cluster_id,
+        "lending_state": LendingState.INFERENCE,
+        "whitelist": Whitelist.INFERENCE,
+    }
 
 
 @transaction.atomic

@@ -60,12 +60,12 @@ def default_cluster() -> Cluster:
 
 
 def pool_kind(cluster: Cluster) -> str:
-    """The GPU type that new jobs are planned on: the one with the most GPUs that are not given up.
+    """The GPU type that new jobs are planned on: the one with the most GPUs that are not given up. Borrowed ones do not count.
 
     A promise names one pool (issue of the spec's several GPU types: one pool per promise).
     """
     kinds = (
-        Gpu.objects.filter(server__cluster=cluster, healthy=True)
+        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, healthy=True)
         .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
         .values_list("kind")
         .annotate(count=Count("id"))

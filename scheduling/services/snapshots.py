@@ -198,7 +198,7 @@ def _servers(cluster: Cluster, kind: str) -> tuple[list[_ServerOfPool], list[Gpu
             addresses[gpu.pk] = len(flat)
             flat.append(gpu)
         # A suspect server keeps its work and gets none: its free GPUs are blocked, not its jobs moved.
-        usable = row.usable() or (row.state == ServerState.SUSPECT and row.drain == "none")
+        usable = row.usable() or (row.state == ServerState.SUSPECT and row.open_to_training())
         snapshot = ServerSnapshot(id=row.name, gpus=len(gpus), usable=usable, rack=row.rack)
         servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
     return servers, flat, addresses

@@ -29,7 +29,10 @@ log = structlog.get_logger(__name__)
 SWEEP_AFTER = timedelta(seconds=3)
 #: A wake-up older than this has been overtaken by the periodic ticks.
 FORGET_AFTER = timedelta(minutes=5)
-TASK_TOPICS = ("plan", "reconcile", "build_environments", "simulate_run", "compare_runs")
+TASK_TOPICS = (
+    "plan", "reconcile", "build_environments", "simulate_run", "compare_runs", "orchestrate", "forecast_usage",
+    "train_forecaster",
+)  # fmt: skip
 _client: Redis | None = None
 
 

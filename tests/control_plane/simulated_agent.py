@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.models import Agent
+from cluster.models import Agent, InferenceCluster
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.reports import ReportAnswer, apply_report
@@ -39,10 +39,16 @@ class SimulatedAgent:
     desired_version: int = 0
 
     @classmethod
-    def enrol(cls, name: str, gpus: int, speed: Mapping[int, float]) -> SimulatedAgent:
+    def enrol(
+        cls,
+        name: str,
+        gpus: int,
+        speed: Mapping[int, float],
+        inference_cluster: InferenceCluster | None = None,
+    ) -> SimulatedAgent:
         enrolled = agent_enrol(
             {
-                "token": enrolment_token_create(created_by=None),
+                "token": enrolment_token_create(created_by=None, inference_cluster=inference_cluster),
                 "name": name,
                 "address": "127.0.0.1",
                 "port_range": (20_000, 20_100),

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from datetime import datetime
+from functools import reduce
+from operator import or_
 
 from django.conf import settings
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from cluster.choices import DrainState, ServerState
+from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState, Whitelist
 
 
 class Cluster(models.Model):
@@ -83,6 +85,17 @@ class Server(models.Model):
     cpu_cores = models.PositiveIntegerField(default=0)
     memory_bytes = models.BigIntegerField(default=0)
     sandbox = models.CharField(max_length=20, blank=True)
+    #: Its home where it is an inference server; dedicated training servers have none.
+    inference_cluster = models.ForeignKey(
+        "cluster.InferenceCluster", on_delete=models.PROTECT, null=True, blank=True, related_name="servers"
+    )
+    lending_state = models.CharField(
+        max_length=10, choices=LendingState.choices, default=LendingState.TRAINING
+    )
+    #: Who may use it. One column that is never empty: a server is on exactly one whitelist.
+    whitelist = models.CharField(max_length=9, choices=Whitelist.choices, default=Whitelist.TRAINING)
+    #: When it was last lent, asked back or returned; null before.
+    lending_changed_at = models.DateTimeField(null=True, blank=True)
     #: Grows when the desired state of this server changes.
     desired_version = models.BigIntegerField(default=1)
     created_at = models.DateTimeField(default=timezone.now)
@@ -94,14 +107,47 @@ class Server(models.Model):
             models.CheckConstraint(
                 condition=Q(port_first__lte=models.F("port_last")), name="server_port_range_ascends"
             ),
+            models.CheckConstraint(
+                condition=Q(inference_cluster__isnull=True, lending_state=LendingState.TRAINING)
+                | Q(inference_cluster__isnull=False) & ~Q(lending_state=LendingState.TRAINING),
+                name="only_inference_servers_are_lent",
+            ),
+            models.CheckConstraint(
+                condition=reduce(
+                    or_,
+                    (
+                        Q(lending_state=state, whitelist=whitelist)
+                        for state, whitelist in WHITELIST_OF.items()
+                    ),
+                ),
+                name="server_is_on_the_whitelist_of_its_state",
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def home(self) -> Whitelist:
+        """Whose server it is: dedicated to training, or an inference cluster's."""
+        return Whitelist.TRAINING if self.inference_cluster_id is None else Whitelist.INFERENCE
+
+    @property
+    def on_loan(self) -> bool:
+        """Whether it is an inference server on the training side, also while it is being returned."""
+        return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
+
+    def open_to_training(self) -> bool:
+        """Whether training work may be here at all: no operator empties it, and it is neither at its inference home nor on
+        the way there."""
+        return self.drain == DrainState.NONE and self.lending_state in (
+            LendingState.TRAINING,
+            LendingState.ON_LOAN,
+        )
+
     def usable(self) -> bool:
         """Whether new work may be planned here."""
-        return self.state == ServerState.UP and self.drain == DrainState.NONE
+        return self.state == ServerState.UP and self.open_to_training()
 
 
 class Gpu(models.Model):
@@ -150,6 +196,10 @@ class EnrolmentToken(models.Model):
     cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE)
     digest = models.CharField(max_length=64, unique=True)
     server_name = models.CharField(max_length=100, blank=True)
+    #: The agent's server belongs to this inference cluster.
+    inference_cluster = models.ForeignKey(
+        "cluster.InferenceCluster", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
+    )
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
     created_at = models.DateTimeField(default=timezone.now)
     expires_at = models.DateTimeField()

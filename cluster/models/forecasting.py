@@ -1,0 +1,145 @@
+"""How much of an inference cluster serves requests, what is expected of it, and who learned to expect (Lyra section 3.6)."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+from django.db import models
+from django.db.models import F, Q
+from django.utils import timezone
+
+from cluster.choices import FINAL_TRAINING_STATES, TrainingState
+from cluster.models.inference import InferenceCluster
+
+
+class UsageSample(models.Model):
+    """Mean usage of one period, as its scheduler reported it: the share of GPUs that serve requests, 0 to 1.
+
+    ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away (spec 2.2).
+    ``seen_shortfall_servers``: missing servers as the inference side itself saw them, where it says so.
+    """
+
+    inference_cluster = models.ForeignKey(
+        InferenceCluster, on_delete=models.CASCADE, related_name="usage_samples"
+    )
+    period_ends_at = models.DateTimeField()
+    usage = models.FloatField()
+    reported_at = models.DateTimeField(default=timezone.now)
+    on_loan_servers = models.PositiveIntegerField(default=0)
+    shortfall_servers = models.PositiveIntegerField(default=0)
+    seen_shortfall_servers = models.PositiveIntegerField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["period_ends_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["inference_cluster", "period_ends_at"], name="usage_once_per_period"
+            ),
+            models.CheckConstraint(condition=Q(usage__gte=0.0, usage__lte=1.0), name="usage_is_a_share"),
+        ]
+
+
+class TrainedForecaster(models.Model):
+    """What a forecaster learned, as its own bytes (`cluster/forecasting/storage.py`): never a pickle.
+
+    ``error`` and ``persistence_error``: mean squared errors on what was set aside.
+    """
+
+    inference_cluster = models.ForeignKey(
+        InferenceCluster, on_delete=models.CASCADE, related_name="trained_forecasters"
+    )
+    forecaster = models.CharField(max_length=40)
+    content = models.BinaryField()
+    samples = models.PositiveIntegerField()
+    #: End of the newest period that it learned from.
+    learned_until = models.DateTimeField()
+    error = models.FloatField()
+    persistence_error = models.FloatField()
+    trained_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["-trained_at"]
+
+
+class UsageForecast(models.Model):
+    """What was expected of the period that ends at ``period_ends_at``, and by whom. ``trained`` is null for persistence."""
+
+    inference_cluster = models.ForeignKey(
+        InferenceCluster, on_delete=models.CASCADE, related_name="forecasts"
+    )
+    period_ends_at = models.DateTimeField()
+    usage = models.FloatField()
+    forecaster = models.CharField(max_length=40)
+    trained = models.ForeignKey(TrainedForecaster, on_delete=models.SET_NULL, null=True, related_name="+")
+    made_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["period_ends_at"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["inference_cluster", "period_ends_at"], name="forecast_once_per_period"
+            ),
+            models.CheckConstraint(condition=Q(usage__gte=0.0, usage__lte=1.0), name="forecast_is_a_share"),
+        ]
+
+
+class ForecasterTraining(models.Model):
+    """One training. A worker claims it with a lease and writes under its token alone."""
+
+    inference_cluster = models.ForeignKey(
+        InferenceCluster, on_delete=models.CASCADE, related_name="trainings"
+    )
+    forecaster = models.CharField(max_length=40)
+    state = models.CharField(max_length=9, choices=TrainingState.choices, default=TrainingState.QUEUED)
+    created_at = models.DateTimeField(default=timezone.now)
+    created_by = models.CharField(max_length=150, blank=True)
+    #: When a queued training's message counts as lost and is sent again.
+    wake_at = models.DateTimeField(default=timezone.now)
+
+    attempts = models.PositiveIntegerField(default=0)
+    lease_owner = models.CharField(max_length=200, blank=True)
+    lease_token = models.CharField(max_length=40, blank=True)
+    lease_expires_at = models.DateTimeField(null=True, blank=True)
+    cancel_requested = models.BooleanField(default=False)
+
+    epochs_done = models.PositiveIntegerField(default=0)
+    epochs_at_most = models.PositiveIntegerField(default=0)
+    started_at = models.DateTimeField(null=True, blank=True)
+    finished_at = models.DateTimeField(null=True, blank=True)
+    trained = models.OneToOneField(TrainedForecaster, on_delete=models.SET_NULL, null=True, related_name="+")
+    error = models.TextField(blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["inference_cluster", "forecaster"],
+                condition=~Q(state__in=FINAL_TRAINING_STATES),
+                name="one_unfinished_training_per_forecaster",
+            ),
+            models.CheckConstraint(
+                condition=Q(state=TrainingState.RUNNING, lease_expires_at__isnull=False) & ~Q(lease_token="")
+                | ~Q(state=TrainingState.RUNNING) & Q(lease_expires_at__isnull=True, lease_token=""),
+                name="running_training_has_a_lease",
+            ),
+            models.CheckConstraint(
+                condition=Q(state__in=FINAL_TRAINING_STATES, finished_at__isnull=False)
+                | ~Q(state__in=FINAL_TRAINING_STATES) & Q(finished_at__isnull=True),
+                name="final_training_has_finish_time",
+            ),
+            models.CheckConstraint(
+                condition=Q(epochs_done__lte=F("epochs_at_most")), name="training_has_known_epochs"
+            ),
+        ]
+
+    def progress(self) -> float:
+        """Share of the epochs that are done, 0 to 1; a training may end before the last one."""
+        if self.state == TrainingState.DONE:
+            return 1.0
+        return self.epochs_done / self.epochs_at_most if self.epochs_at_most else 0.0
+
+    def seconds_running(self, now: datetime) -> float | None:
+        """How long the present or last attempt took so far; None before the first."""
+        if self.started_at is None:
+            return None
+        return ((self.finished_at or now) - self.started_at).total_seconds()
