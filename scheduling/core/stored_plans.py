@@ -82,8 +82,11 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
 
 
 @kernel
-def recut(plans, rows, elapsed, origin):  # type: ignore[no-untyped-def]
-    """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1."""
+def recut(plans, rows, held, elapsed, origin):  # type: ignore[no-untyped-def]
+    """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1.
+
+    A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]`` GPUs.
+    """
     width = 7
     for source in rows:
         if source >= 0:
@@ -96,6 +99,7 @@ def recut(plans, rows, elapsed, origin):  # type: ignore[no-untyped-def]
         if source < 0 or plans.length[source] == 0:
             continue
         time[row, 0] = origin
+        gpus[row, 0] = held[row]
         written = 1
         for piece in range(plans.length[source]):
             at = plans.time[source, piece] - elapsed

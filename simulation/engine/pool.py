@@ -95,7 +95,7 @@ class PoolState:
         else:
             source[:] = -1
         origin = max(0.0, next_slot_at - now)
-        stored = recut(self.plans, source, now - self.planned_at, origin)
+        stored = recut(self.plans, source, jobs.gpus[rows], now - self.planned_at, origin)
         addresses, offsets = regather(self.addresses, self.offsets, source)
         new = np.zeros(rows.size, dtype=np.bool_)
         if newcomers.size:

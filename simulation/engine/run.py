@@ -172,7 +172,7 @@ class Simulation:
             self._end_finished(pool)
         urgent = self._let_happen()
         if self.lender is not None and self.lender.act(self):
-            urgent.add(self.lender.pool.number)
+            self._look_again(self.lender.pool, urgent)
         newcomers = self._arrived()
         for pool in self.pools:
             newcomers = self._plan(pool, newcomers, urgent=pool.number in urgent)
@@ -208,6 +208,14 @@ class Simulation:
         if self._watch is not None:
             self._watch(self, pool, answer)
         return left
+
+    def _look_again(self, pool: PoolState, urgent: set[int]) -> None:
+        """Servers came or went: Lyra's scheduler looks at once, a planner that keeps slots at the next one."""
+        if self.settings.on_ticks:
+            urgent.add(pool.number)
+        else:
+            slot_at = pool.last_slot_at + self.settings.slot_seconds
+            pool.wake_at = min(pool.wake_at, max(self.now, slot_at))
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
         """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
@@ -379,6 +387,7 @@ class Simulation:
         running = int((gpus > 0).sum())
         speed = jobs.rate[rows] / np.maximum(pool.tables.one_gpu[rows], 1e-300)
         total = sum(one.capacity.gpus for one in self.pools)
+        total += 0 if self.lender is None else self.lender.gpus_on_loan
         self.recorder.instant(
             self.now, total, promised, held - promised, running, rows.size - running,
             float(speed.sum()) / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,

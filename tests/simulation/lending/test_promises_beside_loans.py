@@ -1,0 +1,101 @@
+"""Promises on owned servers, other work on borrowed ones too: what neither ElasticFlow nor Lyra shows alone."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import pytest
+
+from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.snapshot import ServiceClass
+from simulation.engine.run import Simulation
+from simulation.engine.settings import PoolSize, SimulationSettings
+from simulation.engine.sharing import Lending, SharingSettings
+from simulation.inference.catalogue import read_usage
+from simulation.inference.usage import UsageSeries
+from simulation.outcome import Outcome
+from simulation.reports.summary import summary
+from simulation.workloads.catalogue import load_workload
+from simulation.workloads.options import WorkloadOptions
+
+SEEDS = (0, 2, 5, 6)
+INFERENCE_SERVERS = 8
+
+
+def storm(seed: int) -> UsageSeries:
+    """Demand that jumps between next to nothing and everything, so that servers are asked back at any moment."""
+    jumps = np.random.default_rng(seed).random(2000) < 0.3
+    return UsageSeries("storm", "drawn at random", np.where(jumps, 1.0, 0.1))
+
+
+@cache
+def run(seed: int, usage: str) -> Outcome:
+    """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either kind of GPU."""
+    workload = load_workload(
+        "elasticflow:jobs=120,mean_interarrival_seconds=700",
+        seed=seed,
+        options=WorkloadOptions(best_effort_share=0.3),
+    )
+    lending = None
+    if usage != "none":
+        series = storm(seed) if usage == "storm" else read_usage("daily", seed=seed)
+        lending = Lending(INFERENCE_SERVERS, series, ReclaimMethod.IMPROVED)
+    settings = SimulationSettings(
+        policy="punctual",
+        pools=(PoolSize("A100", 4, 8),),
+        slot_seconds=240.0,
+        seed=seed,
+        sharing=SharingSettings(rules=None, lending=lending),
+    )
+    return Simulation(workload, settings).run()
+
+
+@pytest.mark.parametrize("usage", ["daily", "storm"])
+@pytest.mark.parametrize("seed", SEEDS)
+def test_no_reclaim_makes_a_promised_job_late(seed: int, usage: str) -> None:
+    outcome = run(seed, usage)
+    facts = summary(outcome)
+    assert facts["admitted_late"] == 0
+    assert outcome.loans is not None
+    assert outcome.loans.reclaims
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_promised_jobs_never_run_on_borrowed_servers(seed: int) -> None:
+    workload = load_workload(
+        "elasticflow:jobs=60,mean_interarrival_seconds=500",
+        seed=seed,
+        options=WorkloadOptions(best_effort_share=0.3),
+    )
+    borrowed_by: set[int] = set()
+
+    def watch(simulation, pool, answer) -> None:  # type: ignore[no-untyped-def]
+        owner = np.repeat(pool.rows, np.diff(pool.offsets))
+        borrowed_by.update(owner[pool.addresses >= pool.size.gpus].tolist())
+
+    settings = SimulationSettings(
+        policy="punctual",
+        pools=(PoolSize("A100", 2, 8),),
+        slot_seconds=60.0,
+        seed=seed,
+        sharing=SharingSettings(rules=None, lending=Lending(INFERENCE_SERVERS, storm(seed))),
+    )
+    outcome = Simulation(workload, settings, watch=watch).run()
+    assert borrowed_by, "somebody borrowed"
+    assert not any(outcome.jobs.promised[row] for row in borrowed_by)
+    assert {outcome.jobs.service_class[row] for row in borrowed_by} <= {
+        ServiceClass.BEST_EFFORT,
+        ServiceClass.SOFT,
+    }
+
+
+def test_deadlines_are_met_as_often_and_best_effort_ends_sooner_with_loans_than_without() -> None:
+    without, with_loans = ([summary(run(seed, usage)) for seed in SEEDS] for usage in ("none", "daily"))
+    assert sum(facts["deadlines_met"] for facts in with_loans) >= sum(
+        facts["deadlines_met"] for facts in without
+    )
+    assert sum(facts["best_effort_mean_jct_seconds"] for facts in with_loans) < sum(
+        facts["best_effort_mean_jct_seconds"] for facts in without
+    )
+
