@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
 from scheduling.core.snapshot import FloatArray, IntArray
 
+NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
+
 
 @dataclass(frozen=True, slots=True)
 class ReclaimRecord:
     """One reclaim: servers ``wanted`` and ``returned``, of these ``idle`` and of the ``flexible`` group; jobs ``preempted`` of those
-    ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that stayed (spec 2.4.5)."""
+    ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that stayed (spec 2.4.5). ``ahead``: asked for by the
+    forecast, while measured usage alone would have asked for none."""
 
     at: float
     wanted: int
@@ -23,13 +26,16 @@ class ReclaimRecord:
     preempted: int
     running: int
     collateral_gpus: int
+    ahead: bool = False
 
 
 @dataclass(frozen=True)
 class LoanHistory:
     """One row an orchestrator's period. ``usage`` of the inference cluster is the mean of the period before, ``forecast`` what was
     expected of the next, NaN where nothing was. ``on_loan`` servers after the decision; ``shortfall``: servers
-    that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``: GPUs in the hands of training jobs."""
+    that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``: GPUs in the hands of training jobs at the
+    end of the period, before the decision. ``headroom``: share of the cluster that is never lent. ``owned_gpus``: GPUs of
+    the training cluster. ``borrowers``: rows of the jobs that were seen on servers on loan."""
 
     servers: int
     time: FloatArray
@@ -40,15 +46,32 @@ class LoanHistory:
     owned_gpus_busy: IntArray
     lent_gpus_busy: IntArray
     reclaims: tuple[ReclaimRecord, ...]
+    headroom: float = 0.0
+    gpus_per_server: int = 8
+    owned_gpus: int = 0
+    borrowers: IntArray = field(default_factory=lambda: NO_ROWS)
 
     @classmethod
     def of(
-        cls, servers: int, rows: Sequence[tuple[float, ...]], reclaims: tuple[ReclaimRecord, ...]
+        cls,
+        servers: int,
+        rows: Sequence[tuple[float, ...]],
+        reclaims: tuple[ReclaimRecord, ...],
+        *,
+        headroom: float = 0.0,
+        gpus_per_server: int = 8,
+        owned_gpus: int = 0,
+        borrowers: IntArray = NO_ROWS,
     ) -> LoanHistory:
         """From rows in the order of the fields."""
         table = np.array(rows, dtype=np.float64).reshape(len(rows), 7)
         whole = table[:, 3:].astype(np.int64)
         return cls(
             servers, table[:, 0], table[:, 1], table[:, 2], whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3],
-            reclaims,
+            reclaims, headroom, gpus_per_server, owned_gpus, borrowers,
         )  # fmt: skip
+
+    @property
+    def on_loan_before(self) -> IntArray:
+        """Servers on loan during each period, up to its decision."""
+        return np.concatenate((np.zeros(1, dtype=np.int64), self.on_loan))[: self.on_loan.size]

@@ -38,6 +38,7 @@ class Lender:
     next_at: float = 0.0
     instants: list[tuple[float, ...]] = field(default_factory=list)
     reclaims: list[ReclaimRecord] = field(default_factory=list)
+    borrowers: set[int] = field(default_factory=set)
 
     @classmethod
     def of(cls, lending: Lending, pool: SharedPool) -> Lender:
@@ -54,12 +55,17 @@ class Lender:
         measured = float(usage.usage[known])
         expected = float(self.forecast[known])
         on_loan = int(self.pool.on_loan.sum())
+        owned_busy, lent_busy = self._busy_gpus(simulation)
         decision = self.rule.decide(measured, None if np.isnan(expected) else expected, on_loan=on_loan)
         if decision.reclaim:
-            self._reclaim(simulation, decision.reclaim)
+            ahead = self.rule.decide(measured, None, on_loan=on_loan).reclaim == 0
+            self._reclaim(simulation, decision.reclaim, ahead)
         elif decision.lend:
             self._lend(decision.lend)
-        self._note(simulation, measured, expected, decision.shortfall)
+        lent_now = int(self.pool.on_loan.sum())
+        self.instants.append(
+            (simulation.now, measured, expected, lent_now, decision.shortfall, owned_busy, lent_busy)
+        )
         self.sample += 1
         self.next_at = self.sample * self.lending.period_seconds
         return bool(decision.reclaim or decision.lend)
@@ -69,7 +75,7 @@ class Lender:
         at_home = np.flatnonzero(~self.pool.on_loan[self.pool.size.servers :])[:count]
         self.pool.on_loan[self.pool.size.servers + at_home] = True
 
-    def _reclaim(self, simulation: Simulation, count: int) -> None:
+    def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> None:
         pool, jobs = self.pool, simulation.jobs
         pool.forget_ended(jobs)
         rows = pool.rows
@@ -92,30 +98,42 @@ class Lender:
         pool.on_loan[reclaim.returned] = False
         pool.role[reclaim.returned] = NO_ROLE
         pool.clear_roles()
-        self.reclaims.append(_record(simulation.now, count, running, reclaim))
+        self.reclaims.append(_record(simulation.now, count, running, reclaim, ahead))
 
     def _empty(self, simulation: Simulation, server: int) -> None:
         """Jobs that go on lose their flexible workers on the server."""
         for position in self.pool.positions_on(server):
             _scale_in(simulation, self.pool, position, server)
 
-    def _note(self, simulation: Simulation, usage: float, expected: float, shortfall: int) -> None:
+    def _busy_gpus(self, simulation: Simulation) -> tuple[int, int]:
+        """GPUs in the hands of jobs, on owned servers and on servers on loan."""
         pool = self.pool
         pool.forget_ended(simulation.jobs)
-        owned = int((pool.addresses < pool.size.gpus).sum())
-        self.instants.append(
-            (
-                simulation.now, usage, expected, int(pool.on_loan.sum()), shortfall,
-                owned, pool.addresses.size - owned,
-            )
-        )  # fmt: skip
+        borrowed = pool.addresses >= pool.size.gpus
+        owner = np.repeat(pool.rows, np.diff(pool.offsets))
+        self.borrowers.update(np.unique(owner[borrowed]).tolist())
+        lent = int(borrowed.sum())
+        return pool.addresses.size - lent, lent
+
+    @property
+    def gpus_on_loan(self) -> int:
+        """GPUs of the servers that are on loan now."""
+        return int(self.pool.servers.gpus[self.pool.on_loan].sum())
 
     def history(self) -> LoanHistory:
         """What was lent, used and asked back."""
-        return LoanHistory.of(self.lending.servers, self.instants, tuple(self.reclaims))
+        return LoanHistory.of(
+            self.lending.servers,
+            self.instants,
+            tuple(self.reclaims),
+            headroom=self.lending.headroom,
+            gpus_per_server=self.pool.size.gpus_per_server,
+            owned_gpus=self.pool.size.gpus,
+            borrowers=np.array(sorted(self.borrowers), dtype=np.int64),
+        )
 
 
-def _record(now: float, wanted: int, running: int, reclaim: Reclaim) -> ReclaimRecord:
+def _record(now: float, wanted: int, running: int, reclaim: Reclaim, ahead: bool) -> ReclaimRecord:
     return ReclaimRecord(
         at=now,
         wanted=wanted,
@@ -125,6 +143,7 @@ def _record(now: float, wanted: int, running: int, reclaim: Reclaim) -> ReclaimR
         preempted=int(reclaim.preempted.size),
         running=running,
         collateral_gpus=reclaim.collateral_gpus,
+        ahead=ahead,
     )
 
 

@@ -15,6 +15,7 @@ from simulation.reports.distributions import (
     slack,
 )
 from simulation.reports.gpus_by_job import gpus_by_job
+from simulation.reports.lending_figures import lending_drawings
 from simulation.reports.measures import Fate
 from simulation.reports.steps import MOST_STEPS, Steps, highest, running_counts, steps
 from simulation.reports.style import (
@@ -51,6 +52,7 @@ def drawings(outcome: Outcome, most_steps: int = MOST_STEPS) -> list[Drawing]:
         decision_times(outcome),
         decisions_by_active_jobs(outcome),
         gpus_by_job(outcome),
+        *lending_drawings(outcome, most_steps),
     ]
 
 

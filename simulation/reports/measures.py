@@ -80,6 +80,11 @@ def queuing_seconds(jobs: JobOutcomes) -> FloatArray:
     return (jobs.started_at - jobs.submitted_at)[completed]
 
 
+def waiting_seconds(jobs: JobOutcomes) -> FloatArray:
+    """Time without GPUs in seconds, before the first start and after preemptions, of completed jobs of any class."""
+    return jobs.waiting_seconds[has_end(jobs, JobEnd.COMPLETED)]
+
+
 def slack_seconds(jobs: JobOutcomes) -> FloatArray:
     """Deadline minus completion in seconds, of promised jobs that completed and whose promise held; negative is late."""
     chosen = is_promised(jobs) & ~is_void(jobs) & has_end(jobs, JobEnd.COMPLETED)

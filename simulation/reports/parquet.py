@@ -1,7 +1,8 @@
-"""A run as Parquet: a folder of three files, and the way back to the outcome.
+"""A run as Parquet: a folder of three files, five where servers were lent, and the way back to the outcome.
 
 `jobs.parquet` has one row a job, `cluster.parquet` one a planning instant, `allocations.parquet` one a change
-of a job's GPUs (`job` is the row in `jobs.parquet`, from 0). Columns are named as in `simulation/outcome.py`;
+of a job's GPUs (`job` is the row in `jobs.parquet`, from 0); `loans.parquet` one an orchestrator's period and
+`reclaims.parquet` one a reclaim. Columns are named as in `simulation/outcome.py` and `simulation/loans.py`;
 times are seconds from the start of the trace, null where nothing happened, infinite for the deadline of best
 effort. Every file carries, as JSON in its key-value metadata, `punctual.summary` (the summary) and
 `punctual.run` (settings, counts and what else describes the run).
@@ -22,11 +23,14 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
 from simulation.reports.summary import summary
 
 FORMAT = "1"
 JOBS, CLUSTER, ALLOCATIONS = "jobs.parquet", "cluster.parquet", "allocations.parquet"
+LOANS, RECLAIMS = "loans.parquet", "reclaims.parquet"
+_OF_LENDING = ("servers", "headroom", "gpus_per_server", "owned_gpus")
 History = TypeVar("History", ClusterHistory, AllocationHistory)
 Word = TypeVar("Word", bound=StrEnum)
 
@@ -36,7 +40,7 @@ class ResultFileError(ValueError):
 
 
 def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
-    """Write a run to a folder, made if need be, and return the three files. A file appears whole or not at all.
+    """Write a run to a folder, made if need be, and return the files. A file appears whole or not at all.
 
     What another run left there under the same names is replaced. Raises OSError where nothing can be written.
     """
@@ -47,13 +51,18 @@ def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
         "punctual.summary": json.dumps(summary(outcome), allow_nan=False),
         "punctual.run": json.dumps(_description(outcome)),
     }
-    tables = ((JOBS, outcome.jobs), (CLUSTER, outcome.cluster), (ALLOCATIONS, outcome.allocations))
+    tables = {
+        JOBS: _arrow(outcome.jobs), CLUSTER: _arrow(outcome.cluster), ALLOCATIONS: _arrow(outcome.allocations),
+        **({} if outcome.loans is None else _lending_tables(outcome.loans)),
+    }  # fmt: skip
+    for name in {LOANS, RECLAIMS} - set(tables):
+        (place / name).unlink(missing_ok=True)
     written = []
-    for name, table in tables:
+    for name, table in tables.items():
         path, unfinished = place / name, place / f".{name}.{os.getpid()}"
         try:
             pq.write_table(
-                _arrow(table).replace_schema_metadata(metadata), unfinished, compression="zstd"
+                table.replace_schema_metadata(metadata), unfinished, compression="zstd"
             )  # fmt: skip
             unfinished.replace(path)
         finally:
@@ -65,7 +74,8 @@ def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
 def read_parquet(folder: str | Path) -> Outcome:
     """The run that `write_parquet` wrote to a folder. Raises ResultFileError where there is none."""
     place = Path(folder)
-    tables = {name: _read_table(place / name) for name in (JOBS, CLUSTER, ALLOCATIONS)}
+    lending = (LOANS, RECLAIMS) if (place / LOANS).is_file() else ()
+    tables = {name: _read_table(place / name) for name in (JOBS, CLUSTER, ALLOCATIONS, *lending)}
     described = {name: _metadata(table, place / name) for name, table in tables.items()}
     if len(set(described.values())) > 1:
         raise ResultFileError(f"the files in {place} are not of one run: write them again")
@@ -77,7 +87,9 @@ def read_parquet(folder: str | Path) -> Outcome:
     try:
         run = json.loads(described[JOBS])
         run["notes"] = tuple(run["notes"])
-        return Outcome(jobs=jobs, cluster=cluster, allocations=allocations, **run)
+        lent = run.pop("lending", None)
+        loans = _loans(tables, place, lent) if lending and lent else None
+        return Outcome(jobs=jobs, cluster=cluster, allocations=allocations, loans=loans, **run)
     except (ValueError, KeyError, TypeError) as error:
         raise ResultFileError(f"{place / JOBS}: what describes the run is not whole ({error})") from error
 
@@ -96,8 +108,12 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
 
 
 def _description(outcome: Outcome) -> dict[str, Any]:
-    apart = {"jobs", "cluster", "allocations"}
-    return {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}
+    apart = {"jobs", "cluster", "allocations", "loans"}
+    described = {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}
+    if outcome.loans is not None:
+        described["lending"] = {name: getattr(outcome.loans, name) for name in _OF_LENDING}
+        described["lending"]["borrowers"] = outcome.loans.borrowers.tolist()
+    return described
 
 
 def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory) -> pa.Table:
@@ -116,6 +132,34 @@ def _arrow(table: JobOutcomes | ClusterHistory | AllocationHistory) -> pa.Table:
             words = pa.array([str(value) for value in values], type=pa.string())
             columns[each.name] = words if each.name == "job_id" else words.dictionary_encode()
     return pa.table(columns)
+
+
+def _lending_tables(loans: LoanHistory) -> dict[str, pa.Table]:
+    columns = {
+        each.name: getattr(loans, each.name)
+        for each in fields(loans)
+        if each.type in ("FloatArray", "IntArray")
+    }
+    del columns["borrowers"]
+    return {
+        LOANS: pa.table({name: pa.array(values, from_pandas=True) for name, values in columns.items()}),
+        RECLAIMS: pa.table(
+            {each.name: [getattr(one, each.name) for one in loans.reclaims] for each in fields(ReclaimRecord)}
+        ),
+    }
+
+
+def _loans(tables: dict[str, pa.Table], place: Path, lending: dict[str, Any]) -> LoanHistory:
+    known: dict[str, Any] = {
+        each.name: (_integers if each.type == "IntArray" else _floats)(
+            tables[LOANS], each.name, place / LOANS
+        )
+        for each in fields(LoanHistory)
+        if each.type in ("FloatArray", "IntArray") and each.name != "borrowers"
+    }
+    borrowers = np.array(lending.pop("borrowers"), dtype=np.int64)
+    reclaims = tuple(ReclaimRecord(**row) for row in tables[RECLAIMS].to_pylist())
+    return LoanHistory(**lending, **known, reclaims=reclaims, borrowers=borrowers)
 
 
 def _read_table(path: Path) -> pa.Table:

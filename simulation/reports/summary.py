@@ -11,6 +11,7 @@ import numpy as np
 from scheduling.core.snapshot import FloatArray, ServiceClass
 from simulation.outcome import JobEnd, JobOutcomes, Outcome
 from simulation.reports import measures
+from simulation.reports.lending import lending_summary
 from simulation.reports.measures import Fate
 
 PERCENTILES = (50, 75, 95, 99)
@@ -31,8 +32,9 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
     Waiting and running, in seconds, of completed jobs of any class: ``mean_jct_seconds`` and
     ``jct_seconds_p50`` to ``p99`` from submission to completion, ``mean_queuing_seconds`` and
-    ``queuing_seconds_p50`` to ``p99`` from submission to the first start; ``best_effort_mean_jct_seconds``
-    the same of best-effort jobs alone. ``makespan_seconds``: first submission to last completion.
+    ``queuing_seconds_p50`` to ``p99`` from submission to the first start; ``mean_waiting_seconds`` and ``waiting_seconds_p50``
+    to ``p99`` all time without GPUs, after preemptions too (Lyra's queuing time); ``best_effort_mean_jct_seconds``
+    completion times of best-effort jobs alone. ``makespan_seconds``: first submission to last completion.
 
     Cluster: ``mean_gpu_utilisation`` is GPU-seconds held by jobs over GPU-seconds available;
     ``mean_cluster_efficiency`` the time average of the sum of all speed-ups over GPUs (ElasticFlow section
@@ -40,8 +42,16 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     planning instant to the end of the run.
 
     Changes: ``rescales``, ``migrations`` and ``preemptions`` are counts; ``preemption_ratio`` is preemptions
-    for each job that started (for each submission, where every job starts). ``shortfall_servers_max``: most
-    servers that were asked back for inference and not there.
+    over jobs submitted (Lyra section 3.7).
+
+    Lending (Lyra sections 3.4 and 3.7), of the time until the last submission where it is about usage: ``training_gpu_usage``, share in use of
+    the GPUs that training may use; ``owned_gpu_usage`` and ``on_loan_gpu_usage`` of its parts; ``overall_gpu_usage`` of both
+    clusters, requests included. ``loan_operations``; ``servers_on_loan_mean`` and ``_max``. ``shortfall_servers_max``: most servers that
+    inference needed and did not have, ``shortfall_periods`` in how many periods. ``reclaim_operations``, ``reclaimed_servers``,
+    ``reclaim_preemptions`` (jobs preempted by them), ``reclaim_preempted_share`` of the jobs running (mean over
+    operations), ``reclaim_collateral`` (GPUs that preempted jobs gave up elsewhere, over GPUs asked for),
+    ``reclaim_idle_share`` and ``reclaim_flexible_share`` (servers returned at nobody's cost, or by shrinking alone, over servers asked for),
+    ``reclaim_ahead_share`` (asked for by the forecast before usage rose, over operations).
 
     The program: ``decisions`` taken and their wall time ``decision_ms_p50`` and ``p99`` in milliseconds;
     ``wall_seconds`` of the event loop alone, ``setup_seconds`` of imports and compilation,
@@ -54,6 +64,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
         **_times(outcome.jobs),
         **_cluster(outcome),
         **_changes(outcome),
+        **lending_summary(outcome),
         **_program(outcome),
         "interrupted": outcome.interrupted,
         "notes": list(outcome.notes),
@@ -102,6 +113,7 @@ def _deadlines(outcome: Outcome) -> dict[str, Any]:
 
 def _times(jobs: JobOutcomes) -> dict[str, Any]:
     completion, queuing = measures.completion_seconds(jobs), measures.queuing_seconds(jobs)
+    waiting = measures.waiting_seconds(jobs)
     completed = measures.has_end(jobs, JobEnd.COMPLETED)
     best_effort = completed & measures.has_class(jobs, ServiceClass.BEST_EFFORT)
     makespan = (
@@ -112,6 +124,8 @@ def _times(jobs: JobOutcomes) -> dict[str, Any]:
         **{f"jct_seconds_p{share}": _percentile(completion, share) for share in PERCENTILES},
         "mean_queuing_seconds": _mean(queuing),
         **{f"queuing_seconds_p{share}": _percentile(queuing, share) for share in PERCENTILES},
+        "mean_waiting_seconds": _mean(waiting),
+        **{f"waiting_seconds_p{share}": _percentile(waiting, share) for share in PERCENTILES},
         "best_effort_mean_jct_seconds": _mean((jobs.completed_at - jobs.submitted_at)[best_effort]),
         "makespan_seconds": makespan,
     }
@@ -132,13 +146,12 @@ def _cluster(outcome: Outcome) -> dict[str, Any]:
 def _changes(outcome: Outcome) -> dict[str, Any]:
     jobs, counts = outcome.jobs, outcome.counts
     preemptions = counts.get("preemptions", int(jobs.preemptions.sum()))
-    started = int(np.isfinite(jobs.started_at).sum())
+    submitted = len(jobs.job_id)
     return {
         "rescales": counts.get("rescales", int(jobs.rescales.sum())),
         "migrations": counts.get("migrations", int(jobs.migrations.sum())),
         "preemptions": preemptions,
-        "preemption_ratio": preemptions / started if started else None,
-        "shortfall_servers_max": counts.get("shortfall_servers_max", 0),
+        "preemption_ratio": preemptions / submitted if submitted else None,
     }
 
 

@@ -13,16 +13,36 @@ def summary_lines(facts: dict[str, Any]) -> str:
         f"  deadlines met      {facts['deadlines_met']} of {facts['slo_jobs']}"
         + ("" if ratio is None else f" ({100 * ratio:.1f} %)"),
         f"  admitted, declined {facts['admitted']}, {facts['declined']}; promised and late: {facts['admitted_late']}",
-        f"  mean completion    {_hours(facts['mean_jct_seconds'])}, waiting {_hours(facts['mean_queuing_seconds'])}",
+        (
+            f"  mean completion    {_hours(facts['mean_jct_seconds'])}, to the first start {_hours(facts['mean_queuing_seconds'])},"
+            f" waiting in all {_hours(facts['mean_waiting_seconds'])}"
+        ),
         f"  GPUs in use        {_percent(facts['mean_gpu_utilisation'])}",
         f"  cluster efficiency {_percent(facts['mean_cluster_efficiency'])}",
         f"  changes            {facts['rescales']} rescales, {facts['migrations']} migrations",
         f"  suspensions        {facts['preemptions']}",
         f"  {facts['decisions']} decisions in {facts['wall_seconds']:.2f} s",
     ]
+    if facts["servers_on_loan_mean"] is not None:
+        lines += _lending_lines(facts)
     if facts["interrupted"]:
         lines.append("  interrupted: the figures are those of the time until then")
     return "\n".join([*lines, *(f"  note: {note}" for note in facts["notes"])])
+
+
+def _lending_lines(facts: dict[str, Any]) -> list[str]:
+    """What came of lending."""
+    return [
+        (
+            f"  servers on loan    {facts['servers_on_loan_mean']:.1f}, in use {_percent(facts['on_loan_gpu_usage'])};"
+            f" both clusters {_percent(facts['overall_gpu_usage'])}"
+        ),
+        (
+            f"  reclaims           {facts['reclaim_operations']} of {facts['reclaimed_servers']} servers,"
+            f" {facts['reclaim_preemptions']} jobs preempted, collateral {_percent(facts['reclaim_collateral'])}"
+        ),
+        f"  servers short      {facts['shortfall_servers_max']} at most",
+    ]
 
 
 def _hours(seconds: float | None) -> str:

@@ -157,10 +157,15 @@ def test_utilisation_is_of_the_gpus_that_were_there():
     assert summary(outcome(cluster=cluster))["mean_gpu_utilisation"] == pytest.approx(400 / 600)
 
 
-def test_preemptions_are_told_for_each_job_that_started():
-    jobs = [best_effort("a", 0, 5, 9), best_effort("b", 0, 5, 9), declined("c", 0, deadline=1)]
+def test_preemptions_are_told_for_each_job_that_was_submitted():
+    jobs = [
+        best_effort("a", 0, 5, 9),
+        best_effort("b", 0, 5, 9),
+        best_effort("c", 0, 5, 9),
+        best_effort("d", 0, 5, 9),
+    ]
     made = summary(outcome(jobs, counts={"preemptions": 1}))
-    assert made["preemption_ratio"] == 0.5
+    assert made["preemption_ratio"] == 0.25
 
 
 def test_an_empty_run_has_counts_of_zero_and_no_averages():
