@@ -31,4 +31,6 @@ app.conf.beat_schedule = {
     "delete-simulation-orphans": _every(600.0, "delete_simulation_orphans"),
     "orchestrate": _every(300.0, "orchestrate"),
     "work-off-orders": _every(2.0, "work_off_orders"),
+    "start-trainings": _every(900.0, "start_trainings"),
+    "sweep-trainings": _every(30.0, "sweep_trainings"),
 }

@@ -177,6 +177,12 @@ SPECTACULAR_SETTINGS = {
         "RunState": "simulation.choices.RunState",
         "StudySource": "simulation.choices.StudySource",
         "TraceKind": "simulation.choices.TraceKind",
+        "ServerState": "cluster.choices.ServerState",
+        "LendingState": "cluster.choices.LendingState",
+        "Whitelist": "cluster.choices.Whitelist",
+        "LoanState": "cluster.choices.LoanState",
+        "ReclaimState": "cluster.choices.ReclaimState",
+        "OrderSource": "cluster.choices.OrderSource",
     },
 }
 

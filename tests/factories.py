@@ -12,7 +12,7 @@ from django.contrib.auth.hashers import make_password
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
-from cluster.models import Agent, Cluster, Gpu, Server, UtilisationSample
+from cluster.models import Agent, Cluster, Gpu, InferenceCluster, Server, UtilisationSample
 from projects.models import ApiToken, Membership, Project, Role, User, token_digest
 from scheduling.choices import AssignmentState, CurveState, GenerationState, Goal, JobState, ServiceClass
 from scheduling.models import (
@@ -111,6 +111,29 @@ class ServerFactory(DjangoModelFactory[Server]):
         digest = token_digest(extracted or f"credential-of-{self.name}")
         values = {"last_report_at": timezone.now(), "version": "0.1.0", **values}
         Agent.objects.create(server=self, credential_digest=digest, **values)
+
+
+class InferenceClusterFactory(DjangoModelFactory[InferenceCluster]):
+    """An inference cluster; `credential` is its scheduler's, of which the row keeps the digest."""
+
+    class Meta:
+        model = InferenceCluster
+
+    class Params:
+        credential = factory.LazyAttribute(lambda made: f"ps_credential_of_{made.name}")
+
+    name = factory.Sequence(lambda n: f"serving-cluster-{n}")
+    cluster = factory.SubFactory(ClusterFactory)
+    account = factory.SubFactory(UserFactory, is_active=False)
+    credential_digest = factory.LazyAttribute(lambda made: token_digest(made.credential))
+
+
+class InferenceServerFactory(ServerFactory):
+    """A server of an inference cluster, at home."""
+
+    inference_cluster = factory.SubFactory(InferenceClusterFactory)
+    lending_state = "inference"
+    whitelist = "inference"
 
 
 class FunctionFactory(DjangoModelFactory[Function]):

@@ -39,6 +39,12 @@ class EnrolmentTokenRequestSerializer(StrictSerializer):
         default="",
         help_text="Only a server of this name may use the token.",
     )
+    inference_cluster = fields.Text(
+        max_length=64,
+        allow_blank=True,
+        default="",
+        help_text="The server belongs to this inference cluster; empty: to training.",
+    )
 
 
 class EnrolmentTokenSerializer(serializers.Serializer):
@@ -46,6 +52,7 @@ class EnrolmentTokenSerializer(serializers.Serializer):
 
     token = serializers.CharField()
     server_name = serializers.CharField(allow_blank=True)
+    inference_cluster = serializers.CharField(allow_blank=True)
     valid_seconds = serializers.IntegerField()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from cluster.choices import DrainState, ServerState
+from cluster.choices import DrainState, LendingState, ServerState, Whitelist
 from cluster.models import Gpu, Server
 from scheduling.choices import JobState
 from scheduling.selectors.cluster_summary import GPU_USES
@@ -135,6 +135,9 @@ class ServerSerializer(serializers.ModelSerializer):
 
     state = serializers.ChoiceField(ServerState.choices)
     drain = serializers.ChoiceField(DrainState.choices)
+    home = serializers.ChoiceField(Whitelist.choices, help_text="Whose server it is.")
+    whitelist = serializers.ChoiceField(Whitelist.choices, help_text="Who may use it now.")
+    lending_state = serializers.ChoiceField(LendingState.choices)
     gpus = serializers.SerializerMethodField()
     agent = serializers.SerializerMethodField(help_text="The agent's id; null before one enrolled.")
     silent_seconds = serializers.SerializerMethodField(help_text="Since the agent's last report.")
@@ -142,7 +145,8 @@ class ServerSerializer(serializers.ModelSerializer):
     class Meta:
         model = Server
         fields = (
-            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "hostname",
+            "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "home",
+            "whitelist", "lending_state", "hostname",
             "cpu_cores", "memory_bytes", "sandbox", "agent", "silent_seconds", "gpus",
         )  # fmt: skip
 

@@ -8,7 +8,7 @@ from datetime import datetime
 
 from django.db.models import Count, Min
 
-from cluster.choices import DrainState, ServerState
+from cluster.choices import DrainState, ServerState, Whitelist
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import (
     AssignmentState,
@@ -34,11 +34,11 @@ class GpuCounts:
 
 
 def gpu_counts() -> GpuCounts:
-    """Count every GPU of the cluster once, by what it is used for now."""
+    """Count every GPU that training may use once, by what it is used for now. Inference servers at home do not count."""
     gpus = list(
-        Gpu.objects.exclude(server__state=ServerState.REMOVED).values(
-            "pk", "kind", "emulated", "healthy", "server__state", "server__drain"
-        )
+        Gpu.objects.filter(server__whitelist=Whitelist.TRAINING)
+        .exclude(server__state=ServerState.REMOVED)
+        .values("pk", "kind", "emulated", "healthy", "server__state", "server__drain")
     )
     uses = _uses()
     by_use: Counter[str] = Counter()
@@ -106,8 +106,8 @@ def promises_in_danger() -> dict[str, int]:
 
 
 def servers_by_state() -> dict[str, int]:
-    """Servers by state; those being emptied count as draining beside it."""
-    servers = Server.objects.exclude(state=ServerState.REMOVED)
+    """Servers that training may use by state; those being emptied count as draining beside it."""
+    servers = Server.objects.filter(whitelist=Whitelist.TRAINING).exclude(state=ServerState.REMOVED)
     counts = dict(servers.values_list("state").annotate(count=Count("pk")).order_by())
     known = {state: counts.get(state, 0) for state in ServerState.values if state != ServerState.REMOVED}
     return {**known, "draining": servers.exclude(drain=DrainState.NONE).count()}

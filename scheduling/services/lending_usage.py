@@ -26,6 +26,8 @@ log = structlog.get_logger(__name__)
 
 #: Clocks differ a little; a period that ends later than this is a mistake.
 CLOCK_DIFFERENCE = timedelta(minutes=1)
+#: Samples are kept as long.
+OLDEST_SAMPLE = timedelta(days=90)
 #: A sample older than so many periods says nothing about what is needed now.
 STALE_PERIODS = 2.5
 PERSISTENCE = Persistence.name
@@ -36,7 +38,7 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
     """Store samples; one that was reported before is replaced. Returns how many periods were new.
 
     Raises:
-        InvalidRequest: a period ends in the future, or is named twice.
+        InvalidRequest: a period ends in the future, ended too long ago, or is named twice.
     """
     now = timezone.now()
     ends = [sample["period_ends_at"] for sample in samples]
@@ -44,6 +46,8 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
         raise InvalidRequest(
             "A period ends in the future.", errors={"samples": ["A period is not over yet."]}
         )
+    if any(end < now - OLDEST_SAMPLE for end in ends):
+        raise InvalidRequest("A period ended too long ago.", errors={"samples": ["At most 90 days back."]})
     if len(set(ends)) < len(ends):
         raise InvalidRequest("A period is named twice.", errors={"samples": ["Name each period once."]})
     away = inference_cluster.servers_in(LendingState.ON_LOAN, LendingState.RECLAIMING)

@@ -29,6 +29,8 @@ from scheduling.services.wakeups import hint, wake
 
 #: Planning facts may move while servers are chosen; after so many times they are chosen under the lock.
 MAXIMUM_ATTEMPTS = 3
+#: How long ago, and how far ahead, servers may be wanted back.
+LATEST_WISH, EARLIEST_WISH = timedelta(days=1), timedelta(days=366)
 #: What `profiling` does not count as the function's fault begins so.
 _BROKEN_OFF = "profiled no further: its server is given back"
 
@@ -39,32 +41,39 @@ def reclaim_order_create(
     inference_cluster: InferenceCluster,
     order_id: UUID,
     count: int,
-    wanted_by: datetime,
+    wanted_by: datetime | None = None,
     source: OrderSource,
     created_by: str = "",
 ) -> tuple[ReclaimOrder, bool]:
-    """Take the wish to have ``count`` servers back, and say whether it is new.
+    """Take the wish to have ``count`` servers back by a time, at once unless told, and say whether it is new.
 
     More than are on loan may be asked for; all of them come back then.
 
     Raises:
         OrderReused: the id belongs to another order.
+        InvalidRequest: the time is more than a day ago or a year ahead.
     """
     lock_cluster(inference_cluster.cluster_id)
+    now = timezone.now()
     known = ReclaimOrder.objects.filter(pk=order_id).first()
     if known is not None:
         asked = (known.inference_cluster_id, known.count, known.wanted_by)
-        if asked != (inference_cluster.pk, count, wanted_by):
+        if asked != (inference_cluster.pk, count, wanted_by or known.wanted_by):
             raise OrderReused("This id was used for another reclaim order; take a new one for a new order.")
         return known, False
+    if wanted_by is not None and not now - LATEST_WISH < wanted_by < now + EARLIEST_WISH:
+        raise InvalidRequest(
+            "Servers cannot be wanted back then.",
+            errors={"wanted_by": ["Must be within the last day or the coming year."]},
+        )
     order = ReclaimOrder.objects.create(
         id=order_id,
         inference_cluster=inference_cluster,
         source=source,
         created_by=created_by,
-        created_at=timezone.now(),
+        created_at=now,
         count=count,
-        wanted_by=wanted_by,
+        wanted_by=wanted_by or now,
     )
     wake("orchestrate")
     return order, True

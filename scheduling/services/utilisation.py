@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from cluster.choices import DrainState, ServerState
+from cluster.choices import DrainState, ServerState, Whitelist
 from cluster.models import Cluster, Gpu, UtilisationSample
 from scheduling.choices import (
     UNDECIDED_STATES,
@@ -19,7 +19,7 @@ from scheduling.services.snapshots import Pool
 
 
 def take_sample(cluster: Cluster, pool: Pool) -> UtilisationSample:
-    """Count every GPU of the cluster once, by what it is used for now."""
+    """Count every GPU that training may use once, by what it is used for now."""
     uses: dict[int, str] = {}
     assignments = Assignment.objects.filter(job__cluster=cluster).exclude(
         state__in=[AssignmentState.RELEASED, AssignmentState.WAITING]
@@ -28,7 +28,7 @@ def take_sample(cluster: Cluster, pool: Pool) -> UtilisationSample:
         uses[assignment.gpu_id] = _use(assignment)
     counts: Counter[str] = Counter()
     for gpu in (
-        Gpu.objects.filter(server__cluster=cluster)
+        Gpu.objects.filter(server__cluster=cluster, server__whitelist=Whitelist.TRAINING)
         .exclude(server__state=ServerState.REMOVED)
         .select_related("server")
     ):

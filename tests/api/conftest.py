@@ -16,7 +16,7 @@ from django.db import transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from cluster.models import Server
+from cluster.models import ForecasterTraining, InferenceCluster, LoanOrder, ReclaimOrder, Server
 from projects.models import ApiToken, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
 from simulation.models import SimulationRun, SimulationStudy
@@ -58,6 +58,10 @@ class World:
     study: SimulationStudy
     queued_run: SimulationRun
     done_run: SimulationRun
+    inference: InferenceCluster
+    loan_order: LoanOrder
+    reclaim_order: ReclaimOrder
+    training: ForecasterTraining
 
     def client(self, user: User | None) -> APIClient:
         """A client that carries a token of the user; None: no token."""
@@ -137,6 +141,7 @@ def build_world(settings: Any, folder: Path) -> World:
     )
     decision.jobs.set([job, foreign_job])
     _leave_records(job, decision, folder)
+    inference, loan_order, reclaim_order, training = _inference_side()
     study = make.SimulationStudyFactory.create(comparison_key="simulations/1/comparison-1")
     done_run = make.SimulationRunFactory.create(study=study, policy="edf", state="done")
     _leave_results(study, done_run, folder)
@@ -153,8 +158,43 @@ def build_world(settings: Any, folder: Path) -> World:
         study=study,
         queued_run=make.SimulationRunFactory.create(study=study),
         done_run=done_run,
+        inference=inference,
+        loan_order=loan_order,
+        reclaim_order=reclaim_order,
+        training=training,
         **people,
     )
+
+
+def _inference_side() -> tuple[InferenceCluster, LoanOrder, ReclaimOrder, ForecasterTraining]:
+    """Two servers at home, one of which was lent once and given back."""
+    inference = make.InferenceClusterFactory.create(name="serving")
+    servers = [
+        make.InferenceServerFactory.create(name=f"serving-{n}", inference_cluster=inference, gpus=0)
+        for n in (1, 2)
+    ]
+    loan_order = LoanOrder.objects.create(
+        inference_cluster=inference,
+        source="scheduler",
+        server_names=["serving-1"],
+        state="done",
+        finished_at=timezone.now(),
+    )
+    now = timezone.now()
+    reclaim_order = ReclaimOrder.objects.create(
+        inference_cluster=inference,
+        source="scheduler",
+        count=1,
+        wanted_by=now,
+        state="returned",
+        begun_at=now,
+        returned_at=now,
+        choice={"method": "lyra", "jobs": ["somebodysjob"], "collateral_gpus": 0},
+        outcome={"preempted_jobs": 1, "jobs": {"somebodysjob": "preempted"}},
+    )
+    reclaim_order.servers.create(server=servers[0], position=0, group="idle", begun_at=now, returned_at=now)
+    training = ForecasterTraining.objects.create(inference_cluster=inference, forecaster="lstm")
+    return inference, loan_order, reclaim_order, training
 
 
 def _verdict(job: Job) -> dict[str, Any]:

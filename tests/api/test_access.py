@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.core.files.uploadedfile import SimpleUploadedFile
 from django.urls import URLPattern, URLResolver, get_resolver, reverse
+from django.utils import timezone
 
 from tests.api.conftest import SOURCE, World, undone
 
@@ -89,6 +91,32 @@ LINES = [
     Line("decisions", "get", ANYONE),
     Line("decision", "get", MEMBERS, stranger=200),  # it decided a job of hers as well
     Line("decision-snapshot", "get", OPERATORS, (200,)),
+    Line("inference-clusters", "get", OPERATORS),
+    Line("inference-clusters", "post", OPERATORS, (201,), {"name": "another"}),
+    Line("inference-cluster", "get", OPERATORS),
+    Line("inference-cluster", "patch", OPERATORS, (200,), {"lending": False}),
+    Line("inference-cluster-credential", "post", OPERATORS, (201,), {}),
+    Line("inference-cluster-servers", "get", OPERATORS),
+    Line("inference-cluster-usage", "get", OPERATORS),
+    Line(
+        "inference-cluster-usage",
+        "post",
+        OPERATORS,
+        (200,),
+        {"samples": [{"period_ends_at": timezone.now().isoformat(), "usage": 0.5}]},
+    ),
+    Line("inference-cluster-forecasts", "get", OPERATORS),
+    Line("inference-cluster-events", "get", OPERATORS),
+    Line("inference-cluster-trainings", "get", OPERATORS),
+    Line("inference-cluster-trainings", "post", OPERATORS, (201,), {"forecaster": "ridge"}),
+    Line("inference-cluster-training-cancel", "post", OPERATORS, (200,), {}),
+    Line("inference-cluster-loan-orders", "get", OPERATORS),
+    Line("inference-cluster-loan-orders", "post", OPERATORS, (201,), {"id": str(uuid4()), "servers": []}),
+    Line("inference-cluster-loan-order", "get", OPERATORS),
+    Line("inference-cluster-reclaim-orders", "get", OPERATORS),
+    Line("inference-cluster-reclaim-orders", "post", OPERATORS, (201,), {"id": str(uuid4()), "count": 0}),
+    Line("inference-cluster-reclaim-order", "get", OPERATORS),
+    Line("inference-cluster-reclaim-confirm", "post", OPERATORS, (200,), {"servers": ["serving-1"]}),
     Line("simulations", "get", OPERATORS),
     Line("simulations", "post", OPERATORS, (201,), {"source": "live", "policies": ["edf"]}),
     Line("simulation-choices", "get", OPERATORS),
@@ -128,6 +156,16 @@ def address(world: World, name: str) -> str:
             "run_id": world.done_run.pk,
             "name": "jobs.parquet",
         },
+        "inference-cluster-training-cancel": {
+            "inference_name": "serving",
+            "training_id": world.training.pk,
+        },
+        "inference-cluster-loan-order": {"inference_name": "serving", "order_id": world.loan_order.pk},
+        "inference-cluster-reclaim-order": {"inference_name": "serving", "order_id": world.reclaim_order.pk},
+        "inference-cluster-reclaim-confirm": {
+            "inference_name": "serving",
+            "order_id": world.reclaim_order.pk,
+        },
         "token": {"token_id": world.token.pk},
         "token-rotate": {"token_id": world.token.pk},
     }
@@ -135,6 +173,8 @@ def address(world: World, name: str) -> str:
         return reverse(f"api:{name}", kwargs=arguments[name])
     if name == "job" or name.startswith("job-"):
         return reverse(f"api:{name}", kwargs={"job_id": world.job.pk})
+    if name.startswith("inference-cluster-") or name == "inference-cluster":
+        return reverse(f"api:{name}", kwargs={"inference_name": "serving"})
     if name == "server" or name.startswith("server-"):
         return reverse(f"api:{name}", kwargs={"server_id": world.server.pk})
     return reverse(f"api:{name}")

@@ -67,6 +67,9 @@ def use_real_names(case: Any, world: World) -> None:
         "token_id": world.token.pk,
         "study_id": world.study.pk,
         "run_id": world.queued_run.pk if "cancel" in case.path else world.done_run.pk,
+        "inference_name": world.inference.name,
+        "order_id": str(world.loan_order.pk if "loan" in case.path else world.reclaim_order.pk),
+        "training_id": world.training.pk,
         "name": _real_name(case.path),
         "username": "guest",
     }

@@ -3,12 +3,16 @@ their own: they may load PyTorch."""
 
 from __future__ import annotations
 
+import os
+
 from celery import shared_task
 from django.db import OperationalError
 
-from scheduling.services import lending_orchestrator
+from scheduling.services import lending_orchestrator, lending_trainings, lending_usage
 
 _RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
+#: Nobody waits for a model: without one the last sample is the forecast.
+_NICENESS = 10
 
 
 @shared_task(name="workers.tasks.orchestrate", **_RETRY)
@@ -26,6 +30,24 @@ def work_off_orders() -> None:
 @shared_task(name="workers.tasks.forecast_usage", **_RETRY)
 def forecast_usage(inference_cluster_id: int) -> None:
     """Say what is expected of an inference cluster's next period."""
-    from scheduling.services.lending_usage import forecast_usage as forecast
+    lending_usage.forecast_usage(inference_cluster_id)
 
-    forecast(inference_cluster_id)
+
+@shared_task(name="workers.tasks.train_forecaster", soft_time_limit=1740, time_limit=1800, **_RETRY)
+def train_forecaster(training_id: int) -> None:
+    """Run a queued training."""
+    if os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
+        os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
+    lending_trainings.training_run(training_id)
+
+
+@shared_task(name="workers.tasks.start_trainings", **_RETRY)
+def start_trainings() -> None:
+    """Queue the trainings whose day has come."""
+    lending_trainings.start_due_trainings()
+
+
+@shared_task(name="workers.tasks.sweep_trainings", **_RETRY)
+def sweep_trainings() -> None:
+    """Queue trainings again whose worker is gone."""
+    lending_trainings.sweep_trainings()

@@ -12,6 +12,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cluster.api import serializers as cluster_shapes
+from cluster.inference_selectors import inference_cluster_get
 from cluster.models import Agent, Gpu, Server
 from cluster.selectors import agent_get, agents_known, cluster_shown, gpus_known, server_get, servers_known
 from projects.access import require_operator
@@ -215,6 +216,11 @@ class EnrolmentTokensView(ApiView):
     def post(self, request: Request) -> Response:
         require_operator(self.user)
         body = self.read(cluster_shapes.EnrolmentTokenRequestSerializer)
-        token = enrolment_token_create(created_by=self.user, server_name=body["server_name"])
+        name = body["inference_cluster"]
+        token = enrolment_token_create(
+            created_by=self.user,
+            server_name=body["server_name"],
+            inference_cluster=inference_cluster_get(name) if name else None,
+        )
         answer = {**body, "token": token, "valid_seconds": int(TOKEN_VALID_FOR.total_seconds())}
         return Response(cluster_shapes.EnrolmentTokenSerializer(answer).data, status=201)
