@@ -9,20 +9,29 @@ server goes back, or owned servers would be done with it clearly sooner (decisio
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import BoolArray, Placements
-from scheduling.core.base_and_flexible import Demands
 from scheduling.core.columns import BEST_EFFORT, regather
-from scheduling.core.decision import Verdict
+from scheduling.core.decision import Change, ChangeKind, Verdict
 from scheduling.core.fleet import Fleet, Speeds, WorkerMap, no_workers, rate_of
 from scheduling.core.part import part_of, plans_among
 from scheduling.core.problem import Problem
-from scheduling.core.sharing import SharedPlacements, Sharing, place
+from scheduling.core.sharing import (
+    SharedPlacements,
+    Sharing,
+    held_by,
+    kind_of,
+    place,
+    put_back,
+    set_aside,
+    speeds_of,
+    workers_of,
+)
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.two_phase import TwoPhase, divide
 from scheduling.core.worker_changes import roles_with
@@ -41,36 +50,54 @@ def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
     sharing = problem.sharing
     if sharing is None or not sharing.fleet.on_loan.any():
         return decide(problem)
+    columns = problem.columns
     borrowing = _on_loan(problem, sharing)
     rest = np.flatnonzero(~borrowing)
     answer = decide(part_of(problem, rest))
-    columns = problem.columns
-    held = Placements(columns.addresses, columns.offsets)
-    return _merged(
-        problem, answer, rest, SharedPlacements(held, sharing.flexible, sharing.fleet.role, (), ()), borrowing
-    )
+    marks = sharing.flexible[np.repeat(borrowing, np.diff(columns.offsets))]
+    held = SharedPlacements(held_by(columns, borrowing), marks, sharing.fleet.role, (), ())
+    return _merged(problem, answer, rest, held, borrowing)
 
 
 def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
     """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
     sharing = problem.sharing
-    if sharing is None or not (sharing.fleet.on_loan.any() or _on_loan(problem, sharing).any()):
+    if sharing is None or not sharing.fleet.on_loan.any():
         return reallocate(problem)
+    columns = problem.columns
     borrowing = _on_loan(problem, sharing)
-    everybody = np.arange(problem.count)
+    kept = borrowing & columns.locked  # in the middle of a change: it stays as it is
+    sharing = set_aside(sharing, columns, kept)
+    borrowing &= ~kept
+    others = np.flatnonzero(~kept)
     # First as though nobody had borrowed anything: what owned servers could do for each job.
-    at_home = reallocate(part_of(problem, everybody, waiting=borrowing))
-    idle = np.diff(at_home.placements.offsets) == 0
-    able = _may_borrow(problem, sharing)
-    candidates = borrowing | (able & idle & (problem.columns.gpus == 0))
-    workers = _chosen(problem, sharing, borrowing, candidates, at_home, rules)
+    at_home = reallocate(part_of(problem, others, waiting=borrowing[others]))
+    home = Forecast.of(problem, at_home, others)
+    able = _may_borrow(problem, sharing) & (home.gpus == 0) & (columns.gpus == 0)
+    workers = _chosen(problem, sharing, borrowing, borrowing | able, home, rules)
     seated = np.diff(workers.offsets) > 0
-    shared = _placed(problem, sharing, borrowing & seated, workers)
-    rest = np.flatnonzero(~seated)
-    if not seated.any():
-        return _merged(problem, at_home, rest, shared, seated)
-    answer = reallocate(part_of(problem, rest, waiting=borrowing[rest]))
-    return _merged(problem, answer, rest, shared, seated)
+    shared = put_back(_placed(problem, sharing, borrowing & seated, workers), sharing, columns)
+    rest = np.flatnonzero(~seated & ~kept)
+    answer = at_home
+    if seated.any():
+        answer = reallocate(part_of(problem, rest, waiting=borrowing[rest]))
+    return _merged(problem, answer, rest, shared, borrowing)
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What owned servers would do for each job: ``gpus`` in the next slot, and its ``finish`` in seconds from now."""
+
+    gpus: IntArray
+    finish: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem, answer: Answer, rows: IntArray) -> Forecast:
+        """Of an answer about some of the rows; the others are done no good."""
+        gpus, finish = np.zeros(problem.count, dtype=np.int64), np.full(problem.count, np.inf)
+        gpus[rows] = np.diff(answer.placements.offsets)
+        finish[rows] = answer.plans.finish[: rows.size]
+        return cls(gpus, finish)
 
 
 def _chosen(
@@ -78,19 +105,17 @@ def _chosen(
     sharing: Sharing,
     borrowing: BoolArray,
     candidates: BoolArray,
-    at_home: Answer,
+    home: Forecast,
     rules: TwoPhase,
 ) -> WorkerMap:
     """Workers on borrowed servers of those candidates that end sooner there than on owned ones."""
-    home_finish = at_home.plans.finish[: problem.count]
-    home_now = np.diff(at_home.placements.offsets) > 0
     for _ in range(MOST_DIVISIONS):
         workers = _division(problem, sharing, borrowing & candidates, candidates, rules)
         finish = _finish_on_loan(problem, sharing, borrowing, workers)
         there = np.diff(workers.offsets) > 0
         # Whoever runs on a borrowed server goes home only for a clear gain: a move costs more than its pause.
-        stays = finish <= np.where(borrowing, home_finish / WORTH_A_MOVE, home_finish)
-        leaves = candidates & ((there & ~stays & (home_now | ~borrowing)) | (~there & borrowing))
+        stays = finish <= np.where(borrowing, WORTH_A_MOVE * home.finish, home.finish)
+        leaves = candidates & ((there & ~stays & ((home.gpus > 0) | ~borrowing)) | (~there & borrowing))
         if not leaves.any():
             return workers
         candidates = candidates & ~leaves
@@ -147,87 +172,85 @@ def _division(
     demands = sharing.demands
     nothing = no_workers(problem.count)
     nowhere = Speeds(nothing.offsets, nothing.server, np.zeros(0))
-    asked = Demands(*demands[:6], nowhere, _speeds_of(demands.lent, candidates))
-    present = _workers_of(sharing.workers(problem.columns), borrowing)
+    asked = demands._replace(owned=nowhere, lent=speeds_of(demands.lent, candidates))
+    present = workers_of(sharing.workers(problem.columns), borrowing)
     return divide(only_borrowed, present, asked, rules).workers
-
-
-def _speeds_of(speeds: Speeds, rows: BoolArray) -> Speeds:
-    """Rates of some jobs; the others can run nowhere."""
-    counts = np.diff(speeds.offsets)
-    inside = np.repeat(rows, counts)
-    offsets = np.concatenate(([0], np.cumsum(np.where(rows, counts, 0))))
-    return Speeds(offsets, speeds.workers[inside], speeds.rate[inside])
-
-
-def _workers_of(workers: WorkerMap, rows: BoolArray) -> WorkerMap:
-    """Workers of some jobs; the others have none."""
-    counts = np.diff(workers.offsets)
-    inside = np.repeat(rows, counts)
-    offsets = np.concatenate(([0], np.cumsum(np.where(rows, counts, 0))))
-    return WorkerMap(offsets, workers.server[inside], workers.base[inside], workers.flexible[inside])
 
 
 def _placed(problem: Problem, sharing: Sharing, borrowing: BoolArray, workers: WorkerMap) -> SharedPlacements:
     """Addresses on borrowed servers, and the changes that lead there."""
     columns = problem.columns
-    addresses, offsets = regather(
-        columns.addresses, columns.offsets, np.where(borrowing, np.arange(problem.count), -1)
-    )
-
     return place(
         workers,
         roles_with(sharing.fleet.on_loan, workers),
         sharing.demands.gpus_per_worker,
-        Placements(addresses, offsets),
+        held_by(columns, borrowing),
         sharing.servers,
         columns.ids,
         lambda row, gpus: _pause(problem, row, gpus),
+        sharing.blocked,
     )
 
 
 def _merged(
-    problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements, seated: BoolArray
+    problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements, borrowing: BoolArray
 ) -> Answer:
-    """The answer for ``rest`` and the placements of those ``seated`` on borrowed servers, as one."""
-    count = problem.count
-    planned = np.zeros(count, dtype=np.bool_)
-    declined = np.zeros(count, dtype=np.bool_)
+    """The answer for ``rest`` and the placements on borrowed servers as one. ``borrowing``: who was there until now."""
+    count, there = problem.count, np.diff(shared.placements.offsets) > 0
+    planned, declined = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     planned[rest], declined[rest] = answer.planned, answer.declined
     row_among = np.full(count, -1)
     row_among[rest] = np.arange(rest.size)
     own, own_offsets = regather(answer.placements.addresses, answer.placements.offsets, row_among)
-    lent, lent_offsets = regather(
-        shared.placements.addresses, shared.placements.offsets, np.where(seated, np.arange(count), -1)
-    )
-    offsets = own_offsets + lent_offsets
-    addresses = np.empty(int(offsets[-1]), dtype=np.int64)
-    on_lent = np.repeat(seated, np.diff(offsets))
-    addresses[on_lent], addresses[~on_lent] = lent, own
-    marks = np.zeros(addresses.size, dtype=np.bool_)
-    mine = np.repeat(seated, np.diff(shared.placements.offsets))
-    marks[on_lent] = shared.flexible[mine]
+    offsets = own_offsets + shared.placements.offsets
+    on_lent = np.repeat(there, np.diff(offsets))
+    addresses, marks = np.empty(on_lent.size, dtype=np.int64), np.zeros(on_lent.size, dtype=np.bool_)
+    addresses[on_lent], addresses[~on_lent] = shared.placements.addresses, own
+    marks[on_lent] = shared.flexible
     placements = Placements(addresses, offsets)
-    rows = (*shared.rows, *rest[list(answer.changed)].tolist()) if answer.changed else shared.rows
+    came = [
+        _as_it_is(problem, int(rest[row]), change)
+        for row, change in zip(answer.changed, answer.changes, strict=True)
+    ]
+    moved = {int(rest[row]) for row in answer.changed}
+    stopped = [row for row in np.flatnonzero(borrowing & ~there).tolist() if row not in moved]
+    suspended = [_suspension(problem, row) for row in stopped]
+    changes = (*suspended, *shared.changes, *came)
+    rows = (*stopped, *shared.rows, *(int(rest[row]) for row in answer.changed))
     return replace(
         answer,
         problem=problem,
-        verdicts=_verdicts(problem, answer, seated),
+        verdicts=_verdicts(problem, answer, there),
         plans=plans_among(answer.plans, rest, count),
         planned=planned,
         declined=declined,
         placements=placements,
-        changes=(*shared.changes, *answer.changes),
+        changes=changes,
         changed=rows,
         at_risk=tuple(int(rest[row]) for row in answer.at_risk),
         shared=SharedPlacements(placements, marks, shared.role, shared.changes, shared.rows),
     )
 
 
-def _verdicts(problem: Problem, answer: Answer, seated: BoolArray) -> tuple[Verdict, ...]:
-    """One verdict a newcomer, in the order of their rows; those seated on borrowed servers asked for no promise."""
+def _as_it_is(problem: Problem, row: int, change: Change) -> Change:
+    """A change of a job that comes home, of which the owned servers' answer did not know where it is."""
+    before = int(problem.columns.gpus[row])
+    if before == change.gpus_before:
+        return change
+    return replace(change, kind=kind_of(before, change.gpus_after), gpus_before=before)
+
+
+def _suspension(problem: Problem, row: int) -> Change:
+    reason = "the borrowed server it runs on goes back"
+    return Change(
+        problem.columns.ids[row], ChangeKind.SUSPEND, int(problem.columns.gpus[row]), 0, (), 0.0, reason
+    )
+
+
+def _verdicts(problem: Problem, answer: Answer, there: BoolArray) -> tuple[Verdict, ...]:
+    """One verdict a newcomer, in the order of their rows; those on borrowed servers asked for no promise."""
     given = iter(answer.verdicts)
     return tuple(
-        reasons.best_effort(reasons.job_facts(problem, row)) if seated[row] else next(given)
+        reasons.best_effort(reasons.job_facts(problem, row)) if there[row] else next(given)
         for row in problem.newcomers
     )

@@ -205,7 +205,9 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         measured=measured,
     )
     if any(server.on_loan for server in snapshot.servers):
-        problem.sharing = borrowed_sharing(problem, snapshot.servers, jobs)
+        problem.sharing = borrowed_sharing(
+            problem, snapshot.servers, jobs, _blocked_on_loan(snapshot, columns)
+        )
     return problem
 
 
@@ -301,6 +303,17 @@ def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> di
         for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
             until.pop(address, None)
     return until
+
+
+def _blocked_on_loan(snapshot: Snapshot, columns: JobColumns) -> IntArray:
+    """Addresses on borrowed servers that are blocked and that no job holds."""
+    addresses = {address for block in snapshot.blocked for address in block.addresses}
+    on_loan = np.repeat(
+        [server.on_loan for server in snapshot.servers], [server.gpus for server in snapshot.servers]
+    )
+    held = set(columns.addresses.tolist())
+    found = sorted(address for address in addresses - held if address < on_loan.size and on_loan[address])
+    return np.array(found, dtype=np.int64)
 
 
 def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, FloatArray]:

@@ -20,9 +20,12 @@ if TYPE_CHECKING:
 
 
 def borrowed_sharing(
-    problem: Problem, servers: Sequence[ServerSnapshot], jobs: Sequence[JobSnapshot]
+    problem: Problem, servers: Sequence[ServerSnapshot], jobs: Sequence[JobSnapshot], blocked: IntArray
 ) -> Sharing:
-    """Servers of a snapshot of which some are on loan, and ``jobs`` in the order of the problem's rows."""
+    """Servers of a snapshot of which some are on loan, and ``jobs`` in the order of the problem's rows.
+
+    ``blocked``: addresses of borrowed GPUs, that nobody holds, which may not be used for now.
+    """
     gpus = np.array([server.gpus for server in servers], dtype=np.int64)
     by_address = Servers(np.cumsum(gpus) - gpus, gpus)
     on_loan = np.array([server.on_loan for server in servers], dtype=np.bool_)
@@ -36,7 +39,11 @@ def borrowed_sharing(
         columns.addresses, columns.offsets, flexible, by_address.server_of(), _ones(problem)
     )
     fleet = loaned_fleet(by_address, usable, on_loan, roles_with(on_loan, workers))
-    return _sharing(problem, by_address, fleet, flexible, _lent_speeds([job.lent_curve for job in jobs]))
+    blocked_on = np.bincount(by_address.server_of()[blocked], minlength=gpus.size)
+    fleet = fleet._replace(gpus=np.maximum(0, fleet.gpus - blocked_on))
+    return _sharing(
+        problem, by_address, fleet, flexible, _lent_speeds([job.lent_curve for job in jobs]), blocked
+    )
 
 
 def sharing_of(problem: Problem) -> Sharing:
@@ -46,15 +53,19 @@ def sharing_of(problem: Problem) -> Sharing:
     usable[servers.server_of()[problem.blocks.base]] = True
     nothing = np.zeros(usable.size, dtype=np.bool_)
     fleet = loaned_fleet(servers, usable, nothing, np.full(usable.size, NO_ROLE))
-    return _sharing(problem, servers, fleet, _beyond_base(problem), _lent_speeds([None] * problem.count))
+    nowhere = _lent_speeds([None] * problem.count)
+    return _sharing(problem, servers, fleet, _beyond_base(problem), nowhere, np.zeros(0, dtype=np.int64))
 
 
-def _sharing(problem: Problem, servers: Servers, fleet: Fleet, flexible: BoolArray, lent: Speeds) -> Sharing:
+def _sharing(
+    problem: Problem, servers: Servers, fleet: Fleet, flexible: BoolArray, lent: Speeds, blocked: IntArray
+) -> Sharing:
     columns = problem.columns
     return Sharing(
         servers=servers,
         fleet=fleet,
         flexible=flexible,
+        blocked=blocked,
         demands=demands_of(
             _ones(problem),
             columns.remaining_iterations,

@@ -13,12 +13,12 @@ from typing import ClassVar
 import numpy as np
 
 from scheduling.core.answer import Answer, rows_of
-from scheduling.core.arrays import Placements, no_plans
+from scheduling.core.arrays import no_plans
 from scheduling.core.base_admission import BaseOrder
 from scheduling.core.dispatching import take_all
 from scheduling.core.flexible_demands import Growth
 from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing, place
+from scheduling.core.sharing import Sharing, held_by, place, put_back, set_aside
 from scheduling.core.snapshot import FloatArray
 from scheduling.core.two_phase import Division, TwoPhase, divide
 from scheduling.core.two_phase_options import TwoPhaseOptions
@@ -35,9 +35,10 @@ class SharesWorkers(WithoutPromises):
     def reallocate(self, problem: Problem) -> Answer:
         """One tick of the scheduler (spec 2.5)."""
         verdicts = take_all(problem)
-        sharing = problem.sharing or sharing_of(problem)
-        division = self.divided(problem, sharing)
         columns = problem.columns
+        # Jobs in the middle of a change stay as they are.
+        sharing = set_aside(problem.sharing or sharing_of(problem), columns, columns.locked)
+        division = self.divided(problem, sharing)
         pauses = problem.jobs
 
         def pause_seconds(row: int, gpus: int) -> float:
@@ -48,11 +49,13 @@ class SharesWorkers(WithoutPromises):
             division.workers,
             division.role,
             sharing.demands.gpus_per_worker,
-            Placements(columns.addresses, columns.offsets),
+            held_by(columns, ~columns.locked),
             sharing.servers,
             columns.ids,
             pause_seconds,
+            sharing.blocked,
         )
+        shared = put_back(shared, sharing, columns)
         return Answer(
             problem=problem,
             verdicts=verdicts,

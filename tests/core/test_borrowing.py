@@ -1,0 +1,163 @@
+"""Snapshots with borrowed servers, decided by the default policy: who goes there, who stays, who comes back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from scheduling.core.decision import ChangeKind, Decision
+from scheduling.core.snapshot import (
+    BlockedGpus,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+)
+from scheduling.policies import policy_named
+
+OWNED = tuple(range(4))  # addresses of the one owned server
+BORROWED = tuple(range(4, 8))
+
+
+def curve(*rates: float) -> ScalingCurve:
+    levels = 2 ** np.arange(len(rates))
+    return ScalingCurve(levels, np.array(rates), np.full(len(rates), 1.0))
+
+
+FAST, SLOW = curve(10.0, 19.0, 36.0), curve(3.0, 5.5, 10.0)
+
+
+def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+    return JobSnapshot(
+        id=name,
+        service_class=facts.pop("service_class", ServiceClass.BEST_EFFORT),
+        submitted_at=submitted_at,
+        deadline_at=facts.pop("deadline_at", float("inf")),
+        remaining_iterations=facts.pop("remaining_iterations", 10_000.0),
+        curve=FAST,
+        lent_curve=facts.pop("lent_curve", SLOW),
+        **facts,
+    )
+
+
+def promised(**facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+    """A newcomer that needs all four owned GPUs until shortly before its deadline."""
+    return job(
+        "promised",
+        service_class=ServiceClass.SLO,
+        deadline_at=300.0,
+        newcomer=True,
+        remaining_iterations=36.0 * 280,
+        **facts,
+    )
+
+
+def snapshot(*jobs: JobSnapshot, lent_usable: bool = True, blocked: tuple[BlockedGpus, ...] = ()) -> Snapshot:
+    return Snapshot(
+        now=0.0,
+        next_slot_at=0.0,
+        servers=(ServerSnapshot("owned", 4), ServerSnapshot("borrowed", 4, usable=lent_usable, on_loan=True)),
+        jobs=jobs,
+        blocked=blocked,
+        settings=PlannerSettings(slot_seconds=5.0),
+    )
+
+
+def decide(question: Snapshot) -> Decision:
+    return policy_named("punctual").replan(question)
+
+
+def test_work_that_promises_leave_no_room_for_runs_on_borrowed_servers() -> None:
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0)))
+    assert decision.placements["promised"] == OWNED
+    assert decision.placements["waiting"] == BORROWED
+    assert decision.flexible["waiting"] == (False, True, True, True), "beyond its lowest level it is flexible"
+
+
+def test_a_job_waits_for_owned_gpus_that_come_free_soon_enough() -> None:
+    """Two slow GPUs would take it longer than waiting for a fast one."""
+    measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0), blocked=(measuring,)))
+    assert not decision.placements["waiting"]
+
+
+def test_work_stays_on_owned_servers_where_it_ends_sooner_there() -> None:
+    decision = decide(snapshot(job("alone", newcomer=True)))
+    assert decision.placements["alone"] == OWNED
+
+
+def test_a_promise_never_rests_on_borrowed_servers() -> None:
+    first = decide(snapshot(promised()))
+    (verdict,) = first.verdicts
+    assert verdict.promised
+    second = replace(promised(), id="second", submitted_at=1.0)
+    decision = decide(snapshot(promised(), second))
+    assert [verdict.admitted for verdict in decision.verdicts] == [True, False]
+    assert not decision.placements.get("second")
+
+
+def test_a_job_never_measured_on_the_borrowed_kind_waits() -> None:
+    decision = decide(snapshot(promised(), job("waiting", submitted_at=-1.0, lent_curve=None)))
+    assert not decision.placements["waiting"]
+
+
+def running_there(**facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+    held = facts.pop("placement", BORROWED)
+    return job("there", submitted_at=-10.0, gpus_now=len(held), placement=held, **facts)
+
+
+def test_what_runs_on_a_borrowed_server_stays_while_promises_fill_the_owned_ones() -> None:
+    decision = decide(snapshot(promised(), running_there()))
+    assert decision.placements["there"] == BORROWED
+    assert "there" not in {change.job_id for change in decision.changes}
+
+
+def test_a_job_comes_home_when_owned_servers_would_be_done_clearly_sooner() -> None:
+    decision = decide(snapshot(running_there()))
+    assert decision.placements["there"] == OWNED
+    (change,) = decision.changes
+    assert (change.kind, change.gpus_before, change.gpus_after) == (ChangeKind.MIGRATE, 4, 4)
+
+
+def test_a_job_is_suspended_when_its_borrowed_server_goes_back_and_nobody_has_room() -> None:
+    decision = decide(snapshot(promised(), running_there(), lent_usable=False))
+    (change,) = [change for change in decision.changes if change.job_id == "there"]
+    assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SUSPEND, 4, ())
+    assert not decision.placements["there"]
+
+
+def test_a_job_in_the_middle_of_a_change_keeps_its_borrowed_gpus() -> None:
+    decision = decide(snapshot(running_there(locked=True, placement=BORROWED[:2])))
+    assert decision.placements["there"] == BORROWED[:2]
+    assert not decision.changes
+
+
+def test_blocked_gpus_of_a_borrowed_server_are_left_alone() -> None:
+    measuring = BlockedGpus(addresses=BORROWED[:2], until=60.0)
+    waiting = job("waiting", submitted_at=-1.0, remaining_iterations=1000.0)
+    decision = decide(snapshot(promised(), waiting, blocked=(measuring,)))
+    assert decision.placements["waiting"] == BORROWED[2:]
+
+
+def test_two_decisions_in_a_row_without_an_event_change_nothing() -> None:
+    question = snapshot(promised(), job("waiting", submitted_at=-1.0))
+    decision = decide(question)
+    later = replace(
+        question,
+        jobs=tuple(
+            replace(
+                one,
+                newcomer=False,
+                promised=one.id == "promised",
+                stored_plan=decision.plans.get(one.id),
+                gpus_now=len(decision.placements[one.id]),
+                placement=decision.placements[one.id],
+                flexible=decision.flexible[one.id],
+            )
+            for one in question.jobs
+        ),
+    )
+    assert decide(later).changes == ()
