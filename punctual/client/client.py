@@ -13,6 +13,7 @@ from punctual.client.account import Projects, Tokens
 from punctual.client.cluster import Cluster
 from punctual.client.configuration import resolve_profile
 from punctual.client.functions import Functions
+from punctual.client.inference import Inference
 from punctual.client.jobs import LONGEST_WAIT_SECONDS, Job
 from punctual.client.models import FunctionVersion, JobEvent, LogChunk, Verdict
 from punctual.client.reading import read, unreadable
@@ -63,6 +64,7 @@ class Client:
         )
         self.functions = Functions(self.transport, self.project_name)
         self.cluster = Cluster(self.transport)
+        self.inference = Inference(self.transport)
         self.simulations = Simulations(self.transport)
         self.tokens = Tokens(self.transport)
         self.projects = Projects(self.transport)

@@ -1,0 +1,228 @@
+"""The emulated inference scheduler against the real API: it lends by night, asks back by day, and survives restarts."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+from django.utils import timezone
+
+from cluster.choices import LendingState, LoanState, ReclaimState
+from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder, Server, UsageSample
+from config.wsgi import application
+from punctual.client import Client
+from scheduling.services import lending_usage
+from scheduling.services.lending_orchestrator import orchestrate
+from simulation.inference.usage import UsageSeries
+from tests import factories as make
+from workers.inference_emulator.emulator import Emulator
+from workers.inference_emulator.load import REQUESTS_PER_SERVER, RequestLoad, serve
+from workers.inference_emulator.order_book import OrderBook
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+PERIOD_SECONDS = 60.0
+SERVERS = 10
+
+
+class Way(httpx.BaseTransport):
+    """The way to the platform. ``lost``: requests arrive and their answers do not; ``closed``: nothing arrives."""
+
+    def __init__(self) -> None:
+        self.inner = httpx.WSGITransport(app=application)
+        self.closed = False
+        self.lost_answers_to = ""
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        if self.closed:
+            raise httpx.ConnectError("nothing listens", request=request)
+        answer = self.inner.handle_request(request)
+        if self.lost_answers_to and request.method == "POST" and self.lost_answers_to in request.url.path:
+            raise httpx.ReadError("the connection broke", request=request)
+        return answer
+
+
+class Clock:
+    """A present that the test moves. It begins in the past: nobody reports periods that are not over."""
+
+    def __init__(self, periods: int) -> None:
+        self.now = timezone.now() - timedelta(seconds=PERIOD_SECONDS * (periods + 2))
+
+    def __call__(self) -> datetime:
+        return self.now
+
+
+@pytest.fixture
+def inference(db: None) -> InferenceCluster:
+    made: InferenceCluster = make.InferenceClusterFactory.create(
+        name="serving",
+        period_seconds=PERIOD_SECONDS,
+        minimum_hold_seconds=0.0,
+        headroom_fraction=0.1,
+        forecaster="persistence",
+    )
+    for number in range(SERVERS):
+        make.InferenceServerFactory.create(name=f"serving-{number:02}", inference_cluster=made, gpus=0)
+    return made
+
+
+@pytest.fixture
+def way() -> Way:
+    return Way()
+
+
+@pytest.fixture
+def client(way: Way) -> Iterator[Client]:
+    with Client(
+        "http://localhost", token="ps_credential_of_serving", retry_seconds=0.0, transport=way
+    ) as made:
+        yield made
+
+
+def emulator(client: Client, usage: list[float], **changes: Any) -> Emulator:
+    """An emulator of a curve with one value a period."""
+    series = UsageSeries("drawn", "drawn by the test", np.array(usage), period_seconds=PERIOD_SECONDS)
+    given: dict[str, Any] = {
+        "inference": client.inference,
+        "name": "serving",
+        "load": RequestLoad(series, SERVERS),
+        "period_seconds": PERIOD_SECONDS,
+        "headroom_fraction": 0.1,
+        "clock": Clock(len(usage)),
+        **changes,
+    }
+    return Emulator(**given)
+
+
+def live(emulated: Emulator, periods: int, inference: InferenceCluster) -> None:
+    """Let periods pass, in which the platform does what its workers would."""
+    clock = emulated.clock
+    assert isinstance(clock, Clock)
+    for _ in range(periods):
+        for _ in range(2):
+            emulated.step()
+            lending_usage.forecast_usage(inference.pk)
+            orchestrate()
+            clock.now += timedelta(seconds=PERIOD_SECONDS / 2)
+
+
+def on_loan() -> int:
+    return Server.objects.filter(lending_state=LendingState.ON_LOAN).count()
+
+
+def test_servers_are_lent_while_usage_is_low_and_are_back_before_it_is_high(
+    inference: InferenceCluster, client: Client
+) -> None:
+    usage = [0.3] * 5 + [0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 0.9, 0.9] + [0.6] * 4
+    emulated = emulator(client, usage)
+    live(emulated, 4, inference)
+    assert on_loan() == 6, "ten, less one that is never lent, less three that serve"
+    live(emulated, 9, inference)
+    assert on_loan() == 0
+    live(emulated, 4, inference)
+    assert on_loan() == 3
+    assert not emulated.book.orders
+    assert set(LoanOrder.objects.values_list("state", flat=True)) == {LoanState.DONE}
+    assert set(ReclaimOrder.objects.values_list("state", flat=True)) == {ReclaimState.CONFIRMED}
+
+
+def test_headroom_covers_a_rise_of_a_tenth_a_period(inference: InferenceCluster, client: Client) -> None:
+    emulated = emulator(client, [0.3] * 4 + [0.4, 0.5, 0.6, 0.7, 0.8, 0.9] + [0.9] * 3)
+    live(emulated, 13, inference)
+    assert UsageSample.objects.count() >= 12
+    assert set(UsageSample.objects.values_list("seen_shortfall_servers", flat=True)) == {0}
+
+
+def test_a_burst_beyond_the_headroom_is_seen_as_a_shortfall_and_answered(
+    inference: InferenceCluster, client: Client
+) -> None:
+    emulated = emulator(client, [0.3] * 4 + [0.9] * 5)
+    live(emulated, 9, inference)
+    missing = list(UsageSample.objects.values_list("seen_shortfall_servers", flat=True))
+    assert max(missing) == 5, "nine are needed and four are at home when the burst comes"
+    assert missing[-1] == 0
+    assert on_loan() == 0
+
+
+def test_an_order_whose_answer_is_lost_is_sent_again_as_the_same_order(
+    inference: InferenceCluster, client: Client, way: Way
+) -> None:
+    emulated = emulator(client, [0.3] * 20)
+    way.lost_answers_to = "loan-orders"
+    live(emulated, 3, inference)
+    order = LoanOrder.objects.get()
+    assert [one.id for one in emulated.book.orders] == [str(order.pk)]
+    way.lost_answers_to = ""
+    live(emulated, 2, inference)
+    assert LoanOrder.objects.get() == order
+    assert (on_loan(), emulated.book.orders) == (6, [])
+
+
+def test_what_was_measured_while_the_platform_was_away_is_reported_later(
+    inference: InferenceCluster, client: Client, way: Way
+) -> None:
+    emulated = emulator(client, [0.3] * 20)
+    live(emulated, 2, inference)
+    before = UsageSample.objects.count()
+    way.closed = True
+    live(emulated, 4, inference)
+    assert UsageSample.objects.count() == before
+    way.closed = False
+    live(emulated, 1, inference)
+    assert UsageSample.objects.count() == before + 5
+
+
+def test_a_restarted_emulator_sends_what_it_had_decided(
+    inference: InferenceCluster, client: Client, way: Way, tmp_path: Path
+) -> None:
+    file = tmp_path / "orders.json"
+    first = emulator(client, [0.3] * 20, book=OrderBook(file))
+    way.lost_answers_to = "loan-orders"
+    live(first, 2, inference)
+    decided = [order.id for order in first.book.orders]
+    assert decided
+    way.lost_answers_to = ""
+    second = emulator(client, [0.3] * 20, book=OrderBook(file))
+    assert [order.id for order in second.book.orders] == decided
+    live(second, 1, inference)
+    assert [str(order.pk) for order in LoanOrder.objects.all()] == decided
+
+
+def test_asking_back_can_be_left_to_the_platform(
+    inference: InferenceCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The test's present is in the past.
+    monkeypatch.setattr(lending_usage, "STALE_PERIODS", 1000.0)
+    InferenceCluster.objects.update(asks_back_by_forecast=True)
+    emulated = emulator(client, [0.3] * 5 + [0.7] * 5, asks_back=False)
+    live(emulated, 10, inference)
+    assert set(ReclaimOrder.objects.values_list("source", flat=True)) == {"forecast"}
+    assert on_loan() == 2
+
+
+def test_an_order_that_is_refused_is_decided_anew(inference: InferenceCluster, client: Client) -> None:
+    InferenceCluster.objects.update(lending=False)
+    emulated = emulator(client, [0.3] * 20)
+    live(emulated, 3, inference)
+    assert (on_loan(), emulated.book.orders) == (0, [])
+    InferenceCluster.objects.update(lending=True)
+    live(emulated, 2, inference)
+    assert on_loan() == 6
+
+
+def test_requests_beyond_the_servers_at_home_are_not_served() -> None:
+    serving = serve(4.2 * REQUESTS_PER_SERVER, 3)
+    assert (serving.needed_servers, serving.missing_servers) == (5, 2)
+    assert serving.served_per_second == 3 * REQUESTS_PER_SERVER
+
+
+def test_the_emulator_knows_no_django() -> None:
+    code = "import sys, workers.inference_emulator.__main__; sys.exit('django' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -1,0 +1,235 @@
+"""The emulated inference scheduler: serves its load, and lends and asks back servers for it (Lyra section 3.3; spec 2.2, 2.3)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import structlog
+
+from cluster.core.lending import LendingRule
+from punctual.client.inference import Inference
+from punctual.errors import (
+    ConflictError,
+    ConnectionFailedError,
+    InvalidRequestError,
+    LimitReachedError,
+    NotFoundError,
+    ServerError,
+)
+from workers.inference_emulator.load import RequestLoad, Serving, serve
+from workers.inference_emulator.order_book import Order, OrderBook
+
+log = structlog.get_logger(__name__)
+
+Clock = Callable[[], datetime]
+_DONE_LOANS = ("done", "withdrawn", "refused")
+_MOST_UNREPORTED = 2000
+
+
+def utc_now() -> datetime:
+    """The present, in UTC."""
+    return datetime.now(UTC)
+
+
+@dataclass
+class Period:
+    """What was seen of the period that is under way."""
+
+    ends_at: datetime
+    usage: list[float] = field(default_factory=list)
+    missing_servers: int = 0
+
+
+@dataclass
+class Emulator:
+    """One inference cluster's scheduler. `step` may be called as often as one likes; it takes the present from ``clock``.
+
+    ``asks_back``: False leaves asking back to the platform's forecast. ``uses_forecast``: lends and asks back by the larger of
+    usage and what the platform forecasts.
+    """
+
+    inference: Inference
+    name: str
+    load: RequestLoad
+    period_seconds: float
+    headroom_fraction: float
+    book: OrderBook = field(default_factory=OrderBook)
+    asks_back: bool = True
+    uses_forecast: bool = True
+    clock: Clock = utc_now
+    began_at: datetime | None = None
+    period: Period | None = None
+    serving: Serving | None = None
+    #: As the platform said last; None before its first answer.
+    servers: Sequence[dict[str, Any]] | None = None
+    _decision_due: bool = False
+
+    def step(self) -> None:
+        """Serve, report, settle orders, decide new ones.
+
+        A platform that is away costs nothing but time: requests are served by the servers that were at home last, and what was
+        decided or measured is kept and sent later.
+        """
+        now = self.clock()
+        self.began_at = self.began_at or now
+        is_there = self._look()
+        if self.servers is None:
+            return
+        self._serve(now)
+        self._decision_due |= self._measure(now)
+        if not is_there:
+            return
+        try:
+            self._report()
+            self._send_orders()
+            self._settle()
+            if self._decision_due:
+                self._decide(now)
+                self._decision_due = False
+        except (ConnectionFailedError, ServerError, LimitReachedError) as error:
+            log.warning("platform is away", error=error.message)
+
+    def _look(self) -> bool:
+        try:
+            self.servers = self.inference.servers(self.name)
+        except (ConnectionFailedError, ServerError, LimitReachedError) as error:
+            log.warning("platform is away", error=error.message)
+            return False
+        return True
+
+    # --- load -------------------------------------------------------------------------------------------------
+
+    def _serve(self, now: datetime) -> None:
+        at_home = sum(row["whitelist"] == "inference" for row in self.servers or ())
+        seconds = (now - (self.began_at or now)).total_seconds()
+        self.serving = serve(self.load.requests_per_second(seconds), at_home)
+        if self.serving.missing_servers:
+            log.warning(
+                "servers are missing",
+                missing=self.serving.missing_servers,
+                needed=self.serving.needed_servers,
+                at_home=at_home,
+            )
+
+    def _measure(self, now: datetime) -> bool:
+        """Note what is served; at the end of a period write its sample down. Returns whether one has ended."""
+        assert self.serving is not None
+        usage = self.load.usage((now - (self.began_at or now)).total_seconds())
+        over = self.period is not None and now >= self.period.ends_at
+        if self.period is not None and over:
+            self.book.samples.append(
+                {
+                    "period_ends_at": self.period.ends_at.isoformat(),
+                    "usage": round(sum(self.period.usage) / len(self.period.usage), 6),
+                    "shortfall_servers": self.period.missing_servers,
+                }
+            )
+            del self.book.samples[:-_MOST_UNREPORTED]
+            self.book.save()
+        if self.period is None or over:
+            self.period = Period(_next_boundary(now, self.period_seconds))
+        self.period.usage.append(usage)
+        self.period.missing_servers = max(self.period.missing_servers, self.serving.missing_servers)
+        return over
+
+    def _report(self) -> None:
+        if not self.book.samples:
+            return
+        try:
+            self.inference.report_usage(self.name, self.book.samples)
+        except InvalidRequestError as error:
+            log.warning("samples refused", samples=len(self.book.samples), error=error.message)
+        self.book.samples.clear()
+        self.book.save()
+
+    # --- orders -----------------------------------------------------------------------------------------------
+
+    def _send_orders(self) -> None:
+        """Send what was decided and has no answer yet, under the same ids as before."""
+        for order in [order for order in self.book.orders if not order.answered]:
+            try:
+                if order.is_loan:
+                    self.inference.lend(self.name, order.id, order.servers)
+                else:
+                    wanted_by = datetime.fromisoformat(order.wanted_by)
+                    self.inference.ask_back(self.name, order.id, order.count, wanted_by=wanted_by)
+            except (InvalidRequestError, ConflictError) as error:
+                # Refused for good: lending is off, a server is down. The next decision looks at the servers anew.
+                log.warning("order refused", order=order.id, loan=order.is_loan, error=error.message)
+                self.book.finish(order)
+                continue
+            order.answered = True
+            self.book.save()
+
+    def _settle(self) -> None:
+        """Look at answered orders: confirm servers that are back, forget what is done."""
+        for order in [order for order in self.book.orders if order.answered]:
+            if order.is_loan:
+                self._settle_loan(order)
+            else:
+                self._settle_reclaim(order)
+
+    def _settle_loan(self, order: Order) -> None:
+        known = next((row for row in self.inference.loan_orders(self.name) if row["id"] == order.id), None)
+        if known is None or known["state"] in _DONE_LOANS:
+            self.book.finish(order)
+
+    def _settle_reclaim(self, order: Order) -> None:
+        try:
+            known = self.inference.reclaim_order(self.name, order.id)
+        except NotFoundError:
+            self.book.finish(order)
+            return
+        back = [row["server"] for row in known["servers"] if row["returned_at"] and not row["confirmed_at"]]
+        if back:
+            self.inference.confirm(self.name, order.id, back)
+            log.info("servers are back", servers=back, seconds=known["seconds_to_return"])
+        if known["state"] in ("returned", "confirmed"):
+            self.book.finish(order)
+
+    def _decide(self, now: datetime) -> None:
+        """Follow the lending rule with the period that has just ended and, where there is one, the forecast."""
+        servers = self.servers or ()
+        standing = self.inference.cluster(self.name)["standing"]
+        usage = standing["usage"]
+        if usage is None:
+            return
+        forecast = standing["forecast"]["usage"] if self.uses_forecast and standing["forecast"] else None
+        away = sum(row["lending_state"] in ("on_loan", "reclaiming") for row in servers)
+        returning = sum(row["lending_state"] == "reclaiming" for row in servers)
+        offered = {name for order in self.book.orders if order.is_loan for name in order.servers}
+        asked = sum(order.count for order in self.book.reclaims())
+        at_home = [row for row in servers if row["lending_state"] == "inference"]
+        pending = [row for row in at_home if row["name"] in offered]
+        rule = LendingRule(len(servers), self.headroom_fraction)
+        decision = rule.decide(
+            usage["usage"],
+            forecast,
+            on_loan=away + len(pending),
+            being_returned=min(away + len(pending), max(returning, asked)),
+        )
+        if decision.reclaim and self.asks_back:
+            wanted_by = now + timedelta(seconds=self.period_seconds)
+            self._order(Order(str(uuid.uuid4()), count=decision.reclaim, wanted_by=wanted_by.isoformat()))
+        elif decision.lend:
+            idle = [row["name"] for row in at_home if row["name"] not in offered and row["state"] == "up"]
+            self._offer(idle[: decision.lend])
+
+    def _offer(self, names: list[str]) -> None:
+        if names:
+            self._order(Order(str(uuid.uuid4()), servers=names))
+
+    def _order(self, order: Order) -> None:
+        log.info("order", lend=order.servers, ask_back=order.count)
+        self.book.add(order)
+        self._send_orders()
+
+
+def _next_boundary(now: datetime, period_seconds: float) -> datetime:
+    """The end of the period that ``now`` is in; periods begin at multiples of their length."""
+    ended = now.timestamp() // period_seconds
+    return datetime.fromtimestamp((ended + 1) * period_seconds, tz=UTC)

@@ -1,0 +1,54 @@
+"""The requests that an inference cluster gets, and how many servers it takes to serve them (Lyra section 3.2.1; spec 2.2)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from cluster.core.lending import ROUNDING_GUARD
+from simulation.inference.usage import UsageSeries
+
+REQUESTS_PER_SERVER = 1000.0
+"""Requests a second that one server serves in time: the unit of the load, nothing hangs on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RequestLoad:
+    """Requests over time for a cluster of ``servers``, as a usage curve says.
+
+    ``speed_up`` seconds of the curve pass in one second, beginning ``start_seconds`` after its midnight.
+    """
+
+    series: UsageSeries
+    servers: int
+    speed_up: float = 1.0
+    start_seconds: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not self.speed_up > 0.0:
+            raise ValueError(f"time cannot pass {self.speed_up:g} times as fast")
+
+    def usage(self, seconds: float) -> float:
+        """Share of the cluster's GPUs that the requests take, ``seconds`` after the beginning."""
+        return self.series.at(self.series.start_seconds + self.start_seconds + seconds * self.speed_up)
+
+    def requests_per_second(self, seconds: float) -> float:
+        """Requests that come then."""
+        return self.usage(seconds) * self.servers * REQUESTS_PER_SERVER
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """How the requests of one moment were served by the servers at home."""
+
+    requests_per_second: float
+    served_per_second: float
+    needed_servers: int
+    missing_servers: int
+
+
+def serve(requests_per_second: float, servers_at_home: int) -> Serving:
+    """Requests packed onto as few servers as they take; what is beyond the servers at home is not served in time."""
+    needed = max(0, ceil(requests_per_second / REQUESTS_PER_SERVER - ROUNDING_GUARD))
+    served = min(requests_per_second, servers_at_home * REQUESTS_PER_SERVER)
+    return Serving(requests_per_second, served, needed, max(0, needed - servers_at_home))
