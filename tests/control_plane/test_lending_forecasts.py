@@ -76,7 +76,8 @@ def test_without_a_model_the_last_sample_is_the_forecast(inference: InferenceClu
     newest = report(inference, [0.3, 0.35, 0.4])
     forecast = forecast_usage(inference.pk)
     assert forecast is not None
-    assert (forecast.usage, forecast.forecaster) == (pytest.approx(0.4), "persistence")
+    assert forecast.forecaster == "persistence"
+    assert forecast.usage == pytest.approx(0.4)
     assert forecast.period_ends_at == newest + PERIOD
     assert forecast_usage(inference.pk).pk == forecast.pk, "asked again it is the same"  # type: ignore[union-attr]
 
