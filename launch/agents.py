@@ -19,6 +19,10 @@ from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import PlatformSettings
 
+#: Name of the process that emulates the inference scheduler.
+EMULATOR = "inference-emulator"
+INFERENCE_CLUSTER = "serving"
+
 
 class LocalAgents:
     """Enrols and describes the agents of this machine."""
@@ -30,7 +34,13 @@ class LocalAgents:
         self._folders = folders
         self._addresses = addresses
         self._credentials = credentials
-        self.names = [f"node-{number}" for number in range(1, settings.agents + 1)]
+        self._inference_names = [
+            f"{INFERENCE_CLUSTER}-{number}" for number in range(1, settings.inference_agents + 1)
+        ]
+        self.names = [
+            *(f"node-{number}" for number in range(1, settings.agents + 1)),
+            *self._inference_names,
+        ]
 
     def bootstrap(self, commands: ManagementCommands) -> Mapping[str, str]:
         """Make users and project where they are missing; answer an enrolment token for each new agent.
@@ -38,7 +48,12 @@ class LocalAgents:
         Raises LaunchError if the command fails or answers nonsense.
         """
         newcomers = [name for name in self.names if not self._credential(name).exists()]
-        arguments = [part for name in newcomers for part in ("--agent", name)]
+        arguments = []
+        for name in newcomers:
+            arguments += ["--inference-agent" if name in self._inference_names else "--agent", name]
+        if self._inference_names:
+            arguments += ["--inference-cluster", INFERENCE_CLUSTER]
+            arguments += ["--inference-period-seconds", str(self._settings.inference_period_seconds)]
         answer = commands.run(
             "bootstrap_demo",
             *arguments,
@@ -47,6 +62,7 @@ class LocalAgents:
                 "PUNCTUAL_DEMO_PASSWORD": self._credentials.demo_password,
                 "PUNCTUAL_OPERATOR_USER": OPERATOR_USER,
                 "PUNCTUAL_OPERATOR_PASSWORD": self._credentials.operator_password,
+                "PUNCTUAL_INFERENCE_CREDENTIAL": self._credentials.inference_credential,
             },
         )
         try:
@@ -54,6 +70,25 @@ class LocalAgents:
             return {str(name): str(token) for name, token in found["agents"].items()}
         except (ValueError, KeyError, AttributeError, TypeError) as error:
             raise LaunchError(f"`manage.py bootstrap_demo` answered {answer[:200]!r}") from error
+
+    def inference_emulator(self) -> ProcessSpecification:
+        """The emulated inference scheduler: a client of the web server like any other."""
+        state = self._folders.run / "inference-orders.json"
+        return ProcessSpecification(
+            name=EMULATOR,
+            command=[
+                sys.executable, "-m", "workers.inference_emulator", "--usage",
+                str(self._settings.inference_usage), "--state", str(state),
+            ],
+            environment=base_environment()
+            | {
+                "PUNCTUAL_URL": self._addresses.web_url,
+                "PUNCTUAL_INFERENCE_TOKEN": self._credentials.inference_credential,
+            },
+            log=self._folders.logs / f"{EMULATOR}.log",
+            working_folder=PROJECT,
+            stop_grace_seconds=15.0,
+        )  # fmt: skip
 
     def submit_examples(self, commands: ManagementCommands) -> None:
         """Submit the example functions and jobs, once in the life of the data."""
@@ -118,8 +153,11 @@ class LocalAgents:
             "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
             "hide": [str(folders.data), str(folders.sockets)],
         }
-        if settings.emulate is not None:
-            configuration["emulate"] = {"name": settings.emulate, **settings.device_model}
+        emulate = settings.emulate
+        if emulate is not None and name in self._inference_names:
+            emulate = settings.inference_emulate or emulate
+        if emulate is not None:
+            configuration["emulate"] = {"name": emulate, **settings.device_model}
         return configuration | dict(settings.agent_configuration)
 
 

@@ -20,6 +20,8 @@ class Credentials:
     secret_key: str
     demo_password: str
     operator_password: str
+    #: Of the emulated inference scheduler; its prefix tells it from a person's token.
+    inference_credential: str
 
     @classmethod
     def load(cls, folder: Path) -> Credentials:
@@ -29,6 +31,9 @@ class Credentials:
             demo_password=_read_or_generate(folder / "demo_password", lambda: secrets.token_urlsafe(9)),
             operator_password=_read_or_generate(
                 folder / "operator_password", lambda: secrets.token_urlsafe(9)
+            ),
+            inference_credential=_read_or_generate(
+                folder / "inference_credential", lambda: "ps_" + secrets.token_urlsafe(32)
             ),
         )
 

@@ -16,8 +16,15 @@ from launch.pip_configuration import uv_environment
 from launch.process import ProcessSpecification
 from launch.settings import PlatformSettings
 
-#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work and simulations apart.
-CELERY_QUEUES: Mapping[str, int] = {"planner": 1, "control": 2, "long": 1, "simulations": 1}
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work, forecasts of inference usage and
+#: simulations apart.
+CELERY_QUEUES: Mapping[str, int] = {
+    "planner": 1,
+    "control": 2,
+    "long": 1,
+    "forecasting": 1,
+    "simulations": 1,
+}
 
 #: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given back.
 _ONE_TASK_PER_PROCESS = frozenset({"simulations"})
@@ -135,11 +142,11 @@ class ControlPlane:
         ]  # fmt: skip
         return self._http("streams", command, self._addresses.stream_url)
 
-    def celery(self, queue: str) -> ProcessSpecification:
-        """The worker of one queue. Its pool sometimes hangs in a warm stop, so its grace ends with SIGKILL."""
+    def celery(self, queue: str, *also: str) -> ProcessSpecification:
+        """The worker of one queue, and of others that have no worker of their own. Its pool sometimes hangs in a warm stop, so its grace ends with SIGKILL."""
         node = f"{queue}@{socket.gethostname()}"
         command = [
-            sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", queue, "--concurrency",
+            sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", ",".join((queue, *also)), "--concurrency",
             str(CELERY_QUEUES[queue]), "--hostname", node, "--without-mingle", "--without-gossip",
         ]  # fmt: skip
         if queue in _ONE_TASK_PER_PROCESS:

@@ -46,6 +46,14 @@ class PlatformSettings:
     emulate: str | None = "emulated-gpu"
     device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
     warm_workers: int = 2
+    #: Agents of an emulated inference cluster, whose servers may be lent to training; 0: there is none.
+    inference_agents: int = 0
+    #: Kind of their emulated accelerator; None: the same as the others'.
+    inference_emulate: str | None = None
+    #: The load that its emulated scheduler serves; None: nobody reports, lends or asks back.
+    inference_usage: str | None = "bursty"
+    #: Length of a usage sample; a sample of five minutes of the curve passes in it.
+    inference_period_seconds: float = 10.0
     examples: bool = True
     root_mode: RootMode = "auto"
     database_url: str | None = None
@@ -59,7 +67,7 @@ class PlatformSettings:
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PlatformSettings:
         """Read the variables. Raises LaunchError for a value that makes no sense."""
         read = _Reader(environment)
-        emulate = read.text("PUNCTUAL_EMULATE", "emulated-gpu")
+        emulate = read.choice("PUNCTUAL_EMULATE", "emulated-gpu")
         root_mode = read.text("PUNCTUAL_ROOT_MODE", "auto")
         if root_mode not in get_args(RootMode):
             raise LaunchError(
@@ -73,8 +81,12 @@ class PlatformSettings:
             stream_port=read.port("PUNCTUAL_STREAM_PORT"),
             agents=read.number("PUNCTUAL_AGENTS", 2, least=0),
             slots=read.number("PUNCTUAL_SLOTS", 4, least=1),
-            emulate=None if emulate.lower() in ("", "none", "off", "false") else emulate,
+            emulate=emulate,
             warm_workers=read.number("PUNCTUAL_WARM_WORKERS", 2, least=0),
+            inference_agents=read.number("PUNCTUAL_INFERENCE_AGENTS", 0, least=0),
+            inference_emulate=read.text("PUNCTUAL_INFERENCE_EMULATE", "") or None,
+            inference_usage=read.choice("PUNCTUAL_INFERENCE_USAGE", "bursty"),
+            inference_period_seconds=float(read.number("PUNCTUAL_INFERENCE_PERIOD_SECONDS", 10, least=1)),
             examples=read.text("PUNCTUAL_EXAMPLES", "true").lower() not in ("false", "0", "no", "off"),
             root_mode=cast(RootMode, root_mode),
             database_url=read.text("DATABASE_URL", "") or None,
@@ -98,6 +110,11 @@ class _Reader:
 
     def text(self, name: str, default: str) -> str:
         return self._environment.get(name, default).strip()
+
+    def choice(self, name: str, default: str) -> str | None:
+        """Text, or None where it says that there shall be none."""
+        text = self.text(name, default)
+        return None if text.lower() in ("", "none", "off", "false") else text
 
     def number(self, name: str, default: int, *, least: int) -> int:
         text = self.text(name, "") or str(default)

@@ -16,7 +16,7 @@ from types import FrameType
 from typing import Any
 
 from launch import migrations, ports
-from launch.agents import LocalAgents
+from launch.agents import EMULATOR, LocalAgents
 from launch.commands import ManagementCommands, OneShot
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
 from launch.errors import LaunchError
@@ -124,9 +124,12 @@ class Supervisor:
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
-        if settings.agents:
-            with self._progress.step(f"{settings.agents} node agents with {settings.slots} slots each"):
+        if agents.names:
+            with self._progress.step(f"{len(agents.names)} node agents with {settings.slots} slots each"):
                 self._start_all(agents.specifications(enrolment))
+        if settings.inference_agents and settings.inference_usage:
+            with self._progress.step(f"emulated inference scheduler ({settings.inference_usage})"):
+                self._start_all([agents.inference_emulator()])
         if settings.examples:
             self._submit_examples(agents, commands)
         self._ready = True
@@ -195,8 +198,17 @@ class Supervisor:
         with self._progress.step("decision core (compiled once, which takes a minute)"):
             compiling.wait(self._tick, timeout_seconds=900.0)
         with self._progress.step("Celery workers and beat"):
-            workers = [control_plane.celery(queue) for queue in CELERY_QUEUES]
+            workers = self._celery_workers(control_plane)
             self._start_all([*workers, control_plane.beat()])
+
+    def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
+        """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no worker just for that."""
+        if self._settings.inference_agents:
+            return [control_plane.celery(queue) for queue in CELERY_QUEUES]
+        queues = [queue for queue in CELERY_QUEUES if queue != "forecasting"]
+        return [
+            control_plane.celery(queue, *(("forecasting",) if queue == "long" else ())) for queue in queues
+        ]
 
     def _start_all(self, specifications: Sequence[ProcessSpecification]) -> None:
         for process in [self._begin(specification) for specification in specifications]:
@@ -302,6 +314,7 @@ class Supervisor:
 
 
 _STOP_ORDER: Sequence[tuple[str, Callable[[str], bool]]] = (
+    ("emulated inference scheduler", lambda name: name == EMULATOR),
     ("node agents: jobs write their state", lambda name: name.startswith("agent-") and name != "agent-api"),
     ("beat", lambda name: name == "beat"),
     ("web server, agent API and event streams", lambda name: name in ("web", "agent-api", "streams")),

@@ -226,11 +226,16 @@ def agents(context: typer.Context, as_json: options.Json = False) -> None:
 @agents_app.command("token")
 def enrolment_token(
     server: Annotated[str, typer.Option("--server", help="Only for a server of this name.")] = "",
+    inference_cluster: Annotated[
+        str, typer.Option("--inference-cluster", help="Its server belongs to this inference cluster.")
+    ] = "",
     as_json: options.Json = False,
 ) -> None:
     """Make a token with which one agent enrols once."""
     with session.client() as client:
-        document = client.cluster.create_enrolment_token(server_name=server)
+        document = client.cluster.create_enrolment_token(
+            server_name=server, inference_cluster=inference_cluster
+        )
     if as_json:
         output.print_json(document)
     else:

@@ -61,9 +61,12 @@ class Cluster:
         """Refuse an agent's credential from now on; its workers stop when their lease ends."""
         return self._post(f"agents/{quote(agent_id, safe='')}/revoke/", {})
 
-    def create_enrolment_token(self, *, server_name: str = "") -> dict[str, Any]:
-        """A token that lets one agent enrol once."""
-        return self._post("enrolment-tokens/", {"server_name": server_name}, repeatable=False)
+    def create_enrolment_token(self, *, server_name: str = "", inference_cluster: str = "") -> dict[str, Any]:
+        """A token that lets one agent enrol once; its server belongs to training or to the inference cluster named."""
+        body = {"server_name": server_name}
+        if inference_cluster:
+            body["inference_cluster"] = inference_cluster
+        return self._post("enrolment-tokens/", body, repeatable=False)
 
     def _post(self, path: str, body: dict[str, Any], *, repeatable: bool = True) -> dict[str, Any]:
         answer = self._transport.send("POST", path, body, repeatable=repeatable)

@@ -10,8 +10,10 @@ from typing import Any
 from django.core.management.base import BaseCommand, CommandError
 from django.db import transaction
 
-from projects.models import Membership, Project, Quota, Role, User
+from cluster.models import InferenceCluster
+from projects.models import Membership, Project, Quota, Role, User, token_digest
 from scheduling.services.enrolment import cluster_get_or_create, enrolment_token_create
+from scheduling.services.lending_clusters import inference_cluster_create
 
 DEMO_PROJECT = "demo"
 
@@ -24,6 +26,18 @@ class Command(BaseCommand):
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(
             "--agent", action="append", default=[], metavar="NAME", help="enrol a node of this name"
+        )
+
+        parser.add_argument(
+            "--inference-cluster", default="", metavar="NAME", help="make an inference cluster"
+        )
+        parser.add_argument("--inference-period-seconds", type=float, default=300.0, metavar="SECONDS")
+        parser.add_argument(
+            "--inference-agent",
+            action="append",
+            default=[],
+            metavar="NAME",
+            help="enrol a node of that cluster",
         )
 
     @transaction.atomic
@@ -39,7 +53,30 @@ class Command(BaseCommand):
         tokens = {
             name: enrolment_token_create(created_by=operator, server_name=name) for name in options["agent"]
         }
+        if options["inference_cluster"]:
+            inference = self._inference_cluster(
+                options["inference_cluster"], operator, options["inference_period_seconds"]
+            )
+            tokens |= {
+                name: enrolment_token_create(
+                    created_by=operator, server_name=name, inference_cluster=inference
+                )
+                for name in options["inference_agent"]
+            }
         self.stdout.write(json.dumps({"agents": tokens, "project": project.name}))
+
+    def _inference_cluster(self, name: str, operator: User, period_seconds: float) -> InferenceCluster:
+        credential = os.environ.get("PUNCTUAL_INFERENCE_CREDENTIAL")
+        if not credential:
+            raise CommandError("Set PUNCTUAL_INFERENCE_CREDENTIAL in the environment.")
+        inference = InferenceCluster.objects.filter(name=name).first() or inference_cluster_create(
+            name=name,
+            actor=operator,
+            settings={"period_seconds": period_seconds, "minimum_hold_seconds": 2 * period_seconds},
+        )
+        inference.credential_digest = token_digest(credential)
+        inference.save(update_fields=["credential_digest"])
+        return inference
 
     def _user(self, name_variable: str, password_variable: str, *, is_operator: bool) -> User:
         name, password = os.environ.get(name_variable), os.environ.get(password_variable)
