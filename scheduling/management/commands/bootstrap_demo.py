@@ -72,7 +72,12 @@ class Command(BaseCommand):
         inference = InferenceCluster.objects.filter(name=name).first() or inference_cluster_create(
             name=name,
             actor=operator,
-            settings={"period_seconds": period_seconds, "minimum_hold_seconds": 2 * period_seconds},
+            settings={
+                "period_seconds": period_seconds,
+                "minimum_hold_seconds": 2 * period_seconds,
+                # Of a handful of servers two per cent would be a whole one.
+                "headroom_fraction": 0.0,
+            },
         )
         inference.credential_digest = token_digest(credential)
         inference.save(update_fields=["credential_digest"])
