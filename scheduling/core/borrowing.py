@@ -3,7 +3,8 @@
 Borrowed servers never back a promise: they may be asked back at any time. Work without a promise that can run on their kind of GPU
 goes there in Lyra's two phases where that ends it sooner; everything else is divided on owned servers as though nothing
 were borrowed. A job uses one kind at a time, and what runs on a borrowed server stays there until it ends, the
-server goes back, or owned servers would be done with it clearly sooner (decision 0012).
+server goes back, or owned servers would be done with it clearly sooner (decision 0012). Where borrowed GPUs are of the cluster's own
+kind, jobs on owned servers grow onto them with flexible workers.
 """
 
 from __future__ import annotations
@@ -16,8 +17,9 @@ import numpy as np
 from scheduling.core import reasons
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import BoolArray, Placements
-from scheduling.core.columns import BEST_EFFORT, regather
-from scheduling.core.decision import Change, ChangeKind, Verdict
+from scheduling.core.borrowed_growth import grown_onto_loans
+from scheduling.core.columns import BEST_EFFORT, JobColumns, regather
+from scheduling.core.decision import REASONS, Change, ChangeKind, Verdict
 from scheduling.core.fleet import Fleet, Speeds, WorkerMap, no_workers, rate_of
 from scheduling.core.part import part_of, plans_among
 from scheduling.core.problem import Problem
@@ -25,6 +27,7 @@ from scheduling.core.sharing import (
     SharedPlacements,
     Sharing,
     held_by,
+    joined,
     kind_of,
     place,
     put_back,
@@ -47,41 +50,93 @@ WORTH_A_MOVE = 1.25
 
 def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
     """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned servers."""
-    sharing = problem.sharing
-    if sharing is None or not sharing.fleet.on_loan.any():
+    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
         return decide(problem)
-    columns = problem.columns
-    borrowing = _on_loan(problem, sharing)
-    rest = np.flatnonzero(~borrowing)
-    answer = decide(part_of(problem, rest))
-    marks = sharing.flexible[np.repeat(borrowing, np.diff(columns.offsets))]
-    held = SharedPlacements(held_by(columns, borrowing), marks, sharing.fleet.role, (), ())
-    return _merged(problem, answer, rest, held, borrowing)
+    view = View.of(problem)
+    rest = np.flatnonzero(~view.borrowing & ~view.kept)
+    answer = decide(part_of(view.home, rest))
+    held = Placements(view.lent.addresses, view.lent.offsets)
+    role = view.sharing.fleet.role
+    return _merged(problem, answer, rest, SharedPlacements(held, view.sharing.flexible, role, (), ()))
 
 
 def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
     """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
-    sharing = problem.sharing
-    if sharing is None or not sharing.fleet.on_loan.any():
+    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
         return reallocate(problem)
-    columns = problem.columns
-    borrowing = _on_loan(problem, sharing)
-    kept = borrowing & columns.locked  # in the middle of a change: it stays as it is
-    sharing = set_aside(sharing, columns, kept)
-    borrowing &= ~kept
-    others = np.flatnonzero(~kept)
+    view = View.of(problem)
     # First as though nobody had borrowed anything: what owned servers could do for each job.
-    at_home = reallocate(part_of(problem, others, waiting=borrowing[others]))
+    others = np.flatnonzero(~view.kept)
+    at_home = reallocate(part_of(view.home, others))
     home = Forecast.of(problem, at_home, others)
-    able = _may_borrow(problem, sharing) & (home.gpus == 0) & (columns.gpus == 0)
-    workers = _chosen(problem, sharing, borrowing, borrowing | able, home, rules)
-    seated = np.diff(workers.offsets) > 0
-    shared = put_back(_placed(problem, sharing, borrowing & seated, workers), sharing, columns)
-    rest = np.flatnonzero(~seated & ~kept)
-    answer = at_home
-    if seated.any():
-        answer = reallocate(part_of(problem, rest, waiting=borrowing[rest]))
-    return _merged(problem, answer, rest, shared, borrowing)
+    able = _may_borrow(view) & (home.gpus == 0) & (problem.columns.gpus == 0)
+    seated = _chosen(view, view.borrowing | able, home, rules)
+    rest = np.flatnonzero((np.diff(seated.offsets) == 0) & ~view.kept)
+    answer = at_home if rest.size == others.size else reallocate(part_of(view.home, rest))
+    workers = seated
+    if view.sharing.same_kind:
+        own = Forecast.of(problem, answer, rest).gpus
+        workers = joined(seated, _extensions(view, seated, own))
+    return _merged(problem, answer, rest, put_back(_placed(view, workers), view.sharing, view.lent))
+
+
+@dataclass(frozen=True)
+class View:
+    """The question, seen from owned servers (``home``) and from borrowed ones (``sharing``, with the ``lent`` GPUs of each job).
+
+    ``borrowing``: jobs on borrowed servers alone. ``kept``: those of them in the middle of a change, which stay as
+    they are and are no part of the question.
+    """
+
+    home: Problem
+    lent: JobColumns
+    sharing: Sharing
+    borrowing: BoolArray
+    kept: BoolArray
+
+    @classmethod
+    def of(cls, problem: Problem) -> View:
+        """Both views of a problem with borrowed servers."""
+        sharing, columns = problem.sharing, problem.columns
+        assert sharing is not None
+        on_loan = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
+        owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
+        lent = _holding(columns, on_loan, owner)
+        own = _holding(columns, ~on_loan, owner)
+        borrowing = (lent.gpus > 0) & (own.gpus == 0)
+        # A job on borrowed servers alone is to owned ones as though it waited.
+        pause_left = np.where(borrowing, 0.0, problem.jobs.pause_left[: problem.count])
+        jobs = problem.jobs._replace(
+            gpus=np.concatenate((own.gpus, problem.jobs.gpus[problem.count :])),
+            pause_left=np.concatenate((pause_left, problem.jobs.pause_left[problem.count :])),
+        )
+        kept = borrowing & columns.locked
+        sharing = replace(sharing, flexible=sharing.flexible[on_loan])
+        sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
+        home = replace(problem, columns=own, jobs=jobs, sharing=None)
+        return cls(home, lent, sharing, borrowing & ~kept, kept)
+
+
+def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumns:
+    """The jobs with some of their GPUs alone."""
+    counts = np.bincount(owner[held], minlength=columns.count)
+    return replace(
+        columns,
+        addresses=columns.addresses[held],
+        offsets=np.concatenate(([0], np.cumsum(counts))),
+        gpus=counts,
+    )
+
+
+def _extensions(view: View, seated: WorkerMap, own: IntArray) -> WorkerMap:
+    """Flexible workers on borrowed servers of jobs that hold ``own`` GPUs of owned ones."""
+    columns, demands = view.home.columns, view.sharing.demands
+    able = _may_borrow(view) & (np.diff(seated.offsets) == 0) & ~columns.locked
+    present = workers_of(view.sharing.workers(view.lent), able & ~view.borrowing)
+    pause = view.home.jobs.pause[: columns.count].max(axis=1)
+    return grown_onto_loans(
+        view.sharing.fleet, seated, present, own, able, demands.remaining, demands.lent, pause
+    )
 
 
 @dataclass(frozen=True)
@@ -100,18 +155,12 @@ class Forecast:
         return cls(gpus, finish)
 
 
-def _chosen(
-    problem: Problem,
-    sharing: Sharing,
-    borrowing: BoolArray,
-    candidates: BoolArray,
-    home: Forecast,
-    rules: TwoPhase,
-) -> WorkerMap:
+def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) -> WorkerMap:
     """Workers on borrowed servers of those candidates that end sooner there than on owned ones."""
+    borrowing = view.borrowing
     for _ in range(MOST_DIVISIONS):
-        workers = _division(problem, sharing, borrowing & candidates, candidates, rules)
-        finish = _finish_on_loan(problem, sharing, borrowing, workers)
+        workers = _division(view, candidates, rules)
+        finish = _finish_on_loan(view, workers)
         there = np.diff(workers.offsets) > 0
         # Whoever runs on a borrowed server goes home only for a clear gain: a move costs more than its pause.
         stays = finish <= np.where(borrowing, WORTH_A_MOVE * home.finish, home.finish)
@@ -119,22 +168,20 @@ def _chosen(
         if not leaves.any():
             return workers
         candidates = candidates & ~leaves
-    return _division(problem, sharing, borrowing & candidates, candidates, rules)
+    return _division(view, candidates, rules)
 
 
-def _finish_on_loan(
-    problem: Problem, sharing: Sharing, borrowing: BoolArray, workers: WorkerMap
-) -> FloatArray:
+def _finish_on_loan(view: View, workers: WorkerMap) -> FloatArray:
     """When each job ends on the workers of a map, in seconds from now; infinity without any."""
-    finish = np.full(problem.count, np.inf)
-    lent = sharing.demands.lent
+    demands, origin = view.sharing.demands, view.home.origin
+    finish = np.full(view.borrowing.size, np.inf)
     for row in np.flatnonzero(np.diff(workers.offsets) > 0).tolist():
         entries = slice(workers.offsets[row], workers.offsets[row + 1])
         count = int(workers.base[entries].sum() + workers.flexible[entries].sum())
-        rate = float(rate_of(lent, row, count))
-        pause = 0.0 if borrowing[row] else _pause(problem, row, count)
+        rate = float(rate_of(demands.lent, row, count))
+        pause = 0.0 if view.borrowing[row] else _pause(view.home, row, count)
         if rate > 0.0:
-            finish[row] = problem.origin + pause + float(sharing.demands.remaining[row]) / rate
+            finish[row] = origin + pause + float(demands.remaining[row]) / rate
     return finish
 
 
@@ -144,113 +191,106 @@ def _pause(problem: Problem, row: int, gpus: int) -> float:
     return float(problem.jobs.pause[row, min(level, problem.jobs.pause.shape[1] - 1)])
 
 
-def _on_loan(problem: Problem, sharing: Sharing) -> BoolArray:
-    """Jobs that hold GPUs of borrowed servers."""
-    columns = problem.columns
-    owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
-    borrowed = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
-    found = np.zeros(problem.count, dtype=np.bool_)
-    found[owner[borrowed]] = True
-    return found
-
-
-def _may_borrow(problem: Problem, sharing: Sharing) -> BoolArray:
+def _may_borrow(view: View) -> BoolArray:
     """Jobs without a promise that were measured on the borrowed kind of GPU."""
-    columns = problem.columns
+    columns = view.home.columns
     undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
-    measured = np.diff(sharing.demands.lent.offsets) > 0
+    measured = np.diff(view.sharing.demands.lent.offsets) > 0
     able: BoolArray = ~columns.promised & ~columns.at_risk & ~columns.locked & ~undecided & measured
     return able
 
 
-def _division(
-    problem: Problem, sharing: Sharing, borrowing: BoolArray, candidates: BoolArray, rules: TwoPhase
-) -> WorkerMap:
+def _division(view: View, candidates: BoolArray, rules: TwoPhase) -> WorkerMap:
     """Workers of the candidates on borrowed servers alone."""
-    fleet = sharing.fleet
+    sharing = view.sharing
+    fleet, demands = sharing.fleet, sharing.demands
     only_borrowed = Fleet(np.where(fleet.on_loan, fleet.gpus, 0), fleet.on_loan, fleet.role)
-    demands = sharing.demands
-    nothing = no_workers(problem.count)
+    nothing = no_workers(candidates.size)
     nowhere = Speeds(nothing.offsets, nothing.server, np.zeros(0))
     asked = demands._replace(owned=nowhere, lent=speeds_of(demands.lent, candidates))
-    present = workers_of(sharing.workers(problem.columns), borrowing)
+    present = workers_of(sharing.workers(view.lent), view.borrowing & candidates)
     return divide(only_borrowed, present, asked, rules).workers
 
 
-def _placed(problem: Problem, sharing: Sharing, borrowing: BoolArray, workers: WorkerMap) -> SharedPlacements:
-    """Addresses on borrowed servers, and the changes that lead there."""
-    columns = problem.columns
+def _placed(view: View, workers: WorkerMap) -> SharedPlacements:
+    """Addresses on borrowed servers, and the changes there that lead to them."""
+    sharing, lent = view.sharing, view.lent
+    aside = np.zeros(lent.count, dtype=np.bool_) if sharing.aside is None else sharing.aside
     return place(
         workers,
         roles_with(sharing.fleet.on_loan, workers),
         sharing.demands.gpus_per_worker,
-        held_by(columns, borrowing),
+        held_by(lent, ~aside),
         sharing.servers,
-        columns.ids,
-        lambda row, gpus: _pause(problem, row, gpus),
+        lent.ids,
+        lambda row, gpus: _pause(view.home, row, gpus),
         sharing.blocked,
     )
 
 
-def _merged(
-    problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements, borrowing: BoolArray
-) -> Answer:
-    """The answer for ``rest`` and the placements on borrowed servers as one. ``borrowing``: who was there until now."""
-    count, there = problem.count, np.diff(shared.placements.offsets) > 0
+def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements) -> Answer:
+    """The answer for ``rest`` on owned servers and the placements on borrowed ones as one."""
+    count = problem.count
     planned, declined = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     planned[rest], declined[rest] = answer.planned, answer.declined
     row_among = np.full(count, -1)
     row_among[rest] = np.arange(rest.size)
-    own, own_offsets = regather(answer.placements.addresses, answer.placements.offsets, row_among)
-    offsets = own_offsets + shared.placements.offsets
-    on_lent = np.repeat(there, np.diff(offsets))
-    addresses, marks = np.empty(on_lent.size, dtype=np.int64), np.zeros(on_lent.size, dtype=np.bool_)
-    addresses[on_lent], addresses[~on_lent] = shared.placements.addresses, own
-    marks[on_lent] = shared.flexible
-    placements = Placements(addresses, offsets)
-    came = [
-        _as_it_is(problem, int(rest[row]), change)
-        for row, change in zip(answer.changed, answer.changes, strict=True)
-    ]
-    moved = {int(rest[row]) for row in answer.changed}
-    stopped = [row for row in np.flatnonzero(borrowing & ~there).tolist() if row not in moved]
-    suspended = [_suspension(problem, row) for row in stopped]
-    changes = (*suspended, *shared.changes, *came)
-    rows = (*stopped, *shared.rows, *(int(rest[row]) for row in answer.changed))
+    own = Placements(*regather(answer.placements.addresses, answer.placements.offsets, row_among))
+    placements, on_loan = _side_by_side(own, shared.placements)
+    marks = np.zeros(on_loan.size, dtype=np.bool_)
+    marks[on_loan] = shared.flexible
+    at_home = {int(rest[row]): change for row, change in zip(answer.changed, answer.changes, strict=True)}
+    there = dict(zip(shared.rows, shared.changes, strict=True))
+    order = [row for row in there if row not in at_home] + list(at_home)
+    changes = [_change(problem, row, placements, at_home.get(row), there.get(row)) for row in order]
     return replace(
         answer,
         problem=problem,
-        verdicts=_verdicts(problem, answer, there),
+        verdicts=_verdicts(problem, answer, np.isin(np.arange(count), rest)),
         plans=plans_among(answer.plans, rest, count),
         planned=planned,
         declined=declined,
         placements=placements,
-        changes=changes,
-        changed=rows,
+        changes=tuple(changes),
+        changed=tuple(order),
         at_risk=tuple(int(rest[row]) for row in answer.at_risk),
         shared=SharedPlacements(placements, marks, shared.role, shared.changes, shared.rows),
     )
 
 
-def _as_it_is(problem: Problem, row: int, change: Change) -> Change:
-    """A change of a job that comes home, of which the owned servers' answer did not know where it is."""
-    before = int(problem.columns.gpus[row])
-    if before == change.gpus_before:
-        return change
-    return replace(change, kind=kind_of(before, change.gpus_after), gpus_before=before)
+def _side_by_side(own: Placements, lent: Placements) -> tuple[Placements, BoolArray]:
+    """GPUs of every job, owned ones first, and which of them are borrowed."""
+    offsets = own.offsets + lent.offsets
+    here, there = np.diff(own.offsets), np.diff(lent.offsets)
+    on_loan = np.repeat(np.tile([False, True], here.size), np.stack((here, there), axis=1).ravel())
+    addresses = np.empty(on_loan.size, dtype=np.int64)
+    addresses[~on_loan], addresses[on_loan] = own.addresses, lent.addresses
+    return Placements(addresses, offsets), on_loan
 
 
-def _suspension(problem: Problem, row: int) -> Change:
-    reason = "the borrowed server it runs on goes back"
-    return Change(
-        problem.columns.ids[row], ChangeKind.SUSPEND, int(problem.columns.gpus[row]), 0, (), 0.0, reason
-    )
+def _change(
+    problem: Problem, row: int, placements: Placements, at_home: Change | None, there: Change | None
+) -> Change:
+    """What changes for a job on owned and borrowed servers together."""
+    before, gpus = int(problem.columns.gpus[row]), placements.of(row)
+    kind = kind_of(before, len(gpus))
+    told = at_home or there
+    assert told is not None
+    reason = told.reason if told.kind is kind else REASONS[kind]
+    if kind is ChangeKind.SUSPEND and there is not None:
+        reason = "the borrowed server it runs on goes back"
+    pause = 0.0
+    if gpus:
+        pause = max(change.pause_seconds for change in (at_home, there) if change is not None)
+        pause = max(pause, _pause(problem, row, len(gpus)))
+    first = at_home is not None and at_home.suspend_first
+    return Change(problem.columns.ids[row], kind, before, len(gpus), gpus, pause, reason, first)
 
 
-def _verdicts(problem: Problem, answer: Answer, there: BoolArray) -> tuple[Verdict, ...]:
+def _verdicts(problem: Problem, answer: Answer, asked: BoolArray) -> tuple[Verdict, ...]:
     """One verdict a newcomer, in the order of their rows; those on borrowed servers asked for no promise."""
     given = iter(answer.verdicts)
     return tuple(
-        reasons.best_effort(reasons.job_facts(problem, row)) if there[row] else next(given)
+        next(given) if asked[row] else reasons.best_effort(reasons.job_facts(problem, row))
         for row in problem.newcomers
     )

@@ -132,7 +132,7 @@ class Sharing:
 
     ``flexible`` marks, in the order of the columns' addresses, GPUs that flexible workers hold. ``blocked``: addresses that
     nobody may be placed on for now; the fleet does not count them. ``aside``: rows that are no part of the question
-    (`set_aside`); None for nobody.
+    (`set_aside`); None for nobody. ``same_kind``: borrowed servers have the cluster's own kind of GPU.
     """
 
     servers: Servers
@@ -141,6 +141,7 @@ class Sharing:
     demands: Demands
     blocked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
     aside: BoolArray | None = None
+    same_kind: bool = False
 
     def workers(self, columns: JobColumns) -> WorkerMap:
         """Where the jobs' workers are now, as far as they can stay there."""
@@ -253,6 +254,18 @@ def put_back(shared: SharedPlacements, sharing: Sharing, columns: JobColumns) ->
     flexible[theirs], flexible[~theirs] = sharing.flexible[kept], shared.flexible
     placements = Placements(addresses, np.concatenate(([0], np.cumsum(counts))))
     return replace(shared, placements=placements, flexible=flexible)
+
+
+def joined(one: WorkerMap, other: WorkerMap) -> WorkerMap:
+    """Two maps of different jobs as one."""
+    counts = np.diff(one.offsets) + np.diff(other.offsets)
+    jobs = np.arange(counts.size)
+    owner = np.concatenate((np.repeat(jobs, np.diff(one.offsets)), np.repeat(jobs, np.diff(other.offsets))))
+    order = np.argsort(owner, kind="stable")
+    return WorkerMap(
+        np.concatenate(([0], np.cumsum(counts))),
+        *(np.concatenate(pair)[order] for pair in zip(one[1:], other[1:], strict=True)),
+    )
 
 
 def usable_workers(workers: WorkerMap, fleet: Fleet) -> WorkerMap:

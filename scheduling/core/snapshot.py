@@ -121,7 +121,8 @@ class JobSnapshot:
 class ServerSnapshot:
     """One server: ``usable`` is false while it is down, suspect or drained.
 
-    ``on_loan``: it is borrowed from an inference cluster. No promise rests on it.
+    ``on_loan``: it is borrowed from an inference cluster. No promise rests on it. ``same_kind``: it is, and has the
+    cluster's own kind of GPU.
     """
 
     id: str
@@ -129,6 +130,7 @@ class ServerSnapshot:
     usable: bool = True
     rack: str = ""
     on_loan: bool = False
+    same_kind: bool = False
 
 
 @dataclass(frozen=True, slots=True)

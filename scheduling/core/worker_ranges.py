@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -41,9 +42,10 @@ def borrowed_sharing(
     fleet = loaned_fleet(by_address, usable, on_loan, roles_with(on_loan, workers))
     blocked_on = np.bincount(by_address.server_of()[blocked], minlength=gpus.size)
     fleet = fleet._replace(gpus=np.maximum(0, fleet.gpus - blocked_on))
-    return _sharing(
+    sharing = _sharing(
         problem, by_address, fleet, flexible, _lent_speeds([job.lent_curve for job in jobs]), blocked
     )
+    return replace(sharing, same_kind=any(server.same_kind for server in servers))
 
 
 def sharing_of(problem: Problem) -> Sharing:

@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from cluster.models import Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
+from scheduling.models.functions import ScalingCurve
 from scheduling.models.jobs import Job
 
 
@@ -32,6 +33,10 @@ class Generation(models.Model):
     #: Where its state comes from; null until decided.
     start = models.JSONField(null=True, blank=True)
     start_iteration = models.PositiveBigIntegerField(default=0)
+    #: The curve that it runs along, or measures: the job's on the kind of GPU that it has.
+    curve = models.ForeignKey(
+        ScalingCurve, on_delete=models.SET_NULL, null=True, blank=True, related_name="generations"
+    )
     profile = models.JSONField(null=True, blank=True)
     reason = models.CharField(max_length=300, blank=True)
     retire_reason = models.CharField(max_length=300, blank=True)

@@ -100,7 +100,8 @@ def _checkpoint_stored(
 def _profile_level(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    if job.curve is None or generation.purpose != Purpose.PROFILING:
+    curve = generation.curve or job.curve
+    if curve is None or generation.purpose != Purpose.PROFILING:
         return
     speed = float(event["iterations_per_second"])
     train_seconds = float(event.get("train_seconds", 0.0))
@@ -108,7 +109,7 @@ def _profile_level(
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
     CurveLevel.objects.update_or_create(
-        curve=job.curve,
+        curve=curve,
         gpus=int(event["gpus"]),
         defaults={
             "iterations_per_second": speed,
@@ -129,18 +130,19 @@ def _profile_level(
 def _profile_done(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
+    curve = generation.curve or job.curve
     if (
-        job.curve is None
+        curve is None
         or generation.purpose != Purpose.PROFILING
         or generation.state == GenerationState.RETIRED
     ):
         return
     retire(generation, f"profiled: {event.get('reason')}")
-    measured = CurveLevel.objects.filter(curve=job.curve).exists()
+    measured = CurveLevel.objects.filter(curve=curve).exists()
     top = (generation.profile or {}).get("levels", [0])[-1]
     reached_batch = top * 2 > job.global_batch_size or job.global_batch_size % (top * 2) != 0
     complete = event.get("reason") == "no_gain" or (event.get("reason") == "all_levels" and reached_batch)
-    ScalingCurve.objects.filter(pk=job.curve.pk).update(
+    ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY if measured else CurveState.FAILED,
         complete=complete,
         failure="" if measured else f"no level could be measured ({event.get('reason')})",
@@ -200,10 +202,9 @@ def _failed(
     message = str(event.get("message", ""))[:2000]
     was_profiling = generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED
     worker_failed(job, generation, reason, message, str(event.get("traceback", ""))[:20000], cluster)
-    if was_profiling and job.curve is not None and not job.finished():
-        ScalingCurve.objects.filter(pk=job.curve.pk, state=CurveState.MEASURING).update(
-            state=CurveState.UNKNOWN
-        )
+    curve = generation.curve or job.curve
+    if was_profiling and curve is not None and not job.finished():
+        ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=CurveState.UNKNOWN)
 
 
 HANDLERS: dict[str, Handler] = {

@@ -5,7 +5,7 @@ The caller holds the cluster's row and has checked that no planning fact moved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import cache
 from pathlib import Path
@@ -68,7 +68,8 @@ def commit_decision(
     _store_risks(jobs, set(decision.at_risk), row)
     for change in decision.changes:
         if change.job_id not in refused:
-            _apply_change(jobs[change.job_id], change, pool, epoch, row)
+            marks = decision.flexible.get(change.job_id, ())
+            _apply_change(jobs[change.job_id], change, pool, epoch, row, marks)
     if reallocated:
         take_sample(cluster, pool)
     return row
@@ -250,7 +251,9 @@ def _store_risks(jobs: Mapping[str, Job], at_risk: set[str], row: Decision | Non
             record(job, "safe_again", "Its deadline can be met again.", decision=row)
 
 
-def _apply_change(job: Job, change: Change, pool: Pool, epoch: int, row: Decision | None) -> None:
+def _apply_change(
+    job: Job, change: Change, pool: Pool, epoch: int, row: Decision | None, flexible: Sequence[bool] = ()
+) -> None:
     if job.finished() or coming_generation(job) is not None:
         return
     if change.kind == ChangeKind.SUSPEND:
@@ -260,7 +263,7 @@ def _apply_change(job: Job, change: Change, pool: Pool, epoch: int, row: Decisio
     if live is not None and live.goal != Goal.TRAIN:
         return
     gpus = [pool.gpus[address] for address in change.addresses]
-    generation = create_generation(job, gpus, epoch=epoch, reason=change.reason)
+    generation = create_generation(job, gpus, epoch=epoch, reason=change.reason, flexible=flexible)
     if live is None:
         job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
         job.save(update_fields=["pause_until"])

@@ -55,7 +55,7 @@ def _throughput_changes(cluster: Cluster) -> dict[int, float]:
         job__state=JobState.RUNNING,
         state=GenerationState.LIVE,
         purpose=Purpose.TRAINING,
-    ).select_related("job")
+    )
     for generation in live:
         measured = JobMetric.objects.filter(
             job_id=generation.job_id,
@@ -63,8 +63,8 @@ def _throughput_changes(cluster: Cluster) -> dict[int, float]:
             measured_at__gt=since,
             iterations_per_second__gt=0,
         ).values_list("iterations_per_second", flat=True)
-        if generation.job.curve_id is not None:
-            seen[generation.job.curve_id, generation.world_size].extend(measured)
+        if generation.curve_id is not None:
+            seen[generation.curve_id, generation.world_size].extend(measured)
     changes = {}
     for level in CurveLevel.objects.filter(curve_id__in={curve for curve, _ in seen}):
         rates = seen.get((level.curve_id, level.gpus), [])
@@ -82,7 +82,7 @@ def _pause_changes(cluster: Cluster) -> dict[int, float]:
     seen: dict[tuple[int, int], list[float]] = defaultdict(list)
     generations = Generation.objects.filter(
         job__cluster=cluster, purpose=Purpose.TRAINING, live_at__gt=since, held_at__isnull=False
-    ).values_list("job__curve_id", "world_size", "held_at", "live_at")
+    ).values_list("curve_id", "world_size", "held_at", "live_at")
     for curve_id, gpus, held_at, live_at in generations:
         if held_at is not None and live_at is not None:
             seen[curve_id, gpus].append((live_at - held_at).total_seconds())

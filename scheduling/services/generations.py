@@ -13,6 +13,7 @@ from django.utils import timezone
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.models import Assignment, Generation, Job
+from scheduling.services.borrowed import curve_on
 from scheduling.services.records import record
 from scheduling.services.wakeups import wake
 
@@ -38,11 +39,12 @@ def create_generation(
     purpose: Purpose = Purpose.TRAINING,
     reason: str,
     profile: dict[str, Any] | None = None,
+    flexible: Sequence[bool] = (),
 ) -> Generation:
     """A new generation on ``gpus`` (ranks in this order). It starts once every GPU is its job's.
 
     The first generation, or one without a living predecessor, knows at once where its state comes
-    from and goes straight to training.
+    from and goes straight to training. ``flexible``: which GPUs the job can go on without; empty for none.
     """
     job.last_generation += 1
     job.save(update_fields=["last_generation"])
@@ -60,9 +62,12 @@ def create_generation(
         secret=secrets.token_hex(32),
         reason=reason[:300],
         profile=profile,
+        curve=curve_on(job, gpus[0].kind),
     )
+    marks = flexible or [False] * len(gpus)
     Assignment.objects.bulk_create(
-        Assignment(generation=generation, job=job, gpu=gpu, rank=rank) for rank, gpu in enumerate(gpus)
+        Assignment(generation=generation, job=job, gpu=gpu, rank=rank, flexible=marks[rank])
+        for rank, gpu in enumerate(gpus)
     )
     if purpose == Purpose.PROFILING or live_generation(job) is None:
         begin_training(generation, job)

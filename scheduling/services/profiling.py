@@ -23,6 +23,7 @@ from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_level
 from scheduling.core.snapshot import BlockedGpus, ServiceClass
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
+from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
 from scheduling.services.lifecycle import fail_job
 from scheduling.services.records import move, record
@@ -30,6 +31,8 @@ from scheduling.services.snapshots import Pool, pool_snapshot
 
 #: How often a measurement may be broken off before the job is given up.
 MAXIMUM_ATTEMPTS = 4
+#: Running jobs looked at, in the order of submission, for something to measure beside them.
+MOST_LOOKED_AT = 20
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Measurement:
     block: tuple[int, ...]
     levels: tuple[int, ...]
     displaced: tuple[str, ...]
+    curve: ScalingCurve
 
 
 def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
@@ -95,14 +99,38 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
         found = _find_block(cluster, job, policy, now, above=top)
         if found is not None:
             return found
+    return _measurement_on_loan(cluster, policy, now)
+
+
+def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+    """For the first job without a promise that was never measured on the kind of GPU on loan, where some of these are idle."""
+    home = home_kind(cluster)
+    borrowed = borrowed_by(cluster, home) if home else None
+    if home is None or borrowed is None or borrowed.kind == home:
+        return None
+    jobs = Job.objects.filter(
+        cluster=cluster, state__in=PLANNED_STATES, promised=False, curve__gpu_kind=home, paused_by_owner=False
+    ).select_related("curve", "function_version", "project")
+    for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
+        known = curve_on(job, borrowed.kind)
+        if known is not None and known.state != CurveState.UNKNOWN:
+            continue
+        if _attempts(job) >= MAXIMUM_ATTEMPTS or not _quota_left(job, now) or _is_measuring(job):
+            continue
+        found = _find_block(cluster, job, policy, now, above=0, kind=borrowed.kind)
+        if found is not None:
+            return found
     return None
+
+
+def _is_measuring(job: Job) -> bool:
+    return job.generations.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED).exists()
 
 
 def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation:
     """Start it. The caller holds the cluster's row and has checked that nothing moved."""
     job = measurement.job
-    assert job.curve is not None
-    ScalingCurve.objects.filter(pk=job.curve.pk).update(state=CurveState.MEASURING)
+    ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
     for job_id in measurement.displaced:
         displaced = Job.objects.get(pk=job_id)
         suspend_live(displaced, reason=f"a new function is measured for {job.pk}")
@@ -124,7 +152,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
         move(job, JobState.PROFILING, text)
     else:
         record(job, "profiling", text)
-    for other in Job.objects.filter(curve_id=job.curve_id, state=JobState.SUBMITTED):
+    for other in Job.objects.filter(curve=measurement.curve, state=JobState.SUBMITTED):
         move(other, JobState.PROFILING, f"Its speed is being measured with job {job.pk}.")
     return generation
 
@@ -159,16 +187,21 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     )
     if busy.exists():
         return []
-    return [job for job in jobs.order_by("submitted_at", "id")[:20] if _attempts(job) < MAXIMUM_ATTEMPTS]
+    return [
+        job
+        for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]
+        if _attempts(job) < MAXIMUM_ATTEMPTS
+    ]
 
 
 def _find_block(
-    cluster: Cluster, job: Job, policy: Policy, now: datetime, *, above: int
+    cluster: Cluster, job: Job, policy: Policy, now: datetime, *, above: int, kind: str | None = None
 ) -> Measurement | None:
+    """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own."""
     assert job.curve is not None
     pool = pool_snapshot(cluster, job.curve.gpu_kind, now)
     levels = [level for level in measurable_levels(job.global_batch_size, len(pool.gpus)) if level > above]
-    standing = _standing(pool, spare_best_effort=above > 0)
+    standing = _standing(pool, spare_best_effort=above > 0 or kind is not None, on_loan=kind is not None)
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
         until = now.timestamp() + cluster.profile_maximum_seconds
@@ -181,12 +214,13 @@ def _find_block(
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block))
             measured = tuple(level for level in wanted if level >= above)
-            return Measurement(job, pool, block, measured, tuple(sorted(displaced)))
+            curve = job.curve if kind is None else curve_made_on(job, kind)
+            return Measurement(job, pool, block, measured, tuple(sorted(displaced)), curve)
     return None
 
 
-def _standing(pool: Pool, *, spare_best_effort: bool) -> np.ndarray:
-    """What every GPU of the pool is to a measurement."""
+def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarray:
+    """What every GPU of the pool is to a measurement, on servers that are on loan or on the others."""
     standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
     yielding = {
         job.id
@@ -197,7 +231,8 @@ def _standing(pool: Pool, *, spare_best_effort: bool) -> np.ndarray:
     first = 0
     for server in pool.snapshot.servers:
         for address in range(first, first + server.gpus):
-            if not server.usable or address in blocked or not pool.gpus[address].healthy:
+            usable = server.usable and server.on_loan == on_loan
+            if not usable or address in blocked or not pool.gpus[address].healthy:
                 continue
             if address in pool.free:
                 standing[address] = FREE

@@ -43,6 +43,7 @@ from scheduling.core.snapshot import (
 )
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
+from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 
 log = structlog.get_logger(__name__)
 
@@ -68,10 +69,9 @@ class Pool:
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
-    """GPU types of the cluster, in a fixed order."""
-    return sorted(
-        Gpu.objects.filter(server__cluster=cluster).order_by().values_list("kind", flat=True).distinct()
-    )
+    """GPU types of the cluster's own servers, in a fixed order. Borrowed servers join one of these pools."""
+    own = Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
+    return sorted(own.order_by().values_list("kind", flat=True).distinct())
 
 
 def pool_snapshot(
@@ -79,15 +79,17 @@ def pool_snapshot(
 ) -> Pool:
     """Read the pool of one GPU type. ``reallocate_at``: the slot boundary from which allocations may change."""
     moment = now.timestamp()
-    servers, gpus, addresses = _servers(cluster, kind)
+    borrowed = borrowed_by(cluster, kind)
+    servers, gpus, addresses = _servers(cluster, kind, borrowed)
+    own = len(gpus) - (borrowed.total if borrowed else 0)
     state = _GenerationState.read(cluster, addresses)
-    jobs = _jobs(cluster, kind, state, now, total=len(gpus))
+    jobs = _jobs(cluster, kind, state, now, total=own, borrowed=borrowed)
     snapshot = Snapshot(
         now=moment,
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
         servers=tuple(server.snapshot for server in servers),
         jobs=tuple(jobs),
-        held_offers=tuple(_held_offers(cluster, kind, now, total=len(gpus))),
+        held_offers=tuple(_held_offers(cluster, kind, now, total=own)),
         blocked=tuple(_blocked(cluster, servers, state, {job.id for job in jobs}, moment)),
         settings=planner_settings(cluster),
         memory=_noted(cluster.policy_memory, cluster.policy, kind),
@@ -182,12 +184,16 @@ class _ServerOfPool:
     addresses: tuple[int, ...]
 
 
-def _servers(cluster: Cluster, kind: str) -> tuple[list[_ServerOfPool], list[Gpu], dict[int, int]]:
-    """Servers in topology order, their GPUs, and the address of each GPU's row."""
+def _servers(
+    cluster: Cluster, kind: str, borrowed: Borrowed | None
+) -> tuple[list[_ServerOfPool], list[Gpu], dict[int, int]]:
+    """Servers in topology order, borrowed ones last, their GPUs, and the address of each GPU's row."""
     by_server: dict[int, list[Gpu]] = defaultdict(list)
-    for gpu in Gpu.objects.filter(server__cluster=cluster, kind=kind).select_related("server"):
+    own = Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, kind=kind)
+    for gpu in own.select_related("server"):
         by_server[gpu.server_id].append(gpu)
     ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
+    ordered += [list(gpus) for gpus in borrowed.gpus] if borrowed else []
     servers: list[_ServerOfPool] = []
     flat: list[Gpu] = []
     addresses: dict[int, int] = {}
@@ -199,7 +205,14 @@ def _servers(cluster: Cluster, kind: str) -> tuple[list[_ServerOfPool], list[Gpu
             flat.append(gpu)
         # A suspect server keeps its work and gets none: its free GPUs are blocked, not its jobs moved.
         usable = row.usable() or (row.state == ServerState.SUSPECT and row.open_to_training())
-        snapshot = ServerSnapshot(id=row.name, gpus=len(gpus), usable=usable, rack=row.rack)
+        snapshot = ServerSnapshot(
+            id=row.name,
+            gpus=len(gpus),
+            usable=usable,
+            rack=row.rack,
+            on_loan=row.on_loan,
+            same_kind=row.on_loan and gpus[0].kind == kind,
+        )
         servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
     return servers, flat, addresses
 
@@ -212,6 +225,7 @@ class _GenerationState:
     live: Mapping[str, Generation]
     profiling: Mapping[str, Generation]
     placement: Mapping[int, tuple[int, ...]]
+    flexible: Mapping[int, tuple[bool, ...]]
     claims: Mapping[int, str]
     clearing: frozenset[int]
     servers: Mapping[int, frozenset[int]]
@@ -232,14 +246,14 @@ class _GenerationState:
                 else coming
             )
             target[generation.job_id] = generation
-        placement: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        placement: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         claims: dict[int, str] = {}
         clearing = set()
         servers: dict[int, set[int]] = defaultdict(set)
-        for generation_id, job_id, gpu_id, rank, state, server_id in (
+        for generation_id, job_id, gpu_id, rank, state, server_id, flexible in (
             Assignment.objects.filter(job__cluster=cluster)
             .exclude(state=AssignmentState.RELEASED)
-            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id")
+            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id", "flexible")
         ):
             if gpu_id not in addresses:
                 continue
@@ -247,15 +261,16 @@ class _GenerationState:
             if state == AssignmentState.CLEARING:
                 clearing.add(address)
                 continue
-            placement[generation_id].append((rank, address))
+            placement[generation_id].append((rank, address, flexible))
             claims[address] = job_id
             servers[generation_id].add(server_id)
-        ordered = {key: tuple(address for _, address in sorted(pairs)) for key, pairs in placement.items()}
+        by_rank = {key: sorted(held) for key, held in placement.items()}
         return cls(
             coming,
             live,
             profiling,
-            ordered,
+            {key: tuple(address for _, address, _ in held) for key, held in by_rank.items()},
+            {key: tuple(mark for _, _, mark in held) for key, held in by_rank.items()},
             claims,
             frozenset(clearing),
             {k: frozenset(v) for k, v in servers.items()},
@@ -263,7 +278,13 @@ class _GenerationState:
 
 
 def _jobs(
-    cluster: Cluster, kind: str, state: _GenerationState, now: datetime, *, total: int
+    cluster: Cluster,
+    kind: str,
+    state: _GenerationState,
+    now: datetime,
+    *,
+    total: int,
+    borrowed: Borrowed | None,
 ) -> list[JobSnapshot]:
     rows = list(
         Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False)
@@ -272,9 +293,10 @@ def _jobs(
             state__in=UNDECIDED_STATES,
             curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED],
         )
-        .select_related("curve")
+        .select_related("curve", "function_version")
         .order_by("submitted_at", "id")
     )
+    lent = _lent_curves(cluster, rows, borrowed, own=total)
     levels: dict[int, list[CurveLevel]] = defaultdict(list)
     for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):
         levels[level.curve_id].append(level)
@@ -293,10 +315,31 @@ def _jobs(
             replace(
                 snapshot,
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
+                lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
             )
         )
     return jobs
+
+
+def _lent_curves(
+    cluster: Cluster, rows: Sequence[Job], borrowed: Borrowed | None, *, own: int
+) -> dict[str, ScalingCurve]:
+    """Curves on the borrowed kind of GPU, of jobs that no promise keeps off borrowed servers."""
+    if borrowed is None:
+        return {}
+    unpromised = [row for row in rows if not row.promised]
+    batch = {row.pk: row.global_batch_size for row in unpromised}
+    curves = {
+        job_id: core_curve(
+            list(curve.levels.all()),
+            batch=batch[job_id],
+            total=own + borrowed.total,
+            margin=cluster.promise_margin,
+        )
+        for job_id, curve in measured_curves_on(unpromised, borrowed.kind).items()
+    }
+    return {job_id: curve for job_id, curve in curves.items() if curve is not None}
 
 
 def job_snapshot(
@@ -338,8 +381,15 @@ def job_snapshot(
         finishing_seconds=finishing_seconds(row),
         stored_plan=plan_from_json(row.plan),
         locked=locked,
+        flexible=_marks(state, shown),
         total_iterations=float(row.max_iterations),
     )
+
+
+def _marks(state: _GenerationState, shown: Generation | None) -> tuple[bool, ...]:
+    """Which GPUs of the placement flexible workers hold, where the planner said so."""
+    marks = state.flexible.get(shown.pk, ()) if shown else ()
+    return marks if any(marks) else ()
 
 
 def _since_report(row: Job, live: Generation | None, now: datetime) -> float:

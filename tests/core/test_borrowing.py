@@ -161,3 +161,38 @@ def test_two_decisions_in_a_row_without_an_event_change_nothing() -> None:
         ),
     )
     assert decide(later).changes == ()
+
+
+def same_kind(*jobs: JobSnapshot, lent_usable: bool = True) -> Snapshot:
+    """The same cluster, but the borrowed server has the GPUs that the cluster itself has."""
+    question = snapshot(*jobs, lent_usable=lent_usable)
+    return replace(question, servers=(question.servers[0], replace(question.servers[1], same_kind=True)))
+
+
+LONGER = curve(10.0, 19.0, 36.0, 68.0)
+
+
+def test_a_job_grows_from_owned_onto_borrowed_servers_of_the_same_kind() -> None:
+    decision = decide(same_kind(job("growing", newcomer=True, lent_curve=LONGER)))
+    assert decision.placements["growing"] == OWNED + BORROWED
+    assert decision.flexible["growing"] == (False,) * 4 + (True,) * 4, "what is borrowed it can do without"
+
+
+def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> None:
+    grown = job(
+        "growing",
+        lent_curve=LONGER,
+        gpus_now=8,
+        placement=OWNED + BORROWED,
+        flexible=(False,) * 4 + (True,) * 4,
+    )
+    kept = decide(same_kind(grown))
+    assert kept.changes == ()
+    decision = decide(same_kind(grown, lent_usable=False))
+    (change,) = decision.changes
+    assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SHRINK, 8, OWNED)
+
+
+def test_promises_do_not_grow_onto_borrowed_servers() -> None:
+    decision = decide(same_kind(promised(lent_curve=LONGER)))
+    assert decision.placements["promised"] == OWNED

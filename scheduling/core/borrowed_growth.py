@@ -1,0 +1,130 @@
+"""Jobs on owned servers that grow onto borrowed ones with the same kind of GPU.
+
+Only flexible workers go there, so that a server can be asked back without stopping anybody: the job shrinks to what it
+holds at home. Who grows is a knapsack over completion time saved, as everywhere in Lyra's second phase (section 3.5.2).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.compiling import kernel
+from scheduling.core.fleet import Fleet, Speeds, WorkerMap, rate_of
+from scheduling.core.knapsack import NO_ITEM, ItemGroups, choose_items
+from scheduling.core.snapshot import FloatArray, IntArray
+
+LEAST_GAIN_SECONDS = 1.0
+"""Growth that saves less than this beyond its pause is none."""
+
+
+def grown_onto_loans(
+    fleet: Fleet,
+    seated: WorkerMap,
+    present: WorkerMap,
+    at_home: IntArray,
+    able: BoolArray,
+    remaining: FloatArray,
+    speeds: Speeds,
+    pause_seconds: FloatArray,
+) -> WorkerMap:
+    """Flexible workers on borrowed servers, of jobs that hold ``at_home`` GPUs of owned ones. Workers are single GPUs.
+
+    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now. ``able``: who may
+    grow. ``pause_seconds``: what a change costs each job.
+    """
+    free = np.where(fleet.on_loan, fleet.gpus, 0)
+    np.subtract.at(free, seated.server, seated.base + seated.flexible)
+    held = _totals(present)
+    groups, extra = _items(able & (at_home > 0), at_home, held, remaining, speeds, pause_seconds)
+    chosen = choose_items(groups, int(np.maximum(free, 0).sum())).chosen
+    wanted = np.zeros(at_home.size, dtype=np.int64)
+    taken = chosen != NO_ITEM
+    wanted[taken] = extra[chosen[taken]]
+    hosts_base = np.zeros(free.size, dtype=np.bool_)
+    hosts_base[seated.server[seated.base > 0]] = True
+    workers: WorkerMap = _placed(wanted, present, free, hosts_base)
+    return workers
+
+
+def _totals(workers: WorkerMap) -> IntArray:
+    jobs = workers.offsets.size - 1
+    job_of = np.repeat(np.arange(jobs), np.diff(workers.offsets))
+    total: IntArray = np.bincount(job_of, weights=workers.flexible, minlength=jobs).astype(np.int64)
+    return total
+
+
+def _items(
+    able: BoolArray,
+    at_home: IntArray,
+    held: IntArray,
+    remaining: FloatArray,
+    speeds: Speeds,
+    pause_seconds: FloatArray,
+) -> tuple[ItemGroups, IntArray]:
+    """One group a job: the levels above what it holds at home, by extra GPUs and seconds saved."""
+    offsets, weight, value = [0], list[int](), list[float]()
+    present: list[int] = []
+    for row in range(able.size):
+        group_present = NO_ITEM
+        if able[row]:
+            now = float(remaining[row]) / float(rate_of(speeds, row, at_home[row]))
+            for entry in range(int(speeds.offsets[row]), int(speeds.offsets[row + 1])):
+                extra = int(speeds.workers[entry] - at_home[row])
+                pause = 0.0 if extra == held[row] else float(pause_seconds[row])
+                saved = now - float(remaining[row]) / float(speeds.rate[entry]) - pause
+                if extra > 0 and saved > LEAST_GAIN_SECONDS:
+                    group_present = len(weight) if extra == held[row] else group_present
+                    weight.append(extra)
+                    value.append(saved)
+        offsets.append(len(weight))
+        present.append(group_present)
+    weights = np.array(weight, dtype=np.int64)
+    groups = ItemGroups(
+        np.array(offsets, dtype=np.int64),
+        weights,
+        np.array(value, dtype=np.float64),
+        np.array(present, dtype=np.int64),
+    )
+    return groups, weights
+
+
+@kernel
+def _placed(wanted, present, free, hosts_base):  # type: ignore[no-untyped-def]
+    """Where the workers go: where they are now, then tightly onto servers without base workers, then into holes of the others."""
+    jobs = wanted.size
+    server = np.empty(wanted.sum(), dtype=np.int64)
+    count = np.empty(wanted.sum(), dtype=np.int64)
+    offsets = np.zeros(jobs + 1, dtype=np.int64)
+    kept = np.zeros((jobs, free.size), dtype=np.int64)
+    for job in range(jobs):
+        left = wanted[job]
+        for entry in range(present.offsets[job], present.offsets[job + 1]):
+            stays = min(left, present.flexible[entry], max(0, free[present.server[entry]]))
+            kept[job, present.server[entry]] = stays
+            free[present.server[entry]] -= stays
+            left -= stays
+    written = 0
+    for job in range(jobs):
+        left = wanted[job] - kept[job].sum()
+        for crowded in (False, True):
+            while left > 0:
+                best = -1
+                for one in range(free.size):
+                    if hosts_base[one] == crowded and free[one] > 0 and (best < 0 or free[one] < free[best]):
+                        best = one
+                if best < 0:
+                    break
+                taken = min(left, free[best])
+                kept[job, best] += taken
+                free[best] -= taken
+                left -= taken
+        for one in range(free.size):
+            if kept[job, one] > 0:
+                server[written] = one
+                count[written] = kept[job, one]
+                written += 1
+        offsets[job + 1] = written
+    return WorkerMap(
+        offsets, server[:written].copy(), np.zeros(written, dtype=np.int64), count[:written].copy()
+    )

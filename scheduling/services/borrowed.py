@@ -1,0 +1,112 @@
+"""Servers that training borrows, and how fast jobs are on their kind of GPU (Lyra section 3.2; design section 4).
+
+Borrowed servers join the pool of the cluster's own kind of GPU: the one that has most. They are of one kind at a time; where several
+inference clusters lend different kinds, the kind with most GPUs on loan is used and the others wait.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from django.db.models import Count
+
+from cluster.choices import LendingState, ServerState
+from cluster.models import Cluster, Gpu
+from scheduling.choices import CurveState
+from scheduling.curve_keys import curve_key, data_digest
+from scheduling.models import Job, ScalingCurve
+
+
+@dataclass(frozen=True)
+class Borrowed:
+    """What is on loan now, servers on their way back included. ``gpus``: by server, in a fixed order."""
+
+    kind: str
+    gpus: tuple[tuple[Gpu, ...], ...]
+
+    @property
+    def total(self) -> int:
+        """GPUs of all these servers."""
+        return sum(len(server) for server in self.gpus)
+
+
+def home_kind(cluster: Cluster) -> str | None:
+    """The kind of most of the cluster's own GPUs: its pool is the one that borrows. None without any."""
+    kinds = (
+        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
+        .exclude(server__state=ServerState.REMOVED)
+        .values_list("kind")
+        .annotate(count=Count("id"))
+        .order_by("-count", "kind")
+    )
+    first = kinds.first()
+    return None if first is None else str(first[0])
+
+
+def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
+    """What the pool of ``kind`` borrows; None where that is nothing."""
+    on_loan = (
+        Gpu.objects.filter(
+            server__cluster=cluster,
+            server__lending_state__in=[LendingState.ON_LOAN, LendingState.RECLAIMING],
+        )
+        .exclude(server__state=ServerState.REMOVED)
+        .select_related("server")
+        .order_by("server_id", "index")
+    )
+    by_kind: dict[str, dict[int, list[Gpu]]] = defaultdict(lambda: defaultdict(list))
+    for gpu in on_loan:
+        by_kind[gpu.kind][gpu.server_id].append(gpu)
+    if not by_kind or kind != home_kind(cluster):
+        return None
+    chosen = min(by_kind, key=lambda name: (-sum(map(len, by_kind[name].values())), name))
+    return Borrowed(chosen, tuple(tuple(gpus) for gpus in by_kind[chosen].values()))
+
+
+def key_on(job: Job, kind: str) -> str:
+    """The key of the job's curve on a kind of GPU."""
+    version = job.function_version
+    return curve_key(
+        function_digest=version.bundle_id,
+        entry=version.entry,
+        data_digest=data_digest(job.data),
+        gpu_kind=kind,
+        hyperparameters=job.hyperparameters,
+        speed_neutral=version.speed_neutral,
+    )
+
+
+def curve_on(job: Job, kind: str) -> ScalingCurve | None:
+    """The job's curve on a kind of GPU, measured or not; None where nobody ever asked for it."""
+    if job.curve is None or job.curve.gpu_kind == kind:
+        return job.curve
+    return ScalingCurve.objects.filter(key=key_on(job, kind)).first()
+
+
+def curve_made_on(job: Job, kind: str) -> ScalingCurve:
+    """The job's curve on a kind of GPU, made where there is none yet."""
+    assert job.curve is not None
+    if job.curve.gpu_kind == kind:
+        return job.curve
+    return ScalingCurve.objects.get_or_create(
+        key=key_on(job, kind),
+        defaults={
+            "function_digest": job.curve.function_digest,
+            "data_digest": job.curve.data_digest,
+            "gpu_kind": kind,
+            "hyperparameters": job.curve.hyperparameters,
+        },
+    )[0]
+
+
+def measured_curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
+    """Curves on a kind of GPU by job id, of those jobs that were measured there."""
+    own = {job.pk: job.curve for job in jobs if job.curve is not None and job.curve.gpu_kind == kind}
+    keys = {job.pk: key_on(job, kind) for job in jobs if job.pk not in own}
+    known = ScalingCurve.objects.filter(key__in=keys.values(), state=CurveState.READY).prefetch_related(
+        "levels"
+    )
+    by_key = {curve.key: curve for curve in known}
+    return own | {job_id: by_key[key] for job_id, key in keys.items() if key in by_key}
