@@ -13,6 +13,8 @@ import numpy as np
 
 from scheduling.core import offers
 from scheduling.core.decision import Decision
+from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.reclaiming import ReclaimMethod, ReclaimQuestion, choose_servers
 from scheduling.core.snapshot import (
     BlockedGpus,
     HeldOffer,
@@ -47,6 +49,27 @@ def compile_core() -> None:
         blocked = (BlockedGpus((0, 1), snapshot.now + 10.0),) if step % 2 else ()
         snapshot = replace(snapshot, jobs=(*snapshot.jobs, *newcomers), blocked=blocked)
     offers.what_if(snapshot, impossible)
+    _reclaim_servers()
+
+
+def _reclaim_servers() -> None:
+    """Choose servers to give back: one is idle, one holds flexible workers only, of the others all but one go."""
+    jobs, servers = 4, 6
+    question = ReclaimQuestion(
+        fleet=Fleet(np.full(servers, 4), np.arange(servers) > 0, np.full(servers, NO_ROLE)),
+        workers=WorkerMap(
+            offsets=np.array([0, 2, 4, 6, 7]),
+            server=np.array([2, 1, 2, 3, 3, 4, 4]),
+            base=np.array([1, 0, 1, 1, 1, 1, 1]),
+            flexible=np.array([1, 2, 0, 1, 0, 0, 0]),
+        ),
+        gpus_per_worker=np.ones(jobs, dtype=np.int64),
+        remaining_iterations=np.full(jobs, 100.0),
+        lent=Speeds(np.arange(0, 2 * jobs + 1, 2), np.tile([1, 4], jobs), np.tile([1.0, 3.0], jobs)),
+        servers=4,
+    )
+    for method in (ReclaimMethod.LYRA, ReclaimMethod.IMPROVED):
+        choose_servers(question, method)
 
 
 def _first_snapshot() -> Snapshot:

@@ -17,7 +17,14 @@ from cluster.choices import LendingState, OrderSource
 from cluster.forecasting.forecaster import WINDOW, Forecaster, ForecasterError
 from cluster.forecasting.persistence import Persistence
 from cluster.forecasting.registry import load_forecaster
-from cluster.models import InferenceCluster, ReclaimOrder, TrainedForecaster, UsageForecast, UsageSample
+from cluster.models import (
+    InferenceCluster,
+    LendingEvent,
+    ReclaimOrder,
+    TrainedForecaster,
+    UsageForecast,
+    UsageSample,
+)
 from projects.errors import InvalidRequest
 from scheduling.services.reclaiming import reclaim_order_create
 from scheduling.services.wakeups import hint, wake
@@ -73,6 +80,13 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
     hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
     wake("forecast_usage", inference_cluster_id=inference_cluster.pk)
     return len(samples) - before
+
+
+def forget_old_usage(now: datetime) -> None:
+    """Delete samples, forecasts and lines of history that are too old to be looked at."""
+    UsageSample.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
+    UsageForecast.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
+    LendingEvent.objects.filter(happened_at__lt=now - OLDEST_SAMPLE).delete()
 
 
 def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[np.ndarray, datetime] | None:

@@ -14,7 +14,7 @@ from typing import Any
 from django.db import transaction
 from django.utils import timezone
 
-from cluster.choices import ServerState
+from cluster.choices import LendingState, ServerState
 from cluster.models import Agent, Cluster, Server
 from scheduling.choices import GenerationState
 from scheduling.models import AppliedEvent, Generation, Job, Worker
@@ -129,6 +129,8 @@ def _apply_workers(agent: Agent, reported: list[Mapping[str, Any]], cluster: Clu
             advance(job, cluster)
         if clearing:
             wake("plan", trigger="GPUs were freed")
+            if agent.server.lending_state == LendingState.RECLAIMING:
+                wake("orchestrate")
             planning_fact_changed(cluster)
 
 

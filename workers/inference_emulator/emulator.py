@@ -106,10 +106,11 @@ class Emulator:
     def _serve(self, now: datetime) -> None:
         at_home = sum(row["whitelist"] == "inference" for row in self.servers or ())
         seconds = (now - (self.began_at or now)).total_seconds()
+        before = 0 if self.serving is None else self.serving.missing_servers
         self.serving = serve(self.load.requests_per_second(seconds), at_home)
-        if self.serving.missing_servers:
+        if self.serving.missing_servers != before:
             log.warning(
-                "servers are missing",
+                "servers are missing" if self.serving.missing_servers else "enough servers again",
                 missing=self.serving.missing_servers,
                 needed=self.serving.needed_servers,
                 at_home=at_home,
