@@ -4,11 +4,13 @@ Jobs that can run on both kinds of GPUs queue for idle inference servers alone, 
 taken whoever runs there: simulations have the servers chosen at random.
 
 Two kinds of jobs would never end there and queue for owned servers, which the published description leaves open: those
-that all servers on loan together cannot hold, and those that last longer than inference is quiet in a day. Where nothing is on
+that all servers on loan together cannot hold, and those that were stopped several times. Where nothing is on
 loan at all, as on a live cluster without loans, everybody queues for owned servers.
 """
 
 from __future__ import annotations
+
+from typing import ClassVar
 
 import numpy as np
 
@@ -18,11 +20,12 @@ from scheduling.core.fleet import Speeds
 from scheduling.core.flexible_demands import Growth
 from scheduling.core.problem import Problem
 from scheduling.core.sharing import Sharing
+from scheduling.core.snapshot import FloatArray
 from scheduling.core.two_phase import Division, TwoPhase, divide
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
-LONGEST_SECONDS = 12 * 3600.0
-"""Inference is quiet for about half a day; a job that lasts longer would be stopped every day before its end (ours)."""
+MOST_STOPS = 3
+"""A job that was stopped so often, and began anew each time, leaves inference servers alone (ours)."""
 LENDABLE_SHARE = 0.5
 """About the largest part of an inference cluster that is ever idle at once (ours)."""
 
@@ -32,15 +35,28 @@ class Opportunistic(SharesWorkers):
 
     name = "opportunistic"
     rules = TwoPhase(growth=Growth.NONE)
+    memory_columns: ClassVar[tuple[str, ...]] = ("ran", "stops")
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
         """Who gets how many workers where."""
         demands = sharing.demands
         lendable = _lendable_gpus(problem, sharing)
         if lendable:
-            demands = _in_two_queues(demands, LENDABLE_SHARE * lendable)
+            demands = _in_two_queues(demands, LENDABLE_SHARE * lendable, _stops(problem))
         rules = chosen_rules(self.rules, problem.settings.two_phase)
         return divide(sharing.fleet, sharing.workers(problem.columns), demands, rules)
+
+    def noted(self, problem: Problem, division: Division) -> FloatArray:
+        """Whether each job runs now, and how often it was stopped."""
+        runs = np.diff(division.workers.offsets) > 0
+        return np.column_stack((runs.astype(np.float64), _stops(problem)))
+
+
+def _stops(problem: Problem) -> FloatArray:
+    """How often each job was stopped; one that ran when it was last looked at and holds nothing now was stopped since."""
+    memory = problem.columns.memory
+    stopped: FloatArray = memory[:, 1] + ((memory[:, 0] > 0.0) & (problem.columns.gpus == 0))
+    return stopped
 
 
 def _lendable_gpus(problem: Problem, sharing: Sharing) -> int:
@@ -49,20 +65,13 @@ def _lendable_gpus(problem: Problem, sharing: Sharing) -> int:
     return max(beside, int(sharing.servers.gpus[sharing.fleet.on_loan].sum()))
 
 
-def _in_two_queues(demands: Demands, most_gpus: float) -> Demands:
-    """The same jobs, each able to run on one kind of servers alone.
-
-    It looks at a job's whole work, so that a job never changes its queue.
-    """
-    first = demands.lent.offsets[:-1]
+def _in_two_queues(demands: Demands, most_gpus: float, stops: FloatArray) -> Demands:
+    """The same jobs, each able to run on one kind of servers alone."""
     able = np.diff(demands.lent.offsets) > 0
-    at = np.minimum(first, max(demands.lent.workers.size - 1, 0))[able]
-    gpus, rate = np.zeros(able.size), np.zeros(able.size)
+    at = demands.lent.offsets[:-1][able]
+    gpus = np.zeros(able.size)
     gpus[able] = demands.lent.workers[at] * demands.gpus_per_worker[able]
-    rate[able] = demands.lent.rate[at]
-    seconds = np.divide(demands.work, rate, out=np.full(able.size, np.inf), where=rate > 0.0)
-    stays_out = np.diff(demands.owned.offsets) > 0
-    stays_out &= (gpus > most_gpus) | (seconds > LONGEST_SECONDS)
+    stays_out = (np.diff(demands.owned.offsets) > 0) & ((gpus > most_gpus) | (stops >= MOST_STOPS))
     borrows = able & ~stays_out
     return demands._replace(
         owned=_only(demands.owned, ~borrows),

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.snapshot import AdmissionRule
-from simulation.reproduction.executing import Results
+from simulation.reproduction.executing import AnyRun, Results
 from simulation.reproduction.published import Published
 from simulation.reproduction.rows import Row, Variant, over
 from simulation.reproduction.runs import RunSpec
@@ -74,7 +74,7 @@ class Context:
     results: Results
     full: bool
 
-    def get(self, spec: RunSpec) -> RunResult | None:
+    def get(self, spec: AnyRun) -> RunResult | None:
         """The result of a run, None where it is missing."""
         return self.results.get(spec)
 

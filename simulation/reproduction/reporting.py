@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -34,12 +34,13 @@ class Comparison:
     checks: Sequence[Check]
     left_out: Sequence[str]
     made_at: datetime
+    title: str = TITLE
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain values."""
         results = self.context.results
         return {
-            "title": TITLE,
+            "title": self.title,
             "made_at": self.made_at.isoformat(),
             "version": "full" if self.context.full else "short",
             "interrupted": results.interrupted,
@@ -47,6 +48,7 @@ class Comparison:
             "runs": len(results.by_spec),
             "left_out": list(self.left_out),
             "counts": counts(self.reports),
+            "verdicts": verdicts(self),
             "checks": [check.as_json() for check in self.checks],
             "figures": [
                 {
@@ -67,11 +69,25 @@ class Comparison:
 
 
 def compare(
-    context: Context, figures: Sequence[FigureDefinition], left_out: Sequence[str] = ()
+    context: Context,
+    figures: Sequence[FigureDefinition],
+    left_out: Sequence[str] = (),
+    *,
+    title: str = TITLE,
+    checks: Callable[[Context, Sequence[FigureReport]], Sequence[Check]] = overall_checks,
 ) -> Comparison:
     """The report of these figures from what results there are. ``left_out``: what was not run and why, in sentences."""
     reports = [figure.report(context) for figure in figures]
-    return Comparison(context, reports, overall_checks(context, reports), left_out, datetime.now(UTC))
+    return Comparison(context, reports, checks(context, reports), left_out, datetime.now(UTC), title)
+
+
+def verdicts(comparison: Comparison) -> dict[str, int]:
+    """How many of the things that should hold do, do not, and cannot be told."""
+    met = [
+        check.met
+        for check in (*comparison.checks, *(one for each in comparison.reports for one in each.checks))
+    ]
+    return {"met": met.count(True), "not_met": met.count(False), "not_known": met.count(None)}
 
 
 def write_json(comparison: Comparison, path: Path) -> None:
@@ -96,10 +112,11 @@ def page(comparison: Comparison) -> str:
     sections = [_section(report, figures) for report in comparison.reports]
     style = (_SHARED_PAGE / "report.css").read_text() + (_OWN_PAGE / "reproduction.css").read_text()
     return environment.get_template("reproduction.html.j2").render(
-        title=TITLE,
+        title=comparison.title,
         comparison=comparison,
         results=comparison.context.results,
         counts=counts(comparison.reports),
+        verdicts=verdicts(comparison),
         sections=sections,
         checks=[("All figures", check) for check in comparison.checks]
         + [(report.title, check) for report in comparison.reports for check in report.checks],

@@ -38,7 +38,9 @@ class Shape:
     ``arrive`` turns numbers in [0, 1), shape (jobs, 2), and the mean time between arrivals into submission
     times; ``last`` turns such numbers into durations on the GPUs asked for. Both in seconds.
     ``gpu_shares``: share of jobs by GPU count, adding up to 1. ``linear``: nobody has a deadline and throughput grows as the
-    GPUs do, for workloads about which no more is known; no model is drawn then.
+    GPUs do, for workloads about which no more is known; no model is drawn then. ``gpu_seconds``: mean work of a job, with
+    which ``mean_interarrival_seconds`` goes: submissions are as much further apart as the jobs drawn are larger, so that
+    every seed asks for the same part of a cluster. None leaves submissions as they are.
     """
 
     jobs: int
@@ -47,6 +49,7 @@ class Shape:
     arrive: Callable[[FloatArray, float], FloatArray]
     last: Callable[[FloatArray], FloatArray]
     linear: bool = False
+    gpu_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,9 +84,11 @@ def generate(
     shape = PROFILES[name].shape()
     jobs = options.jobs or shape.jobs
     mean = options.mean_interarrival_seconds or shape.mean_interarrival_seconds
-    submitted_at = np.floor(shape.arrive(uniforms(seed, Stream.ARRIVAL, jobs), mean))
     seconds = np.floor(shape.last(uniforms(seed, Stream.DURATION, jobs)))
     gpus = _draw_gpus(shape.gpu_shares, uniforms(seed, Stream.GPUS, jobs)[:, 0])
+    if shape.gpu_seconds is not None:
+        mean *= float((gpus * seconds).mean()) / shape.gpu_seconds
+    submitted_at = np.floor(shape.arrive(uniforms(seed, Stream.ARRIVAL, jobs), mean))
     if not np.isfinite(submitted_at).all():
         raise TraceError(f"profile {name} gives no finite submission times with these options")
     if shape.linear:

@@ -72,10 +72,20 @@ class TestOpportunistic:
         assert outcome.loans is not None
         assert outcome.loans.lent_gpus_busy.max() == 3
 
-    def test_what_would_never_end_there_runs_on_owned_servers(self) -> None:
-        jobs = [Job(50_000.0, 1, 1, fungible=True), Job(600.0, 6, 6, fungible=True)]
+    def test_a_job_too_large_for_what_is_ever_lent_runs_on_owned_servers(self) -> None:
+        jobs = [Job(600.0, 6, 6, fungible=True)]
         outcome = run(jobs, policy="opportunistic", inference_servers=4, usage=self.IDLE)
-        assert outcome.jobs.started_at.tolist() == [0.0, 0.0], "too long, and too large for half the cluster"
+        assert outcome.jobs.started_at.tolist() == [0.0]
+
+    def test_a_job_that_was_stopped_three_times_runs_on_owned_servers(self) -> None:
+        """Every ten minutes all servers are lent, and asked back five minutes later; the job needs six."""
+        usage = usage_of(*[0, 1] * 40)
+        outcome = run(
+            [Job(400.0, 1, 1, fungible=True)], policy="opportunistic", inference_servers=4, usage=usage
+        )
+        assert outcome.jobs.preemptions.tolist() == [3]
+        assert outcome.loans is not None
+        assert outcome.loans.owned_gpus_busy.max() == 1
 
     def test_without_an_inference_cluster_everybody_runs_on_owned_servers(self) -> None:
         outcome = run([Job(100.0, 1, 1, fungible=True)], policy="opportunistic")

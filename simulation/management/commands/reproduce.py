@@ -6,8 +6,9 @@ import json
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -16,12 +17,16 @@ from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from simulation.reproduction.acceptance import counts
+from simulation.reproduction.acceptance import counts, overall_checks
 from simulation.reproduction.comparing import Context
 from simulation.reproduction.executing import Results, Told, make_results
 from simulation.reproduction.figures import FIGURES, FigureDefinition, figure_named
-from simulation.reproduction.published import read_published
-from simulation.reproduction.reporting import Comparison, compare, write_json, write_page
+from simulation.reproduction.figures.base import Check, FigureReport
+from simulation.reproduction.lyra.checks import finished
+from simulation.reproduction.lyra.figures import FIGURES as LYRA_FIGURES
+from simulation.reproduction.lyra.published import SOURCE as LYRA_SOURCE
+from simulation.reproduction.published import Published, read_published
+from simulation.reproduction.reporting import TITLE, Comparison, compare, verdicts, write_json, write_page
 from simulation.workloads.errors import TraceError
 from simulation.workloads.public_traces import (
     ELASTICFLOW,
@@ -32,8 +37,32 @@ from simulation.workloads.public_traces import (
 )
 from simulation.workloads.throughputs import LONG_TABLE
 
-PAPERS = ("elasticflow",)
 REFRESH_SECONDS = 0.2
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What can be reproduced of one paper: its figures by name, its published values, and what should hold over all of them."""
+
+    title: str
+    report: str
+    figures: Mapping[str, FigureDefinition]
+    published: Callable[[], Published]
+    checks: Callable[[Context, Sequence[FigureReport]], Sequence[Check]]
+    needs_models: bool
+
+
+PAPERS = {
+    "elasticflow": Paper(TITLE, "report.html", FIGURES, read_published, overall_checks, True),
+    "lyra": Paper(
+        "Lyra, reproduced",
+        "report-lyra.html",
+        LYRA_FIGURES,
+        lambda: Published({}, LYRA_SOURCE),
+        finished,
+        False,
+    ),
+}
 
 
 class Command(BaseCommand):
@@ -45,13 +74,17 @@ class Command(BaseCommand):
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         """Which paper, how much of it, and where to put what."""
-        parser.add_argument("paper", choices=PAPERS)
+        parser.add_argument("paper", choices=sorted(PAPERS))
         length = parser.add_mutually_exclusive_group()
         length.add_argument(
-            "--short", action="store_true", help="minutes: fewer traces and one seed (default)"
+            "--short",
+            action="store_true",
+            help="minutes (default): fewer traces and one seed; for lyra an eighth of the cluster",
         )
-        length.add_argument("--full", action="store_true", help="all traces, three seeds")
-        parser.add_argument("--only", help=f"figures, with commas between: {', '.join(FIGURES)}")
+        length.add_argument(
+            "--full", action="store_true", help="all traces, three seeds; for lyra the whole cluster"
+        )
+        parser.add_argument("--only", help=f"figures, with commas between: {_figure_names()}")
         parser.add_argument("--json", type=Path, help="write the comparison here; - for standard output")
         parser.add_argument(
             "--report", type=Path, help="write the page here; usual: report.html in the folder"
@@ -66,10 +99,11 @@ class Command(BaseCommand):
         if options["jobs"] < 1:
             raise CommandError(f"--jobs must be at least 1, not {options['jobs']}")
         folder = options["folder"] or Path(settings.DATA_DIR) / "reproduction"
-        report = options["report"] or folder / "report.html"
+        paper = PAPERS[options["paper"]]
+        report = options["report"] or folder / paper.report
         try:
-            figures, left_out = _figures(options["only"])
-            published = read_published()
+            figures, left_out = _figures(paper, options["only"])
+            published = paper.published()
         except (TraceError, ValueError) as error:
             raise CommandError(str(error)) from None
         for text in left_out:
@@ -78,7 +112,8 @@ class Command(BaseCommand):
         try:
             with _progress(sys.stderr) as (told, progress):
                 results = make_results(specs, folder, processes=options["jobs"], told=told, progress=progress)
-            comparison = compare(Context(published, results, options["full"]), figures, left_out)
+            context = Context(published, results, options["full"])
+            comparison = compare(context, figures, left_out, title=paper.title, checks=paper.checks)
             write_page(comparison, report)
             if options["json"] is not None and str(options["json"]) != "-":
                 write_json(comparison, options["json"])
@@ -101,32 +136,51 @@ class Command(BaseCommand):
             verdict = {True: "met    ", False: "NOT MET", None: "unknown"}[check.met]
             self.stdout.write(f"{verdict}  {check.name}: {check.figures}")
         found, results = counts(comparison.reports), comparison.context.results
+        told = verdicts(comparison)
+        self.stdout.write(
+            f"{told['met']} met, {told['not_met']} not met, {told['not_known']} not known;"
+            f" {len(results.by_spec)} runs, {results.reused} of them from before"
+        )
+        if found["compared"]:
+            self._say_values(found)
+        self.stdout.write(f"report: {report}")
+
+    def _say_values(self, found: dict[str, int]) -> None:
         self.stdout.write(
             f"{found['compared']} values compared, {found['within_band']} within the band"
             f" ({found['within_band_by_published_rules']} of {found['compared_by_published_rules']} where ours follows the"
             f" published code), {found['beyond_band']} beyond"
-            f" ({found['unexplained']} unexplained); {len(results.by_spec)} runs, {results.reused} of them from before"
+            f" ({found['unexplained']} unexplained)"
         )
-        self.stdout.write(f"report: {report}")
 
 
-def _figures(only: str | None) -> tuple[Sequence[FigureDefinition], list[str]]:
+def _figure_names() -> str:
+    return "; ".join(f"{name}: {', '.join(paper.figures)}" for name, paper in PAPERS.items())
+
+
+def _figures(paper: Paper, only: str | None) -> tuple[Sequence[FigureDefinition], list[str]]:
     """The figures asked for that can be run here, and a sentence for those that cannot."""
     if only is None:
-        chosen = list(FIGURES.values())
+        chosen = list(paper.figures.values())
     else:
         names = [name.strip() for name in only.split(",") if name.strip()]
-        chosen = list({figure.name: figure for figure in map(figure_named, names)}.values())
+        chosen = list(
+            {figure.name: figure for figure in (figure_named(name, paper.figures) for name in names)}.values()
+        )
         if not chosen:
             raise ValueError("--only names no figure")
     if traces_folder() is not None:
         return chosen, []
     left = [figure.name for figure in chosen if figure.needs_traces]
+    models = (
+        ", and the synthetic figures draw built-in models instead of the measured ones: their levels cannot be compared"
+        if paper.needs_models
+        else ""
+    )
     return [figure for figure in chosen if not figure.needs_traces], [
         (
-            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out, and the synthetic figures draw built-in"
-            f" models instead of the measured ones: their levels cannot be compared. Set {VARIABLE} to a folder with elasticflow/traces"
-            f" ({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and elasticflow/throughput.csv (made of {THROUGHPUTS[LONG_TABLE]})."
+            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out{models}. Set {VARIABLE} to a folder with"
+            f" elasticflow/traces ({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and elasticflow/throughput.csv (made of {THROUGHPUTS[LONG_TABLE]})."
         )
     ]
 

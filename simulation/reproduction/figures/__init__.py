@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from simulation.reproduction.figures import (
     authors,
     fig6a,
@@ -22,12 +24,12 @@ FIGURES: dict[str, FigureDefinition] = {
 }
 
 
-def figure_named(name: str) -> FigureDefinition:
+def figure_named(name: str, figures: Mapping[str, FigureDefinition] = FIGURES) -> FigureDefinition:
     """The figure of that name, or that is shown with another one. Raises ValueError that lists the names there are."""
-    for figure in FIGURES.values():
+    for figure in figures.values():
         if name in (figure.name, *figure.also_called):
             return figure
-    known = ", ".join(sorted([*FIGURES, *(also for each in FIGURES.values() for also in each.also_called)]))
+    known = ", ".join(sorted([*figures, *(also for each in figures.values() for also in each.also_called)]))
     raise ValueError(f"there is no figure {name!r}; there are {known}")
 
 

@@ -8,8 +8,8 @@ from typing import Any
 
 from simulation.reports.style import Drawing
 from simulation.reproduction.comparing import Context
+from simulation.reproduction.executing import AnyRun
 from simulation.reproduction.rows import Row
-from simulation.reproduction.runs import RunSpec
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class FigureDefinition:
     name: str
     title: str
     needs_traces: bool
-    runs: Callable[[bool], Sequence[RunSpec]]
+    runs: Callable[[bool], Sequence[AnyRun]]
     report: Callable[[Context], FigureReport]
     also_called: tuple[str, ...] = ()
 

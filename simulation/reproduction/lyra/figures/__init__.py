@@ -1,0 +1,27 @@
+"""Figures of Lyra's evaluation that can be reproduced. One is a file in this folder, or a line in `sensitivity.py`, and a name here."""
+
+from __future__ import annotations
+
+from simulation.reproduction.figures.base import FigureDefinition
+from simulation.reproduction.lyra.figures import (
+    examples,
+    public_traces,
+    reclaiming,
+    sensitivity,
+    table35,
+    testbed,
+)
+
+FIGURES: dict[str, FigureDefinition] = {
+    figure.name: figure
+    for figure in (
+        table35.FIGURE,
+        reclaiming.FIGURE,
+        *sensitivity.FIGURES,
+        testbed.FIGURE,
+        public_traces.FIGURE,
+        examples.FIGURE,
+    )
+}
+
+__all__ = ["FIGURES"]

@@ -1,0 +1,158 @@
+"""A figure whose horizontal axis is one setting: series of runs, each held against the baseline on the same jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import plotly.graph_objects as go
+
+from simulation.reports.style import PALETTE, Drawing, base_figure
+from simulation.reproduction.comparing import Context
+from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
+from simulation.reproduction.lyra.measuring import JCT, WAITING, Ratio, mean_ratio, pairs_of
+from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
+from simulation.reproduction.lyra.specs import LyraSpec, Override
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One place of a series: its runs, one a seed. ``published``: reductions of queuing time and JCT, and preemptions per job."""
+
+    series: str
+    x: str
+    specs: tuple[LyraSpec, ...]
+    published: tuple[float | None, float | None, float | None] = (None, None, None)
+    against: tuple[LyraSpec, ...] = ()
+
+    @property
+    def compared_with(self) -> tuple[LyraSpec, ...]:
+        """The runs that stand above in its ratios: the baseline on the same jobs, unless others were given."""
+        return self.against or tuple(baseline_of(spec) for spec in self.specs)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """What came of a point; None where runs are missing."""
+
+    point: Point
+    queuing: Ratio | None
+    jct: Ratio | None
+    preemptions: float | None
+
+
+def point(
+    scheme: str, full: bool, x: str, *, series: str = "", rules: tuple[Override, ...] = (), seeds: Sequence[int] = (0,),
+    published: tuple[float | None, float | None, float | None] = (None, None, None), **changed: object,
+) -> Point:  # fmt: skip
+    """A scheme of Table 3.5 with other rules or settings."""
+    specs = tuple(
+        replace(SCHEMES[scheme].spec(size_of(full), seed), rules=rules, **changed)  # type: ignore[arg-type]
+        for seed in seeds
+    )
+    return Point(series or SCHEMES[scheme].label, x, specs, published)
+
+
+def measured(context: Context, one: Point) -> Measured:
+    """Ratios of a point to what it is compared with."""
+    pairs = pairs_of(context.results, one.compared_with, one.specs)
+    shares = [result.summary["preemption_ratio"] for _, result in pairs]
+    return Measured(
+        one, mean_ratio(pairs, WAITING), mean_ratio(pairs, JCT), sum(shares) / len(shares) if shares else None
+    )
+
+
+Verdicts = Callable[[Sequence[Measured]], Sequence[Check]]
+
+
+def no_verdicts(rows: Sequence[Measured]) -> Sequence[Check]:
+    """Nothing is asked."""
+    return ()
+
+
+def sweep(
+    name: str,
+    title: str,
+    axis: str,
+    points: Callable[[bool], Sequence[Point]],
+    *,
+    notes: tuple[str, ...] = (),
+    checks: Verdicts = no_verdicts,
+    also_called: tuple[str, ...] = (),
+    needs_traces: bool = False,
+) -> FigureDefinition:
+    """A figure made of such points."""
+
+    def runs(full: bool) -> Sequence[LyraSpec]:
+        return list(dict.fromkeys(spec for one in points(full) for spec in (*one.specs, *one.compared_with)))
+
+    def report(context: Context) -> FigureReport:
+        rows = [measured(context, one) for one in points(context.full)]
+        return FigureReport(
+            name=name,
+            title=title,
+            made="simulated; ratios of means, the baseline's over the run's, with 95 % intervals by bootstrap over quarters of days",
+            notes=notes,
+            tables=(_table(title, axis, rows),),
+            drawings=_drawings(name, axis, rows),
+            checks=tuple(checks(rows)),
+        )
+
+    return FigureDefinition(name, title, needs_traces, runs, report, also_called)
+
+
+def _table(title: str, axis: str, rows: Sequence[Measured]) -> Table:
+    def cell(told: float | None, ours: Ratio | float | None) -> str:
+        shown = "–" if ours is None else f"{ours:.4f}" if isinstance(ours, float) else str(ours)
+        return f"{'–' if told is None else f'{told:g}'} / {shown}"
+
+    return Table(
+        title.partition(":")[0],
+        "Published / ours; preemptions per job submitted.",
+        ("Series", axis, "Queuing", "JCT", "Preemptions"),
+        tuple(
+            (
+                one.point.series, one.point.x, cell(one.point.published[0], one.queuing),
+                cell(one.point.published[1], one.jct), cell(one.point.published[2], one.preemptions),
+            )
+            for one in rows
+        ),
+    )  # fmt: skip
+
+
+def _drawings(name: str, axis: str, rows: Sequence[Measured]) -> tuple[Drawing, ...]:
+    series = list(dict.fromkeys(one.point.series for one in rows))
+    places = list(dict.fromkeys(one.point.x for one in rows))
+    if len(places) < 2 or not any(one.jct for one in rows):
+        return ()
+    drawn = []
+    for key, label in (("queuing", "queuing time"), ("jct", "JCT")):
+        figure = base_figure(height=320)
+        for number, each in enumerate(series):
+            known = [
+                (one.point.x, ratio)
+                for one in rows
+                if one.point.series == each and (ratio := getattr(one, key)) is not None
+            ]
+            figure.add_trace(
+                go.Scatter(
+                    x=[x for x, _ in known], y=[ratio.value for _, ratio in known], name=each, mode="lines+markers",
+                    line={"color": PALETTE[number % len(PALETTE)], "width": 2},
+                    error_y={
+                        "type": "data", "symmetric": False, "thickness": 1,
+                        "array": [ratio.high - ratio.value for _, ratio in known],
+                        "arrayminus": [ratio.value - ratio.low for _, ratio in known],
+                    },
+                )
+            )  # fmt: skip
+        figure.update_xaxes(title_text=axis, type="category")
+        figure.update_yaxes(title_text=f"reduction of {label}", rangemode="tozero")
+        drawn.append(
+            Drawing(f"{name}-{key}", f"Reduction of {label}", "The baseline over the scheme.", figure)
+        )
+    return tuple(drawn)
+
+
+def find(rows: Sequence[Measured], series: str, x: str) -> Measured | None:
+    """The row of a series at a place."""
+    return next((one for one in rows if (one.point.series, one.point.x) == (series, x)), None)
