@@ -133,7 +133,8 @@ def test_an_operator_makes_a_cluster_and_enrols_agents_for_it(world: World) -> N
     assert answer.json()["inference_cluster"] == "chat"
     assert EnrolmentToken.objects.get().inference_cluster.name == "chat"  # type: ignore[union-attr]
     refused = operator.post("/api/v1/enrolment-tokens/", {"inference_cluster": "none"}, format="json")
-    assert refused.status_code == 404
+    assert refused.status_code == 400
+    assert "inference_cluster" in refused.json()["errors"]
 
 
 def test_nothing_is_offered_while_lending_is_off(world: World, scheduler: APIClient) -> None:

@@ -13,11 +13,12 @@ from rest_framework.response import Response
 
 from cluster.api import serializers as cluster_shapes
 from cluster.inference_selectors import inference_cluster_get
-from cluster.models import Agent, Gpu, Server
+from cluster.models import Agent, Gpu, InferenceCluster, Server
 from cluster.selectors import agent_get, agents_known, cluster_shown, gpus_known, server_get, servers_known
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.api.serializers import ProblemSerializer
+from projects.errors import InvalidRequest, NotFound
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
@@ -220,7 +221,14 @@ class EnrolmentTokensView(ApiView):
         token = enrolment_token_create(
             created_by=self.user,
             server_name=body["server_name"],
-            inference_cluster=inference_cluster_get(name) if name else None,
+            inference_cluster=_inference_cluster_named(name) if name else None,
         )
         answer = {**body, "token": token, "valid_seconds": int(TOKEN_VALID_FOR.total_seconds())}
         return Response(cluster_shapes.EnrolmentTokenSerializer(answer).data, status=201)
+
+
+def _inference_cluster_named(name: str) -> InferenceCluster:
+    try:
+        return inference_cluster_get(name)
+    except NotFound as error:
+        raise InvalidRequest(error.detail, errors={"inference_cluster": [error.detail]}) from error
