@@ -21,6 +21,7 @@ from simulation.engine.tables import CurveTables, curve_tables
 from simulation.engine.worker_tables import speeds_of_rows, worker_tables
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.workloads.scenarios import worker_ranges
+from simulation.workloads.tuning import Tuning
 
 if TYPE_CHECKING:
     from simulation.engine.run import Simulation
@@ -210,7 +211,11 @@ def share_pool(simulation: Simulation) -> Lender | None:
                 workload, sharing.rules, settings.seed, gpus_per_server=plain.size.gpus_per_server
             )
         workers = worker_tables(
-            ranges, workload.requested_seconds, expansion=sharing.expansion, scaling=sharing.scaling
+            ranges,
+            workload.requested_seconds,
+            expansion=sharing.expansion,
+            scaling=sharing.scaling,
+            tuning=Tuning() if simulation.policy.adapts_batch else None,
         )
     pool = SharedPool.beside(
         plain,

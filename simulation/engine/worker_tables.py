@@ -12,6 +12,7 @@ from scheduling.core.fleet import Speeds, rate_of
 from scheduling.core.snapshot import FloatArray, IntArray
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import WorkerRanges
+from simulation.workloads.tuning import Tuning, tuned_gain
 
 
 @dataclass(frozen=True)
@@ -45,24 +46,27 @@ def worker_tables(
     *,
     expansion: int = COMPUTING_POWER,
     scaling: bool = True,
+    tuning: Tuning | None = None,
 ) -> WorkerTables:
-    """Tables for ranges of workers. Without ``scaling`` every job runs on what its user asked for."""
+    """Tables for ranges of workers. Without ``scaling`` every job runs on what its user asked for.
+
+    ``tuning``: elastic jobs adapt their batch size to their workers and gain by it.
+    """
     base = ranges.base if scaling else ranges.requested
     most = ranges.most if scaling else ranges.requested
     everywhere = ranges.fungible | ranges.mixes
     width = ranges.gpus_per_worker.astype(np.float64)
+    owned = _speeds(base, most, width, ranges.gain, np.ones(base.size, dtype=np.bool_))
+    lent = _speeds(base * expansion, most * expansion, width / COMPUTING_POWER, ranges.gain, everywhere)
+    if tuning is not None:
+        owned = _tuned(owned, ranges.requested, most > base, tuning)
+        lent = _tuned(lent, ranges.requested * expansion, most > base, tuning)
     return WorkerTables(
         ranges=ranges,
         work=(ranges.requested * ranges.gpus_per_worker).astype(np.float64)
         * np.maximum(1.0, requested_seconds),
-        owned=_speeds(base, most, width, ranges.gain, np.ones(base.size, dtype=np.bool_)),
-        lent=_speeds(
-            base * expansion,
-            most * expansion,
-            width / COMPUTING_POWER,
-            ranges.gain,
-            everywhere,
-        ),
+        owned=owned,
+        lent=lent,
         expansion=expansion,
     )
 
@@ -77,6 +81,13 @@ def _speeds(base: IntArray, most: IntArray, worker_rate: FloatArray, gain: float
         np.repeat(base, count) + extra,
         np.repeat(worker_rate, count) * (np.repeat(base, count) + gain * extra),
     )
+
+
+def _tuned(speeds: Speeds, requested: IntArray, elastic: BoolArray, tuning: Tuning) -> Speeds:
+    """The same with what elastic jobs gain by adapting their batch."""
+    entries = np.diff(speeds.offsets)
+    gain = tuned_gain(speeds.workers / np.repeat(requested, entries), tuning)
+    return speeds._replace(rate=np.where(np.repeat(elastic, entries), gain, 1.0) * speeds.rate)
 
 
 @kernel

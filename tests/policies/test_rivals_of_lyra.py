@@ -11,6 +11,7 @@ from scheduling.core.two_phase import TwoPhase
 from scheduling.core.two_phase_options import TwoPhaseOptions
 from scheduling.policies.shares_workers import chosen_rules
 from simulation.outcome import Outcome
+from simulation.workloads.tuning import Tuning, tuned_gain
 from tests.simulation.lending.worlds import Job, completion_seconds, run, usage_of
 
 
@@ -101,3 +102,18 @@ def test_the_operator_chooses_only_among_rules_that_a_policy_has() -> None:
     chosen = chosen_rules(fifo, options)
     assert (chosen.order, chosen.growth) == (fifo.order, fifo.growth)
     assert chosen_rules(fifo, None) is fifo
+
+
+def test_tuned_jobs_gain_by_their_workers_and_inelastic_ones_do_not() -> None:
+    gain = tuned_gain(np.array([0.5, 1.0, 2.0, 4.0]), Tuning())
+    assert gain[0] == pytest.approx(1.0, abs=0.01)
+    assert (np.diff(gain) > 0.0).all()
+    assert gain[-1] < 2.0
+    jobs = [Job(600.0, 2, 8), Job(600.0, 8, 8, submitted_at=1.0)]
+    tuned, plain = (completion_seconds(run(jobs, policy=name, servers=2)) for name in ("lyra_tuned", "lyra"))
+    assert tuned[0] < plain[0]
+    assert tuned[1] == pytest.approx(plain[1])
+
+
+def test_without_a_fixed_part_of_a_step_a_larger_batch_gains_nothing() -> None:
+    assert tuned_gain(np.array([0.5, 2.0]), Tuning(fixed_share=0.0)) == pytest.approx([1.0, 1.0])
