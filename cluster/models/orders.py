@@ -101,7 +101,8 @@ class ReclaimedServer(models.Model):
     position = models.PositiveIntegerField()
     #: What it held when it was chosen: nothing, flexible workers only, or base workers.
     group = models.CharField(max_length=10)
-    cost = models.FloatField(default=0.0)
+    #: Seconds lost by jobs, or preemption cost; null where a job cannot go on without its flexible workers.
+    cost = models.FloatField(null=True, blank=True)
     begun_at = models.DateTimeField(default=timezone.now)
     returned_at = models.DateTimeField(null=True, blank=True)
     confirmed_at = models.DateTimeField(null=True, blank=True)

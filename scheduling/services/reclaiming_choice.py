@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -26,20 +27,31 @@ class ReclaimChoice:
 
     servers: tuple[Server, ...]
     groups: tuple[str, ...]
-    costs: tuple[float, ...]
+    #: None where a job could not go on at all without its flexible workers.
+    costs: tuple[float | None, ...]
     jobs: tuple[str, ...]
     document: dict[str, Any]
 
 
 @dataclass(frozen=True)
 class _Workers:
-    """Jobs on the training side, with GPUs that each cannot do without and others, by row of server."""
+    """Jobs and measurements on the training side, with GPUs that each cannot do without and others, by row of server."""
 
     jobs: tuple[str, ...]
     base: tuple[dict[int, int], ...]
     flexible: tuple[dict[int, int], ...]
     remaining: tuple[float, ...]
     speeds: Speeds
+
+
+@dataclass(frozen=True)
+class _Held:
+    """One generation: its GPUs as (row of the server, marked as flexible), and the curve that it runs along."""
+
+    job_id: str
+    measures: bool
+    curve_id: int
+    gpus: tuple[tuple[int, bool], ...]
 
 
 def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
@@ -70,68 +82,86 @@ def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
     return ReclaimChoice(
         servers=chosen,
         groups=tuple(ReclaimGroup(group).name.lower() for group in reclaim.group.tolist()),
-        costs=tuple(reclaim.cost.tolist()),
+        costs=tuple(cost if isfinite(cost) else None for cost in reclaim.cost.tolist()),
         jobs=_concerned(workers, set(reclaim.returned.tolist())),
         document=_document(servers, workers, question, reclaim),
     )
 
 
 def _workers(servers: Sequence[Server]) -> _Workers:
-    """Every job with GPUs, by the generation that it is going to.
+    """Every job with GPUs, by the generation that it is going to, and every measurement.
 
     GPUs that the planner marked as flexible are so. Of a job without a mark all GPUs beyond its lowest level are: those on borrowed
-    servers first, and there those on servers with few of its GPUs.
+    servers first, and there those on servers with few of its GPUs. A measurement can be made again: all of its GPUs are flexible.
     """
+    held = _held(servers)
+    jobs = {
+        job.pk: job
+        for job in Job.objects.filter(pk__in={one.job_id for one in held}).exclude(state__in=TERMINAL_STATES)
+    }
+    held = [one for one in held if one.job_id in jobs]
+    levels: dict[int, list[CurveLevel]] = defaultdict(list)
+    for level in CurveLevel.objects.filter(curve_id__in={one.curve_id for one in held}):
+        levels[level.curve_id].append(level)
+    curves = [() if one.measures else tuple(levels[one.curve_id]) for one in held]
+    divided = [
+        ({}, _counted(one.gpus)) if one.measures else _split(one.gpus, _lowest(levels[one.curve_id]), servers)
+        for one in held
+    ]
+    return _Workers(
+        jobs=tuple(one.job_id for one in held),
+        base=tuple(base for base, _ in divided),
+        flexible=tuple(flexible for _, flexible in divided),
+        remaining=tuple(
+            0.0 if one.measures else float(jobs[one.job_id].remaining_iterations()) for one in held
+        ),
+        speeds=_speeds(curves),
+    )
+
+
+def _held(servers: Sequence[Server]) -> list[_Held]:
+    """The newest unretired generation of each job and purpose with its GPUs, ordered by job."""
     row_of = {server.pk: row for row, server in enumerate(servers)}
-    by_job: dict[str, dict[int, list[tuple[int, bool]]]] = defaultdict(lambda: defaultdict(list))
-    measuring: set[str] = set()
-    held = Assignment.objects.filter(
+    gpus: dict[tuple[str, bool, int], list[tuple[int, bool]]] = defaultdict(list)
+    curves: dict[tuple[str, bool, int], int] = {}
+    assignments = Assignment.objects.filter(
         job__cluster_id__in={server.cluster_id for server in servers},
+        gpu__server_id__in=row_of,
         state__in=[AssignmentState.HELD, AssignmentState.WAITING],
     ).exclude(generation__state=GenerationState.RETIRED)
-    for job_id, number, purpose, server_id, flexible in held.values_list(
-        "job_id", "generation__number", "generation__purpose", "gpu__server_id", "flexible"
-    ):
-        if purpose == Purpose.PROFILING:
-            measuring.add(job_id)
-        by_job[job_id][number].append((row_of[server_id], flexible))
-    rows = {
-        job.pk: job
-        for job in Job.objects.filter(pk__in=by_job)
-        .exclude(state__in=TERMINAL_STATES)
-        .select_related("curve")
-    }
-    jobs = tuple(sorted(rows))
-    levels: dict[int, list[CurveLevel]] = defaultdict(list)
-    for level in CurveLevel.objects.filter(curve_id__in={job.curve_id for job in rows.values()}):
-        levels[level.curve_id].append(level)
-    base, flexible_gpus = [], []
-    for job_id in jobs:
-        own = levels[rows[job_id].curve_id or 0]
-        lowest = min((level.gpus for level in own), default=0) if job_id not in measuring else 0
-        newest = by_job[job_id][max(by_job[job_id])]
-        split = _split(newest, lowest, servers)
-        base.append(split[0])
-        flexible_gpus.append(split[1])
-    return _Workers(
-        jobs=jobs,
-        base=tuple(base),
-        flexible=tuple(flexible_gpus),
-        remaining=tuple(float(rows[job_id].remaining_iterations()) for job_id in jobs),
-        speeds=_speeds([levels[rows[job_id].curve_id or 0] for job_id in jobs]),
-    )
+    for one in assignments.select_related("generation", "job", "gpu").order_by("generation_id", "rank"):
+        generation = one.generation
+        key = (one.job_id, generation.purpose == Purpose.PROFILING, generation.number)
+        gpus[key].append((row_of[one.gpu.server_id], one.flexible))
+        curves[key] = generation.curve_id or one.job.curve_id or 0
+    newest = {(job_id, measures): number for job_id, measures, number in sorted(gpus)}
+    return [
+        _Held(
+            job_id,
+            measures,
+            curves[job_id, measures, number],
+            tuple(gpus[job_id, measures, number]),
+        )
+        for (job_id, measures), number in newest.items()
+    ]
+
+
+def _lowest(levels: Sequence[CurveLevel]) -> int:
+    """The fewest GPUs of a curve; 0 for one without levels."""
+    return min((level.gpus for level in levels), default=0)
+
+
+def _counted(gpus: Sequence[tuple[int, bool]]) -> dict[int, int]:
+    return dict(Counter(row for row, _ in gpus))
 
 
 def _split(
     gpus: Sequence[tuple[int, bool]], lowest: int, servers: Sequence[Server]
 ) -> tuple[dict[int, int], dict[int, int]]:
     """GPUs of one job by server: those that it cannot do without, and the others. A job without a lowest level needs all."""
-    count: dict[int, int] = defaultdict(int)
-    marked: dict[int, int] = defaultdict(int)
-    for row, flexible in gpus:
-        count[row] += 1
-        marked[row] += flexible
-    if any(marked.values()):
+    count = _counted(gpus)
+    marked = Counter(row for row, flexible in gpus if flexible)
+    if marked:
         return {row: count[row] - marked[row] for row in count}, dict(marked)
     spare = max(0, len(gpus) - lowest) if lowest else 0
     flexible_on: dict[int, int] = {}
@@ -181,11 +211,12 @@ def _question(
 
 def _concerned(workers: _Workers, returned: set[int]) -> tuple[str, ...]:
     """Jobs with any GPU on a returned server."""
-    return tuple(
+    concerned = [
         job
         for job, base, spare in zip(workers.jobs, workers.base, workers.flexible, strict=True)
         if returned & (base.keys() | spare.keys())
-    )
+    ]
+    return tuple(dict.fromkeys(concerned))
 
 
 def _document(
@@ -199,7 +230,7 @@ def _document(
             {
                 "server": servers[row].name,
                 "group": ReclaimGroup(group).name.lower(),
-                "cost": round(cost, 6),
+                "cost": round(cost, 6) if isfinite(cost) else None,
                 "excess_gpus": excess,
                 "credited_servers": credited,
                 "newly_preempted": newly,

@@ -15,17 +15,24 @@ from cluster.choices import LendingState, LoanState, OrderSource, ReclaimState, 
 from cluster.lending_transitions import ForbiddenLendingTransition, move_servers
 from cluster.models import Cluster, InferenceCluster, LendingEvent, LoanOrder, ReclaimOrder, Server
 from projects.errors import InvalidRequest
-from scheduling.choices import AssignmentState, JobState
+from scheduling.choices import AssignmentState, GenerationState, JobState
 from scheduling.models import Assignment, CurveLevel, Job
 from scheduling.services.enrolment import RefusedToken
 from scheduling.services.lending_clusters import inference_cluster_change, inference_cluster_create
 from scheduling.services.lending_orchestrator import orchestrate
 from scheduling.services.loans import NotLent, OrderReused, loan_order_create
 from scheduling.services.reclaiming import reclaim_confirm, reclaim_order_create
+from scheduling.services.reclaiming_choice import choose
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.test_failures import fall_silent
-from tests.factories import UserFactory
+from tests.factories import (
+    GenerationFactory,
+    InferenceServerFactory,
+    ScalingCurveFactory,
+    ServerFactory,
+    UserFactory,
+)
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -394,3 +401,61 @@ def test_a_server_keeps_its_home_when_its_agent_enrols_again(
     assert states()["serving-1"] == LendingState.ON_LOAN
     with pytest.raises(RefusedToken):
         SimulatedAgent.enrol("serving-1", 4, SPEED)
+
+
+# Who would have to leave -----------------------------------------------------------------------------------------
+
+
+def lent_with(inference: InferenceCluster, name: str) -> Server:
+    """A server on loan with four GPUs."""
+    server: Server = InferenceServerFactory.create(
+        name=name, inference_cluster=inference, lending_state=LendingState.ON_LOAN, whitelist="training"
+    )
+    return server
+
+
+def training_on(*gpus: Any, flexible: int = 0, **fields: Any) -> Job:
+    """A job that trains on these GPUs, the last of which are marked as flexible."""
+    generation = GenerationFactory.create(
+        gpus=list(gpus), master_server=gpus[0].server, world_size=len(gpus), job__state="running",
+        job__curve=ScalingCurveFactory.create(), **fields,
+    )  # fmt: skip
+    marked = generation.assignments.order_by("-rank")[:flexible]
+    Assignment.objects.filter(pk__in=[one.pk for one in marked]).update(flexible=True)
+    job: Job = generation.job
+    return job
+
+
+def test_a_server_with_flexible_workers_alone_goes_before_one_with_base_workers(
+    inference: InferenceCluster,
+) -> None:
+    first, second = lent_with(inference, "lent-1"), lent_with(inference, "lent-2")
+    training_on(*first.gpus.all())
+    training_on(ServerFactory.create().gpus.all()[0], *list(second.gpus.all())[:3], flexible=3)
+    choice = choose(inference, 1)
+    assert [server.name for server in choice.servers] == ["lent-2"]
+    assert choice.groups == ("flexible",)
+    assert choice.document["preempted"] == []
+    assert [one["gpus"] for one in choice.document["scale_ins"]] == [3]
+
+
+def test_without_marks_gpus_beyond_the_lowest_level_are_flexible_and_borrowed_ones_first(
+    inference: InferenceCluster,
+) -> None:
+    lent = lent_with(inference, "lent-1")
+    training_on(*list(lent.gpus.all())[:3], ServerFactory.create().gpus.all()[0])
+    assert choose(inference, 1).groups == ("flexible",), (
+        "its lowest level is one, which it has on its own server"
+    )
+
+
+def test_a_measurement_stops_nobody_and_hides_no_job(inference: InferenceCluster) -> None:
+    measuring, training = lent_with(inference, "lent-1"), lent_with(inference, "lent-2")
+    job = training_on(*training.gpus.all())
+    GenerationFactory.create(
+        job=job, number=2, purpose="profiling", master_server=measuring, gpus=list(measuring.gpus.all())
+    )
+    order = ask_back(inference, 1)
+    assert [row.server.name for row in order.servers.all()] == ["lent-1"]
+    assert job.generations.get(number=2).state == GenerationState.RETIRED
+    assert choose(inference, 1).document["preempted"] == [job.pk]
