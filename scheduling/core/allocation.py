@@ -49,7 +49,7 @@ def fill_unpromised(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain):  # type: ignore[no-untyped-def]
+def pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain):  # type: ignore[no-untyped-def]
     """Whether going from level ``old`` to ``new`` wins more iterations than its pause costs.
 
     Counted for as long as the forecast leaves ``new`` GPUs free for the job (spec 2.10).
@@ -115,7 +115,7 @@ def _best_step(  # type: ignore[no-untyped-def]
         target = following if step == 0 else present
         if target == NO_TARGET or target - held > left:
             continue
-        if not _pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
+        if not pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
             continue
         pieces, finish, gpu_time = fill(
             jobs, job, due, times, free, count, promised, origin, slot, target, highest, suffix, 0.0,

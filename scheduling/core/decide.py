@@ -68,9 +68,9 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
     )
 
 
-def reallocate(problem: Problem, *, search: SearchLimits | None = None) -> Answer:
-    """`replan` on arrays."""
-    planner = Planner(problem, search=search)
+def reallocate(problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False) -> Answer:
+    """`replan` on arrays. ``knapsack``: see `Planner`."""
+    planner = Planner(problem, search=search, knapsack=knapsack)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)

@@ -18,6 +18,7 @@ from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, differing,
 from scheduling.core.changes import Changes, changes_between
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
+from scheduling.core.growth import GrowthRules, Timeline, grow_by_knapsack
 from scheduling.core.holding import hold_until, next_wake
 from scheduling.core.occupancy import Occupancy
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
@@ -40,10 +41,16 @@ class Outcome:
 
 
 class Planner:
-    """One decision: the problem, who is promised, and the ways to divide the cluster."""
+    """One decision: the problem, who is promised, and the ways to divide the cluster.
 
-    def __init__(self, problem: Problem, *, search: SearchLimits | None = None) -> None:
+    ``knapsack``: growth is chosen by one knapsack first, and what that leaves is granted by Algorithm 2; without it all is.
+    """
+
+    def __init__(
+        self, problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False
+    ) -> None:
         self.problem = problem
+        self.knapsack = knapsack
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
         self.admission = Admission(self.problem, self.budget, search=search)
@@ -183,14 +190,35 @@ class Planner:
         rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
         growing = rows[~problem.jobs.locked[rows]]
         due = np.where(promised, self._grant_due(plans), inf)
+        grown = 0
+        if self.knapsack:
+            timeline = Timeline(times, free, count)
+            plans, timeline, grown = grow_by_knapsack(
+                problem.jobs,
+                plans,
+                growing,
+                promised,
+                due,
+                timeline,
+                self._growth_rules(growing),
+                most_grants,
+            )
+            times, free, count = timeline
         plans, granted = grant_leftover(
             problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
-            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants,
+            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants - grown,
         )  # fmt: skip
         wake = self.next_wake(plans, rows.tolist())
         if hold and wake < inf:
             hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
-        return plans, len(granted)
+        return plans, grown + len(granted)
+
+    def _growth_rules(self, rows: IntArray) -> GrowthRules:
+        """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in sum."""
+        problem = self.problem
+        relief = max(1, rows.size) / max(1, problem.gpus)
+        gain = problem.settings.minimum_gain_iterations
+        return GrowthRules(problem.origin, problem.slot, problem.suffix, gain, relief)
 
     def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
         """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""

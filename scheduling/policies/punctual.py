@@ -27,7 +27,9 @@ class Punctual(Policy):
 
     def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
-        return reallocate_beside_loans(problem, lambda part: decide.reallocate(part, search=SEARCH), ON_LOAN)
+        return reallocate_beside_loans(
+            problem, lambda part: decide.reallocate(part, search=SEARCH, knapsack=True), ON_LOAN
+        )
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""
