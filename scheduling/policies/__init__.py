@@ -16,6 +16,7 @@ from scheduling.policies.gandiva import Gandiva
 from scheduling.policies.gandiva_artifact import GandivaArtifact
 from scheduling.policies.lyra import Lyra
 from scheduling.policies.lyra_gandiva import LyraGandiva
+from scheduling.policies.lyra_pollux import LyraPollux
 from scheduling.policies.lyra_tuned import LyraTuned
 from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.pollux import Pollux
@@ -50,6 +51,7 @@ POLICIES: dict[str, Policy] = {
         Afs(),
         LyraGandiva(),
         LyraTuned(),
+        LyraPollux(),
     )
 }
 

@@ -31,6 +31,8 @@ class SharesWorkers(WithoutPromises):
 
     #: How this policy divides the servers.
     rules: ClassVar[TwoPhase]
+    #: What a change of a running job costs at least, where a published policy says so.
+    restart_seconds: ClassVar[float] = 0.0
 
     def reallocate(self, problem: Problem) -> Answer:
         """One tick of the scheduler (spec 2.5)."""
@@ -43,7 +45,8 @@ class SharesWorkers(WithoutPromises):
 
         def pause_seconds(row: int, gpus: int) -> float:
             level = int(np.searchsorted(pauses.levels[row], gpus))
-            return float(pauses.pause[row, min(level, pauses.pause.shape[1] - 1)])
+            pause = float(pauses.pause[row, min(level, pauses.pause.shape[1] - 1)])
+            return max(pause, self.restart_seconds if columns.gpus[row] else 0.0)
 
         shared = place(
             division.workers,

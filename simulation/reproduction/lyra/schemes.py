@@ -51,6 +51,13 @@ SCHEMES: dict[str, Scheme] = {
         Scheme("gandiva", "Scaling, Gandiva", "lyra_gandiva", scaling=True),
         Scheme("afs", "Scaling, AFS", "afs", scaling=True),
         Scheme("scaling", "Scaling, Lyra", "lyra", scaling=True),
+        Scheme(
+            "pollux",
+            "Scaling, Pollux (genetic, scaled cluster alone)",
+            "lyra_pollux",
+            scaling=True,
+            scaled_only=True,
+        ),
         Scheme("tuned", "Scaling, Lyra with tuned jobs", "lyra_tuned", scaling=True),
         Scheme("sjf", "Shortest first alone", "sjf"),
         Scheme("backfill", "First come, with backfilling", "fifo_backfill"),
