@@ -1,0 +1,159 @@
+"""A burst of inference requests on a cluster that trains on borrowed servers, on real parts.
+
+Two training agents and two inference agents with two emulated GPUs each; the emulated inference scheduler is a client of the platform's
+API. It lends while there is nothing to serve, and wants everything back at once when the burst comes.
+"""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import psycopg2
+import pytest
+
+from launch import Platform, PlatformSettings
+from launch.credentials import Credentials
+from punctual.client import Client, Job
+from simulation.inference.usage import UsageSeries
+from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for
+from tests.plugins.running_platform import QUICK_PERIODS
+from workers.inference_emulator.emulator import Emulator
+from workers.inference_emulator.load import RequestLoad
+
+pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(1500)]
+
+PERIOD_SECONDS = 4.0
+SPARE_SECONDS = 10.0
+#: A return is a matter of seconds while agents answer; a fence period is what it takes where one does not.
+BOUND_SECONDS = float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"])
+
+
+@dataclass
+class Scene:
+    """The platform, somebody who submits, an operator, and the inference scheduler."""
+
+    platform: Platform
+    person: Client
+    operator: Client
+    emulator: Emulator
+
+    def serve(self, usage: float) -> None:
+        """From now on the requests take this share of the inference cluster."""
+        series = UsageSeries("drawn", "drawn by the test", np.array([usage]))
+        self.emulator.load = RequestLoad(series, 2)
+
+    def until(self, condition: Callable[[], Any], what: str, *, seconds: float) -> None:
+        """Let the inference scheduler do its work until something is so."""
+        ends_at = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > ends_at:
+                pytest.fail(f"waited {seconds:.0f} s in vain for: {what}")
+            self.emulator.step()
+            time.sleep(0.3)
+
+    def states(self) -> set[str]:
+        return {row["lending_state"] for row in self.operator.inference.servers("serving")}
+
+    def servers_of(self, job: Job) -> set[str]:
+        query = (
+            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"
+            " join cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'"
+        )
+        connection = psycopg2.connect(self.platform.database_url.replace("postgres://", "postgresql://", 1))
+        try:
+            with connection, connection.cursor() as cursor:
+                cursor.execute(query, [job.id])
+                return {name for (name,) in cursor.fetchall()}
+        finally:
+            connection.close()
+
+    def submit(self, name: str, iterations: int, **more: Any) -> Job:
+        return self.person.submit(
+            EXAMPLES / "image_classifier.py",
+            name=name,
+            batch_size=GLOBAL_BATCH_SIZE,
+            max_iterations=iterations,
+            checkpoint_seconds=5.0,
+            **more,
+        )
+
+
+@pytest.fixture(scope="module")
+def scene() -> Iterator[Scene]:
+    data = Path(tempfile.mkdtemp(prefix="punctual-lending-"))
+    platform = Platform(
+        PlatformSettings(
+            data=data, first_port=18500, first_worker_port=24500, environment=QUICK_PERIODS, examples=False,
+            slots=2, warm_workers=2, inference_agents=2, inference_usage=None,
+            inference_period_seconds=PERIOD_SECONDS,
+        )
+    )  # fmt: skip
+    try:
+        platform.start()
+        credential = Credentials.load(platform.folders.secrets).inference_credential
+        with (
+            _logged_in(platform, *platform.demo_login) as person,
+            _logged_in(platform, *platform.operator_login) as operator,
+            Client(platform.web_url, credential, retry_seconds=60.0) as scheduler,
+        ):
+            load = RequestLoad(UsageSeries("drawn", "drawn by the test", np.array([0.0])), 2)
+            emulator = Emulator(scheduler.inference, "serving", load, PERIOD_SECONDS, 0.0)
+            yield Scene(platform, person, operator, emulator)
+    finally:
+        platform.stop()
+        platform.remove_sockets()
+        shutil.rmtree(data, ignore_errors=True)
+
+
+def _logged_in(platform: Platform, username: str, password: str) -> Client:
+    with Client(platform.web_url, token="") as anonymous:
+        token = anonymous.login(username, password)
+    return Client(platform.web_url, token, retry_seconds=60.0)
+
+
+def test_a_burst_takes_servers_back_in_time_and_costs_no_job_its_work(scene: Scene) -> None:
+    first = scene.submit("calibrate", 10)
+    wait_for(first, lambda job: job.state == "completed", "completed", seconds=240)
+    levels = {level["gpus"]: level for level in first.curve()["levels"]}
+    speed = {gpus: level["iterations_per_second"] for gpus, level in levels.items()}
+
+    scene.until(lambda: scene.states() == {"on_loan"}, "everything is lent", seconds=60)
+    elastic = scene.submit("elastic", int(50 * speed[4]), seed=7)
+    wait_for(elastic, lambda job: job.state == "running", "runs", seconds=60)
+    promised = submit_promised(scene, speed, max(level["pause_seconds"] for level in levels.values()))
+    scene.until(
+        lambda: scene.servers_of(elastic) & {"serving-1", "serving-2"}, "trains on borrowed GPUs", seconds=60
+    )
+
+    scene.serve(1.0)
+    scene.until(lambda: scene.states() == {"inference"}, "everything is back", seconds=BOUND_SECONDS + 40)
+    scene.until(lambda: not scene.emulator.book.orders, "every order is done", seconds=20)
+    orders = scene.operator.inference.reclaim_orders("serving")
+    assert {order["state"] for order in orders} == {"confirmed"}
+    for order in orders:
+        assert order["seconds_to_return"] < BOUND_SECONDS, order
+    assert not scene.servers_of(elastic) & {"serving-1", "serving-2"}
+
+    wait_for(promised, lambda job: job.state == "completed", "completed", seconds=240)
+    assert (promised.promise_outcome, promised.late) == ("met", False)
+    wait_for(elastic, lambda job: job.state == "completed", "completed", seconds=300)
+    undisturbed = scene.submit("undisturbed", elastic.max_iterations, seed=7)
+    wait_for(undisturbed, lambda job: job.state == "completed", "completed", seconds=300)
+    same, other = elastic.final_metrics or {}, undisturbed.final_metrics or {}
+    assert same["loss"] == pytest.approx(other["loss"], rel=0.02, abs=0.01)
+
+
+def submit_promised(scene: Scene, speed: dict[int, float], pause_seconds: float) -> Job:
+    """A job that can only be on time on all four GPUs that the platform owns."""
+    spare = 2 * pause_seconds + SPARE_SECONDS
+    iterations = int(1.3 * spare / ((1 / speed[2] - 1 / speed[4]) / 0.95))
+    job = scene.submit("promised", iterations, deadline=iterations / (0.95 * speed[4]) + spare)
+    assert job.promised, job.verdict
+    return job
