@@ -145,10 +145,11 @@ def _assumptions(full: bool) -> Sequence[Point]:
 def _busier(full: bool) -> Sequence[Point]:
     """The same jobs, submitted faster."""
     usual = size_of(full)
-    mean = PROFILES[usual.trace].shape().mean_interarrival_seconds
+    profile = usual.trace.partition(":")[0]
+    mean = PROFILES[profile].shape().mean_interarrival_seconds
     points = []
     for factor in DENSITIES:
-        size = replace(usual, trace=f"{usual.trace}:mean_interarrival_seconds={mean / factor:.4f}")
+        size = replace(usual, trace=f"{profile}:mean_interarrival_seconds={mean / factor:.4f}")
         points += [
             Point(SCHEMES[name].label, f"{factor:g}", (SCHEMES[name].spec(size),))
             for name in ("basic", "ideal", "loaning", "loaning_scf", "loaning_random", "scaling")
@@ -204,7 +205,7 @@ FIGURES: tuple[FigureDefinition, ...] = (
         notes=(f"Not to chase: {NOT_TO_CHASE['estimates_above_truth']}",),
     ),
     sweep(
-        "load", "What hangs on the load", "submissions over the usual rate", _busier,
+        "load", "What hangs on the load", "submissions over the rate of the profile", _busier,
         notes=(
             ("With the usual load Lyra leaves hardly any job waiting, so that its reduction of queuing time is far above the published one."
             f" Published usage under Lyra would need more work: {NOT_TO_CHASE['usage_of_the_same_work']}"),

@@ -45,6 +45,11 @@ def report(context: Context) -> FigureReport:
                 "A ratio is the baseline's value over the scheme's: more than 1 is better than the baseline. Queuing time is all time without"
                 " GPUs, after preemptions too."
             ),
+            (
+                "Reductions of queuing time are far above the published ones wherever shortest jobs go first: behind a strict queue that"
+                " waits for hours, nearly nobody waits when short jobs pass long ones. Published reductions of 1.1 to 2.7 would need"
+                " a queue that hardly gets shorter when its head no longer holds it up."
+            ),
             f"Not to chase: {NOT_TO_CHASE['baseline_tail']}",
             f"Not to chase: {NOT_TO_CHASE['jct_of_loaning']} {NOT_TO_CHASE['elastic_ceiling']}",
             f"Not to chase: {NOT_TO_CHASE['overall_usage']} {NOT_TO_CHASE['usage_of_the_same_work']}",
@@ -78,7 +83,7 @@ def _baseline(context: Context) -> Table:
     rows.append(("GPUs of the training cluster in use", "0.72", "–" if usage is None else f"{usage:.3f}", ""))
     return Table(
         "The baseline",
-        "What the synthetic trace was made to meet, as far as it can be met. An eighth of the cluster has its own density of submissions.",
+        "What the synthetic trace was made to meet, as far as it can be met. An eighth of the cluster is asked for more, so that schemes differ: there the levels say nothing.",
         ("Baseline", "Published", "Ours, mean of seeds", "By seed"),
         tuple(rows),
     )
