@@ -43,7 +43,8 @@ class Outcome:
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster.
 
-    ``knapsack``: growth is chosen by one knapsack first, and what that leaves is granted by Algorithm 2; without it all is.
+    ``knapsack``: where promised jobs and others compete, growth is chosen by one knapsack first, and what that leaves is
+    granted by Algorithm 2; otherwise all is.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class Planner:
         growing = rows[~problem.jobs.locked[rows]]
         due = np.where(promised, self._grant_due(plans), inf)
         grown = 0
-        if self.knapsack:
+        if self.knapsack and unpromised:
             timeline = Timeline(times, free, count)
             plans, timeline, grown = grow_by_knapsack(
                 problem.jobs,
