@@ -301,3 +301,19 @@ def test_v14_an_inference_clusters_own_rule_is_the_published_one(
     made = make.InferenceClusterFactory.create()
     rule = LendingRule(520, made.headroom_fraction, made.forecast_margin_fraction)
     assert (rule.reserve, rule.need(usage, forecast), rule.target(usage, forecast)) == (11, need, target)
+
+
+@pytest.mark.slow
+def test_the_published_network_is_trained_in_its_queue_with_progress(inference: InferenceCluster) -> None:
+    InferenceCluster.objects.update(forecaster="lstm")
+    inference.refresh_from_db()
+    noise = np.random.default_rng(0).normal(0.0, 0.021, 288 * 4)
+    report(inference, list(np.clip(np.array(wave(4)) + noise, 0.0, 1.0)))
+    training = training_start(inference_cluster=inference)
+    assert training_run(training.pk) is True
+    training.refresh_from_db()
+    assert 0 < training.epochs_done <= training.epochs_at_most
+    assert TrainedForecaster.objects.get().error < TrainedForecaster.objects.get().persistence_error
+    forecast = forecast_usage(inference.pk)
+    assert forecast is not None
+    assert forecast.forecaster == "lstm"
