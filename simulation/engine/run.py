@@ -29,6 +29,7 @@ from simulation.engine.lender import share_pool
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings
+from simulation.engine.shared_invariants import SharedInvariantCheck
 from simulation.engine.tables import curve_tables
 from simulation.engine.warmup import load_kernels
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, Outcome
@@ -94,7 +95,7 @@ class Simulation:
         self._next_arrival = 0
         self._ended = 0
         self._progress = progress
-        self._watch = InvariantCheck() if settings.check_invariants else watch
+        self._watch = _check_for(settings) if settings.check_invariants else watch
         seeds = np.random.SeedSequence(settings.seed).spawn(2)
         self._draws = np.random.default_rng(seeds[0])
         error = settings.imperfections.profile_error
@@ -436,6 +437,11 @@ class Simulation:
             notes=workload.notes,
             loans=None if self.lender is None else self.lender.history(),
         )
+
+
+def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariantCheck:
+    shares = settings.sharing is not None and not settings.sharing.by_curves
+    return SharedInvariantCheck() if shares else InvariantCheck()
 
 
 def described(settings: SimulationSettings, workload: Workload) -> dict[str, str | int | float | bool]:

@@ -17,8 +17,10 @@ from scheduling.policies import policy_named
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("scheduling", "simulation")
 ENGINE = ("simulation.engine.run", "simulation.reports.summary", "simulation.reproduction.store")
-NOT_FOLLOWED = frozenset({"scheduling.policies", "simulation.engine.invariants"})
-"""The registry imports every policy, and the one that runs is given apart; the check of invariants only watches."""
+NOT_FOLLOWED = frozenset(
+    {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}
+)
+"""The registry imports every policy, and the one that runs is given apart; checks of invariants only watch."""
 
 
 @cache
