@@ -63,6 +63,8 @@ class ReclaimOrder(models.Model):
     wanted_by = models.DateTimeField()
     #: Servers that had been offered and not lent yet: they count first, and nobody has to leave them.
     withdrawn = models.PositiveIntegerField(default=0)
+    #: Asked for while measured usage alone asked for none; null where none had been reported.
+    ahead_of_usage = models.BooleanField(null=True, blank=True)
     state = models.CharField(max_length=10, choices=ReclaimState.choices, default=ReclaimState.PENDING)
     choice = models.JSONField(default=dict)
     outcome = models.JSONField(default=dict)

@@ -249,8 +249,8 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
     class Meta:
         model = ReclaimOrder
         fields = (
-            "id", "source", "created_at", "count", "wanted_by", "withdrawn", "state", "begun_at", "returned_at",
-            "confirmed_at", "seconds_to_return", "on_time", "servers", "preempted_jobs", "rescaled_jobs",
+            "id", "source", "created_at", "count", "wanted_by", "withdrawn", "ahead_of_usage", "state", "begun_at",
+            "returned_at", "confirmed_at", "seconds_to_return", "on_time", "servers", "preempted_jobs", "rescaled_jobs",
             "collateral_gpus",
         )  # fmt: skip
 

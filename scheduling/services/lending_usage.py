@@ -27,6 +27,7 @@ from cluster.models import (
 )
 from projects.errors import InvalidRequest
 from scheduling.services.reclaiming import reclaim_order_create
+from scheduling.services.records import lock_cluster
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -79,6 +80,8 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
     )
     hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
     wake("forecast_usage", inference_cluster_id=inference_cluster.pk)
+    # Where nobody forecasts, measured usage still asks back what it needs.
+    wake("orchestrate")
     return len(samples) - before
 
 
@@ -146,14 +149,19 @@ def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, Traine
         return Persistence(), None
 
 
+@transaction.atomic
 def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder | None:
     """Ask for the servers that the coming period needs, for inference schedulers that leave it to the platform.
 
     A forecast alone takes no server that was lent a short time ago, and none where too few would move to be worth it; measured usage
     takes what it needs. The order's id follows from the sample, so that asking again changes nothing.
     """
+    if not inference_cluster.asks_back_by_forecast:
+        return None
+    # Two orchestrators at once would count the same servers twice.
+    lock_cluster(inference_cluster.cluster_id)
     newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
-    if not inference_cluster.asks_back_by_forecast or newest is None:
+    if newest is None:
         return None
     period = timedelta(seconds=inference_cluster.period_seconds)
     if now - newest.period_ends_at > STALE_PERIODS * period:

@@ -74,9 +74,21 @@ def reclaim_order_create(
         created_at=now,
         count=count,
         wanted_by=wanted_by or now,
+        ahead_of_usage=_ahead_of_usage(inference_cluster),
     )
     wake("orchestrate")
     return order, True
+
+
+def _ahead_of_usage(inference_cluster: InferenceCluster) -> bool | None:
+    """Whether the usage that was measured last asks for no server back; None before the first sample."""
+    newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
+    if newest is None:
+        return None
+    returning = inference_cluster.servers_in(LendingState.RECLAIMING)
+    on_loan = inference_cluster.servers_in(LendingState.ON_LOAN) + returning
+    decision = inference_cluster.rule().decide(newest.usage, on_loan=on_loan, being_returned=returning)
+    return decision.reclaim == 0
 
 
 def begin_reclaims(inference_cluster: InferenceCluster, now: datetime) -> int:

@@ -239,6 +239,7 @@ def test_servers_are_asked_back_before_usage_has_risen(inference: InferenceClust
     order = ReclaimOrder.objects.get()
     assert (order.count, order.source, order.state) == (2, "forecast", ReclaimState.PENDING)
     assert order.wanted_by == newest + PERIOD
+    assert order.ahead_of_usage is True
     ReclaimOrder.objects.update(wanted_by=timezone.now() + timedelta(seconds=60))
     orchestrate()
     order.refresh_from_db()
@@ -270,6 +271,7 @@ def test_measured_usage_takes_what_it_needs_whenever_that_was_lent(inference: In
     expect(inference, 0.5, report(inference, [0.8]))
     orchestrate()
     assert asked_back() == [4]
+    assert ReclaimOrder.objects.get().ahead_of_usage is False
 
 
 def test_a_rise_too_small_to_be_worth_it_waits(inference: InferenceCluster) -> None:

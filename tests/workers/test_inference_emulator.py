@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -50,10 +50,12 @@ class Way(httpx.BaseTransport):
 
 
 class Clock:
-    """A present that the test moves. It begins in the past: nobody reports periods that are not over."""
+    """A present that the test moves. It begins in the past, for nobody reports periods that are not over, and at the beginning of
+    a period."""
 
     def __init__(self, periods: int) -> None:
-        self.now = timezone.now() - timedelta(seconds=PERIOD_SECONDS * (periods + 2))
+        whole = timezone.now().timestamp() // PERIOD_SECONDS
+        self.now = datetime.fromtimestamp((whole - periods - 2) * PERIOD_SECONDS, tz=UTC)
 
     def __call__(self) -> datetime:
         return self.now
@@ -133,8 +135,12 @@ def test_servers_are_lent_while_usage_is_low_and_are_back_before_it_is_high(
     assert set(ReclaimOrder.objects.values_list("state", flat=True)) == {ReclaimState.CONFIRMED}
 
 
-def test_headroom_covers_a_rise_of_a_tenth_a_period(inference: InferenceCluster, client: Client) -> None:
-    emulated = emulator(client, [0.3] * 4 + [0.4, 0.5, 0.6, 0.7, 0.8, 0.9] + [0.9] * 3)
+def test_headroom_of_what_usage_rises_in_two_periods_leaves_no_server_missing(
+    inference: InferenceCluster, client: Client
+) -> None:
+    """What is measured in one period is answered at its end, while the next one has begun."""
+    usage = [0.3] * 4 + [0.4, 0.5, 0.6, 0.7, 0.8, 0.9] + [0.9] * 3
+    emulated = emulator(client, usage, headroom_fraction=0.2)
     live(emulated, 13, inference)
     assert UsageSample.objects.count() >= 12
     assert set(UsageSample.objects.values_list("seen_shortfall_servers", flat=True)) == {0}
