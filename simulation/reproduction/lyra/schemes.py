@@ -10,6 +10,7 @@ from simulation.reproduction.lyra.specs import LyraSpec, Size
 from simulation.workloads.scenarios import Scenario
 
 FULL = Size(443, 520, "lyra")
+CALIBRATED = Size(55, 65, "lyra_scaled")
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=147")
 """1.4 times the profile's own rate, at which the baseline waits as published: at that rate an eighth of the cluster has
 room for nearly every job under every other scheme, and their order cannot be told."""
@@ -75,12 +76,17 @@ def size_of(full: bool) -> Size:
     return FULL if full else SCALED
 
 
-def specs_of(names: Sequence[str], full: bool, seeds: Sequence[int] = SEEDS) -> list[LyraSpec]:
-    """The runs of the baseline and of some schemes."""
-    size = size_of(full)
+def banded_size(full: bool) -> Size:
+    """Where the baseline waits about as published, so that values can be held against bands."""
+    return FULL if full else CALIBRATED
+
+
+def specs_of(names: Sequence[str], full: bool, size: Size | None = None) -> list[LyraSpec]:
+    """The runs of the baseline and of some schemes, three seeds."""
+    size = size or size_of(full)
     chosen = [BASELINE, *(SCHEMES[name] for name in names)]
     return [
-        scheme.spec(size, seed) for scheme in chosen for seed in seeds if full <= (not scheme.scaled_only)
+        scheme.spec(size, seed) for scheme in chosen for seed in SEEDS if not (full and scheme.scaled_only)
     ]
 
 
