@@ -30,7 +30,7 @@ def curve(*rates: float) -> ScalingCurve:
 FAST, SLOW = curve(10.0, 19.0, 36.0), curve(3.0, 5.5, 10.0)
 
 
-def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:
     return JobSnapshot(
         id=name,
         service_class=facts.pop("service_class", ServiceClass.BEST_EFFORT),
@@ -43,7 +43,7 @@ def job(name: str, *, submitted_at: float = 0.0, **facts) -> JobSnapshot:  # typ
     )
 
 
-def promised(**facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+def promised(**facts) -> JobSnapshot:
     """A newcomer that needs all four owned GPUs until shortly before its deadline."""
     return job(
         "promised",
@@ -104,7 +104,7 @@ def test_a_job_never_measured_on_the_borrowed_kind_waits() -> None:
     assert not decision.placements["waiting"]
 
 
-def running_there(**facts) -> JobSnapshot:  # type: ignore[no-untyped-def]
+def running_there(**facts) -> JobSnapshot:
     held = facts.pop("placement", BORROWED)
     return job("there", submitted_at=-10.0, gpus_now=len(held), placement=held, **facts)
 

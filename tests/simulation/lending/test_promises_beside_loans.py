@@ -70,7 +70,7 @@ def test_promised_jobs_never_run_on_borrowed_servers(seed: int) -> None:
     )
     borrowed_by: set[int] = set()
 
-    def watch(simulation, pool, answer) -> None:  # type: ignore[no-untyped-def]
+    def watch(simulation, pool, answer) -> None:
         owner = np.repeat(pool.rows, np.diff(pool.offsets))
         borrowed_by.update(owner[pool.addresses >= pool.size.gpus].tolist())
 

@@ -97,7 +97,7 @@ def settings_of(
     )
 
 
-def run(jobs: Sequence[Job], **options) -> Outcome:  # type: ignore[no-untyped-def]
+def run(jobs: Sequence[Job], **options) -> Outcome:
     """Run the jobs; the options are those of `settings_of`."""
     return Simulation(workload_of(jobs), settings_of(jobs, **options)).run()
 
