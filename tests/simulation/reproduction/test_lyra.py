@@ -123,7 +123,10 @@ def test_settings_carry_every_choice() -> None:
 
 def test_a_trace_is_brought_to_the_load_that_is_asked_for() -> None:
     day = 86_400.0
-    raw = linear_workload("raw", "by hand", day * np.arange(100), np.full(100, 8), np.full(100, 10_000.0))
+    times = day * np.arange(100, dtype=np.float64)
+    raw = linear_workload(
+        "raw", "by hand", np.asarray(times, np.float64), np.full(100, 8), np.full(100, 10_000.0)
+    )
     cut = fitted(raw, 0.5, gpus=8, days=5.0)
     assert cut.jobs == 22, "half of 8 GPUs over five days is 21.6 such jobs"
     assert cut.submitted_at[-1] == pytest.approx(5 * day)
