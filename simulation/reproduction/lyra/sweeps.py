@@ -54,8 +54,10 @@ def point(
 
 
 def measured(context: Context, one: Point) -> Measured:
-    """Ratios of a point to what it is compared with."""
+    """Ratios of a point to what it is compared with; only when all of its runs are there, since seeds differ."""
     pairs = pairs_of(context.results, one.compared_with, one.specs)
+    if len(pairs) < len(one.specs):
+        pairs = []
     shares = [result.summary["preemption_ratio"] for _, result in pairs]
     return Measured(
         one, mean_ratio(pairs, WAITING), mean_ratio(pairs, JCT), sum(shares) / len(shares) if shares else None
