@@ -6,6 +6,7 @@ lower priority: deadlines of the end-to-end tests do not depend on it. What the 
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -15,16 +16,22 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 END_TO_END = TESTS / "end_to_end"
-LOWER_PRIORITY = 10
+LOWER_PRIORITY = 5
 
 
 def main(arguments: list[str]) -> int:
     """Run both lanes; returns 0 when both passed."""
-    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output:
+    with (
+        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
+        tempfile.TemporaryDirectory(prefix="end-to-end-") as folder,
+    ):
+        # Each lane has temporary files of its own: pytest closes their common folder to others whenever one begins.
+        Path(folder).chmod(0o755)
         end_to_end = subprocess.Popen(
             [sys.executable, "-m", "pytest", *arguments, str(END_TO_END)],
             stdout=output,
             stderr=subprocess.STDOUT,
+            env={**os.environ, "PYTEST_DEBUG_TEMPROOT": folder},
         )
         try:
             rest = _run([sys.executable, "-m", "pytest", *arguments, str(TESTS), f"--ignore={END_TO_END}"])

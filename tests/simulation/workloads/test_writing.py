@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.workloads.catalogue import load_workload
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.synthetic import PROFILES
 from simulation.workloads.writing import write_csv, write_throughputs
@@ -31,7 +31,9 @@ def test_a_written_workload_reads_back_the_same(
     workload = load_workload(name, seed=seed, options=options)
     write_csv(workload, folder / "jobs.csv")
     write_throughputs(workload.profiles, folder / "throughput.csv")
-    assert_same(load_workload(str(folder / "jobs.csv"), throughputs=folder), workload)
+    # A file does not say on which kind of GPU its requests are about.
+    gpu_type = reference_gpu_type(workload)
+    assert_same(load_workload(str(folder / "jobs.csv"), throughputs=folder, gpu_type=gpu_type), workload)
 
 
 def test_built_in_models_need_no_table_to_be_read_back(tmp_path: Path) -> None:
