@@ -212,7 +212,9 @@ def _run_first_process(
         null = os.open("/dev/null", os.O_RDONLY)
         os.dup2(null, 0)
         # A warm worker's start must not slow down those that train; the agent raises it again when it is assigned.
-        os.setpriority(os.PRIO_PROCESS, 0, launch["nice"])
+        # An ordinary user who runs the agent at a low priority cannot raise it: workers then have the agent's.
+        with contextlib.suppress(PermissionError):
+            os.setpriority(os.PRIO_PROCESS, 0, launch["nice"])
         enter(sandbox, root_folder)
         # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
         linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
