@@ -27,9 +27,10 @@ from scheduling.services.generations import (
     suspend_live,
 )
 from scheduling.services.offers import offer_create
+from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import promise_refusal
 from scheduling.services.records import move, record
-from scheduling.services.snapshots import Pool, plan_to_json
+from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
 
 

@@ -19,8 +19,8 @@ from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import Snapshot
 from scheduling.models import Job, Offer
+from scheduling.services.plan_json import plan_to_json
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
-from scheduling.services.snapshots import plan_to_json
 from scheduling.services.wakeups import wake
 
 

@@ -9,7 +9,7 @@ from django.utils import timezone
 from scheduling.choices import TERMINAL_STATES
 from scheduling.core.snapshot import StoredPlan
 from scheduling.models import Job
-from scheduling.services.snapshots import plan_from_json
+from scheduling.services.plan_json import plan_from_json
 
 
 def promise_refusal(job: Job, plan: StoredPlan) -> str | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -39,11 +38,11 @@ from scheduling.core.snapshot import (
     ServerSnapshot,
     ServiceClass,
     Snapshot,
-    StoredPlan,
 )
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
+from scheduling.services.plan_json import plan_from_json
 
 log = structlog.get_logger(__name__)
 
@@ -148,33 +147,6 @@ def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: 
         measured, global_batch_size=batch, cluster_gpus=total, pause_seconds=lambda gpus: pauses[gpus]
     )
     return curve if curve.levels.size else None
-
-
-def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
-    """A stored plan as the job's row keeps it."""
-    finish = float(plan.finish_at)
-    return {
-        "start": [float(value) for value in plan.start],
-        "end": [_finite(value) for value in plan.end],
-        "gpus": [int(value) for value in plan.gpus],
-        "finish_at": finish if math.isfinite(finish) else None,
-    }
-
-
-def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
-    """The reverse of `plan_to_json`."""
-    if not stored:
-        return None
-    return StoredPlan(
-        start=np.array(stored["start"], dtype=np.float64),
-        end=np.array([math.inf if value is None else value for value in stored["end"]], dtype=np.float64),
-        gpus=np.array(stored["gpus"], dtype=np.int64),
-        finish_at=math.inf if stored["finish_at"] is None else float(stored["finish_at"]),
-    )
-
-
-def _finite(value: Any) -> float | None:
-    return float(value) if math.isfinite(float(value)) else None
 
 
 @dataclass(frozen=True)

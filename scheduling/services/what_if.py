@@ -21,6 +21,7 @@ from scheduling.models import Job
 from scheduling.services.committing import verdict_json
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
 from scheduling.services.offers import snapshot_after
+from scheduling.services.plan_json import plan_to_json
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
 from scheduling.services.snapshots import (
@@ -28,7 +29,6 @@ from scheduling.services.snapshots import (
     Pool,
     cluster_policy,
     core_curve,
-    plan_to_json,
     pool_snapshot,
 )
 from scheduling.services.wakeups import wake

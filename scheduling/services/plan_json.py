@@ -1,0 +1,38 @@
+"""Stored plans as the rows of jobs and offers keep them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.snapshot import StoredPlan
+
+
+def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
+    """A stored plan as the job's row keeps it."""
+    finish = float(plan.finish_at)
+    return {
+        "start": [float(value) for value in plan.start],
+        "end": [_finite(value) for value in plan.end],
+        "gpus": [int(value) for value in plan.gpus],
+        "finish_at": finish if math.isfinite(finish) else None,
+    }
+
+
+def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
+    """The reverse of `plan_to_json`."""
+    if not stored:
+        return None
+    return StoredPlan(
+        start=np.array(stored["start"], dtype=np.float64),
+        end=np.array([math.inf if value is None else value for value in stored["end"]], dtype=np.float64),
+        gpus=np.array(stored["gpus"], dtype=np.int64),
+        finish_at=math.inf if stored["finish_at"] is None else float(stored["finish_at"]),
+    )
+
+
+def _finite(value: Any) -> float | None:
+    return float(value) if math.isfinite(float(value)) else None
