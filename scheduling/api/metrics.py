@@ -21,6 +21,7 @@ from cluster.models import Cluster
 from cluster.selectors import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
+from scheduling.api.lending_metrics import lending_metrics
 from scheduling.models import Decision
 from scheduling.selectors import cluster_summary
 
@@ -53,6 +54,7 @@ class PlatformCollector(Collector):
         cluster = cluster_shown()
         if cluster is not None:
             yield from _planner(cluster)
+        yield from lending_metrics(timezone.now())
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, float] | dict[str, int]) -> Metric:
