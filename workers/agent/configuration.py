@@ -59,6 +59,7 @@ class Configuration:
     gpus: bool = True
     emulate: Emulation | None = None
     warm_workers: int = 1
+    nursery: bool = True
     report_seconds: float | None = None
     allow_unsandboxed: bool = False
     hide: tuple[Path, ...] = ()
@@ -82,7 +83,7 @@ class Configuration:
 
 _WHOLE_NUMBERS = ("slots", "warm_workers", "data_limit_bytes", "cache_limit_bytes", "log_limit_bytes")
 _SECONDS = ("report_seconds", "stop_seconds")
-_SWITCHES = ("gpus", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
+_SWITCHES = ("gpus", "nursery", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
 _FOLDER_LISTS = ("hide", "readable", "data_roots")
 _PAIRS = ("port_range", "worker_users")
 _TEXTS = ("server_url", "stream_url", "checkpoint_url", "name", "address", "interface", "enrol_token")

@@ -3,7 +3,8 @@
     python -I -S -c "..." WORKER_FOLDER        (see `launcher_command`)
 
 It stands outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs the standard
-library alone, and reads nothing that the worker can write.
+library alone, and reads nothing that the worker can write. An agent's nursery (`nursery_process.py`) forks launchers instead of
+starting this program, which differs in one thing: how a process in the sandbox becomes the worker.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import selectors
 import signal
 import socket
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -26,6 +28,14 @@ from workers.agent.sandbox import Sandbox, enter, separate_processes
 # After a suspended machine wakes up, timers have not run on: look at the lease at least this often.
 LONGEST_WAIT_SECONDS = 1.0
 READ_BYTES = 65536
+
+#: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises OSError.
+BecomeWorker = Callable[[Mapping[str, Any]], NoReturn]
+
+
+def execute(launch: Mapping[str, Any]) -> NoReturn:
+    """Become the worker by executing its command. Raises OSError."""
+    os.execve(launch["command"][0], launch["command"], launch["environment"])
 
 
 def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -> list[str]:
@@ -60,8 +70,9 @@ class LimitedLog:
 class Launcher:
     """One worker's life: start, output, lease, end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, become_worker: BecomeWorker = execute) -> None:
         self.folder = folder
+        self.become_worker = become_worker
         self.launch: dict[str, Any] = read_json(folder / "launch.json")
         self.sandbox = Sandbox.from_json(self.launch["sandbox"])
         self.log = LimitedLog(folder / "worker.log", self.launch["log_limit_bytes"])
@@ -89,9 +100,7 @@ class Launcher:
         if child == 0:
             for descriptor in (output_read, status_read, go_write):
                 os.close(descriptor)
-            _run_first_process(
-                self.launch, self.sandbox, str(self.folder / "root"), output_write, status_write, go_read
-            )
+            self._be_first_process(output_write, status_write, go_read)
         for descriptor in (output_write, status_write, go_read):
             os.close(descriptor)
         write_json(
@@ -191,63 +200,59 @@ class Launcher:
             self.log.write(text)
         return bool(text)
 
-    def _write_exit(self, status: dict[str, Any], reason: str) -> None:
-        write_json(self.folder / "exit.json", {"message": None, **status, "reason": reason})
-
-
-def _run_first_process(
-    launch: dict[str, Any], sandbox: Sandbox, root_folder: str, output: int, status_pipe: int, go: int
-) -> NoReturn:
-    """In the child: enter the sandbox, start the worker, wait for it, tell the launcher how it ended."""
-    try:
-        signal.set_wakeup_fd(-1)
-        for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
-            signal.signal(number, signal.SIG_DFL)
-        os.setsid()
-        # Not before the launcher has recorded this process: what nobody knows of, nobody can fence.
-        if os.read(go, 1) != b"g":
-            os._exit(127)
-        for target in (1, 2):
-            os.dup2(output, target)
-        null = os.open("/dev/null", os.O_RDONLY)
-        os.dup2(null, 0)
-        # A warm worker's start must not slow down those that train; the agent raises it again when it is assigned.
-        # An ordinary user who runs the agent at a low priority cannot raise it: workers then have the agent's.
-        with contextlib.suppress(PermissionError):
-            os.setpriority(os.PRIO_PROCESS, 0, launch["nice"])
-        enter(sandbox, root_folder)
-        # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
-        linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-        os.set_blocking(go, False)
-        with contextlib.suppress(BlockingIOError):
-            os.read(go, 1)
-            os._exit(127)
-        _start_and_wait(launch, sandbox, status_pipe)
-    except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
-        message = f"sandbox: {error}"
-        os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
-        os._exit(127)
-
-
-def _start_and_wait(launch: dict[str, Any], sandbox: Sandbox, status_pipe: int) -> NoReturn:
-    worker = os.fork()
-    if worker == 0:
+    def _be_first_process(self, output: int, status_pipe: int, go: int) -> NoReturn:
+        """In the child: enter the sandbox, start the worker, wait for it, tell the launcher how it ended."""
         try:
+            signal.set_wakeup_fd(-1)
+            for number in (signal.SIGCHLD, signal.SIGTERM, signal.SIGPIPE, signal.SIGHUP, signal.SIGINT):
+                signal.signal(number, signal.SIG_DFL)
+            os.setsid()
+            # Not before the launcher has recorded this process: what nobody knows of, nobody can fence.
+            if os.read(go, 1) != b"g":
+                os._exit(127)
+            for target in (1, 2):
+                os.dup2(output, target)
+            null = os.open("/dev/null", os.O_RDONLY)
+            os.dup2(null, 0)
+            # A warm worker's start must not slow down those that train; the agent raises it again when it is assigned.
+            # An ordinary user who runs the agent at a low priority cannot raise it: workers then have the agent's.
+            with contextlib.suppress(PermissionError):
+                os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
+            enter(self.sandbox, str(self.folder / "root"))
+            # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
             linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.chdir(f"{sandbox.box_inside}/home")
-            os.execve(launch["command"][0], launch["command"], launch["environment"])
-        except BaseException as error:  # noqa: BLE001 - as above
-            message = f"cannot start {launch['command'][0]}: {error}"
+            os.set_blocking(go, False)
+            with contextlib.suppress(BlockingIOError):
+                os.read(go, 1)
+                os._exit(127)
+            self._start_and_wait(status_pipe)
+        except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
+            message = f"sandbox: {error}"
             os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
             os._exit(127)
-    while True:
-        process_id, status = os.waitpid(-1, 0)
-        if process_id == worker:
-            break
-    code = os.waitstatus_to_exitcode(status)
-    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-    os.write(status_pipe, json.dumps(ended).encode())
-    os._exit(0)
+
+    def _start_and_wait(self, status_pipe: int) -> NoReturn:
+        worker = os.fork()
+        if worker == 0:
+            try:
+                linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+                os.chdir(f"{self.sandbox.box_inside}/home")
+                self.become_worker(self.launch)
+            except BaseException as error:  # noqa: BLE001 - as above
+                message = f"cannot start {self.launch['command'][0]}: {error}"
+                os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
+                os._exit(127)
+        while True:
+            process_id, status = os.waitpid(-1, 0)
+            if process_id == worker:
+                break
+        code = os.waitstatus_to_exitcode(status)
+        ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+        os.write(status_pipe, json.dumps(ended).encode())
+        os._exit(0)
+
+    def _write_exit(self, status: dict[str, Any], reason: str) -> None:
+        write_json(self.folder / "exit.json", {"message": None, **status, "reason": reason})
 
 
 def _read_status(pipe: int, wait_status: int) -> dict[str, Any]:

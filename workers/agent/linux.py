@@ -28,6 +28,7 @@ MNT_DETACH = 2
 
 PR_SET_PDEATHSIG = 1
 PR_SET_DUMPABLE = 4
+PR_SET_NAME = 15
 PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
@@ -74,6 +75,13 @@ def process_control(option: int, argument: int) -> None:
     """prctl(option, argument). Raises OSError."""
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(option, ctypes.c_ulong(argument), zero, zero, zero), f"prctl {option}")
+
+
+def name_process(name: str) -> None:
+    """Let `ps` and `top` show this process under `name`, of which the kernel keeps 15 bytes. Raises OSError."""
+    text = ctypes.create_string_buffer(name.encode())
+    zero = ctypes.c_ulong(0)
+    _check(_libc.prctl(PR_SET_NAME, text, zero, zero, zero), "prctl PR_SET_NAME")
 
 
 def drop_bounding_capabilities() -> None:

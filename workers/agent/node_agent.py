@@ -27,6 +27,7 @@ from workers.agent.event_outbox import EventOutbox
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.main_loop import MainLoop
 from workers.agent.node_cache import NodeCache
+from workers.agent.nursery import Nursery
 from workers.agent.provisioning import Provisioner
 from workers.agent.reports import Report, Reporter
 from workers.agent.runtime_staging import stage_runtime
@@ -67,7 +68,10 @@ class NodeAgent:
         self._sockets = WorkerSockets(
             lambda key, message: self._loop.post(lambda: self._assignments.hear(key, message))
         )
-        self._pool = WorkerPool(configuration, accelerators, sandboxing, self._sockets, runtime)
+        self._nursery = Nursery(runtime) if configuration.nursery else None
+        self._pool = WorkerPool(
+            configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery
+        )
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url),
@@ -109,6 +113,8 @@ class NodeAgent:
     def run(self) -> bool:
         """Work until stopped. True: stopped in order; False: the credential was revoked."""
         self._sockets.start()
+        if self._nursery is not None:
+            self._nursery.start()
         self._pool.adopt()
         for record in self._pool.records.values():
             if record.assignment is not None:
@@ -195,7 +201,8 @@ class NodeAgent:
         if self._desired is None:
             return
         views = [view for record in self._pool.records.values() if (view := self._view(record)) is not None]
-        decision = decide(self._desired, views, self._state.memory, may_start=self._has_lease())
+        may_start = self._has_lease() and self._pool.may_launch()
+        decision = decide(self._desired, views, self._state.memory, may_start=may_start)
         self._state.remember(decision.memory)
         for action in decision.actions:
             match action:
@@ -408,4 +415,6 @@ class NodeAgent:
         self._assignments.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._sockets.stop()
+        if self._nursery is not None:
+            self._nursery.close()
         self._control_plane.close()

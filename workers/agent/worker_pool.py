@@ -12,6 +12,7 @@ from workers.agent import clock, worker_processes
 from workers.agent.configuration import Configuration
 from workers.agent.durable_files import read_json
 from workers.agent.inventory import Accelerator
+from workers.agent.nursery import Nursery
 from workers.agent.sandboxing import Sandboxing
 from workers.agent.worker_processes import ExitStatus
 from workers.agent.worker_record import LEASE_ENDED, WorkerRecord
@@ -34,6 +35,7 @@ class WorkerPool:
         sandboxing: Sandboxing,
         sockets: WorkerSockets,
         runtime: Path,
+        nursery: Nursery | None = None,
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
         self._configuration = configuration
@@ -41,6 +43,7 @@ class WorkerPool:
         self._sandboxing = sandboxing
         self._sockets = sockets
         self._runtime = runtime.name
+        self._nursery = nursery
         self._folder = configuration.data / "workers"
         self._folder.mkdir(exist_ok=True, mode=0o711)
         self._low_priority = worker_processes.can_restore_priority()
@@ -87,6 +90,10 @@ class WorkerPool:
         if record.assignment is None and record.runtime != self._runtime:
             self.kill(record, "its runtime is out of date")
 
+    def may_launch(self) -> bool:
+        """Whether a worker should be started now: not while the nursery imports what it would have to import itself."""
+        return self._nursery is None or self._nursery.look() != "starting"
+
     def launch(
         self,
         accelerator: Accelerator | None,
@@ -121,6 +128,7 @@ class WorkerPool:
                 log_limit_bytes=self._configuration.log_limit_bytes,
                 nice=worker_processes.WARMING_NICE if warm and self._low_priority else 0,
                 notes={"runtime": self._runtime, "accelerator": record.accelerator_index},
+                nursery=self._nursery if self._nursery and self._nursery.look() == "ready" else None,
             )
         except OSError:
             self._sockets.forget(key)
@@ -159,6 +167,8 @@ class WorkerPool:
     def keep_warm(self, lease_deadline: float) -> None:
         """Start a warm worker where one is wanted: one at a time, and rarely while they fail."""
         unassigned = self._unassigned()
+        if not self.may_launch():
+            return
         if any(not record.warm for record in unassigned) or clock.boot_time_seconds() < self._warm_not_before:
             return
         if len(unassigned) >= self._configuration.warm_workers:

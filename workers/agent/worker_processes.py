@@ -19,6 +19,7 @@ from workers.agent import clock
 from workers.agent.durable_files import read_json, write_atomically, write_json
 from workers.agent.launcher import launcher_command
 from workers.agent.mounts import WRITABLE_BOX_FOLDERS
+from workers.agent.nursery import Nursery
 from workers.agent.runtime_staging import SOURCE_ROOT
 from workers.agent.sandbox import Sandbox
 
@@ -105,10 +106,11 @@ def launch(
     log_limit_bytes: int,
     nice: int,
     notes: Mapping[str, Any] | None = None,
+    nursery: Nursery | None = None,
 ) -> LauncherHandle:
     """Start a launcher for the worker folder, whose lease must be written already. `notes` are for a restarted agent.
 
-    Raises OSError.
+    A `nursery` forks it, where `command` is `PYTHON -P -m MODULE ...`. Raises OSError.
     """
     write_json(
         folder / "launch.json",
@@ -121,6 +123,9 @@ def launch(
             **(notes or {}),
         },
     )
+    if nursery is not None:
+        process_id = nursery.fork_launcher(folder)
+        return LauncherHandle(process_id, clock.process_start_ticks(process_id))
     with (folder / "launcher.log").open("ab") as log:
         child = subprocess.Popen(
             launcher_command(sys.executable, SOURCE_ROOT, folder),

@@ -8,6 +8,7 @@ Hyperparameters: `crash` (end without a word after the first iteration), `final_
 import contextlib
 import json
 import os
+import random
 import signal
 import socket
 import subprocess
@@ -197,8 +198,17 @@ def look(paths):
         return True
 
     status = Path("/proc/self/status").read_text()
+    # The folder that is listed has a descriptor of its own while it is.
+    descriptors = [
+        number for number in os.listdir("/proc/self/fd") if os.path.exists(f"/proc/self/fd/{number}")
+    ]
     return {
         "environment": dict(os.environ),
+        "descriptors": sorted(os.readlink(f"/proc/self/fd/{number}") for number in descriptors),
+        "arguments": sys.argv,
+        "main": sys.modules["__main__"].__spec__.name,
+        "modules": sorted(name for name in sys.modules if name.startswith("workers")),
+        "random": random.random(),
         "processes": [name for name in os.listdir("/proc") if name.isdigit()],
         "paths": {path: readable(path) for path in paths},
         "writable": {

@@ -1,0 +1,141 @@
+"""Workers that are forked: what they are must not differ from what an interpreter of their own would be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.agent.conftest import RunningAgent, process_alive, wait_until
+from tests.agent.fake_control_plane import FakeControlPlane, generation
+from workers.agent.nursery import Nursery
+from workers.agent.nursery_process import PRELOAD
+
+
+def seen_by_worker(plane: FakeControlPlane, number: int = 1) -> dict[str, Any]:
+    """What the worker of that generation found when it looked around."""
+    plane.want(generation(number=number, hyperparameters={"look": ["/box"]}))
+    lines: list[str] = wait_until(
+        lambda: [line for line in plane.log_of(number=number).splitlines() if line.startswith("SEEN")],
+        "it has looked around",
+    )
+    seen: dict[str, Any] = json.loads(lines[0][5:])
+    return seen
+
+
+def nursery_of(agent: RunningAgent) -> int | None:
+    """The process id of the running agent's nursery."""
+    assert agent.process is not None
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+                if parent == agent.process.pid and b"nursery_process" in (entry / "cmdline").read_bytes():
+                    return int(entry.name)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+    return None
+
+
+def parent_of(process_id: int) -> int:
+    return int(Path(f"/proc/{process_id}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def test_a_forked_worker_is_what_a_started_one_is(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    agent.environment = {"SECRET_KEY": "secret"}
+    agent.start()
+    forked = seen_by_worker(plane)
+    assert "the nursery is ready" in agent.log
+    (launcher,) = agent.launchers()
+    assert parent_of(launcher["pid"]) == nursery_of(agent)
+    plane.want()
+    wait_until(lambda: not agent.launchers(), "the first one has ended")
+    agent.kill()
+    agent.settings["nursery"] = False
+    agent.start()
+    started = seen_by_worker(plane, 2)
+    (launcher,) = agent.launchers()
+    assert agent.process is not None
+    assert parent_of(launcher["pid"]) == agent.process.pid
+    assert nursery_of(agent) is None
+    assert forked.pop("random") != started.pop("random")
+    assert forked["main"] == "workers.runtime.__main__"
+    for seen in (forked, started):
+        del seen["user"]  # another worker, another user
+        seen["descriptors"] = [name.partition("[")[0] for name in seen["descriptors"]]
+        seen["arguments"][0] = ""  # the file that is run, or the module
+    assert forked == started
+
+
+def test_two_workers_of_one_nursery_draw_different_numbers(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    assert seen_by_worker(plane)["random"] != seen_by_worker(plane, 2)["random"]
+
+
+def test_workers_outlive_the_nursery_and_the_next_ones_are_started_without_it(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    plane.want(generation("first"))
+    wait_until(lambda: plane.phase("first") == "training", "the first one trains")
+    nursery = nursery_of(agent)
+    assert nursery is not None
+    (launcher,) = agent.launchers()
+    os.kill(nursery, signal.SIGKILL)
+    plane.want(generation("first"), generation("second", workers=[{"rank": 0, "gpu_index": 1}]))
+    wait_until(lambda: plane.phase("second") == "training", "the second one trains")
+    assert process_alive(launcher["worker_pid"])
+    assert "workers are started without the nursery" in agent.log
+    # A killed launcher's end is noticed although it is no child of the agent.
+    os.kill(launcher["pid"], signal.SIGKILL)
+    wait_until(lambda: plane.phase("first") == "exited", "its end is reported")
+
+
+def test_the_nursery_goes_with_its_agent_and_the_workers_stay(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    plane.want(generation())
+    wait_until(lambda: plane.phase() == "training", "the worker trains")
+    nursery = nursery_of(agent)
+    assert nursery is not None
+    (launcher,) = agent.launchers()
+    agent.kill()
+    wait_until(lambda: not process_alive(nursery), "the nursery is gone")
+    assert process_alive(launcher["worker_pid"])
+
+
+@pytest.mark.parametrize(
+    ("imported", "reason"),
+    [
+        ("import threading, time; threading.Thread(target=time.sleep, args=(60,)).start()", "1 threads"),
+        ("raise ImportError('no such package')", "ended while it imported"),
+    ],
+)
+def test_what_cannot_be_forked_from_is_not(
+    agent: RunningAgent, plane: FakeControlPlane, imported: str, reason: str
+) -> None:
+    runtime = agent.folder / "runtime"
+    shutil.copytree(agent.runtime, runtime)
+    (runtime / PRELOAD).write_text(imported)
+    agent.runtime = runtime
+    agent.start()
+    plane.want(generation())
+    wait_until(lambda: plane.phase() == "training", "the worker trains all the same")
+    assert reason in agent.log
+
+
+def test_a_nursery_that_is_not_ready_forks_nothing(tmp_path: Path) -> None:
+    nursery = Nursery(tmp_path)
+    assert nursery.look() in ("starting", "ready")
+    nursery.close()
+    assert nursery.look() == "unusable"
+    with pytest.raises(OSError, match="not ready"):
+        nursery.fork_launcher(tmp_path)
