@@ -5,6 +5,7 @@ from django.urls import path
 
 from dashboard.views.decisions import decisions
 from dashboard.views.jobs import job, job_log, job_panel, jobs
+from dashboard.views.lending import lending, lending_order, lending_panel
 from dashboard.views.login import LoginView
 from dashboard.views.overview import overview, overview_panel
 from dashboard.views.servers import servers
@@ -23,6 +24,9 @@ urlpatterns = [
     path("jobs/<str:job_id>/panels/<slug:name>/", job_panel, name="job-panel"),
     path("servers/", servers, name="servers"),
     path("decisions/", decisions, name="decisions"),
+    path("lending/", lending, name="lending"),
+    path("lending/panels/<slug:name>/", lending_panel, name="lending-panel"),
+    path("lending/orders/<uuid:order_id>/", lending_order, name="lending-order"),
     path("simulations/", simulations, name="simulations"),
     path("simulations/<row:study_id>/", simulation, name="simulation"),
     path("simulations/<row:study_id>/panels/<slug:name>/", simulation_panel, name="simulation-panel"),

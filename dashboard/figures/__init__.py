@@ -5,12 +5,15 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard.figures import (
+    combined_usage,
     deadlines,
     gpus_by_server,
+    inference_usage,
     job_gpus,
     job_metrics,
     job_progress,
     job_throughput,
+    lending_servers,
     scaling_curve,
     slack,
     utilisation,
@@ -34,4 +37,10 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "throughput": job_throughput.PANEL,
 }
 
-__all__ = ["JOB_PANELS", "OVERVIEW_PANELS", "Panel", "PanelRequest"]
+LENDING_PANELS: dict[str, Panel[Any]] = {
+    "inference-usage": inference_usage.PANEL,
+    "servers": lending_servers.PANEL,
+    "combined-usage": combined_usage.PANEL,
+}
+
+__all__ = ["JOB_PANELS", "LENDING_PANELS", "OVERVIEW_PANELS", "Panel", "PanelRequest"]

@@ -9,6 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import plotly.graph_objects as go
 
+from cluster.models import InferenceCluster
 from projects.models import User
 from scheduling.models import Job
 
@@ -17,12 +18,13 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """Who asks, when, about how much of the past, and on a job's page about which job."""
+    """Who asks, when, about how much of the past, and on a job's or inference cluster's page about which one."""
 
     user: User
     now: datetime
     window: timedelta
     job: Job | None = None
+    inference_cluster: InferenceCluster | None = None
 
     @property
     def since(self) -> datetime:
@@ -33,6 +35,12 @@ class PanelRequest:
         if self.job is None:
             raise LookupError("this panel belongs on a job's page")
         return self.job
+
+    def the_inference_cluster(self) -> InferenceCluster:
+        """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the wrong page."""
+        if self.inference_cluster is None:
+            raise LookupError("this panel belongs on the lending page")
+        return self.inference_cluster
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,13 +59,22 @@ class Panel(Generic[Data]):
     #: Explains the figure in a sentence below its title.
     note: str = ""
     height: int = 260
+    #: The same where it depends on what is drawn.
+    caption: Callable[[Data], str] | None = None
+
+    @property
+    def has_note(self) -> bool:
+        """Whether the sentence comes with the figure."""
+        return self.caption is not None
 
     def draw(self, request: PanelRequest) -> dict[str, Any]:
-        """The figure as JSON-able dicts for Plotly, or the sentence for an empty one."""
-        figure = self.figure(self.load(request))
+        """The figure as JSON-able dicts for Plotly with its caption, or the sentence for an empty one."""
+        data = self.load(request)
+        figure = self.figure(data)
         if figure is None:
             return {"empty": self.empty}
-        return {"figure": figure.to_plotly_json()}
+        note = {} if self.caption is None else {"note": self.caption(data)}
+        return {"figure": figure.to_plotly_json(), **note}
 
 
 def base_figure(**layout: Any) -> go.Figure:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 from django import template
@@ -9,7 +10,8 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from cluster.choices import SERVER_COLOURS, ServerState
+from cluster.choices import SERVER_COLOURS, LoanState, ReclaimState, ServerState
+from cluster.models import LoanOrder, ReclaimOrder
 from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
 from scheduling.models import Job
 from simulation.choices import RUN_COLOURS, RunState
@@ -23,6 +25,18 @@ _OUTCOME_STYLES = {
     PromiseOutcome.MISSED: "bad",
     PromiseOutcome.OPEN: "accent",
     PromiseOutcome.VOID: "quiet",
+}
+_LOAN_STYLES = {
+    LoanState.PENDING: "quiet",
+    LoanState.DONE: "good",
+    LoanState.WITHDRAWN: "quiet",
+    LoanState.REFUSED: "bad",
+}
+_RECLAIM_STYLES = {
+    ReclaimState.PENDING: "quiet",
+    ReclaimState.RECLAIMING: "warning",
+    ReclaimState.RETURNED: "accent",
+    ReclaimState.CONFIRMED: "good",
 }
 
 
@@ -122,6 +136,44 @@ def run_badge(run: SimulationRun) -> SafeString:
     """The state of a simulated run in its colour."""
     state = RunState(run.state)
     return format_html('<span class="badge" style="--badge: {}">{}</span>', RUN_COLOURS[state], state.label)
+
+
+@register.simple_tag
+def order_badge(order: LoanOrder | ReclaimOrder) -> SafeString:
+    """The state of a loan or reclaim order."""
+    style = (
+        _LOAN_STYLES[LoanState(order.state)]
+        if isinstance(order, LoanOrder)
+        else _RECLAIM_STYLES[ReclaimState(order.state)]
+    )
+    return format_html('<span class="tag {}">{}</span>', style, order.get_state_display())
+
+
+@register.filter
+def tenths(share: float | None) -> str:
+    """A share between 0 and 1 in percent with one decimal, or a dash."""
+    return "–" if share is None else f"{share:.1%}"
+
+
+@register.filter
+def gpu_hours(gpu_seconds: float) -> str:
+    """GPU time in hours, or in minutes where there is less than one."""
+    if gpu_seconds < 3600:
+        return f"{gpu_seconds / 60:.1f} GPU minutes"
+    return f"{gpu_seconds / 3600:,.1f} GPU hours"
+
+
+@register.filter
+def milliseconds(seconds: float) -> str:
+    """A short time, such as a computation took."""
+    return f"{seconds * 1000:.1f} ms"
+
+
+@register.filter
+def shortened_list(names: Sequence[str], most: int = 4) -> str:
+    """The first names of a list, and how many more there are."""
+    shown = ", ".join(names[:most])
+    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
 
 @register.simple_tag

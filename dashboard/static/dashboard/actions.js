@@ -3,7 +3,7 @@ import { ask, element, field } from "./dialogs.js";
 import { write } from "./requests.js";
 import { toast } from "./toasts.js";
 
-async function attempt(button, panels, work) {
+export async function attempt(button, panels, work) {
   button.disabled = true;
   try {
     await work();
@@ -16,10 +16,10 @@ async function attempt(button, panels, work) {
 }
 
 async function post(button, panels) {
-  const { post: address, method, title, text, yes, done, open } = button.dataset;
+  const { post: address, method, body, title, text, yes, done, open } = button.dataset;
   if (title && !(await ask({ title, text, yes, danger: button.classList.contains("danger") }))) return;
   await attempt(button, panels, async () => {
-    const answer = await write(address, {}, method);
+    const answer = await write(address, body ? JSON.parse(body) : {}, method);
     if (open && !open.includes("{id}")) window.location.assign(open);
     else if (open && answer.id) window.location.assign(open.replace("{id}", encodeURIComponent(answer.id)));
     else toast(done || "Done.");

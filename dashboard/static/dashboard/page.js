@@ -1,6 +1,7 @@
 // Starts what a page needs. Every part looks for its own attributes and does nothing where there are none.
 import { startActions } from "./actions.js";
 import { startFilters } from "./filters.js";
+import { startLending } from "./lending.js";
 import { startLive } from "./live.js";
 import { startLog } from "./log.js";
 import { startPanels } from "./panels.js";
@@ -11,6 +12,7 @@ import { startTimes } from "./times.js";
 document.querySelector(".top nav [aria-current]")?.scrollIntoView({ block: "nearest", inline: "center" });
 const panels = startPanels();
 startActions(panels);
+startLending(panels);
 startFilters();
 startTimes();
 startLog();

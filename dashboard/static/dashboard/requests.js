@@ -34,6 +34,16 @@ export async function read(address) {
   return response;
 }
 
+// A page that is not served over HTTPS has no crypto.randomUUID.
+export function newId() {
+  if (crypto.randomUUID) return crypto.randomUUID();
+  const bytes = crypto.getRandomValues(new Uint8Array(16));
+  bytes[6] = (bytes[6] & 0x0f) | 0x40;
+  bytes[8] = (bytes[8] & 0x3f) | 0x80;
+  const digits = [...bytes].map((byte) => byte.toString(16).padStart(2, "0")).join("");
+  return [digits.slice(0, 8), digits.slice(8, 12), digits.slice(12, 16), digits.slice(16, 20), digits.slice(20)].join("-");
+}
+
 export async function write(address, body, method = "POST") {
   const response = await fetch(address, {
     method,
@@ -42,7 +52,7 @@ export async function write(address, body, method = "POST") {
       Accept: "application/json",
       "Content-Type": "application/json",
       "X-CSRFToken": document.body.dataset.csrf,
-      "Idempotency-Key": crypto.randomUUID ? crypto.randomUUID() : `${Date.now()}-${Math.random()}`,
+      "Idempotency-Key": newId(),
     },
     body: JSON.stringify(body || {}),
   });

@@ -1,0 +1,248 @@
+"""A day of an inference cluster made of rows: usage with forecasts, loans and reclaims by the published rule, and what they cost."""
+
+from __future__ import annotations
+
+import math
+import random
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.utils import timezone
+
+from cluster.choices import WHITELIST_OF, LendingState, LoanState, OrderSource, ReclaimState
+from cluster.models import (
+    InferenceCluster,
+    LendingEvent,
+    LoanOrder,
+    ReclaimedServer,
+    ReclaimOrder,
+    Server,
+    UsageForecast,
+    UsageSample,
+    UtilisationSample,
+)
+from scheduling.choices import JobState, PromiseOutcome, ServiceClass
+from scheduling.models import Job
+from tests import factories
+
+PERIOD = timedelta(minutes=5)
+PERIODS = 288
+SERVERS = 16
+OWNED = 8
+GPUS = 4
+METHODS = ("improved", "lyra", "scf", "random")
+
+
+@dataclass
+class Day:
+    """What was made, and the state of the walk through the day."""
+
+    inference_cluster: InferenceCluster
+    servers: list[Server]
+    preempted: Job
+    promised: Job
+    loans: list[LoanOrder] = field(default_factory=list)
+    reclaims: list[ReclaimOrder] = field(default_factory=list)
+    away: list[Server] = field(default_factory=list)
+    source: random.Random = field(default_factory=lambda: random.Random(3))
+
+    def home(self) -> list[Server]:
+        return [server for server in self.servers if server not in self.away]
+
+    def next_id(self) -> UUID:
+        return UUID(int=self.source.getrandbits(128), version=4)
+
+
+def build_day(now: datetime | None = None, *, name: str = "serving", periods: int = PERIODS) -> Day:
+    """Make all of it; the last reclaim is still under way."""
+    now = (now or timezone.now()).replace(microsecond=0)
+    cluster = factories.ClusterFactory.create()
+    inference_cluster = factories.InferenceClusterFactory.create(name=name, cluster=cluster)
+    joined = {"created_at": now - timedelta(days=3)}
+    servers = [
+        factories.InferenceServerFactory.create(
+            cluster=cluster, inference_cluster=inference_cluster, name=f"{name}-{number:02d}", gpus=GPUS, **joined
+        )
+        for number in range(1, SERVERS + 1)
+    ]  # fmt: skip
+    for number in range(OWNED):
+        factories.ServerFactory.create(cluster=cluster, name=f"{name}-owned-{number}", gpus=GPUS, **joined)
+    day = Day(inference_cluster, servers, *_jobs())
+    usages = [_usage(day, step) for step in range(periods + 1)]
+    samples: list[UtilisationSample] = []
+    for step in range(periods):
+        ends_at = now - PERIOD * (periods - 1 - step)
+        _report(day, ends_at, usages[step], usages[step + 1])
+        samples.append(_training(day, cluster, ends_at, step))
+        _follow_rule(day, ends_at, usages[step], usages[step + 1])
+    UtilisationSample.objects.bulk_create(samples)
+    _leave_last_open(day)
+    return day
+
+
+def _jobs() -> tuple[Job, Job]:
+    preempted = factories.JobFactory.create(
+        name="language model, long run", state=JobState.RUNNING, service_class=ServiceClass.BEST_EFFORT
+    )
+    promised = factories.JobFactory.create(
+        name="ranking, by tonight",
+        state=JobState.COMPLETED,
+        service_class=ServiceClass.SLO,
+        promise_outcome=PromiseOutcome.MET,
+        promised=True,
+        finished_at=timezone.now(),
+        deadline_at=timezone.now() + timedelta(hours=2),
+    )
+    return preempted, promised
+
+
+def _usage(day: Day, step: int) -> float:
+    wave = 0.62 + 0.24 * math.sin(2 * math.pi * (step - 110) / PERIODS)
+    burst = 0.12 if step % 61 < 3 else 0.0
+    return min(0.97, max(0.05, wave + burst + day.source.uniform(-0.012, 0.012)))
+
+
+def _report(day: Day, ends_at: datetime, usage: float, following: float) -> None:
+    rule = day.inference_cluster.rule()
+    UsageSample.objects.create(
+        inference_cluster=day.inference_cluster,
+        period_ends_at=ends_at,
+        usage=usage,
+        reported_at=ends_at,
+        on_loan_servers=len(day.away),
+        shortfall_servers=rule.shortfall(usage, len(day.away)),
+    )
+    UsageForecast.objects.create(
+        inference_cluster=day.inference_cluster,
+        period_ends_at=ends_at + PERIOD,
+        usage=min(1.0, 0.6 * following + 0.4 * usage + day.source.uniform(-0.015, 0.015)),
+        forecaster="lstm",
+        made_at=ends_at,
+    )
+
+
+def _training(day: Day, cluster: Any, taken_at: datetime, step: int) -> UtilisationSample:
+    total = (OWNED + len(day.away)) * GPUS
+    idle = 1 + step % 3
+    return UtilisationSample(
+        cluster=cluster, taken_at=taken_at - timedelta(seconds=1), total=total, promised=12,
+        best_effort=total - 12 - idle, idle=idle, running_jobs=9, waiting_jobs=2,
+    )  # fmt: skip
+
+
+def _follow_rule(day: Day, at: datetime, usage: float, following: float) -> None:
+    decision = day.inference_cluster.rule().decide(usage, min(1.0, following), on_loan=len(day.away))
+    if decision.lend > 1:
+        _lend(day, at, day.home()[: decision.lend])
+    elif decision.reclaim:
+        _reclaim(day, at, decision.reclaim)
+
+
+def _event(day: Day, at: datetime, kind: str, servers: list[Server], reclaiming: int) -> None:
+    names = [server.name for server in servers]
+    LendingEvent.objects.create(
+        inference_cluster=day.inference_cluster, happened_at=at, kind=kind, message=f"{kind}: {', '.join(names)}.",
+        detail={"servers": names}, at_home=SERVERS - len(day.away), on_loan=len(day.away) - reclaiming,
+        reclaiming=reclaiming,
+    )  # fmt: skip
+
+
+def _lend(day: Day, at: datetime, servers: list[Server]) -> None:
+    done_at = at + timedelta(seconds=1)
+    order = LoanOrder.objects.create(
+        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, created_at=at,
+        server_names=[server.name for server in servers], not_before=at, state=LoanState.DONE, finished_at=done_at,
+    )  # fmt: skip
+    order.servers.set(servers)
+    day.away += servers
+    day.loans.append(order)
+    _event(day, done_at, "lent", servers, 0)
+    _set_state(servers, LendingState.ON_LOAN, done_at)
+
+
+def _reclaim(day: Day, at: datetime, count: int) -> None:
+    begun_at = at + timedelta(seconds=1)
+    returned_at = begun_at + timedelta(seconds=4 + 3 * count + day.source.randrange(6))
+    chosen = day.away[:count]
+    choice = _choice(day, chosen)
+    stops = bool(choice["preempted"])
+    order = ReclaimOrder.objects.create(
+        id=day.next_id(), inference_cluster=day.inference_cluster, created_at=at, count=count, wanted_by=at + PERIOD,
+        source=OrderSource.FORECAST if day.source.random() < 0.3 else OrderSource.SCHEDULER, ahead_of_usage=True,
+        state=ReclaimState.CONFIRMED, choice=choice, begun_at=begun_at, returned_at=returned_at,
+        confirmed_at=returned_at + timedelta(seconds=2),
+        outcome={
+            "preempted_jobs": int(stops), "rescaled_jobs": 1, "undisturbed_jobs": 0,
+            "collateral_gpus": choice["collateral_gpus"],
+            "jobs": {day.promised.pk: "rescaled", **({day.preempted.pk: "preempted"} if stops else {})},
+        },
+    )  # fmt: skip
+    ReclaimedServer.objects.bulk_create(
+        ReclaimedServer(
+            reclaim_order=order, server=server, position=place, group=entry["group"], cost=entry["cost"],
+            begun_at=begun_at, returned_at=returned_at, confirmed_at=order.confirmed_at,
+        )
+        for place, (server, entry) in enumerate(zip(chosen, choice["servers"], strict=True))
+    )  # fmt: skip
+    _event(day, begun_at, "asked_back", chosen, len(chosen))
+    day.away = day.away[count:]
+    _event(day, returned_at, "returned", chosen, 0)
+    _set_state(chosen, LendingState.RECLAIMING, begun_at)
+    _set_state(chosen, LendingState.INFERENCE, returned_at)
+    day.reclaims.append(order)
+
+
+def _choice(day: Day, chosen: list[Server]) -> dict[str, Any]:
+    """A document as `reclaiming_choice.py` writes it: an idle server, a flexible one, then preemptions."""
+    groups = ["idle", "flexible", *["preemption"] * len(chosen)][: len(chosen)]
+    costs = {"idle": 0.0, "flexible": 12.5, "preemption": 0.25}
+    stopped = groups.count("preemption")
+    names = [server.name for server in chosen]
+    others = [server.name for server in day.away[len(chosen) : 2 * len(chosen)]]
+    worse = (names[: len(chosen) - len(others)] + others)[: len(chosen)]
+    return {
+        "method": "improved",
+        "candidates": [server.name for server in day.away],
+        "servers": [
+            {"server": name, "group": group, "cost": costs[group], "excess_gpus": 2 * (group == "preemption"),
+             "credited_servers": 0, "newly_preempted": int(group == "preemption" and place == 2)}
+            for place, (name, group) in enumerate(zip(names, groups, strict=True))
+        ],
+        "preempted": [day.preempted.pk] if stopped else [],
+        "scale_ins": [],
+        "collateral_gpus": 2 * int(stopped > 0),
+        "alternatives": [
+            {"method": method, "servers": names if method in ("improved", "lyra") else worse,
+             "preempted_jobs": int(stopped > 0) + METHODS.index(method) // 2,
+             "collateral_gpus": 2 * int(stopped > 0) + 3 * (METHODS.index(method) // 2)}
+            for method in METHODS
+        ],
+        "jobs": [day.promised.pk, *([day.preempted.pk] if stopped else [])],
+    }  # fmt: skip
+
+
+def _set_state(servers: list[Server], state: LendingState, at: datetime) -> None:
+    Server.objects.filter(pk__in=[server.pk for server in servers]).update(
+        lending_state=state, whitelist=WHITELIST_OF[state], lending_changed_at=at
+    )
+
+
+def _leave_last_open(day: Day) -> None:
+    """One more server is wanted back now, and has not left yet."""
+    if not day.away:
+        return
+    now = timezone.now()
+    chosen = day.away[:1]
+    order = ReclaimOrder.objects.create(
+        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.OPERATOR, created_by="olga",
+        created_at=now, count=1, wanted_by=now + PERIOD, state=ReclaimState.RECLAIMING, choice=_choice(day, chosen),
+        begun_at=now, ahead_of_usage=True,
+    )  # fmt: skip
+    ReclaimedServer.objects.create(
+        reclaim_order=order, server=chosen[0], position=0, group="idle", cost=0.0, begun_at=now
+    )
+    _event(day, now, "asked_back", chosen, 1)
+    _set_state(chosen, LendingState.RECLAIMING, now)
+    day.reclaims.append(order)
