@@ -98,8 +98,8 @@ class ReclaimState(models.TextChoices):
 OPEN_RECLAIM_STATES = (ReclaimState.PENDING, ReclaimState.RECLAIMING)
 
 
-class TrainingState(models.TextChoices):
-    """How far the training of a forecaster is."""
+class WorkState(models.TextChoices):
+    """How far work is that waits in a row for a worker: the training of a forecaster, a simulated run."""
 
     QUEUED = "queued", "Queued"
     RUNNING = "running", "Running"
@@ -108,4 +108,4 @@ class TrainingState(models.TextChoices):
     FAILED = "failed", "Failed"
 
 
-FINAL_TRAINING_STATES = (TrainingState.DONE, TrainingState.CANCELLED, TrainingState.FAILED)
+FINAL_WORK_STATES = (WorkState.DONE, WorkState.CANCELLED, WorkState.FAILED)

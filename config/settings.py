@@ -174,7 +174,7 @@ SPECTACULAR_SETTINGS = {
         "PromiseOutcome": "scheduling.choices.PromiseOutcome",
         "Role": "projects.models.Role",
         "KindEnum": "scheduling.models.Decision.Kind",
-        "RunState": "simulation.choices.RunState",
+        "WorkState": "cluster.choices.WorkState",
         "StudySource": "simulation.choices.StudySource",
         "TraceKind": "simulation.choices.TraceKind",
         "ServerState": "cluster.choices.ServerState",

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from django.db import models
 
+from cluster.choices import WorkState
+
 
 class StudySource(models.TextChoices):
     """Where the jobs of a study come from: a trace, or the live cluster as it was when the study was made."""
@@ -20,20 +22,10 @@ class TraceKind(models.TextChoices):
     FILE = "file", "Other files in the traces folder"
 
 
-class RunState(models.TextChoices):
-    QUEUED = "queued", "Queued"
-    RUNNING = "running", "Running"
-    DONE = "done", "Done"
-    CANCELLED = "cancelled", "Cancelled"
-    FAILED = "failed", "Failed"
-
-
-FINAL_STATES = (RunState.DONE, RunState.CANCELLED, RunState.FAILED)
-
 RUN_COLOURS = {
-    RunState.QUEUED: "#78909c",
-    RunState.RUNNING: "#2e7d32",
-    RunState.DONE: "#00695c",
-    RunState.CANCELLED: "#757575",
-    RunState.FAILED: "#c62828",
+    WorkState.QUEUED: "#78909c",
+    WorkState.RUNNING: "#2e7d32",
+    WorkState.DONE: "#00695c",
+    WorkState.CANCELLED: "#757575",
+    WorkState.FAILED: "#c62828",
 }

@@ -9,7 +9,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from simulation.choices import FINAL_STATES, RunState, StudySource
+from cluster.choices import FINAL_WORK_STATES, WorkState
+from cluster.models.leased_work import LeasedWork, lease_constraints
+from simulation.choices import StudySource
 
 
 class SimulationStudy(models.Model):
@@ -62,66 +64,44 @@ class SimulationStudy(models.Model):
         return self.name
 
 
-class SimulationRun(models.Model):
-    """One policy on one number of servers. A worker claims it with a lease and writes under its token alone.
+class SimulationRun(LeasedWork):
+    """One policy on one number of servers.
 
-    ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is. ``wake_at``: when a queued run's
-    message counts as lost and is sent again.
+    ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is.
     """
 
     study = models.ForeignKey(SimulationStudy, on_delete=models.CASCADE, related_name="runs")
     policy = models.CharField(max_length=40)
     servers = models.PositiveIntegerField()
-    state = models.CharField(max_length=9, choices=RunState.choices, default=RunState.QUEUED)
-    created_at = models.DateTimeField(default=timezone.now)
-    wake_at = models.DateTimeField(default=timezone.now)
-
-    attempts = models.PositiveIntegerField(default=0)
-    lease_owner = models.CharField(max_length=200, blank=True)
-    lease_token = models.CharField(max_length=40, blank=True)
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
-    cancel_requested = models.BooleanField(default=False)
 
     jobs_total = models.PositiveIntegerField(default=0)
     jobs_ended = models.PositiveIntegerField(default=0)
     simulated_seconds = models.FloatField(default=0.0)
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
 
     summary = models.JSONField(null=True, blank=True)
     #: Folder in the store that holds the run's Parquet files.
     results_key = models.CharField(max_length=200, blank=True)
-    error = models.TextField(blank=True)
 
     class Meta:
         ordering = ["id"]
         constraints = [
+            *lease_constraints("run"),
             models.UniqueConstraint(fields=["study", "policy", "servers"], name="run_once_per_study"),
             models.CheckConstraint(condition=Q(servers__gt=0), name="run_has_servers"),
             models.CheckConstraint(condition=Q(jobs_ended__lte=F("jobs_total")), name="run_ends_known_jobs"),
             models.CheckConstraint(
-                condition=Q(state=RunState.RUNNING, lease_expires_at__isnull=False) & ~Q(lease_token="")
-                | ~Q(state=RunState.RUNNING) & Q(lease_expires_at__isnull=True, lease_token=""),
-                name="running_run_has_a_lease",
-            ),
-            models.CheckConstraint(
-                condition=Q(state__in=FINAL_STATES, finished_at__isnull=False)
-                | ~Q(state__in=FINAL_STATES) & Q(finished_at__isnull=True),
-                name="final_run_has_finish_time",
-            ),
-            models.CheckConstraint(
-                condition=Q(state=RunState.DONE, summary__isnull=False) & ~Q(results_key="")
-                | ~Q(state=RunState.DONE) & Q(summary__isnull=True, results_key=""),
+                condition=Q(state=WorkState.DONE, summary__isnull=False) & ~Q(results_key="")
+                | ~Q(state=WorkState.DONE) & Q(summary__isnull=True, results_key=""),
                 name="done_run_has_results",
             ),
             models.CheckConstraint(
-                condition=Q(state=RunState.FAILED) & ~Q(error="") | ~Q(state=RunState.FAILED) & Q(error=""),
+                condition=Q(state=WorkState.FAILED) & ~Q(error="") | ~Q(state=WorkState.FAILED) & Q(error=""),
                 name="failed_run_says_why",
             ),
         ]
         indexes = [
             models.Index(
-                fields=["state"], condition=~Q(state__in=FINAL_STATES), name="simulation_run_unfinished"
+                fields=["state"], condition=~Q(state__in=FINAL_WORK_STATES), name="simulation_run_unfinished"
             )
         ]
 
@@ -130,11 +110,11 @@ class SimulationRun(models.Model):
 
     def finished(self) -> bool:
         """Whether nothing of the run changes any more."""
-        return self.state in FINAL_STATES
+        return self.state in FINAL_WORK_STATES
 
     def progress(self) -> float:
         """Share of the jobs that have ended, 0 to 1."""
-        if self.state == RunState.DONE:
+        if self.state == WorkState.DONE:
             return 1.0
         return self.jobs_ended / self.jobs_total if self.jobs_total else 0.0
 

@@ -8,8 +8,9 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from cluster.choices import FINAL_TRAINING_STATES, TrainingState
+from cluster.choices import FINAL_WORK_STATES, WorkState
 from cluster.models.inference import InferenceCluster
+from cluster.models.leased_work import LeasedWork, lease_constraints
 
 
 class UsageSample(models.Model):
@@ -83,49 +84,26 @@ class UsageForecast(models.Model):
         ]
 
 
-class ForecasterTraining(models.Model):
-    """One training. A worker claims it with a lease and writes under its token alone."""
+class ForecasterTraining(LeasedWork):
+    """One training of a forecaster."""
 
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="trainings"
     )
     forecaster = models.CharField(max_length=40)
-    state = models.CharField(max_length=9, choices=TrainingState.choices, default=TrainingState.QUEUED)
-    created_at = models.DateTimeField(default=timezone.now)
     created_by = models.CharField(max_length=150, blank=True)
-    #: When a queued training's message counts as lost and is sent again.
-    wake_at = models.DateTimeField(default=timezone.now)
-
-    attempts = models.PositiveIntegerField(default=0)
-    lease_owner = models.CharField(max_length=200, blank=True)
-    lease_token = models.CharField(max_length=40, blank=True)
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
-    cancel_requested = models.BooleanField(default=False)
-
     epochs_done = models.PositiveIntegerField(default=0)
     epochs_at_most = models.PositiveIntegerField(default=0)
-    started_at = models.DateTimeField(null=True, blank=True)
-    finished_at = models.DateTimeField(null=True, blank=True)
     trained = models.OneToOneField(TrainedForecaster, on_delete=models.SET_NULL, null=True, related_name="+")
-    error = models.TextField(blank=True)
 
     class Meta:
         ordering = ["-id"]
         constraints = [
+            *lease_constraints("training"),
             models.UniqueConstraint(
                 fields=["inference_cluster", "forecaster"],
-                condition=~Q(state__in=FINAL_TRAINING_STATES),
+                condition=~Q(state__in=FINAL_WORK_STATES),
                 name="one_unfinished_training_per_forecaster",
-            ),
-            models.CheckConstraint(
-                condition=Q(state=TrainingState.RUNNING, lease_expires_at__isnull=False) & ~Q(lease_token="")
-                | ~Q(state=TrainingState.RUNNING) & Q(lease_expires_at__isnull=True, lease_token=""),
-                name="running_training_has_a_lease",
-            ),
-            models.CheckConstraint(
-                condition=Q(state__in=FINAL_TRAINING_STATES, finished_at__isnull=False)
-                | ~Q(state__in=FINAL_TRAINING_STATES) & Q(finished_at__isnull=True),
-                name="final_training_has_finish_time",
             ),
             models.CheckConstraint(
                 condition=Q(epochs_done__lte=F("epochs_at_most")), name="training_has_known_epochs"
@@ -134,7 +112,7 @@ class ForecasterTraining(models.Model):
 
     def progress(self) -> float:
         """Share of the epochs that are done, 0 to 1; a training may end before the last one."""
-        if self.state == TrainingState.DONE:
+        if self.state == WorkState.DONE:
             return 1.0
         return self.epochs_done / self.epochs_at_most if self.epochs_at_most else 0.0
 

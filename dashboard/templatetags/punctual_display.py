@@ -10,11 +10,11 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from cluster.choices import SERVER_COLOURS, LoanState, ReclaimState, ServerState
+from cluster.choices import SERVER_COLOURS, LoanState, ReclaimState, ServerState, WorkState
 from cluster.models import LoanOrder, ReclaimOrder
 from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
 from scheduling.models import Job
-from simulation.choices import RUN_COLOURS, RunState
+from simulation.choices import RUN_COLOURS
 from simulation.models import SimulationRun
 
 register = template.Library()
@@ -134,7 +134,7 @@ def server_badge(state: str) -> SafeString:
 @register.simple_tag
 def run_badge(run: SimulationRun) -> SafeString:
     """The state of a simulated run in its colour."""
-    state = RunState(run.state)
+    state = WorkState(run.state)
     return format_html('<span class="badge" style="--badge: {}">{}</span>', RUN_COLOURS[state], state.label)
 
 

@@ -9,7 +9,7 @@ from django.core.validators import RegexValidator
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from cluster.choices import LendingState, LoanState, OrderSource, ReclaimState, TrainingState, Whitelist
+from cluster.choices import LendingState, LoanState, OrderSource, ReclaimState, Whitelist, WorkState
 from cluster.forecasting.registry import FORECASTERS
 from cluster.models import (
     ForecasterTraining,
@@ -301,7 +301,7 @@ class TrainingRequestSerializer(StrictSerializer):
 class TrainingSerializer(serializers.ModelSerializer):
     """A training of a forecaster. The errors, of usage squared, are on what was set aside; null until it is done."""
 
-    state = serializers.ChoiceField(TrainingState.choices)
+    state = serializers.ChoiceField(WorkState.choices)
     progress = serializers.FloatField(help_text="0 to 1; it may end before the last epoch.")
     mean_squared_error = serializers.SerializerMethodField()
     persistence_error = serializers.SerializerMethodField()

@@ -5,9 +5,6 @@ The rows say what is to be done; messages only wake a worker of the queue `forec
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 import time
 from dataclasses import dataclass
 from datetime import datetime, timedelta
@@ -18,7 +15,7 @@ import structlog
 from django.db import IntegrityError, OperationalError, transaction
 from django.utils import timezone
 
-from cluster.choices import FINAL_TRAINING_STATES, TrainingState
+from cluster.choices import FINAL_WORK_STATES, WorkState
 from cluster.forecasting.forecaster import (
     SAMPLES_PER_DAY,
     FitReport,
@@ -60,6 +57,10 @@ class ClaimedTraining:
     training: ForecasterTraining
     token: str
 
+    def end(self, **values: Any) -> bool:
+        """End the training. False where it is another worker's already."""
+        return self.training.end(self.token, **values)
+
 
 def training_start(
     *, inference_cluster: InferenceCluster, forecaster: str = "", created_by: str = ""
@@ -90,11 +91,11 @@ def training_start(
 def training_cancel(*, training: ForecasterTraining) -> ForecasterTraining:
     """Cancel at once while it is queued, at its next epoch while it runs. A finished one stays as it is."""
     training = ForecasterTraining.objects.select_for_update().get(pk=training.pk)
-    if training.state in FINAL_TRAINING_STATES:
+    if training.state in FINAL_WORK_STATES:
         return training
     training.cancel_requested = True
-    if training.state == TrainingState.QUEUED:
-        training.state, training.finished_at = TrainingState.CANCELLED, timezone.now()
+    if training.state == WorkState.QUEUED:
+        training.state, training.finished_at = WorkState.CANCELLED, timezone.now()
     training.save(update_fields=["cancel_requested", "state", "finished_at"])
     return training
 
@@ -108,37 +109,26 @@ def training_run(training_id: int) -> bool:
         return _train(claimed)
     except TrainingStopped:
         log.info("training stopped", training=training_id)
-        _end(claimed, state=TrainingState.CANCELLED)
+        claimed.end(state=WorkState.CANCELLED)
     except (ForecasterError, ValueError) as error:
-        _end(claimed, state=TrainingState.FAILED, error=str(error)[:2000])
+        claimed.end(state=WorkState.FAILED, error=str(error)[:2000])
     except OperationalError:
         raise  # the database is away: the lease runs out, and another attempt follows
     except Exception as error:
-        _end(claimed, state=TrainingState.FAILED, error=f"{type(error).__name__}: {error}"[:2000])
+        claimed.end(state=WorkState.FAILED, error=f"{type(error).__name__}: {error}"[:2000])
         raise
     return False
 
 
 @transaction.atomic
 def _claim(training_id: int) -> ClaimedTraining | None:
-    training = (
-        ForecasterTraining.objects.select_for_update(skip_locked=True, of=("self",))
-        .select_related("inference_cluster")
-        .filter(pk=training_id, state=TrainingState.QUEUED)
-        .first()
-    )
+    training = ForecasterTraining.lock_queued(training_id, "inference_cluster")
     if training is None:
         return None
-    now = timezone.now()
-    training.state = TrainingState.RUNNING
-    training.attempts += 1
-    training.lease_owner = f"{socket.gethostname()}:{os.getpid()}"
-    training.lease_token = secrets.token_hex(16)
-    training.lease_expires_at = now + LEASE
-    training.started_at = now
+    token = training.take(LEASE)
     training.epochs_done = training.epochs_at_most = 0
     training.save()
-    return ClaimedTraining(training, training.lease_token)
+    return ClaimedTraining(training, token)
 
 
 def _train(claimed: ClaimedTraining) -> bool:
@@ -163,10 +153,11 @@ class _Progress:
         if time.monotonic() < self._next:
             return
         self._next = time.monotonic() + RENEW_SECONDS
-        kept = _own(self._claimed).update(
+        held = self._claimed.training.held(self._claimed.token)
+        kept = held.update(
             lease_expires_at=timezone.now() + LEASE, epochs_done=epochs_done, epochs_at_most=epochs_at_most
         )
-        if not kept or _own(self._claimed).filter(cancel_requested=True).exists():
+        if not kept or held.filter(cancel_requested=True).exists():
             raise TrainingStopped
 
 
@@ -185,9 +176,8 @@ def _store(
             error=report.error,
             persistence_error=report.persistence_error,
         )
-        if not _end(
-            claimed,
-            state=TrainingState.DONE,
+        if not claimed.end(
+            state=WorkState.DONE,
             trained=trained,
             epochs_done=report.epochs,
             epochs_at_most=max(report.epochs, training.epochs_at_most),
@@ -206,20 +196,6 @@ def _forget_old_models(training: ForecasterTraining) -> None:
     )
     kept = list(models.order_by("-trained_at", "-pk").values_list("pk", flat=True)[:KEPT_MODELS])
     models.exclude(pk__in=kept).delete()
-
-
-def _own(claimed: ClaimedTraining) -> Any:
-    return ForecasterTraining.objects.filter(
-        pk=claimed.training.pk, state=TrainingState.RUNNING, lease_token=claimed.token
-    )
-
-
-def _end(claimed: ClaimedTraining, **values: Any) -> bool:
-    return bool(
-        _own(claimed).update(
-            lease_token="", lease_owner="", lease_expires_at=None, finished_at=timezone.now(), **values
-        )
-    )
 
 
 # What follows from time ---------------------------------------------------------------------------------------
@@ -255,23 +231,14 @@ def sweep_trainings() -> int:
     now = timezone.now()
     count = 0
     with transaction.atomic():
-        expired = ForecasterTraining.objects.select_for_update(skip_locked=True).filter(
-            state=TrainingState.RUNNING, lease_expires_at__lt=now
-        )
-        for training in expired:
-            training.lease_token = training.lease_owner = ""
-            training.lease_expires_at = None
-            if training.cancel_requested:
-                training.state, training.finished_at = TrainingState.CANCELLED, now
-            elif training.attempts >= MOST_ATTEMPTS:
-                training.state, training.finished_at = TrainingState.FAILED, now
-                training.error = f"Its worker process was lost {training.attempts} times."
-            else:
-                training.state, training.wake_at = TrainingState.QUEUED, now
+        for training in ForecasterTraining.lock_lost(now):
+            error = f"Its worker process was lost {training.attempts} times."
+            if training.take_back(now, most_attempts=MOST_ATTEMPTS, error=error):
+                training.wake_at = now
             training.save()
             count += 1
         overdue = ForecasterTraining.objects.select_for_update(skip_locked=True).filter(
-            state=TrainingState.QUEUED, wake_at__lte=now
+            state=WorkState.QUEUED, wake_at__lte=now
         )
         for training in overdue:
             training.wake_at = now + MESSAGE_LASTS

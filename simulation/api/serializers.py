@@ -8,10 +8,11 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
+from cluster.choices import WorkState
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from scheduling.core.snapshot import Fill
-from simulation.choices import RunState, StudySource, TraceKind
+from simulation.choices import StudySource, TraceKind
 from simulation.engine.settings import Pauses
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.store import RESULT_FILES
@@ -126,7 +127,7 @@ class StudyRequestSerializer(StrictSerializer):
 class RunSerializer(serializers.ModelSerializer):
     """One policy on one number of servers, and how far it is."""
 
-    state = serializers.ChoiceField(RunState.choices)
+    state = serializers.ChoiceField(WorkState.choices)
     progress = serializers.FloatField(help_text="Share of the jobs that have ended, 0 to 1.")
 
     class Meta:
@@ -155,7 +156,7 @@ class FinishedRunSerializer(RunSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_results(self, run: SimulationRun) -> list[str]:
-        return list(RESULT_FILES) if run.state == RunState.DONE else []
+        return list(RESULT_FILES) if run.state == WorkState.DONE else []
 
 
 class StudySerializer(serializers.ModelSerializer):

@@ -9,8 +9,8 @@ from typing import Any
 
 from django.core.paginator import Page, Paginator
 
+from cluster.choices import WorkState
 from projects.errors import Unavailable
-from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, studies
 
@@ -74,8 +74,8 @@ def _row(study: SimulationStudy) -> StudyRow:
         study=study,
         policies=list(dict.fromkeys(run.policy for run in runs)),
         servers=list(dict.fromkeys(run.servers for run in runs)),
-        done=sum(run.state == RunState.DONE for run in runs),
-        failed=sum(run.state == RunState.FAILED for run in runs),
+        done=sum(run.state == WorkState.DONE for run in runs),
+        failed=sum(run.state == WorkState.FAILED for run in runs),
         unfinished=sum(not run.finished() for run in runs),
         progress=sum(1.0 if run.finished() else run.progress() for run in runs) / max(1, len(runs)),
     )
@@ -86,7 +86,7 @@ def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
     rows = []
     for run in study.runs.all():
         facts = run.summary or {}
-        seconds = None if run.state == RunState.QUEUED else run.seconds_running(now)
+        seconds = None if run.state == WorkState.QUEUED else run.seconds_running(now)
         rows.append(RunRow(run, seconds, facts.get("deadlines_met"), facts.get("slo_jobs")))
     return rows
 

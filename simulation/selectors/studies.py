@@ -10,8 +10,8 @@ from typing import IO, Any
 import structlog
 from django.db.models import QuerySet
 
+from cluster.choices import WorkState
 from projects.errors import NotFound, Unavailable
-from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.store import COMPARISON_FILE, REPORT_FILE, RESULT_FILES, open_file
 
@@ -103,7 +103,7 @@ def result_open(run: SimulationRun, name: str) -> IO[bytes]:
         NotFound: the run is not finished, or there is no such file.
         Unavailable: the store does not answer.
     """
-    if run.state != RunState.DONE:
+    if run.state != WorkState.DONE:
         raise NotFound(f"Run {run.pk} has no results: it is {run.state}.")
     if name not in RESULT_FILES:
         raise NotFound(f"There is no file {name}; there are {', '.join(RESULT_FILES)}.")

@@ -12,8 +12,8 @@ import structlog
 from django.db import transaction
 from plotly.utils import PlotlyJSONEncoder
 
+from cluster.choices import WorkState
 from simulation import store
-from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.outcome import Outcome
 from simulation.reports.comparison import comparison
@@ -48,7 +48,7 @@ def refresh_comparison(study_id: int) -> bool:
 
 
 def _done(study_id: int) -> list[SimulationRun]:
-    return list(SimulationRun.objects.filter(study_id=study_id, state=RunState.DONE).order_by("id"))
+    return list(SimulationRun.objects.filter(study_id=study_id, state=WorkState.DONE).order_by("id"))
 
 
 def _compare(study: SimulationStudy, runs: list[SimulationRun]) -> str:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import secrets
-import socket
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,9 +11,9 @@ from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
 
+from cluster.choices import WorkState
 from scheduling.services.wakeups import hint, wake
 from simulation import store
-from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 
 log = structlog.get_logger(__name__)
@@ -55,33 +52,22 @@ def study_of(run_id: int) -> int | None:
 @transaction.atomic
 def run_claim(run_id: int) -> ClaimedRun | None:
     """Take a queued run. None where it is not queued, or somebody else takes it at this moment."""
-    run = (
-        SimulationRun.objects.select_for_update(skip_locked=True, of=("self",))
-        .select_related("study")
-        .filter(pk=run_id, state=RunState.QUEUED)
-        .first()
-    )
+    run = SimulationRun.lock_queued(run_id, "study")
     if run is None:
         return None
-    now = timezone.now()
-    run.state = RunState.RUNNING
-    run.attempts += 1
-    run.lease_owner = f"{socket.gethostname()}:{os.getpid()}"
-    run.lease_token = secrets.token_hex(16)
-    run.lease_expires_at = now + LEASE
-    run.started_at = now
+    token = run.take(LEASE)
     run.jobs_total = run.jobs_ended = 0
     run.simulated_seconds = 0.0
     run.save()
     tell_pages()
-    return ClaimedRun(run, run.study, run.lease_token)
+    return ClaimedRun(run, run.study, token)
 
 
 def run_renew(
     claimed: ClaimedRun, *, jobs_ended: int, jobs_total: int, simulated_seconds: float
 ) -> bool | None:
     """Say how far the run is and keep its lease. Returns whether it shall stop; None where the lease is lost."""
-    kept = _own(claimed).update(
+    kept = claimed.run.held(claimed.token).update(
         lease_expires_at=timezone.now() + LEASE,
         jobs_ended=jobs_ended,
         jobs_total=jobs_total,
@@ -97,7 +83,7 @@ def run_finish(claimed: ClaimedRun, *, summary: dict[str, Any], results_key: str
     """Write the result. False where the run is no longer this worker's: the result is thrown away."""
     return _end(
         claimed,
-        state=RunState.DONE,
+        state=WorkState.DONE,
         summary=summary,
         results_key=results_key,
         jobs_ended=summary["jobs"],
@@ -108,24 +94,18 @@ def run_finish(claimed: ClaimedRun, *, summary: dict[str, Any], results_key: str
 
 def run_fail(claimed: ClaimedRun, error: str) -> bool:
     """End the run with a sentence on why."""
-    return _end(claimed, state=RunState.FAILED, error=error[:2000] or "It failed without a word.")
+    return _end(claimed, state=WorkState.FAILED, error=error[:2000] or "It failed without a word.")
 
 
 def run_stop(claimed: ClaimedRun) -> bool:
     """End the run as its operator asked."""
-    return _end(claimed, state=RunState.CANCELLED)
-
-
-def _own(claimed: ClaimedRun) -> Any:
-    return SimulationRun.objects.filter(pk=claimed.run.pk, state=RunState.RUNNING, lease_token=claimed.token)
+    return _end(claimed, state=WorkState.CANCELLED)
 
 
 def _end(claimed: ClaimedRun, **values: Any) -> bool:
-    ended = _own(claimed).update(
-        lease_token="", lease_owner="", lease_expires_at=None, finished_at=timezone.now(), **values
-    )
+    ended = claimed.run.end(claimed.token, **values)
     tell_pages()
-    return bool(ended)
+    return ended
 
 
 # What is found missing --------------------------------------------------------------------------------
@@ -142,21 +122,12 @@ def sweep_runs() -> int:
 @transaction.atomic
 def _take_back_expired() -> int:
     now = timezone.now()
-    expired = SimulationRun.objects.select_for_update(skip_locked=True).filter(
-        state=RunState.RUNNING, lease_expires_at__lt=now
-    )
     count = 0
-    for run in expired:
+    for run in SimulationRun.lock_lost(now):
         count += 1
-        run.lease_token = run.lease_owner = ""
-        run.lease_expires_at = None
-        if run.cancel_requested:
-            run.state, run.finished_at = RunState.CANCELLED, now
-        elif run.attempts >= MOST_ATTEMPTS:
-            run.state, run.finished_at = RunState.FAILED, now
-            run.error = f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there is."
-        else:
-            run.state, run.wake_at = RunState.QUEUED, now + MESSAGE_LASTS
+        error = f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there is."
+        if run.take_back(now, most_attempts=MOST_ATTEMPTS, error=error):
+            run.wake_at = now + MESSAGE_LASTS
             run.jobs_ended = run.jobs_total = 0
             run.simulated_seconds = 0.0
             wake("simulate_run", run_id=run.pk)
@@ -169,7 +140,7 @@ def _take_back_expired() -> int:
 @transaction.atomic
 def _wake_queued() -> int:
     now = timezone.now()
-    queued = SimulationRun.objects.filter(state=RunState.QUEUED)
+    queued = SimulationRun.objects.filter(state=WorkState.QUEUED)
     room = max(0, MOST_MESSAGES - queued.filter(wake_at__gt=now).count())
     overdue = queued.select_for_update(skip_locked=True).filter(wake_at__lte=now).order_by("id")[:room]
     count = 0
@@ -184,7 +155,7 @@ def _wake_queued() -> int:
 @transaction.atomic
 def _wake_comparisons() -> int:
     late = timezone.now() - COMPARISON_LATE
-    done = Q(runs__state=RunState.DONE, runs__finished_at__lt=late)
+    done = Q(runs__state=WorkState.DONE, runs__finished_at__lt=late)
     count = 0
     for study in SimulationStudy.objects.annotate(done=Count("runs", filter=done)).filter(done__gt=0):
         if study.done > len(study.compared_runs):

@@ -10,13 +10,14 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
+from cluster.choices import FINAL_WORK_STATES, WorkState
 from projects.errors import Conflict, InvalidRequest, QuotaExceeded
 from projects.models import User
 from scheduling.policies import POLICIES
 from scheduling.services.jobs import default_cluster
 from scheduling.services.wakeups import wake
 from simulation import store
-from simulation.choices import FINAL_STATES, RunState, StudySource
+from simulation.choices import StudySource
 from simulation.live.capture import capture, live_settings
 from simulation.live.state import pack
 from simulation.models import SimulationRun, SimulationStudy
@@ -176,7 +177,7 @@ def _check_size(runs: list[tuple[str, int]], columns: dict[str, Any]) -> None:
 
 def _check_waiting(more: int) -> None:
     most = int(settings.SIMULATION_LIMITS["waiting_runs"])
-    waiting = SimulationRun.objects.exclude(state__in=FINAL_STATES).count()
+    waiting = SimulationRun.objects.exclude(state__in=FINAL_WORK_STATES).count()
     if waiting + more > most:
         raise QuotaExceeded(
             f"{waiting} runs are unfinished already and there may be {most}; wait, or cancel some.",
@@ -195,7 +196,7 @@ def study_cancel(*, study: SimulationStudy) -> int:
     Raises:
         Conflict: every run is finished.
     """
-    open_runs = study.runs.exclude(state__in=FINAL_STATES).select_for_update().order_by("id")
+    open_runs = study.runs.exclude(state__in=FINAL_WORK_STATES).select_for_update().order_by("id")
     count = sum(_cancel(run) for run in open_runs)
     if not count:
         raise Conflict(f"Every run of study {study.pk} is finished.")
@@ -218,8 +219,8 @@ def run_cancel(*, run: SimulationRun) -> SimulationRun:
 
 def _cancel(run: SimulationRun) -> bool:
     run.cancel_requested = True
-    if run.state == RunState.QUEUED:
-        run.state = RunState.CANCELLED
+    if run.state == WorkState.QUEUED:
+        run.state = WorkState.CANCELLED
         run.finished_at = timezone.now()
     run.save(update_fields=["cancel_requested", "state", "finished_at"])
     tell_pages()

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from django.utils import timezone
 
-from cluster.choices import LendingState, ReclaimState, TrainingState
+from cluster.choices import LendingState, ReclaimState, WorkState
 from cluster.core.lending import LendingRule
 from cluster.models import (
     ForecasterTraining,
@@ -106,7 +106,7 @@ def test_a_trained_forecaster_is_asked_and_replaces_the_last_sample(inference: I
     training = training_start(inference_cluster=inference)
     assert training_run(training.pk) is True
     training.refresh_from_db()
-    assert (training.state, training.progress()) == (TrainingState.DONE, 1.0)
+    assert (training.state, training.progress()) == (WorkState.DONE, 1.0)
     trained = TrainedForecaster.objects.get()
     assert trained.error < trained.persistence_error
     assert bytes(trained.content)[:2] != b"\x80\x04", "no pickle"
@@ -132,7 +132,7 @@ def test_too_few_samples_fail_a_training_with_a_sentence(inference: InferenceClu
     training = training_start(inference_cluster=inference)
     assert training_run(training.pk) is False
     training.refresh_from_db()
-    assert (training.state, "288 samples" in training.error) == (TrainingState.FAILED, True)
+    assert (training.state, "288 samples" in training.error) == (WorkState.FAILED, True)
 
 
 def test_one_training_of_a_forecaster_at_a_time(inference: InferenceCluster) -> None:
@@ -159,7 +159,7 @@ def test_a_cancelled_training_stops_at_its_next_epoch(
     monkeypatch.setattr(lending_trainings, "_train", cancelled_meanwhile)
     assert training_run(training.pk) is False
     training.refresh_from_db()
-    assert training.state == TrainingState.CANCELLED
+    assert training.state == WorkState.CANCELLED
     assert not TrainedForecaster.objects.exists()
 
 
@@ -178,7 +178,7 @@ def test_a_worker_that_lost_its_lease_stores_nothing(
     monkeypatch.setattr(lending_trainings, "_store", given_away)
     assert training_run(training.pk) is False
     training.refresh_from_db()
-    assert training.state == TrainingState.QUEUED
+    assert training.state == WorkState.QUEUED
     assert not TrainedForecaster.objects.exists()
 
 
@@ -189,7 +189,7 @@ def test_a_training_whose_workers_die_is_given_up_after_three(inference: Inferen
         ForecasterTraining.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
         sweep_trainings()
     training.refresh_from_db()
-    assert training.state == TrainingState.FAILED
+    assert training.state == WorkState.FAILED
     assert "lost 3 times" in training.error
 
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from rest_framework.test import APIClient
 
+from cluster.choices import WorkState
 from projects.models import User
 from scheduling.policies import POLICIES
-from simulation.choices import RunState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import COMPARISON_FIGURES
 from simulation.services.comparing import refresh_comparison
@@ -195,9 +195,9 @@ def test_one_run_is_cancelled_alone_and_the_rest_together(client: APIClient) -> 
     study = client.post(ADDRESS, BODY, format="json").json()
     address = f"{ADDRESS}{study['id']}/"
     first, second = (run["id"] for run in study["runs"])
-    assert client.post(f"{address}runs/{first}/cancel/").json()["state"] == RunState.CANCELLED
+    assert client.post(f"{address}runs/{first}/cancel/").json()["state"] == WorkState.CANCELLED
     assert client.post(f"{address}runs/{first}/cancel/").status_code == 409
-    assert SimulationRun.objects.get(pk=second).state == RunState.QUEUED
+    assert SimulationRun.objects.get(pk=second).state == WorkState.QUEUED
     assert client.post(f"{address}cancel/").status_code == 200
     assert client.post(f"{address}cancel/").status_code == 409
 

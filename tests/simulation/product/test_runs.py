@@ -11,8 +11,8 @@ import pytest
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
+from cluster.choices import WorkState
 from scheduling.models import OutboxMessage
-from simulation.choices import RunState
 from simulation.engine.run import Simulation
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.reports.parquet import read_parquet, read_summary
@@ -53,7 +53,7 @@ def test_a_run_leaves_a_summary_and_files_that_hold_the_same(start: Start, store
     run = runs_of(start())[0]
     assert execute_run(run.pk)
     run = fresh(run)
-    assert run.state == RunState.DONE
+    assert run.state == WorkState.DONE
     assert run.progress() == 1.0
     assert run.summary is not None
     assert run.summary["policy"] == "punctual"
@@ -160,7 +160,7 @@ def test_a_running_run_stops_when_it_is_cancelled(start: Start, monkeypatch: pyt
     slowed(monkeypatch, lambda: bool(stops))
     assert not execute_run(run.pk)
     run = fresh(run)
-    assert run.state == RunState.CANCELLED
+    assert run.state == WorkState.CANCELLED
     assert run.summary is None
     assert run.error == ""
 
@@ -168,7 +168,7 @@ def test_a_running_run_stops_when_it_is_cancelled(start: Start, monkeypatch: pyt
 def test_a_queued_run_is_cancelled_at_once_and_never_begun(start: Start) -> None:
     study = start()
     assert study_cancel(study=study) == 2
-    assert {run.state for run in runs_of(study)} == {RunState.CANCELLED}
+    assert {run.state for run in runs_of(study)} == {WorkState.CANCELLED}
     assert not execute_run(runs_of(study)[0].pk)
 
 
@@ -179,10 +179,10 @@ def test_a_run_whose_worker_died_is_queued_again_and_finished_by_another(start: 
     assert runs.sweep_runs() == 0, "its lease still runs"
     expire(run)
     assert runs.sweep_runs() == 1
-    assert fresh(run).state == RunState.QUEUED
+    assert fresh(run).state == WorkState.QUEUED
     assert execute_run(run.pk)
     run = fresh(run)
-    assert (run.state, run.attempts) == (RunState.DONE, 2)
+    assert (run.state, run.attempts) == (WorkState.DONE, 2)
 
 
 def test_a_worker_that_was_taken_for_dead_leaves_nothing(start: Start, store: Path) -> None:
@@ -206,7 +206,7 @@ def test_a_run_that_takes_every_worker_with_it_is_given_up(start: Start) -> None
         expire(run)
         runs.sweep_runs()
     run = fresh(run)
-    assert run.state == RunState.FAILED
+    assert run.state == WorkState.FAILED
     assert "lost 3 times" in run.error
 
 
@@ -216,7 +216,7 @@ def test_a_run_that_was_cancelled_while_its_worker_died_stays_cancelled(start: S
     run_cancel(run=run)
     expire(run)
     runs.sweep_runs()
-    assert fresh(run).state == RunState.CANCELLED
+    assert fresh(run).state == WorkState.CANCELLED
 
 
 @pytest.mark.usefixtures("undelivered")
@@ -257,7 +257,7 @@ def test_a_trace_that_cannot_be_used_fails_the_run_with_one_line(start: Start) -
     run = runs_of(start(gpu_type="abacus"))[0]
     assert not execute_run(run.pk)
     run = fresh(run)
-    assert run.state == RunState.FAILED
+    assert run.state == WorkState.FAILED
     assert "abacus" in run.error
     assert "\n" not in run.error
 

@@ -16,7 +16,7 @@ import pytest
 from django.db import connection
 from django.utils import timezone
 
-from simulation.choices import RunState
+from cluster.choices import WorkState
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, study_get
 from simulation.services import runs
@@ -71,7 +71,7 @@ def state(run: SimulationRun) -> SimulationRun:
 
 def under_way(run: SimulationRun) -> bool:
     now = state(run)
-    return now.state == RunState.RUNNING and now.jobs_ended > 0
+    return now.state == WorkState.RUNNING and now.jobs_ended > 0
 
 
 @pytest.mark.usefixtures("worker")
@@ -87,7 +87,7 @@ def test_runs_are_executed_and_compared_by_the_worker(start: Start) -> None:
         "both runs are compared",
         PATIENCE_SECONDS,
     )
-    assert {run.state for run in runs_of(study)} == {RunState.DONE}
+    assert {run.state for run in runs_of(study)} == {WorkState.DONE}
     compared = comparison_of(study_get(study.pk))
     assert compared is not None
     assert len(compared["runs"]) == 2
@@ -99,7 +99,7 @@ def test_a_run_under_way_is_cancelled(start: Start) -> None:
     wait_until(lambda: under_way(run), "the run is under way", PATIENCE_SECONDS)
     run_cancel(run=run)
     wait_until(lambda: state(run).finished(), "the run has stopped", PATIENCE_SECONDS)
-    assert state(run).state == RunState.CANCELLED
+    assert state(run).state == WorkState.CANCELLED
 
 
 def test_a_run_whose_worker_is_killed_is_finished_by_another_attempt(
@@ -115,6 +115,6 @@ def test_a_run_whose_worker_is_killed_is_finished_by_another_attempt(
     wait_until(lambda: runs.sweep_runs() > 0, "the sweep finds the lost run", PATIENCE_SECONDS)
     wait_until(lambda: state(run).finished(), "another attempt has finished", PATIENCE_SECONDS)
     finished = state(run)
-    assert (finished.state, finished.error) == (RunState.DONE, "")
+    assert (finished.state, finished.error) == (WorkState.DONE, "")
     assert finished.attempts == 2
     assert finished.lease_token != held.lease_token

@@ -206,7 +206,7 @@ def look(paths):
         "environment": dict(os.environ),
         "descriptors": sorted(os.readlink(f"/proc/self/fd/{number}") for number in descriptors),
         "arguments": sys.argv,
-        "main": sys.modules["__main__"].__spec__.name,
+        "main": getattr(sys.modules["__main__"].__spec__, "name", None),
         "modules": sorted(name for name in sys.modules if name.startswith("workers")),
         "random": random.random(),
         "processes": [name for name in os.listdir("/proc") if name.isdigit()],
