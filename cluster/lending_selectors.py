@@ -72,7 +72,7 @@ class ForecastPoint:
 class UsageHistory:
     """Usage of an inference cluster beside what was expected, oldest first.
 
-    ``reserve_fraction``: the share of its servers that is never lent. ``periods_per_point``: how many samples each point is the mean of.
+    ``reserve``: how many of its servers are never lent. ``periods_per_point``: how many samples each point is the mean of.
     """
 
     samples: list[UsagePoint]
@@ -82,7 +82,7 @@ class UsageHistory:
     servers: int
     gpus: int
     emulated_gpus: int
-    reserve_fraction: float
+    reserve: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +136,7 @@ def usage_history(
         servers=rule.servers,
         gpus=gpus["total"],
         emulated_gpus=gpus["emulated"],
-        reserve_fraction=rule.reserve / rule.servers if rule.servers else 0.0,
+        reserve=rule.reserve,
     )
 
 

@@ -18,6 +18,7 @@ def figure(history: UsageHistory) -> go.Figure | None:
     drawn = base_figure(legend={"y": 1.04})
     if history.servers:
         _add_home(drawn, history)
+        _add_headroom(drawn, history)
     drawn.add_trace(
         go.Scatter(
             x=[point.ends_at for point in history.samples],
@@ -34,21 +35,13 @@ def figure(history: UsageHistory) -> go.Figure | None:
             y=[point.usage for point in history.forecasts],
             name="Forecast",
             mode="lines",
-            line={"color": colours.CHANGING, "width": 1.5, "dash": "dot", "shape": "vh"},
+            line={"color": colours.CHANGING, "width": 2, "dash": "dot", "shape": "vh"},
             customdata=[plain_text(point.forecaster or "mean of several") for point in history.forecasts],
             hovertemplate="%{y:.1%} expected by %{customdata}<br>"
             "period until %{x|%H:%M:%S} UTC<extra>forecast</extra>",
         )
     )
     _add_shortfalls(drawn, [point for point in history.samples if point.shortfall_servers])
-    drawn.add_hline(
-        y=1.0 - history.reserve_fraction, line={"color": colours.NEUTRAL, "width": 1, "dash": "dash"}
-    )
-    drawn.add_annotation(
-        x=0, xref="paper", xanchor="left", y=1.0 - history.reserve_fraction, yanchor="top", showarrow=False,
-        text=f"headroom: {history.reserve_fraction:.1%} of the servers are never lent",
-        font={"size": 11, "color": colours.NEUTRAL},
-    )  # fmt: skip
     drawn.update_yaxes(title_text="share of GPUs", range=[0, 1.03], tickformat=".0%")
     drawn.update_xaxes(type="date")
     return drawn
@@ -68,6 +61,17 @@ def _add_home(drawn: go.Figure, history: UsageHistory) -> None:
             hovertemplate="%{y:.0%} of the servers<extra>at home</extra>",
         )
     )
+
+
+def _add_headroom(drawn: go.Figure, history: UsageHistory) -> None:
+    """The line above which nothing is lent, however low usage is."""
+    share = 1.0 - history.reserve / history.servers
+    drawn.add_hline(y=share, line={"color": colours.NEUTRAL, "width": 1, "dash": "dash"})
+    drawn.add_annotation(
+        x=0, xref="paper", xanchor="left", y=share, yanchor="top", showarrow=False,
+        text=f"headroom: {history.reserve} of {history.servers} servers never lent",
+        font={"size": 11, "color": colours.NEUTRAL},
+    )  # fmt: skip
 
 
 def _add_shortfalls(drawn: go.Figure, missing: list[UsagePoint]) -> None:

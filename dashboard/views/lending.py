@@ -166,5 +166,6 @@ def _choice(order: ReclaimOrder) -> dict[str, Any]:
     return {
         "servers": chosen_servers(order),
         "alternatives": others,
+        "timed": any(one.compute_seconds is not None for one in others),
         "candidates": order.choice.get("candidates", ()),
     }

@@ -23,8 +23,8 @@ from cluster.models import (
     UsageSample,
     UtilisationSample,
 )
-from scheduling.choices import JobState, PromiseOutcome, ServiceClass
-from scheduling.models import Job
+from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome, ServiceClass
+from scheduling.models import Assignment, Job
 from tests import factories
 
 PERIOD = timedelta(minutes=5)
@@ -46,6 +46,7 @@ class Day:
     loans: list[LoanOrder] = field(default_factory=list)
     reclaims: list[ReclaimOrder] = field(default_factory=list)
     away: list[Server] = field(default_factory=list)
+    lent_at: dict[int, datetime] = field(default_factory=dict)
     source: random.Random = field(default_factory=lambda: random.Random(3))
 
     def home(self) -> list[Server]:
@@ -100,7 +101,7 @@ def _jobs() -> tuple[Job, Job]:
 
 def _usage(day: Day, step: int) -> float:
     wave = 0.62 + 0.24 * math.sin(2 * math.pi * (step - 110) / PERIODS)
-    burst = 0.12 if step % 61 < 3 else 0.0
+    burst = 0.2 if step % 61 < 3 else 0.0
     return min(0.97, max(0.05, wave + burst + day.source.uniform(-0.012, 0.012)))
 
 
@@ -117,7 +118,7 @@ def _report(day: Day, ends_at: datetime, usage: float, following: float) -> None
     UsageForecast.objects.create(
         inference_cluster=day.inference_cluster,
         period_ends_at=ends_at + PERIOD,
-        usage=min(1.0, 0.6 * following + 0.4 * usage + day.source.uniform(-0.015, 0.015)),
+        usage=min(1.0, 0.6 * usage + 0.4 * following + day.source.uniform(-0.015, 0.015)),
         forecaster="lstm",
         made_at=ends_at,
     )
@@ -133,7 +134,8 @@ def _training(day: Day, cluster: Any, taken_at: datetime, step: int) -> Utilisat
 
 
 def _follow_rule(day: Day, at: datetime, usage: float, following: float) -> None:
-    decision = day.inference_cluster.rule().decide(usage, min(1.0, following), on_loan=len(day.away))
+    expected = min(1.0, 0.6 * usage + 0.4 * following)
+    decision = day.inference_cluster.rule().decide(usage, expected, on_loan=len(day.away))
     if decision.lend > 1:
         _lend(day, at, day.home()[: decision.lend])
     elif decision.reclaim:
@@ -157,6 +159,7 @@ def _lend(day: Day, at: datetime, servers: list[Server]) -> None:
     )  # fmt: skip
     order.servers.set(servers)
     day.away += servers
+    day.lent_at |= {server.pk: done_at for server in servers}
     day.loans.append(order)
     _event(day, done_at, "lent", servers, 0)
     _set_state(servers, LendingState.ON_LOAN, done_at)
@@ -186,6 +189,7 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
         )
         for place, (server, entry) in enumerate(zip(chosen, choice["servers"], strict=True))
     )  # fmt: skip
+    _worked(day, chosen, begun_at)
     _event(day, begun_at, "asked_back", chosen, len(chosen))
     day.away = day.away[count:]
     _event(day, returned_at, "returned", chosen, 0)
@@ -194,9 +198,27 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
     day.reclaims.append(order)
 
 
+def _worked(day: Day, servers: list[Server], until: datetime) -> None:
+    """Most GPUs of the servers held training work from a while after they were lent."""
+    generation = factories.GenerationFactory.create(
+        job=day.preempted, number=len(day.reclaims) + 1, master_server=servers[0], state=GenerationState.RETIRED, goal=Goal.STOP,
+        live_at=until, retired_at=until,
+    )  # fmt: skip
+    gpus = [
+        (gpu, day.lent_at[server.pk]) for server in servers for gpu in list(server.gpus.all())[: GPUS - 1]
+    ]
+    Assignment.objects.bulk_create(
+        Assignment(
+            generation=generation, job=day.preempted, gpu=gpu, rank=rank, state=AssignmentState.RELEASED,
+            held_at=min(until, lent_at + PERIOD / 5), released_at=until,
+        )
+        for rank, (gpu, lent_at) in enumerate(gpus)
+    )  # fmt: skip
+
+
 def _choice(day: Day, chosen: list[Server]) -> dict[str, Any]:
-    """A document as `reclaiming_choice.py` writes it: an idle server, a flexible one, then preemptions."""
-    groups = ["idle", "flexible", *["preemption"] * len(chosen)][: len(chosen)]
+    """A document as `reclaiming_choice.py` writes it: one flexible server, or an idle one and then preemptions."""
+    groups = ["flexible"] if len(chosen) == 1 else ["idle", *["preemption"] * (len(chosen) - 1)]
     costs = {"idle": 0.0, "flexible": 12.5, "preemption": 0.25}
     stopped = groups.count("preemption")
     names = [server.name for server in chosen]
@@ -207,7 +229,7 @@ def _choice(day: Day, chosen: list[Server]) -> dict[str, Any]:
         "candidates": [server.name for server in day.away],
         "servers": [
             {"server": name, "group": group, "cost": costs[group], "excess_gpus": 2 * (group == "preemption"),
-             "credited_servers": 0, "newly_preempted": int(group == "preemption" and place == 2)}
+             "credited_servers": 0, "newly_preempted": int(group == "preemption" and place == 1)}
             for place, (name, group) in enumerate(zip(names, groups, strict=True))
         ],
         "preempted": [day.preempted.pk] if stopped else [],

@@ -58,6 +58,17 @@ def _simulations(page: Page, base_url: str) -> dict[str, str]:
     return {"simulations": "/simulations/", **newest}
 
 
+def _lending(page: Page, base_url: str) -> dict[str, str]:
+    """The pages on lending, with the newest reclaim; none for people who are no operators."""
+    page.goto(f"{base_url}/")
+    if not page.locator('nav a[href="/lending/"]').count():
+        return {}
+    page.goto(f"{base_url}/lending/")
+    links = page.locator('table.jobs td.name a:not([href*="kind=loan"])')
+    newest = {"reclaim": links.first.get_attribute("href") or ""} if links.count() else {}
+    return {"lending": "/lending/", **newest}
+
+
 def take_all(
     browser: Browser,
     base_url: str,
@@ -80,7 +91,7 @@ def take_all(
         pages = {"overview": "/", "jobs": "/jobs/", "servers": "/servers/", "decisions": "/decisions/"}
         if job:
             pages["job"] = f"/jobs/{job}/"
-        pages |= _simulations(page, base_url)
+        pages |= _lending(page, base_url) | _simulations(page, base_url)
         for name, path in pages.items():
             page.goto(base_url + path)
             wait_until_drawn(page)

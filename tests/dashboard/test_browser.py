@@ -28,6 +28,7 @@ from tests.dashboard.waiting import wait_until
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 
 PAGES = ("/", "/jobs/", "/servers/", "/decisions/")
+OPERATORS_PAGES = ("/lending/",)
 
 
 @pytest.fixture(scope="module")
@@ -130,7 +131,8 @@ def test_nothing_is_wider_than_a_phone(site: Site, scheme: str) -> None:
     visit = site.visit(
         site.scenario.operator, viewport={"width": 390, "height": 844}, color_scheme=scheme, has_touch=True
     )
-    for path in (*PAGES, f"/jobs/{site.scenario.running.id}/", f"/jobs/{site.scenario.declined.id}/"):
+    jobs = (f"/jobs/{site.scenario.running.id}/", f"/jobs/{site.scenario.declined.id}/")
+    for path in (*PAGES, *OPERATORS_PAGES, *jobs):
         page = visit.go(path)
         wait_until_drawn(page)
         width = page.locator("html").evaluate("element => element.scrollWidth")

@@ -169,7 +169,7 @@ def history(**changes: Any) -> UsageHistory:
         "samples": [UsagePoint(at(5), 0.5), UsagePoint(at(10), 0.9, 2, 1, 4.0)],
         "forecasts": [ForecastPoint(at(15), 0.85, "lstm")],
         "period_seconds": 300.0, "periods_per_point": 1, "servers": 10, "gpus": 40, "emulated_gpus": 0,
-        "reserve_fraction": 0.1, **changes,
+        "reserve": 1, **changes,
     }  # fmt: skip
     return UsageHistory(**values)
 
@@ -183,7 +183,7 @@ def test_samples_with_a_shortfall_are_marked_and_the_headroom_line_is_drawn() ->
     assert drawn.layout.shapes[0].y0 == pytest.approx(0.9)
     assert list(traces["Forecast"].customdata) == ["lstm"]
     assert inference_usage.figure(history(samples=[], forecasts=[])) is None
-    assert "10.0% of the servers are never lent" in drawn.layout.annotations[0].text
+    assert "1 of 10 servers never lent" in drawn.layout.annotations[0].text
 
 
 def test_stacked_servers_add_up_and_the_whitelist_line_lies_on_the_training_side() -> None:

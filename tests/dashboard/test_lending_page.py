@@ -1,0 +1,127 @@
+"""The lending pages in a real browser: drawn on every screen, current, and able to lend and to ask back by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from playwright.sync_api import Browser, Page, Route, expect
+from pytest_django.live_server_helper import LiveServer
+from redis import Redis
+
+from cluster.choices import OrderSource
+from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder
+from tests import factories
+from tests.dashboard.conftest import StreamServer
+from tests.dashboard.lending_day import Day, build_day
+from tests.dashboard.scenario import Scenario, build
+from tests.dashboard.take_screenshots import wait_until_drawn
+from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
+
+pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
+
+
+@pytest.fixture
+def scenario(db: None) -> Scenario:
+    return build()
+
+
+@pytest.fixture
+def day(db: None) -> Day:
+    return build_day(periods=72)
+
+
+@pytest.fixture
+def site(
+    browser: Browser,  # noqa: F811 - pytest's way
+    live_server: LiveServer,
+    stream_server: StreamServer,
+    settings: Any,
+    scenario: Scenario,
+    day: Day,
+) -> Iterator[Site]:
+    settings.STREAM_URL = stream_server.url
+    url = live_server.url.replace("localhost", "127.0.0.1")
+    site = Site(scenario, url, browser, Redis.from_url(settings.REDIS_URL), [])
+    yield site
+    for context in site.contexts:
+        context.close()
+
+
+@pytest.mark.parametrize(
+    ("width", "scheme"), [(1400, "light"), (390, "dark")], ids=["desktop-light", "phone-dark"]
+)
+def test_pages_are_drawn_without_errors_and_fit_the_screen(
+    site: Site, day: Day, width: int, scheme: str
+) -> None:
+    visit = site.visit(site.scenario.operator, viewport={"width": width, "height": 900}, color_scheme=scheme)
+    page = visit.go("/lending/")
+    wait_until_drawn(page)
+    expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
+    expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(3)
+    expect(page.locator("[data-note]").first).to_contain_text("the load is an emulated one")
+    assert page.locator("html").evaluate("element => element.scrollWidth") <= width
+    page = visit.go(f"/lending/orders/{max(day.reclaims, key=lambda order: order.count).pk}/")
+    expect(page.get_by_text("carried out")).to_be_visible()
+    assert page.locator("html").evaluate("element => element.scrollWidth") <= width
+    visit.expect_no_trouble()
+
+
+def test_an_operator_lends_asks_back_and_stops_lending_by_hand(site: Site, day: Day) -> None:
+    visit = site.visit(site.scenario.operator)
+    page = visit.go("/lending/")
+    InferenceCluster.objects.update(headroom_fraction=0.0, minimum_hold_seconds=0.0)
+    name = day.home()[0].name
+    page.get_by_role("button", name="Lend servers").click()
+    page.get_by_label("Servers at home").select_option(name)
+    page.get_by_role("button", name="Lend", exact=True).click()
+    expect(page.locator(".toast")).to_contain_text("1 server offered to training.")
+    order = LoanOrder.objects.get(source=OrderSource.OPERATOR)
+    assert (order.server_names, order.created_by) == ([name], site.scenario.operator.username)
+    expect(page.locator(f'a[href*="{order.pk}"]')).to_be_visible()
+    page.get_by_role("button", name="Ask servers back").click()
+    page.get_by_label("Servers", exact=True).fill("3")
+    page.get_by_label("Wanted in minutes").fill("20")
+    page.get_by_role("button", name="Ask back", exact=True).click()
+    expect(page.locator(".toast").last).to_contain_text("3 servers asked back.")
+    asked = ReclaimOrder.objects.get(count=3, state="pending")
+    assert (asked.wanted_by - asked.created_at).total_seconds() == pytest.approx(1200, abs=60)
+    page.get_by_role("button", name="Stop lending").click()
+    page.locator("#confirm-yes").click()
+    expect(page.get_by_role("button", name="Allow lending")).to_be_visible()
+    assert not InferenceCluster.objects.get(name="serving").lending
+    visit.expect_no_trouble()
+
+
+def test_what_the_api_refuses_is_said_and_changes_appear_without_a_reload(site: Site, day: Day) -> None:
+    page = site.visit(site.scenario.operator).go("/lending/")
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    page.evaluate("() => { document.body.dataset.sameDocument = 'yes'; }")
+    sent = _refused(page)
+    assert UUID(sent["id"]).version == 4
+    assert sent["count"] == 1
+    loan = LoanOrder.objects.create(
+        inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, server_names=["just-offered"]
+    )
+    site.publish(f"cluster:{factories.ClusterFactory.create().pk}", "servers")
+    expect(page.locator(f'a[href*="{loan.pk}"]')).to_be_visible()
+    assert page.locator("body").get_attribute("data-same-document") == "yes"
+
+
+def _refused(page: Page) -> dict[str, Any]:
+    """Ask a server back of an API that refuses; what was sent."""
+    asked: list[dict[str, Any]] = []
+
+    def refuse(route: Route) -> None:
+        asked.append(json.loads(route.request.post_data or "{}"))
+        problem = {"title": "Conflict", "detail": "No server is on loan.", "code": "conflict"}
+        route.fulfill(status=409, content_type="application/problem+json", body=json.dumps(problem))
+
+    page.route("**/reclaim-orders/", refuse)
+    page.get_by_role("button", name="Ask servers back").click()
+    page.get_by_role("button", name="Ask back", exact=True).click()
+    expect(page.locator(".toast.bad")).to_contain_text("No server is on loan.")
+    return asked[0]
