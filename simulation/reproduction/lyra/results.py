@@ -18,8 +18,9 @@ HOUR_SECONDS = 3600.0
 def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) -> RunResult:
     """What is kept of an outcome. ``usage``: of the inference cluster every five minutes, which counts where nothing was lent too.
 
-    ``series``: ``submitted_seconds``, ``waiting_seconds`` and ``jct_seconds`` by job, ``borrowers`` (rows of jobs seen on servers on
-    loan), ``usage_by_hour`` (overall), ``on_loan_usage_by_day``, and by reclaim ``wanted``, ``preempted``, ``running``, ``collateral``.
+    ``series``: ``submitted_seconds``, ``waiting_seconds``, ``first_waiting_seconds`` (until its first start) and ``jct_seconds`` by job,
+    ``borrowers`` (rows of jobs seen on servers on loan), ``usage_by_hour`` (overall), ``on_loan_usage_by_day``, and by reclaim
+    ``wanted``, ``preempted``, ``running``, ``collateral``.
     """
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])
@@ -36,6 +37,7 @@ def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) ->
         series={
             "submitted_seconds": _whole(jobs.submitted_at),
             "waiting_seconds": _whole(jobs.waiting_seconds),
+            "first_waiting_seconds": _whole(np.nan_to_num(jobs.started_at - jobs.submitted_at, nan=-1.0)),
             "jct_seconds": _whole(np.nan_to_num(jobs.completed_at - jobs.submitted_at, nan=-1.0)),
             "borrowers": [] if loans is None else [float(row) for row in loans.borrowers.tolist()],
             "usage_by_hour": [round(float(one), 4) for one in overall],

@@ -87,5 +87,5 @@ def baseline_of(spec: LyraSpec) -> LyraSpec:
     """The baseline on the same jobs."""
     return replace(
         spec, policy=BASELINE.policy, scenario=Scenario.BASIC, loaning=False, scaling=False, reclaim=ReclaimMethod.LYRA,
-        rules=(), two_phase=(), expansion=3, slot_seconds=30.0,
+        rules=(), two_phase=(), lending=(), expansion=3, slot_seconds=30.0,
     )  # fmt: skip

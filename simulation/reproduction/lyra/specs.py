@@ -6,6 +6,7 @@ import hashlib
 import json
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 
@@ -21,13 +22,15 @@ from simulation.reproduction.store import RunResult
 from simulation.workloads.catalogue import load_workload
 from simulation.workloads.linear import TRAINING_GPU, as_linear
 from simulation.workloads.scenarios import RULES, Scenario
+from simulation.workloads.synthetic_lyra import with_large_jobs
 from simulation.workloads.workload import Workload
 
-FORMAT = 1
+FORMAT = 2
 GPUS_PER_SERVER = 8
 SHORTEST_SECONDS = 60.0
 DAYS, DAY_SECONDS = 15.0, 86_400.0
 Override = tuple[str, float]
+TRUTHS = frozenset({"shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,9 +51,10 @@ class Size:
 class LyraSpec:
     """One policy in one scenario on one pair of clusters.
 
-    ``rules`` and ``two_phase``: fields of `ScenarioRules` and `TwoPhaseOptions` that differ from the scenario's, with their values
+    ``rules``, ``two_phase`` and ``lending``: fields of `ScenarioRules`, `TwoPhaseOptions` and `Lending` that differ from the scenario's, with their values
     (a truth value as 0 or 1). ``days``: which days of the trace, in which order, make up the jobs; none is the
-    whole trace. ``slot_seconds``: the scheduler's period.
+    whole trace. ``slot_seconds``: the scheduler's period. ``large_jobs``: share of the training cluster that one
+    job of a hundred asks for; 0 leaves jobs as they are.
     """
 
     policy: str
@@ -66,6 +70,8 @@ class LyraSpec:
     slot_seconds: float = 30.0
     usage: str = "daily"
     days: tuple[int, ...] = ()
+    lending: tuple[Override, ...] = ()
+    large_jobs: float = 0.0
 
     @property
     def trace(self) -> str:
@@ -80,12 +86,14 @@ class LyraSpec:
             f"{self.size.servers} + {self.size.inference_servers} servers of {GPUS_PER_SERVER} GPUs",
             f"scenario {self.scenario.value}", f"loaning {loans}", f"scaling {'on' if self.scaling else 'off'}",
             f"slot {self.slot_seconds:g} s",
-            *(f"{name} {value:g}" for name, value in (*self.rules, *self.two_phase)),
+            *(f"{name} {value:g}" for name, value in (*self.rules, *self.two_phase, *self.lending)),
         ]  # fmt: skip
         if self.expansion != 3:
             parts.append(f"expansion {self.expansion}")
         if self.days:
             parts.append(f"days {', '.join(map(str, self.days))}")
+        if self.large_jobs:
+            parts.append(f"one job of a hundred on {self.large_jobs:.0%} of the cluster")
         return "; ".join(parts)
 
     def as_json(self) -> dict[str, object]:
@@ -122,8 +130,7 @@ def settings_of(spec: LyraSpec) -> SimulationSettings:
     if spec.loaning:
         usage = read_usage(spec.usage, seed=spec.seed)
         lending = Lending(spec.size.inference_servers, usage, reclaim=spec.reclaim)
-    truths = ("shortest_at_most", "single_knapsack", "flexible_in_holes", "naive")
-    chosen = {name: bool(value) if name in truths else value for name, value in spec.two_phase}
+        lending = replace(lending, **_values(spec.lending))
     return SimulationSettings(
         policy=spec.policy,
         pools=(PoolSize(TRAINING_GPU, spec.size.servers, GPUS_PER_SERVER),),
@@ -135,14 +142,21 @@ def settings_of(spec: LyraSpec) -> SimulationSettings:
             scaling=spec.scaling,
             lending=lending,
             expansion=spec.expansion,
-            two_phase=TwoPhaseOptions(**chosen),  # type: ignore[arg-type]
+            two_phase=TwoPhaseOptions(**_values(spec.two_phase)),
         ),
     )
+
+
+def _values(overrides: tuple[Override, ...]) -> dict[str, Any]:
+    return {name: bool(value) if name in TRUTHS else value for name, value in overrides}
 
 
 def workload_of(spec: LyraSpec) -> Workload:
     """The jobs of a run. Raises TraceError where the trace is missing or unreadable."""
     workload = _loaded(spec.trace, spec.seed, spec.size.gpus)
+    if spec.large_jobs:
+        servers = max(1, round(spec.large_jobs * spec.size.servers))
+        workload = with_large_jobs(workload, servers * GPUS_PER_SERVER, spec.seed)
     return resampled(workload, spec.days) if spec.days else workload
 
 

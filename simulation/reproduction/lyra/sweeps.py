@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 from simulation.reports.style import PALETTE, Drawing, base_figure
 from simulation.reproduction.comparing import Context
 from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
-from simulation.reproduction.lyra.measuring import JCT, WAITING, Ratio, mean_ratio, pairs_of
+from simulation.reproduction.lyra.measuring import FIRST_WAITING, JCT, WAITING, Ratio, mean_ratio, pairs_of
 from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
 from simulation.reproduction.lyra.specs import LyraSpec, Override
 
@@ -33,12 +33,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Measured:
-    """What came of a point; None where runs are missing."""
+    """What came of a point; None where runs are missing, and for the last two where nothing was lent.
+
+    ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per job submitted. ``on_loan``: share of
+    the GPUs on loan in use. ``shrinking``: share of the servers asked back that shrinking jobs made free.
+    """
 
     point: Point
     queuing: Ratio | None
     jct: Ratio | None
     preemptions: float | None
+    first_queuing: Ratio | None = None
+    on_loan: float | None = None
+    shrinking: float | None = None
 
 
 def point(
@@ -58,10 +65,15 @@ def measured(context: Context, one: Point) -> Measured:
     pairs = pairs_of(context.results, one.compared_with, one.specs)
     if len(pairs) < len(one.specs):
         pairs = []
-    shares = [result.summary["preemption_ratio"] for _, result in pairs]
+
+    def share(name: str) -> float | None:
+        known = [value for _, result in pairs if (value := result.summary[name]) is not None]
+        return sum(known) / len(known) if known else None
+
     return Measured(
-        one, mean_ratio(pairs, WAITING), mean_ratio(pairs, JCT), sum(shares) / len(shares) if shares else None
-    )
+        one, mean_ratio(pairs, WAITING), mean_ratio(pairs, JCT), share("preemption_ratio"),
+        mean_ratio(pairs, FIRST_WAITING), share("on_loan_gpu_usage"), share("reclaim_flexible_share"),
+    )  # fmt: skip
 
 
 Verdicts = Callable[[Sequence[Measured]], Sequence[Check]]
@@ -69,6 +81,11 @@ Verdicts = Callable[[Sequence[Measured]], Sequence[Check]]
 
 def no_verdicts(rows: Sequence[Measured]) -> Sequence[Check]:
     """Nothing is asked."""
+    return ()
+
+
+def no_tables(context: Context) -> Sequence[Table]:
+    """Nothing above the table of points."""
     return ()
 
 
@@ -82,8 +99,9 @@ def sweep(
     checks: Verdicts = no_verdicts,
     also_called: tuple[str, ...] = (),
     needs_traces: bool = False,
+    more: Callable[[Context], Sequence[Table]] = no_tables,
 ) -> FigureDefinition:
-    """A figure made of such points."""
+    """A figure made of such points; ``more`` gives tables that stand above its own."""
 
     def runs(full: bool) -> Sequence[LyraSpec]:
         return list(dict.fromkeys(spec for one in points(full) for spec in (*one.specs, *one.compared_with)))
@@ -95,7 +113,7 @@ def sweep(
             title=title,
             made="simulated; ratios of means, the baseline's over the run's, with 95 % intervals by bootstrap over quarters of days",
             notes=notes,
-            tables=(_table(title, axis, rows),),
+            tables=(*more(context), _table(title, axis, rows)),
             drawings=_drawings(name, axis, rows),
             checks=tuple(checks(rows)),
         )
@@ -110,16 +128,22 @@ def _table(title: str, axis: str, rows: Sequence[Measured]) -> Table:
 
     return Table(
         title.partition(":")[0],
-        "Published / ours; preemptions per job submitted.",
-        ("Series", axis, "Queuing", "JCT", "Preemptions"),
+        "Published / ours; preemptions per job submitted. The last three columns are ours: queuing until the first start alone (A14), the share"
+        " of GPUs on loan in use, and of servers asked back those that shrinking made free.",
+        ("Series", axis, "Queuing", "JCT", "Preemptions", "Queuing to first start", "On loan in use", "Shrinking"),
         tuple(
             (
                 one.point.series, one.point.x, cell(one.point.published[0], one.queuing),
                 cell(one.point.published[1], one.jct), cell(one.point.published[2], one.preemptions),
+                "–" if one.first_queuing is None else f"{one.first_queuing.value:.2f}", _share(one.on_loan), _share(one.shrinking),
             )
             for one in rows
         ),
     )  # fmt: skip
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
 
 
 def _drawings(name: str, axis: str, rows: Sequence[Measured]) -> tuple[Drawing, ...]:

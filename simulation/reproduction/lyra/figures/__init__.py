@@ -6,6 +6,7 @@ from simulation.reproduction.figures.base import FigureDefinition
 from simulation.reproduction.lyra.figures import (
     examples,
     public_traces,
+    queuing,
     reclaiming,
     sensitivity,
     table35,
@@ -17,6 +18,7 @@ FIGURES: dict[str, FigureDefinition] = {
     for figure in (
         table35.FIGURE,
         reclaiming.FIGURE,
+        queuing.FIGURE,
         *sensitivity.FIGURES,
         testbed.FIGURE,
         public_traces.FIGURE,
