@@ -132,6 +132,32 @@ def test_a_trace_is_brought_to_the_load_that_is_asked_for() -> None:
     assert cut.submitted_at[-1] == pytest.approx(5 * day)
 
 
+def test_one_job_of_a_hundred_asks_for_much_of_the_cluster_and_hardly_more_work() -> None:
+    usual = BASELINE.spec(replace(SCALED, trace="lyra_scaled:jobs=1000"))
+    small, large = workload_of(usual), workload_of(replace(usual, large_jobs=0.65))
+    asked = np.flatnonzero(large.requested_gpus != small.requested_gpus)
+    assert asked.size <= 10
+    assert int((large.requested_gpus == 36 * 8).sum()) == 10, "36 of 55 servers"
+    assert np.array_equal(large.submitted_at, small.submitted_at)
+    assert np.array_equal(large.requested_seconds, small.requested_seconds)
+    assert large.requested_seconds[asked].max() <= 1_100.0
+    work = [float((one.requested_gpus * one.requested_seconds).sum()) for one in (small, large)]
+    assert work[1] < 1.05 * work[0]
+
+
+def test_queuing_is_held_against_a_baseline_that_may_be_passed() -> None:
+    assert {spec.policy for spec in FIGURES["queuing"].runs(False)} == {"fifo_backfill", "sjf", "lyra"}
+
+
+def test_loans_carry_every_choice() -> None:
+    sharing = settings_of(
+        replace(SCHEMES["loaning"].spec(SCALED), lending=(("exact_last_pick", 0.0),))
+    ).sharing
+    assert sharing is not None
+    assert sharing.lending is not None
+    assert sharing.lending.exact_last_pick is False
+
+
 def test_days_can_be_drawn_again() -> None:
     day = 86_400.0
     raw = linear_workload(
