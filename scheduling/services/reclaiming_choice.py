@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -17,8 +18,10 @@ from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimMethod, ReclaimQuestion, choose_servers
 from scheduling.models import Assignment, CurveLevel, Job
 
-#: What the chosen method is shown next to. The optimum is left out: its work has no small bound.
+#: What the chosen method is shown next to.
 ALTERNATIVES = (ReclaimMethod.IMPROVED, ReclaimMethod.LYRA, ReclaimMethod.SCF, ReclaimMethod.RANDOM)
+#: The optimum too among so many candidates; its work grows fast beyond.
+MOST_FOR_OPTIMUM = 24
 
 
 @dataclass(frozen=True)
@@ -77,14 +80,14 @@ def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
     workers = _workers(servers)
     question = _question(servers, candidates, workers, count)
     method = ReclaimMethod(inference_cluster.reclaim_method)
-    reclaim = choose_servers(question, method)
+    reclaim, seconds = _timed(question, method)
     chosen = tuple(servers[row] for row in reclaim.returned.tolist())
     return ReclaimChoice(
         servers=chosen,
         groups=tuple(ReclaimGroup(group).name.lower() for group in reclaim.group.tolist()),
         costs=tuple(cost if isfinite(cost) else None for cost in reclaim.cost.tolist()),
         jobs=_concerned(workers, set(reclaim.returned.tolist())),
-        document=_document(servers, workers, question, reclaim),
+        document=_document(servers, workers, question, reclaim, seconds),
     )
 
 
@@ -219,10 +222,22 @@ def _concerned(workers: _Workers, returned: set[int]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(concerned))
 
 
+def _timed(question: ReclaimQuestion, method: ReclaimMethod) -> tuple[Reclaim, float]:
+    """The choice by that method, and how many seconds it took to compute."""
+    began = time.perf_counter()
+    reclaim = choose_servers(question, method)
+    return reclaim, time.perf_counter() - began
+
+
 def _document(
-    servers: Sequence[Server], workers: _Workers, question: ReclaimQuestion, reclaim: Reclaim
+    servers: Sequence[Server], workers: _Workers, question: ReclaimQuestion, reclaim: Reclaim, seconds: float
 ) -> dict[str, Any]:
     """The choice as the dashboard explains it."""
+    methods = list(ALTERNATIVES)
+    if reclaim.method == ReclaimMethod.OPTIMAL or question.fleet.on_loan.sum() <= MOST_FOR_OPTIMUM:
+        methods.append(ReclaimMethod.OPTIMAL)
+    timed = {method: _timed(question, method) for method in methods if method != reclaim.method}
+    timed[reclaim.method] = reclaim, seconds
     return {
         "method": str(reclaim.method),
         "candidates": [servers[row].name for row in np.flatnonzero(question.fleet.on_loan).tolist()],
@@ -256,17 +271,20 @@ def _document(
             )  # fmt: skip
         ],
         "collateral_gpus": reclaim.collateral_gpus,
-        "alternatives": [_alternative(servers, question, reclaim, method) for method in ALTERNATIVES],
+        "alternatives": [_alternative(servers, *timed[method]) for method in methods],
     }
 
 
-def _alternative(
-    servers: Sequence[Server], question: ReclaimQuestion, chosen: Reclaim, method: ReclaimMethod
-) -> dict[str, Any]:
-    other = chosen if method == chosen.method else choose_servers(question, method)
+def _alternative(servers: Sequence[Server], other: Reclaim, seconds: float) -> dict[str, Any]:
+    """What a method would have done. ``cost``: of the servers that it takes from jobs which are preempted."""
+    cost = float(other.cost[other.group == ReclaimGroup.PREEMPTION].sum())
+    # `random` and `scf` know no preemption cost; it has no bound where a job could not go on at all.
+    known = other.method not in (ReclaimMethod.RANDOM, ReclaimMethod.SCF) and isfinite(cost)
     return {
-        "method": str(method),
+        "method": str(other.method),
         "servers": [servers[row].name for row in other.returned.tolist()],
         "preempted_jobs": int(other.preempted.size),
         "collateral_gpus": other.collateral_gpus,
+        "cost": round(cost, 6) if known else None,
+        "compute_seconds": round(seconds, 6),
     }

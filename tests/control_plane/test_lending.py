@@ -211,7 +211,13 @@ def test_idle_servers_are_given_back_first(
     order = ask_back(inference, 1)
     assert order.state == ReclaimState.RETURNED, "nobody has to leave an idle server"
     assert order.choice["servers"][0]["group"] == "idle"
-    assert {one["method"] for one in order.choice["alternatives"]} == {"improved", "lyra", "scf", "random"}
+    others = {one["method"]: one for one in order.choice["alternatives"]}
+    assert set(others) == {"improved", "lyra", "scf", "random", "optimal"}, (
+        "the optimum too where few are on loan"
+    )
+    assert all(one["compute_seconds"] >= 0.0 for one in others.values())
+    assert others["improved"]["preempted_jobs"] == others["optimal"]["preempted_jobs"]
+    assert others["scf"]["cost"] is None, "it knows no preemption cost"
 
 
 def test_more_than_is_on_loan_cannot_come_back(
