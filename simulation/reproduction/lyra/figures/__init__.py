@@ -5,6 +5,7 @@ from __future__ import annotations
 from simulation.reproduction.figures.base import FigureDefinition
 from simulation.reproduction.lyra.figures import (
     examples,
+    fungible,
     public_traces,
     queuing,
     reclaiming,
@@ -20,6 +21,7 @@ FIGURES: dict[str, FigureDefinition] = {
         reclaiming.FIGURE,
         queuing.FIGURE,
         *sensitivity.FIGURES,
+        fungible.FIGURE,
         testbed.FIGURE,
         public_traces.FIGURE,
         examples.FIGURE,

@@ -40,7 +40,12 @@ def _grouping_helps(rows: Sequence[Measured]) -> Sequence[Check]:
         label = SCHEMES[name].label
         pair = [find(rows, label, place) for place in (GROUPED, APART)]
         shares = [one.preemptions for one in pair if one is not None and one.preemptions is not None]
-        text = f"{shares[0]:.4f} grouped, {shares[1]:.4f} naive" if len(shares) == 2 else "not run"
+        used = " and ".join(
+            f"{one.on_loan:.2f}" for one in pair if one is not None and one.on_loan is not None
+        )
+        text = "not run"
+        if len(shares) == 2:
+            text = f"{shares[0]:.4f} grouped, {shares[1]:.4f} naive; GPUs on loan in use {used}"
         met = shares[0] < shares[1] if len(shares) == 2 else None
         checks.append(Check(f"Must hold: fewer preemptions with grouped placement ({label})", met, text))
     return checks
