@@ -1,7 +1,8 @@
-"""`python -m tests.lanes [pytest's arguments]`: all tests in two lanes beside each other.
+"""`python -m tests.lanes [pytest's arguments]`: all tests in three lanes beside each other.
 
-The end-to-end tests spend most of their time waiting for emulated accelerators, so everything else runs meanwhile, at a
-lower priority: deadlines of the end-to-end tests do not depend on it. What the end-to-end lane prints comes at the end, whole.
+The end-to-end tests spend most of their time waiting for emulated accelerators, and those of the platform's parts for servers, browsers
+and each other; what computes runs meanwhile. Everything but the end-to-end tests has a lower priority: deadlines there are kept on a
+clock. What the buffered lanes print comes at the end, whole.
 """
 
 from __future__ import annotations
@@ -12,45 +13,67 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
+from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-END_TO_END = TESTS / "end_to_end"
-LOWER_PRIORITY = 5
+END_TO_END = [TESTS / "end_to_end"]
+PLATFORM = [
+    TESTS / name for name in ("api", "cli", "control_plane", "dashboard", "platform", "simulation/product")
+]
+LOWER_PRIORITY = ["nice", "-n", "5"]
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One run of pytest whose output is kept in ``folder``, and its temporary files too: pytest closes the folder that they would
+    otherwise have in common whenever one begins.
+    """
+
+    command: list[str]
+    folder: Path
+
+    def start(self) -> subprocess.Popen[bytes]:
+        """Begin, printing into a file."""
+        self.folder.chmod(0o755)
+        environment = {**os.environ, "PYTEST_DEBUG_TEMPROOT": str(self.folder)}
+        with (self.folder / "printed").open("wb") as output:
+            return subprocess.Popen(self.command, stdout=output, stderr=subprocess.STDOUT, env=environment)
+
+    def printed(self) -> str:
+        """All that it has printed."""
+        return (self.folder / "printed").read_text(errors="replace")
 
 
 def main(arguments: list[str]) -> int:
-    """Run both lanes; returns 0 when both passed."""
-    with (
-        tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as output,
-        tempfile.TemporaryDirectory(prefix="end-to-end-") as folder,
-    ):
-        # Each lane has temporary files of its own: pytest closes their common folder to others whenever one begins.
-        Path(folder).chmod(0o755)
-        end_to_end = subprocess.Popen(
-            [sys.executable, "-m", "pytest", *arguments, str(END_TO_END)],
-            stdout=output,
-            stderr=subprocess.STDOUT,
-            env={**os.environ, "PYTEST_DEBUG_TEMPROOT": folder},
-        )
+    """Run all lanes; returns 0 when every one passed."""
+    pytest = [sys.executable, "-m", "pytest", *arguments]
+    commands = [[*pytest, *map(str, END_TO_END)], [*LOWER_PRIORITY, *pytest, *map(str, PLATFORM)]]
+    ignored = [f"--ignore={path}" for path in (*END_TO_END, *PLATFORM)]
+    with ExitStack() as folders:
+        lanes = [
+            Lane(command, Path(folders.enter_context(tempfile.TemporaryDirectory(prefix="tests-"))))
+            for command in commands
+        ]
+        running = [lane.start() for lane in lanes]
         try:
-            rest = _run([sys.executable, "-m", "pytest", *arguments, str(TESTS), f"--ignore={END_TO_END}"])
-            status = end_to_end.wait()
+            status, last = _stream([*LOWER_PRIORITY, *pytest, str(TESTS), *ignored])
+            statuses = [status, *(process.wait() for process in running)]
         except KeyboardInterrupt:
-            end_to_end.wait()
+            for process in running:
+                process.wait()
             return 130
-        output.seek(0)
-        printed = output.read()
-    print(printed, end="", flush=True)
-    print(_both(rest[1], printed))
-    return int(bool(rest[0] or status))
+        printed = [lane.printed() for lane in lanes]
+    print(*printed, sep="", end="", flush=True)
+    print(_together([last, *(text.strip().rsplit("\n", 1)[-1] for text in printed)]))
+    return int(any(statuses))
 
 
-def _run(command: list[str]) -> tuple[int, str]:
-    """Run at a lower priority, printing as it goes. Returns the exit status and the last line."""
-    lower = ["nice", "-n", str(LOWER_PRIORITY), *command]
+def _stream(command: list[str]) -> tuple[int, str]:
+    """Run, printing as it goes. Returns the exit status and the last line."""
     line = last = ""
-    with subprocess.Popen(lower, stdout=subprocess.PIPE, text=True, errors="replace") as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, errors="replace") as process:
         assert process.stdout is not None
         # By character: the dots of a running file are to be seen as they come.
         while character := process.stdout.read(1):
@@ -62,15 +85,15 @@ def _run(command: list[str]) -> tuple[int, str]:
     return process.returncode, last
 
 
-def _both(first: str, second: str) -> str:
-    """One closing line for both lanes."""
+def _together(closing: list[str]) -> str:
+    """One closing line for all lanes."""
     counts: Counter[str] = Counter()
-    for line in (first, second.strip().rsplit("\n", 1)[-1]):
+    for line in closing:
         for number, what in re.findall(
             r"(\d+) (passed|failed|errors?|skipped|deselected|xfailed|warnings?)", line
         ):
             counts[what] += int(number)
-    return "both lanes: " + ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
+    return "all lanes: " + ", ".join(f"{number} {what}" for what, number in sorted(counts.items()))
 
 
 if __name__ == "__main__":
