@@ -49,7 +49,7 @@ def platform() -> Iterator[Platform]:
         shutil.rmtree(data, ignore_errors=True)
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 30) -> None:
+def wait_for(condition: Callable[[], bool], seconds: float = 90) -> None:
     assert wait_until(condition, timeout_seconds=seconds, interval_seconds=0.1)
 
 
