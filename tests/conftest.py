@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 from django.test import override_settings
 
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.running_platform"]
+
+
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test starts to press it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)

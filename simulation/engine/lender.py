@@ -182,6 +182,7 @@ def _curves_on_loan(simulation: Simulation, lending: Lending) -> CurveTables:
         settings.pauses,
         charges_pauses=simulation.policy.charges_pauses,
         promise_margin=settings.imperfections.promise_margin,
+        agent_latency_seconds=settings.imperfections.agent_latency_seconds,
         true_factor=plain.tables.true_factor,
     )
 

@@ -206,11 +206,12 @@ class PoolState:
         for number, (position, change) in enumerate(zip(answer.changed, answer.changes, strict=True)):
             row = int(self.rows[position])
             late = 0.0 if latency is None else float(latency[number % latency.size])
+            pause = max(0.0, change.pause_seconds - self.tables.charged_latency_seconds)
             jobs.take_gpus(
                 row,
                 change.gpus_after,
                 self._rate(int(position), row, change.gpus_after),
-                change.pause_seconds + late + self._restart_seconds(row, change.gpus_after),
+                pause + late + self._restart_seconds(row, change.gpus_after),
                 now,
             )
             changed.append((row, change.kind))

@@ -23,6 +23,7 @@ from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
 from simulation.engine.happenings import Happening, Kind
+from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
 from simulation.engine.lender import share_pool
@@ -122,6 +123,7 @@ class Simulation:
                     charges_pauses=self.policy.charges_pauses,
                     adapts_batch=self.policy.adapts_batch,
                     promise_margin=settings.imperfections.promise_margin,
+                    agent_latency_seconds=settings.imperfections.agent_latency_seconds,
                     true_factor=factor,
                 ),
             )
@@ -147,11 +149,13 @@ class Simulation:
         """`run` with compiled code that may have to be loaded on the way."""
         began = time.perf_counter()
         interrupted = False
-        try:
-            while (at := self._next_instant()) < inf:
-                self._step(at)
-        except KeyboardInterrupt:
-            interrupted = True
+        with interruptible() as asked_to_stop:
+            try:
+                while (at := self._next_instant()) < inf and not interrupted:
+                    self._step(at)
+                    interrupted = asked_to_stop()
+            except KeyboardInterrupt:  # raised by whoever is told of the progress
+                interrupted = True
         return self._outcome(time.perf_counter() - began, interrupted)
 
     def _next_instant(self) -> float:

@@ -37,7 +37,7 @@ class Imperfections:
 
     ``profile_error``: a job really runs at its measured throughput times 1 + e, e uniform in plus or minus this, drawn
     once a job. ``promise_margin``: share by which the planner lowers measured throughput, as the live platform does.
-    ``agent_latency_seconds``: time by which each change comes later than decided, uniform from 0 to this. ``checkpoint_seconds``: time between checkpoints; what was
+    ``agent_latency_seconds``: time by which each change comes later than decided, uniform from 0 to this; policies that charge pauses charge the longest. ``checkpoint_seconds``: time between checkpoints; what was
     done since the last one is lost with a server. ``fence_seconds``: from a server's loss until its jobs may start elsewhere.
     """
 

@@ -20,6 +20,7 @@ class CurveTables:
     """Curves of every job on one pool, one row a job: as the planner knows them, and as things really are.
 
     ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster efficiency.
+    ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
     """
 
     planned: CurveColumns
@@ -28,6 +29,7 @@ class CurveTables:
     one_gpu: FloatArray
     requested_gpus: IntArray
     requested_seconds: FloatArray
+    charged_latency_seconds: float = 0.0
 
     def rate(self, row: int, gpus: int) -> float:
         """Iterations per second that the job really makes on so many GPUs; 0 where that was not measured."""
@@ -45,18 +47,21 @@ def curve_tables(
     charges_pauses: bool,
     adapts_batch: bool = False,
     promise_margin: float,
+    agent_latency_seconds: float,
     true_factor: FloatArray,
 ) -> CurveTables:
     """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
 
-    ``adapts_batch``: jobs run along their adapted curves where there are some.
+    ``adapts_batch``: jobs run along their adapted curves where there are some. A policy that charges pauses charges the longest
+    ``agent_latency_seconds`` with them, as the live platform does by measuring pauses from the decision on.
     """
     charged = pauses if charges_pauses else Pauses.NONE
+    latency = agent_latency_seconds if charges_pauses else 0.0
     planned, measured, one_gpu = [], [], []
     for profile in workload.profiles:
         points = profile.by_gpu_type.get(pool.gpu_type)
         pause = _pause_seconds(pool, charged, points)
-        planned.append(_levels(profile, points, pool, pause, promise_margin))
+        planned.append(_levels(profile, points, pool, _later(pause, latency), promise_margin))
         running = profile.adapted.get(pool.gpu_type, points) if adapts_batch else points
         measured.append(_all_points(running, pool, _pause_seconds(pool, charged, running)))
         one_gpu.append(_speed_of_one(points))
@@ -68,7 +73,12 @@ def curve_tables(
         one_gpu=np.array(one_gpu, dtype=np.float64)[of] if one_gpu else np.zeros(0),
         requested_gpus=workload.requested_gpus,
         requested_seconds=workload.requested_seconds,
+        charged_latency_seconds=latency,
     )
+
+
+def _later(pause: Callable[[int], float], seconds: float) -> Callable[[int], float]:
+    return lambda gpus: pause(gpus) + seconds
 
 
 def _pause_seconds(

@@ -352,9 +352,12 @@ def test_ctrl_c_lets_go_of_the_job_and_says_how_to_come_back(platform: FakePlatf
         stderr=subprocess.PIPE,
         text=True,
     )
-    assert looked.wait(60)
-    process.send_signal(signal.SIGINT)
-    _, error = process.communicate(timeout=30)
+    try:
+        assert looked.wait(60)
+        process.send_signal(signal.SIGINT)
+        _, error = process.communicate(timeout=30)
+    finally:
+        process.kill()
     assert process.returncode == 130
     assert error == f"Detached; job {JOB} goes on. Reattach: punctual follow {JOB}\n"
 

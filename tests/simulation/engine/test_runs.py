@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from scheduling.core.snapshot import AdmissionRule, ServiceClass
+from scheduling.core.snapshot import AdmissionRule, IntArray, ServiceClass
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.run import Simulation
@@ -182,6 +183,26 @@ def test_an_interrupted_run_keeps_what_it_has() -> None:
     assert outcome.jobs.end.count(JobEnd.COMPLETED) >= 4
     assert outcome.jobs.end.count(JobEnd.UNFINISHED) >= 10
     assert outcome.broken == {}
+
+
+def test_ctrl_c_ends_a_run_after_the_step_that_it_comes_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.engine.run.load_kernels", lambda policy: None)
+    previous = signal.signal(signal.SIGINT, signal.default_int_handler)
+    simulation = Simulation(workload([Job(0, 8, curve=LINEAR), Job(100, 8, curve=LINEAR)]), settings())
+    advance = simulation.jobs.advance
+
+    def press(rows: IntArray, seconds: float) -> None:
+        signal.raise_signal(signal.SIGINT)
+        advance(rows, seconds)
+
+    monkeypatch.setattr(simulation.jobs, "advance", press)
+    try:
+        outcome = simulation.run()
+        assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    finally:
+        signal.signal(signal.SIGINT, previous)
+    assert outcome.interrupted
+    assert outcome.counts["decisions"] == 1, "the step was done"
 
 
 def test_the_checks_notice_work_that_nobody_did(monkeypatch: pytest.MonkeyPatch) -> None:
