@@ -14,6 +14,9 @@ from simulation.reproduction.lyra.measuring import FIRST_WAITING, JCT, WAITING, 
 from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
 from simulation.reproduction.lyra.specs import LyraSpec, Override
 
+PLOT_HEIGHT, LEGEND_ROW_HEIGHT = 300, 14
+SYMBOLS = ("circle", "diamond", "square")
+
 
 @dataclass(frozen=True, slots=True)
 class Point:
@@ -153,30 +156,48 @@ def _drawings(name: str, axis: str, rows: Sequence[Measured]) -> tuple[Drawing, 
         return ()
     drawn = []
     for key, label in (("queuing", "queuing time"), ("jct", "JCT")):
-        figure = base_figure(height=320)
+        figure = base_figure(
+            height=PLOT_HEIGHT + LEGEND_ROW_HEIGHT * len(series),
+            margin={"l": 56, "r": 16, "t": 12, "b": 70 + LEGEND_ROW_HEIGHT * len(series)},
+            legend={"orientation": "h", "yanchor": "top", "y": -60 / PLOT_HEIGHT, "xanchor": "left", "x": 0},
+        )
         for number, each in enumerate(series):
             known = [
                 (one.point.x, ratio)
                 for one in rows
                 if one.point.series == each and (ratio := getattr(one, key)) is not None
             ]
-            figure.add_trace(
-                go.Scatter(
-                    x=[x for x, _ in known], y=[ratio.value for _, ratio in known], name=each, mode="lines+markers",
-                    line={"color": PALETTE[number % len(PALETTE)], "width": 2},
-                    error_y={
-                        "type": "data", "symmetric": False, "thickness": 1,
-                        "array": [ratio.high - ratio.value for _, ratio in known],
-                        "arrayminus": [ratio.value - ratio.low for _, ratio in known],
-                    },
-                )
-            )  # fmt: skip
+            figure.add_trace(_line(number, each, known, joined=all(map(_is_number, places))))
         figure.update_xaxes(title_text=axis, type="category")
-        figure.update_yaxes(title_text=f"reduction of {label}", rangemode="tozero")
+        # Reductions of queuing time go from one to hundreds, and a ratio of 2 is as far from 1 as a half.
+        figure.update_yaxes(
+            title_text=f"reduction of {label}",
+            type="log" if key == "queuing" else "linear",
+            rangemode="tozero",
+        )
         drawn.append(
             Drawing(f"{name}-{key}", f"Reduction of {label}", "The baseline over the scheme.", figure)
         )
     return tuple(drawn)
+
+
+def _line(number: int, name: str, known: Sequence[tuple[str, Ratio]], *, joined: bool) -> go.Scatter:
+    """One series; its points are joined where places are numbers, since other places have no order."""
+    colour = PALETTE[number % len(PALETTE)]
+    return go.Scatter(
+        x=[x for x, _ in known], y=[ratio.value for _, ratio in known], name=name,
+        mode="lines+markers" if joined else "markers", line={"color": colour, "width": 2},
+        marker={"color": colour, "size": 8, "symbol": SYMBOLS[number // len(PALETTE) % len(SYMBOLS)]},
+        error_y={
+            "type": "data", "symmetric": False, "thickness": 1,
+            "array": [ratio.high - ratio.value for _, ratio in known],
+            "arrayminus": [ratio.value - ratio.low for _, ratio in known],
+        },
+    )  # fmt: skip
+
+
+def _is_number(text: str) -> bool:
+    return text.replace(".", "", 1).isdigit()
 
 
 def find(rows: Sequence[Measured], series: str, x: str) -> Measured | None:
