@@ -38,6 +38,9 @@ CLOCK_DIFFERENCE = timedelta(minutes=1)
 OLDEST_SAMPLE = timedelta(days=90)
 #: A sample older than so many periods says nothing about what is needed now.
 STALE_PERIODS = 2.5
+#: The period that a forecast is for has begun when it is made: what it needs is wanted at once, and a tenth of the period hardly
+#: shows in its mean. Orders for the period's end would wait until only a return's longest time is left.
+WANTED_WITHIN_PERIODS = 0.1
 PERSISTENCE = Persistence.name
 
 
@@ -179,7 +182,7 @@ def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder
         inference_cluster=inference_cluster,
         order_id=order_id,
         count=count,
-        wanted_by=newest.period_ends_at + period,
+        wanted_by=newest.period_ends_at + WANTED_WITHIN_PERIODS * period,
         source=OrderSource.FORECAST,
     )
     return order

@@ -237,12 +237,8 @@ def test_servers_are_asked_back_before_usage_has_risen(inference: InferenceClust
     for _ in range(3):
         orchestrate()
     order = ReclaimOrder.objects.get()
-    assert (order.count, order.source, order.state) == (2, "forecast", ReclaimState.PENDING)
-    assert order.wanted_by == newest + PERIOD
-    assert order.ahead_of_usage is True
-    ReclaimOrder.objects.update(wanted_by=timezone.now() + timedelta(seconds=60))
-    orchestrate()
-    order.refresh_from_db()
+    assert (order.count, order.source, order.ahead_of_usage) == (2, "forecast", True)
+    assert order.wanted_by - newest <= PERIOD / 10, "the period that they are for has begun"
     assert (order.state, order.on_time()) == (ReclaimState.RETURNED, True)
     assert Server.objects.filter(lending_state=LendingState.ON_LOAN).count() == 4
 

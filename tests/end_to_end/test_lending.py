@@ -104,7 +104,7 @@ def scene() -> Iterator[Scene]:
             Client(platform.web_url, credential, retry_seconds=60.0) as scheduler,
         ):
             load = RequestLoad(UsageSeries("drawn", "drawn by the test", np.array([0.0])), 2)
-            emulator = Emulator(scheduler.inference, "serving", load, PERIOD_SECONDS, 0.0)
+            emulator = Emulator(scheduler.inference, "serving", load, PERIOD_SECONDS)
             yield Scene(platform, person, operator, emulator)
     finally:
         platform.stop()

@@ -15,7 +15,8 @@ import pytest
 from django.utils import timezone
 
 from cluster.choices import LendingState, LoanState, ReclaimState
-from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder, Server, UsageSample
+from cluster.forecasting.persistence import Persistence
+from cluster.models import Gpu, InferenceCluster, LoanOrder, ReclaimOrder, Server, UsageSample
 from config.wsgi import application
 from punctual.client import Client
 from scheduling.services import lending_usage
@@ -96,7 +97,6 @@ def emulator(client: Client, usage: list[float], **changes: Any) -> Emulator:
         "name": "serving",
         "load": RequestLoad(series, SERVERS),
         "period_seconds": PERIOD_SECONDS,
-        "headroom_fraction": 0.1,
         "clock": Clock(len(usage)),
         **changes,
     }
@@ -140,7 +140,8 @@ def test_headroom_of_what_usage_rises_in_two_periods_leaves_no_server_missing(
 ) -> None:
     """What is measured in one period is answered at its end, while the next one has begun."""
     usage = [0.3] * 4 + [0.4, 0.5, 0.6, 0.7, 0.8, 0.9] + [0.9] * 3
-    emulated = emulator(client, usage, headroom_fraction=0.2)
+    InferenceCluster.objects.update(headroom_fraction=0.2)
+    emulated = emulator(client, usage)
     live(emulated, 13, inference)
     assert UsageSample.objects.count() >= 12
     assert set(UsageSample.objects.values_list("seen_shortfall_servers", flat=True)) == {0}
@@ -155,6 +156,85 @@ def test_a_burst_beyond_the_headroom_is_seen_as_a_shortfall_and_answered(
     assert max(missing) == 5, "nine are needed and four are at home when the burst comes"
     assert missing[-1] == 0
     assert on_loan() == 0
+
+
+def test_a_margin_on_the_forecast_keeps_more_servers_at_home(
+    inference: InferenceCluster, client: Client
+) -> None:
+    InferenceCluster.objects.update(forecast_margin_fraction=0.2)
+    live(emulator(client, [0.3] * 20), 4, inference)
+    assert on_loan() == 4, "ten, less one that is never lent, less five that might serve"
+
+
+def test_what_the_coming_period_is_expected_to_need_is_asked_back_before_usage_has_risen(
+    inference: InferenceCluster, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    emulated = emulator(client, [0.3] * 20)
+    live(emulated, 4, inference)
+    assert on_loan() == 6
+    monkeypatch.setattr(Persistence, "forecast", lambda *_: 0.5)
+    live(emulated, 1, inference)
+    order = ReclaimOrder.objects.get()
+    assert (order.count, order.ahead_of_usage) == (2, True)
+    assert order.begun_at is not None, "it does not wait: the period that it is for has begun"
+    assert on_loan() == 4
+
+
+def test_a_decision_waits_for_the_forecast_but_not_for_long(
+    inference: InferenceCluster, client: Client
+) -> None:
+    emulated = emulator(client, [0.3] * 20)
+    clock = emulated.clock
+    assert isinstance(clock, Clock)
+    emulated.step()
+    clock.now += timedelta(seconds=PERIOD_SECONDS)
+    emulated.step()
+    assert (UsageSample.objects.count(), LoanOrder.objects.count()) == (1, 0), "nothing is forecast yet"
+    clock.now += timedelta(seconds=PERIOD_SECONDS / 3)
+    emulated.step()
+    assert LoanOrder.objects.count() == 1, "nobody forecasts"
+
+
+def test_without_forecasts_decisions_wait_for_none(inference: InferenceCluster, client: Client) -> None:
+    emulated = emulator(client, [0.3] * 20, uses_forecast=False)
+    clock = emulated.clock
+    assert isinstance(clock, Clock)
+    emulated.step()
+    clock.now += timedelta(seconds=PERIOD_SECONDS)
+    emulated.step()
+    assert LoanOrder.objects.count() == 1
+
+
+def test_samples_of_the_curve_are_reported_as_they_are_whenever_the_emulator_starts(
+    inference: InferenceCluster, client: Client
+) -> None:
+    emulated = emulator(client, [0.30, 0.35, 0.40, 0.45, 0.50])
+    clock = emulated.clock
+    assert isinstance(clock, Clock)
+    clock.now += timedelta(seconds=0.7 * PERIOD_SECONDS)
+    live(emulated, 3, inference)
+    reported = UsageSample.objects.order_by("period_ends_at").values_list("usage", flat=True)
+    assert list(reported) == pytest.approx([0.30, 0.35, 0.40])
+
+
+def test_servers_that_are_back_count_no_longer_as_asked_back(
+    inference: InferenceCluster, client: Client
+) -> None:
+    """One of two that were asked back holds work and comes late: what is missing beside it is asked for."""
+    emulated = emulator(client, [0.3] * 5 + [0.5] * 3 + [0.8] * 3)
+    live(emulated, 5, inference)
+    lent = Server.objects.filter(lending_state=LendingState.ON_LOAN)
+    gpus = [
+        Gpu.objects.create(server=server, index=0, kind="emulated-a100", uuid=server.name, memory_bytes=1)
+        for server in lent.order_by("-pk")[:5]
+    ]
+    make.GenerationFactory.create(gpus=gpus, world_size=len(gpus))
+    live(emulated, 3, inference)
+    first = ReclaimOrder.objects.get()
+    assert (first.count, first.state) == (2, ReclaimState.RECLAIMING)
+    assert first.servers.filter(returned_at__isnull=True).count() == 1
+    live(emulated, 2, inference)
+    assert list(ReclaimOrder.objects.order_by("created_at").values_list("count", flat=True)) == [2, 3]
 
 
 def test_an_order_whose_answer_is_lost_is_sent_again_as_the_same_order(

@@ -46,7 +46,7 @@ def emulate(
         typer.Option(min=0.001, help="Seconds of the curve per second; unless told, a sample a period."),
     ] = None,
     start_hour: Annotated[
-        float, typer.Option(min=0.0, max=24.0, help="Hour of the curve's first day.")
+        float, typer.Option(min=0.0, help="Where the curve begins, in hours after its first midnight.")
     ] = 0.0,
     seed: Annotated[int, typer.Option(min=0, help="For synthetic curves.")] = 0,
     asks_back: Annotated[
@@ -79,7 +79,6 @@ def emulate(
                 name=settings["name"],
                 load=load,
                 period_seconds=settings["period_seconds"],
-                headroom_fraction=settings["headroom_fraction"],
                 book=OrderBook(state),
                 asks_back=asks_back,
                 uses_forecast=uses_forecast,

@@ -28,6 +28,10 @@ log = structlog.get_logger(__name__)
 Clock = Callable[[], datetime]
 _DONE_LOANS = ("done", "withdrawn", "refused")
 _MOST_UNREPORTED = 2000
+_FORECAST_PATIENCE_PERIODS = 0.2
+"""The platform forecasts once it has the sample: a decision waits for that, but no longer than this."""
+_WANTED_WITHIN_PERIODS = 0.1
+"""The period that servers are asked back for has begun already; a tenth of it hardly shows in its mean."""
 
 
 def utc_now() -> datetime:
@@ -49,14 +53,13 @@ class Emulator:
     """One inference cluster's scheduler. `step` may be called as often as one likes; it takes the present from ``clock``.
 
     ``asks_back``: False leaves asking back to the platform's forecast. ``uses_forecast``: lends and asks back by the larger of
-    usage and what the platform forecasts.
+    usage and what the platform forecasts, with the cluster's margin. Headroom and margin are what its operators set at the time.
     """
 
     inference: Inference
     name: str
     load: RequestLoad
     period_seconds: float
-    headroom_fraction: float
     book: OrderBook = field(default_factory=OrderBook)
     asks_back: bool = True
     uses_forecast: bool = True
@@ -67,6 +70,7 @@ class Emulator:
     #: As the platform said last; None before its first answer.
     servers: Sequence[dict[str, Any]] | None = None
     _decision_due: bool = False
+    _forecast_awaited_until: datetime | None = None
 
     def step(self) -> None:
         """Serve, report, settle orders, decide new ones.
@@ -75,12 +79,14 @@ class Emulator:
         decided or measured is kept and sent later.
         """
         now = self.clock()
-        self.began_at = self.began_at or now
+        # The curve begins with the period that is under way: its samples are then those that are reported, not means of two.
+        self.began_at = self.began_at or _next_boundary(now, self.period_seconds) - self._periods(1)
         is_there = self._look()
         if self.servers is None:
             return
         self._serve(now)
-        self._decision_due |= self._measure(now)
+        if self._measure(now):
+            self._decision_due, self._forecast_awaited_until = True, None
         if not is_there:
             return
         try:
@@ -88,8 +94,7 @@ class Emulator:
             self._send_orders()
             self._settle()
             if self._decision_due:
-                self._decide(now)
-                self._decision_due = False
+                self._decision_due = not self._decide(now)
         except (ConnectionFailedError, ServerError, LimitReachedError) as error:
             log.warning("platform is away", error=error.message)
 
@@ -185,6 +190,10 @@ class Emulator:
         except NotFoundError:
             self.book.finish(order)
             return
+        to_come = sum(row["returned_at"] is None for row in known["servers"])
+        if known["begun_at"] and order.count != to_come:
+            order.count = to_come
+            self.book.save()
         back = [row["server"] for row in known["servers"] if row["returned_at"] and not row["confirmed_at"]]
         if back:
             self.inference.confirm(self.name, order.id, back)
@@ -192,33 +201,46 @@ class Emulator:
         if known["state"] in ("returned", "confirmed"):
             self.book.finish(order)
 
-    def _decide(self, now: datetime) -> None:
-        """Follow the lending rule with the period that has just ended and, where there is one, the forecast."""
-        servers = self.servers or ()
-        standing = self.inference.cluster(self.name)["standing"]
-        usage = standing["usage"]
+    def _decide(self, now: datetime) -> bool:
+        """Follow the lending rule with the period that has just ended and, where there is one, the forecast.
+
+        Returns False while the forecast of the coming period is still to come.
+        """
+        settings = self.inference.cluster(self.name)
+        usage, forecast = settings["standing"]["usage"], settings["standing"]["forecast"]
         if usage is None:
-            return
-        forecast = standing["forecast"]["usage"] if self.uses_forecast and standing["forecast"] else None
-        away = sum(row["lending_state"] in ("on_loan", "reclaiming") for row in servers)
-        returning = sum(row["lending_state"] == "reclaiming" for row in servers)
-        offered = {name for order in self.book.orders if order.is_loan for name in order.servers}
-        asked = sum(order.count for order in self.book.reclaims())
+            return True
+        if self.uses_forecast and forecast is None and self._awaits_forecast(now):
+            return False
+        # Anew: an offer that was carried out since the step began is no offer any more, and its servers are away.
+        self.servers = servers = self.inference.servers(self.name)
         at_home = [row for row in servers if row["lending_state"] == "inference"]
-        pending = [row for row in at_home if row["name"] in offered]
-        rule = LendingRule(len(servers), self.headroom_fraction)
+        offered = {name for order in self.book.orders if order.is_loan for name in order.servers}
+        away = len(servers) - len(at_home) + sum(row["name"] in offered for row in at_home)
+        returning = sum(row["lending_state"] == "reclaiming" for row in servers)
+        asked = sum(order.count for order in self.book.reclaims())
+        rule = LendingRule(len(servers), settings["headroom_fraction"], settings["forecast_margin_fraction"])
         decision = rule.decide(
             usage["usage"],
-            forecast,
-            on_loan=away + len(pending),
-            being_returned=min(away + len(pending), max(returning, asked)),
+            forecast["usage"] if self.uses_forecast and forecast is not None else None,
+            on_loan=away,
+            being_returned=min(away, max(returning, asked)),
         )
         if decision.reclaim and self.asks_back:
-            wanted_by = now + timedelta(seconds=self.period_seconds)
+            wanted_by = now + self._periods(_WANTED_WITHIN_PERIODS)
             self._order(Order(str(uuid.uuid4()), count=decision.reclaim, wanted_by=wanted_by.isoformat()))
         elif decision.lend:
             idle = [row["name"] for row in at_home if row["name"] not in offered and row["state"] == "up"]
             self._offer(idle[: decision.lend])
+        return True
+
+    def _awaits_forecast(self, now: datetime) -> bool:
+        if self._forecast_awaited_until is None:
+            self._forecast_awaited_until = now + self._periods(_FORECAST_PATIENCE_PERIODS)
+        return now < self._forecast_awaited_until
+
+    def _periods(self, count: float) -> timedelta:
+        return timedelta(seconds=count * self.period_seconds)
 
     def _offer(self, names: list[str]) -> None:
         if names:

@@ -10,7 +10,10 @@ from pathlib import Path
 
 @dataclass
 class Order:
-    """One order under the id that it keeps. ``servers`` is empty for a reclaim, ``count`` 0 for a loan."""
+    """One order under the id that it keeps. ``servers`` is empty for a reclaim, ``count`` 0 for a loan.
+
+    ``count``: servers that are still to come back.
+    """
 
     id: str
     servers: list[str] = field(default_factory=list)
