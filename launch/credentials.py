@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import string
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,6 +12,7 @@ from launch.folders import write_private
 
 DEMO_USER = "demo"
 OPERATOR_USER = "operator"
+PASSWORD_LENGTH = 12
 
 
 @dataclass(frozen=True)
@@ -28,14 +30,17 @@ class Credentials:
         """Read the secrets in `folder`, generating those that are not there yet."""
         return cls(
             secret_key=_read_or_generate(folder / "secret_key", lambda: secrets.token_urlsafe(48)),
-            demo_password=_read_or_generate(folder / "demo_password", lambda: secrets.token_urlsafe(9)),
-            operator_password=_read_or_generate(
-                folder / "operator_password", lambda: secrets.token_urlsafe(9)
-            ),
+            demo_password=_read_or_generate(folder / "demo_password", _password),
+            operator_password=_read_or_generate(folder / "operator_password", _password),
             inference_credential=_read_or_generate(
                 folder / "inference_credential", lambda: "ps_" + secrets.token_urlsafe(32)
             ),
         )
+
+
+def _password() -> str:
+    """About 71 random bits, without characters that a shell or a command line might take for something else."""
+    return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PASSWORD_LENGTH))
 
 
 def _read_or_generate(path: Path, generate: Callable[[], str]) -> str:

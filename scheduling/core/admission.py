@@ -100,8 +100,6 @@ class Admission:
         self.plans = copy_plans(problem.stored)
         self.rows = list(problem.promised)
         self.offers = np.arange(problem.count, problem.jobs.work.size)
-        for row in self.offers.tolist():
-            self.plans.finish[row] = self.plans.time[row, self.plans.length[row] - 1]
         self._establish()
         self._retest_at_risk()
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.blocks import NOWHERE, Blocks, blocks_of
+from scheduling.core.charging import charged_finish
 from scheduling.core.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
 from scheduling.core.compiling import kernel
 from scheduling.core.filling import slot_end
@@ -249,6 +251,7 @@ def problem_from(
     if offers:
         due = np.concatenate((due, [_offered_due(offer, now) for offer in offers]))
         stored = with_offers(stored, offers, now, origin)
+        _judge_offers(jobs, stored, due, columns.count)
     for row in np.flatnonzero(columns.locked).tolist():
         stored = pin_head(stored, row, jobs.gpus[row], origin, float(settings.slot_seconds))
     addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
@@ -341,6 +344,20 @@ def _offered_due(offer: HeldOffer, now: float) -> float:
     if offer.job is None:
         return float("inf")
     return float(offer.job.deadline_at - offer.job.finishing_seconds - now)
+
+
+def _judge_offers(jobs: JobArrays, stored: Plans, due: FloatArray, own: int) -> None:
+    """When each offer's job would end; one that would be late by what is known now is judged no more, in place.
+
+    Its capacity is still held. Were it late in every plan, it would forbid every change to others, which could not help it.
+    """
+    for row in range(own, due.size):
+        stored.finish[row] = stored.time[row, max(0, stored.length[row] - 1)]
+        ends_at, _ = charged_finish(jobs, stored, row, np.zeros(0), np.zeros(0))
+        if ends_at > due[row] + TIME_TOLERANCE:
+            due[row] = inf
+        else:
+            stored.finish[row] = ends_at
 
 
 def _job_arrays(

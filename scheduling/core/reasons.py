@@ -12,12 +12,13 @@ from scheduling.core.snapshot import StoredPlan
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured."""
+    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``: who holds the others."""
 
     id: str
     deadline_at: float
     finishing_seconds: float
     smallest_level: int
+    holders: str
 
 
 def job_facts(problem: Problem, row: int) -> JobFacts:
@@ -29,6 +30,7 @@ def job_facts(problem: Problem, row: int) -> JobFacts:
         deadline_at=float(columns.deadline_at[row]),
         finishing_seconds=float(columns.finishing[row]),
         smallest_level=0 if level == NO_LEVEL else level,
+        holders="promises and held offers leave" if problem.offers else "promises leave",
     )
 
 
@@ -144,7 +146,7 @@ def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds
         job,
         ReasonCode.CAPACITY,
         f"finishing within {duration_text(job.deadline_at - now)} takes {gpus_text(needed)} alone on the "
-        f"cluster; promises leave {gpus_text(max(0, free))} in {duration_text(tight_in_seconds)}: "
+        f"cluster; {job.holders} {gpus_text(max(0, free))} in {duration_text(tight_in_seconds)}: "
         f"{gpus_text(missing)} short",
         missing,
     )
@@ -159,7 +161,7 @@ def would_break(
         job,
         ReasonCode.WOULD_BREAK_PROMISE,
         f"finishing within {duration_text(job.deadline_at - now)} would make job {broken.id} late, whose "
-        f"deadline is in {duration_text(broken.deadline_at - now)}; promises leave "
+        f"deadline is in {duration_text(broken.deadline_at - now)}; {job.holders} "
         f"{gpus_text(max(0, free))} of the {gpus_text(needed)} needed in {duration_text(tight_in_seconds)}",
         missing,
         broken.id,

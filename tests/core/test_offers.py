@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from scheduling.core.decide import admit, find_offer, replan, what_if
 from scheduling.core.decision import ReasonCode
 from scheduling.core.snapshot import HeldOffer
-from tests.core.building import C3, UNIT_SLOTS, after, job, snapshot, verdicts
+from tests.core.building import C3, C4, UNIT_SLOTS, after, job, sizes, snapshot, verdicts
 from tests.core.executing import Cluster
 from tests.core.workloads import random_workload
 
@@ -69,6 +69,34 @@ def test_held_capacity_is_not_promised_to_others_before_the_hold_ends():
     assert verdicts(admit(snapshot(2, *base, rival, other, settings=HOLD, held_offers=(run_out,)))) == {
         "R": True, "Q": True,
     }  # fmt: skip
+
+
+def held_for(asking, gpus, settings):
+    """The offer to a job that is declined on an empty cluster, held."""
+    offer = find_offer(snapshot(gpus, settings=settings), asking)
+    assert offer is not None
+    promised = replace(asking, deadline_at=offer.deadline_at, newcomer=False)
+    return HeldOffer("offer", offer.plan, valid_until=settings.offer_hold_seconds, job=promised)
+
+
+@pytest.mark.parametrize("slower", [1.0, 0.9], ids=["speed as believed", "slower than believed"])
+def test_a_held_offer_leaves_others_what_it_does_not_take(slower: float):
+    # The offered job ends within a slot, and takes all GPUs from second 60 on.
+    settings = replace(UNIT_SLOTS, slot_seconds=5.0, offer_hold_seconds=60.0)
+    held = held_for(job("C", 101.3, 5, C4, pause=1.5), 4, settings)
+    assert held.job is not None
+    measured = {gpus: slower * rate for gpus, rate in C4.items()}
+    held = replace(held, job=replace(held.job, curve=job("C", 1, 5, measured, pause=1.5).curve))
+    alone = job(
+        "A", 500, measured=C4, pause=1.5, newcomer=False, gpus_now=1, placement=(0,), submitted_at=-5.0
+    )
+    tight = job("T", 20, 45, C4, pause=1.5)
+    decision = replan(snapshot(4, alone, tight, settings=settings, held_offers=(held,)))
+    assert verdicts(decision) == {"T": True}
+    assert decision.notes == ()
+    assert sum(sizes(decision).values()) == 4, "nothing is idle before the offer begins"
+    full = job("F", 130, 100, C4, pause=1.5)
+    assert verdicts(admit(snapshot(4, full, settings=settings, held_offers=(held,)))) == {"F": False}
 
 
 def test_what_if_promises_nothing_and_offers_nothing_when_the_job_fits():
