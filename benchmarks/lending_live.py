@@ -3,8 +3,8 @@
     python -m benchmarks.lending_live [--quick] [--setting NAME ...] [--servers 16] [--json OUT]
 
 Starts a whole platform of its own. Its inference cluster reports a fortnight of the synthetic daily curve, the network learns
-from that in its own queue, and the emulated inference scheduler, a process of its own, serves the fifteenth day from one o'clock until after the
-peak, five minutes of the curve in one period of a few seconds, while best-effort jobs train on what is lent. The same hours
+from that in its own queue, and the emulated inference scheduler, a process of its own, serves the fifteenth day from one o'clock until usage
+is highest, five minutes of the curve in one period of a few seconds, while best-effort jobs train on what is lent. The same hours
 pass once with each setting. The margin is the one that `benchmarks/forecaster.py` asks for: what covers 99.9 % of the network's errors
 on the last five days before, which it did not learn from.
 
