@@ -256,7 +256,7 @@ def lending_counters(inference_cluster: InferenceCluster, since: datetime) -> Le
     returned = returned_orders(since).filter(inference_cluster=inference_cluster)
     found = returned.aggregate(
         count=Count("pk"),
-        late=Count("pk", filter=Q(returned_at__gt=F("wanted_by"))),
+        late=Count("pk", filter=Q(returned_at__gt=F("wanted_by"), wanted_by__gt=F("created_at"))),
         mean=Avg("took"),
         worst=Max("took"),
         preempted=Sum(Cast(KeyTextTransform("preempted_jobs", "outcome"), IntegerField())),

@@ -89,7 +89,9 @@ class ReclaimOrder(models.Model):
         return (self.returned_at - self.begun_at).total_seconds()
 
     def on_time(self) -> bool | None:
-        """Whether the last server was back when it was wanted; None before it is known."""
+        """Whether the last server was back when it was wanted; None before it is known, and where it was wanted at once."""
+        if self.wanted_by <= self.created_at:
+            return None
         if self.returned_at is None:
             return False if timezone.now() > self.wanted_by else None
         return self.returned_at <= self.wanted_by

@@ -211,6 +211,7 @@ def test_idle_servers_are_given_back_first(
     order = ask_back(inference, 1)
     assert order.state == ReclaimState.RETURNED, "nobody has to leave an idle server"
     assert order.choice["servers"][0]["group"] == "idle"
+    assert order.on_time() is None, "it was wanted at once"
     others = {one["method"]: one for one in order.choice["alternatives"]}
     assert set(others) == {"improved", "lyra", "scf", "random", "optimal"}, (
         "the optimum too where few are on loan"
