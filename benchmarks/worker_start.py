@@ -21,6 +21,7 @@ from pathlib import Path
 
 import psutil
 
+from launch.waiting import wait_until
 from workers.agent import clock
 from workers.agent.configuration import Configuration
 from workers.agent.nursery import Nursery
@@ -31,6 +32,7 @@ from workers.agent.worker_pool import WorkerPool
 from workers.agent.worker_sockets import WorkerSockets
 
 LEASE_SECONDS = 600.0
+LONGEST_SECONDS = 120.0
 #: A forked worker takes at most this share of the CPU time of one that imports PyTorch itself.
 AIM = 0.2
 
@@ -63,15 +65,15 @@ class Agent:
         begun = time.perf_counter()
         record = self._pool.launch(None, clock.boot_time_seconds() + LEASE_SECONDS)
         with self._heard:
-            assert self._heard.wait_for(lambda: record.key in self._warm, 120), "it does not say hello"
+            assert self._heard.wait_for(lambda: record.key in self._warm, LONGEST_SECONDS), (
+                "it does not say hello"
+            )
         seconds = time.perf_counter() - begun
         value = json.loads((record.folder / "launcher.json").read_text())
         (worker,) = psutil.Process(value["worker_pid"]).children()
         used = worker.cpu_times()
         self._pool.kill(record, "measured")
-        while record.alive:
-            self._pool.poll()
-            time.sleep(0.01)
+        wait_until(lambda: bool(self._pool.poll()), timeout_seconds=LONGEST_SECONDS, interval_seconds=0.01)
         return Start(seconds, used.user + used.system)
 
     def close(self) -> None:
@@ -99,9 +101,10 @@ def main() -> int:
         nursery = Nursery(runtime)
         begun = time.perf_counter()
         nursery.start()
-        while (state := nursery.look()) == "starting":
-            time.sleep(0.01)
-        if state != "ready":
+        wait_until(
+            lambda: nursery.look() != "starting", timeout_seconds=LONGEST_SECONDS, interval_seconds=0.01
+        )
+        if nursery.look() != "ready":
             sys.exit("the nursery cannot be used here; see the warning above")
         imported_seconds = time.perf_counter() - begun
         agents = {

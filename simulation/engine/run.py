@@ -17,11 +17,11 @@ import numpy as np
 
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.columns import BEST_EFFORT
 from scheduling.core.decision import ChangeKind, Verdict
 from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
+from simulation.engine.description import described
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
@@ -446,26 +446,3 @@ class Simulation:
 def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariantCheck:
     shares = settings.sharing is not None and not settings.sharing.by_curves
     return SharedInvariantCheck() if shares else InvariantCheck()
-
-
-def described(settings: SimulationSettings, workload: Workload) -> dict[str, str | int | float | bool]:
-    """What was asked, in plain values, for reports."""
-    first = settings.pools[0]
-    return {
-        "policy": settings.policy,
-        "trace": workload.name,
-        "trace_source": workload.source,
-        "seed": settings.seed,
-        "servers": first.servers,
-        "gpus_per_server": first.gpus_per_server,
-        "gpu_type": ", ".join(pool.gpu_type for pool in settings.pools),
-        "slot_seconds": settings.slot_seconds,
-        "pauses": str(settings.pauses),
-        "fill": str(settings.fill),
-        "admission": str(settings.admission),
-        "reserve_servers": settings.reserve_servers,
-        "best_effort_jobs": sum(
-            one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
-        ),
-        **({} if settings.sharing is None else settings.sharing.described()),
-    }

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import shutil
 import tempfile
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +21,7 @@ from launch import Platform, PlatformSettings
 from launch.credentials import Credentials
 from punctual.client import Client, Job
 from simulation.inference.usage import UsageSeries
-from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for
+from tests.end_to_end.conftest import EXAMPLES, GLOBAL_BATCH_SIZE, wait_for, wait_until
 from tests.plugins.running_platform import QUICK_PERIODS
 from workers.inference_emulator.emulator import Emulator
 from workers.inference_emulator.load import RequestLoad
@@ -51,12 +50,14 @@ class Scene:
 
     def until(self, condition: Callable[[], Any], what: str, *, seconds: float) -> None:
         """Let the inference scheduler do its work until something is so."""
-        ends_at = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > ends_at:
-                pytest.fail(f"waited {seconds:.0f} s in vain for: {what}")
+
+        def stepped() -> bool:
+            if condition():
+                return True
             self.emulator.step()
-            time.sleep(0.3)
+            return False
+
+        wait_until(stepped, what, seconds=seconds)
 
     def states(self) -> set[str]:
         return {row["lending_state"] for row in self.operator.inference.servers("serving")}

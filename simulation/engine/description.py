@@ -1,0 +1,31 @@
+"""What was asked of a simulation, in plain values for its reports."""
+
+from __future__ import annotations
+
+from scheduling.core.columns import BEST_EFFORT
+from simulation.engine.jobs import JobStates
+from simulation.engine.settings import SimulationSettings
+from simulation.workloads.workload import Workload
+
+
+def described(settings: SimulationSettings, workload: Workload) -> dict[str, str | int | float | bool]:
+    """Policy, workload, first pool and rules by name."""
+    first = settings.pools[0]
+    return {
+        "policy": settings.policy,
+        "trace": workload.name,
+        "trace_source": workload.source,
+        "seed": settings.seed,
+        "servers": first.servers,
+        "gpus_per_server": first.gpus_per_server,
+        "gpu_type": ", ".join(pool.gpu_type for pool in settings.pools),
+        "slot_seconds": settings.slot_seconds,
+        "pauses": str(settings.pauses),
+        "fill": str(settings.fill),
+        "admission": str(settings.admission),
+        "reserve_servers": settings.reserve_servers,
+        "best_effort_jobs": sum(
+            one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
+        ),
+        **({} if settings.sharing is None else settings.sharing.described()),
+    }
