@@ -97,6 +97,35 @@ def became_suspended(job: Job, generation: Generation, cluster: Cluster) -> None
     wake("plan", trigger=f"{job.pk} suspended")
 
 
+def break_off_change(job: Job, reason: str) -> bool:
+    """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns whether there was one.
+
+    Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a hand-over that is
+    under way, as the predecessor may have stopped for it, and the start of a promised job, whose time counts.
+    """
+    coming = coming_generation(job)
+    live = live_generation(job)
+    if (
+        coming is None
+        or (live is not None and coming.goal != Goal.PREPARE)
+        or (live is None and job.promised)
+    ):
+        return False
+    retire(coming, reason)
+    job.pause_until = None
+    job.save(update_fields=["pause_until"])
+    then = "it trains on as before" if live is not None else "it waits for other GPUs"
+    record(
+        job,
+        "broken_off",
+        f"Generation {coming.number} on {coming.world_size} GPUs is broken off before it trained: {reason}; {then}.",
+        generation=coming.number,
+    )
+    if live is None and job.state == JobState.RUNNING:
+        move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
+    return True
+
+
 def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
     """A training generation is gone without having handed over: go on from the last durable state."""
     was_live = generation.state == GenerationState.LIVE

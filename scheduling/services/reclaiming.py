@@ -20,8 +20,9 @@ from cluster.lending_transitions import move_servers, note_event
 from cluster.models import Cluster, InferenceCluster, ReclaimedServer, ReclaimOrder
 from projects.errors import Conflict, InvalidRequest
 from scheduling.choices import AssignmentState, GenerationState, Purpose
-from scheduling.models import Assignment, Generation, JobEvent
-from scheduling.services.generations import retire
+from scheduling.models import Assignment, Generation, Job, JobEvent
+from scheduling.services.generations import COMING_STATES, retire
+from scheduling.services.lifecycle import break_off_change
 from scheduling.services.loans import OrderReused, withdraw_offers
 from scheduling.services.reclaiming_choice import ReclaimChoice, choose
 from scheduling.services.records import lock_cluster, planning_fact_changed
@@ -153,6 +154,7 @@ def _commit(
     order.choice = {**choice.document, "jobs": list(choice.jobs)}
     order.save()
     _break_off_measurements([server.pk for server in choice.servers])
+    _break_off_changes([server.pk for server in choice.servers])
     names = [server.name for server in choice.servers]
     note_event(
         inference_cluster, "asked_back",
@@ -174,6 +176,17 @@ def _break_off_measurements(server_ids: Collection[int]) -> None:
     ).exclude(state=GenerationState.RETIRED)
     for generation in measuring.distinct():
         retire(generation, _BROKEN_OFF)
+
+
+def _break_off_changes(server_ids: Collection[int]) -> None:
+    """A job that prepares to go onto these servers would take them first and leave them then: two hand-overs to wait for."""
+    assigned = Assignment.objects.filter(
+        gpu__server_id__in=server_ids,
+        generation__purpose=Purpose.TRAINING,
+        generation__state__in=COMING_STATES,
+    ).exclude(state=AssignmentState.RELEASED)
+    for job in Job.objects.filter(pk__in=assigned.values("job_id")).order_by("pk"):
+        break_off_change(job, "a server that it was to use is given back")
 
 
 def return_servers(inference_cluster: InferenceCluster) -> int:
@@ -227,6 +240,7 @@ def _outcome(order: ReclaimOrder) -> dict[str, object]:
     return {
         "preempted_jobs": counts["preempted"],
         "rescaled_jobs": counts["rescaled"],
+        "held_back_jobs": counts["held back"],
         "undisturbed_jobs": counts["undisturbed"],
         "jobs": fates,
         "collateral_gpus": order.choice.get("collateral_gpus", 0),
@@ -236,9 +250,16 @@ def _outcome(order: ReclaimOrder) -> dict[str, object]:
 
 
 def _fate(kinds: Collection[str]) -> str:
-    if {"suspending", "suspended", "interrupted"} & set(kinds):
+    """What became of one job, by the kinds of its events. A change broken off before it trained took no running work."""
+    seen = set(kinds)
+    broken_off = "broken_off" in seen
+    if {"suspending", "interrupted"} & seen or ("suspended" in seen and not broken_off):
         return "preempted"
-    return "rescaled" if {"shrink", "migrate", "grow", "rescaled"} & set(kinds) else "undisturbed"
+    if {"shrink", "migrate"} & seen:
+        return "rescaled"
+    if broken_off:
+        return "held back"
+    return "rescaled" if {"grow", "rescaled"} & seen else "undisturbed"
 
 
 @transaction.atomic

@@ -1,4 +1,4 @@
-"""A cluster that plans at every look, and people to submit to it."""
+"""A cluster that plans at every look, people to submit to it, and servers that it owns and borrows."""
 
 from __future__ import annotations
 
@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Cluster, InferenceCluster
 from projects.models import Membership, Role
 from scheduling.models import FunctionVersion, Job
 from scheduling.services.jobs import JobRequest, job_submit
-from tests.factories import FunctionVersionFactory, MembershipFactory
+from scheduling.services.lending_clusters import inference_cluster_create
+from tests.control_plane.simulated_agent import SimulatedAgent
+from tests.factories import FunctionVersionFactory, MembershipFactory, UserFactory
 
 #: Iterations a second by number of GPUs: a little less than linear.
 SPEED = {1: 10.0, 2: 19.0, 4: 34.0, 8: 60.0}
@@ -52,3 +54,25 @@ def submit(version: FunctionVersion) -> Callable[..., Job]:
         return job_submit(project=version.function.project, owner=member.user, request=request)
 
     return submit_one
+
+
+@pytest.fixture
+def inference(cluster: Cluster) -> InferenceCluster:
+    return inference_cluster_create(
+        name="serving",
+        actor=UserFactory.create(),
+        settings={"headroom_fraction": 0.0, "minimum_hold_seconds": 0.0},
+    )
+
+
+@pytest.fixture
+def owned(cluster: Cluster) -> SimulatedAgent:
+    return SimulatedAgent.enrol("node-1", 4, SPEED)
+
+
+@pytest.fixture
+def borrowed(inference: InferenceCluster) -> tuple[SimulatedAgent, SimulatedAgent]:
+    return (
+        SimulatedAgent.enrol("serving-1", 4, SPEED, inference),
+        SimulatedAgent.enrol("serving-2", 4, SPEED, inference),
+    )

@@ -15,15 +15,16 @@ from cluster.choices import LendingState, LoanState, OrderSource, ReclaimState, 
 from cluster.lending_transitions import ForbiddenLendingTransition, move_servers
 from cluster.models import Cluster, InferenceCluster, LendingEvent, LoanOrder, ReclaimOrder, Server
 from projects.errors import InvalidRequest
-from scheduling.choices import AssignmentState, GenerationState, JobState
-from scheduling.models import Assignment, CurveLevel, Job
+from scheduling.choices import GenerationState, JobState
+from scheduling.models import Assignment, Job
 from scheduling.services.enrolment import RefusedToken
-from scheduling.services.lending_clusters import inference_cluster_change, inference_cluster_create
+from scheduling.services.lending_clusters import inference_cluster_change
 from scheduling.services.lending_orchestrator import orchestrate
 from scheduling.services.loans import NotLent, OrderReused, loan_order_create
 from scheduling.services.reclaiming import reclaim_confirm, reclaim_order_create
 from scheduling.services.reclaiming_choice import choose
 from tests.control_plane.conftest import SPEED
+from tests.control_plane.lending import ask_back, known_on_eight, lend, servers_of, states
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.test_failures import fall_silent
 from tests.factories import (
@@ -37,62 +38,6 @@ from tests.factories import (
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
-
-
-@pytest.fixture
-def inference(cluster: Cluster) -> InferenceCluster:
-    return inference_cluster_create(
-        name="serving",
-        actor=UserFactory.create(),
-        settings={"headroom_fraction": 0.0, "minimum_hold_seconds": 0.0},
-    )
-
-
-@pytest.fixture
-def owned(cluster: Cluster) -> SimulatedAgent:
-    return SimulatedAgent.enrol("node-1", 4, SPEED)
-
-
-@pytest.fixture
-def borrowed(inference: InferenceCluster) -> tuple[SimulatedAgent, SimulatedAgent]:
-    return (
-        SimulatedAgent.enrol("serving-1", 4, SPEED, inference),
-        SimulatedAgent.enrol("serving-2", 4, SPEED, inference),
-    )
-
-
-def lend(inference: InferenceCluster, *names: str) -> LoanOrder:
-    order, _ = loan_order_create(
-        inference_cluster=inference, order_id=uuid4(), server_names=names, source=OrderSource.SCHEDULER
-    )
-    orchestrate()
-    order.refresh_from_db()
-    return order
-
-
-def ask_back(inference: InferenceCluster, count: int, **changes: Any) -> ReclaimOrder:
-    asked: dict[str, Any] = {"order_id": uuid4(), "wanted_by": timezone.now(), **changes}
-    order, _ = reclaim_order_create(
-        inference_cluster=inference, count=count, source=OrderSource.SCHEDULER, **asked
-    )
-    orchestrate()
-    order.refresh_from_db()
-    return order
-
-
-def known_on_eight(job: Job) -> None:
-    """Let the job's speed on eight GPUs be known, which were never free at once when it was measured."""
-    assert job.curve is not None
-    CurveLevel.objects.get_or_create(curve=job.curve, gpus=8, defaults={"iterations_per_second": SPEED[8]})
-
-
-def states() -> dict[str, str]:
-    return dict(Server.objects.values_list("name", "lending_state"))
-
-
-def servers_of(job: Job) -> set[str]:
-    held = Assignment.objects.filter(job=job).exclude(state=AssignmentState.RELEASED)
-    return set(held.values_list("gpu__server__name", flat=True))
 
 
 def test_a_server_at_its_inference_home_gets_no_training_work(
