@@ -45,6 +45,7 @@ class SimulatedAgent:
         gpus: int,
         speed: Mapping[int, float],
         inference_cluster: InferenceCluster | None = None,
+        kind: str = KIND,
     ) -> SimulatedAgent:
         enrolled = agent_enrol(
             {
@@ -53,7 +54,7 @@ class SimulatedAgent:
                 "address": "127.0.0.1",
                 "port_range": (20_000, 20_100),
                 "inventory": {
-                    "gpus": [{"index": index, "kind": KIND, "emulated": True} for index in range(gpus)],
+                    "gpus": [{"index": index, "kind": kind, "emulated": True} for index in range(gpus)],
                     "sandbox": "namespaces",
                 },
             }
