@@ -46,7 +46,7 @@ def _get_only(view: View) -> View:
 
 @_get_only
 async def cluster_stream(request: HttpRequest) -> HttpResponseBase:
-    """Kinds of change in the cluster (`planned`, `servers`, `jobs`). Names no job."""
+    """Kinds of change in the cluster (`planned`, `servers`, `jobs`, `usage`, `orders`). Names no job."""
     user = await calling_user(request)
     if user is None:
         return _not_authenticated(request)

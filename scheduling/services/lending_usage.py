@@ -136,6 +136,7 @@ def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
             "made_at": timezone.now(),
         },
     )
+    hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
     wake("orchestrate")
     return forecast
 

@@ -73,9 +73,15 @@ def loan_order_create(
         finished_at=None if servers else now,
     )
     order.servers.set(servers)
+    hint_orders(inference_cluster)
     if servers:
         wake("orchestrate")
     return order, True
+
+
+def hint_orders(inference_cluster: InferenceCluster) -> None:
+    """Let pages that show orders look again once the present transaction is committed."""
+    hint(f"cluster:{inference_cluster.cluster_id}", kind="orders")
 
 
 def _offered(inference_cluster: InferenceCluster, names: Sequence[str]) -> list[Server]:
@@ -138,6 +144,7 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
     if not inference_cluster.lending:
         for order in pending:
             _finish(order, LoanState.REFUSED, now, "Lending was switched off.")
+        hint_orders(inference_cluster)
         return 0
     due = [order for order in pending if order.not_before <= now]
     offered = {order.pk: list(order.servers.order_by("id")) for order in due}
@@ -158,6 +165,7 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
     )  # fmt: skip
     planning_fact_changed(cluster)
     hint(f"cluster:{cluster.pk}", kind="servers")
+    hint_orders(inference_cluster)
     wake("plan", trigger=f"{len(names)} servers of {inference_cluster.name} are on loan")
     return len(servers)
 

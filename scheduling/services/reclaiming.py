@@ -23,7 +23,7 @@ from scheduling.choices import AssignmentState, GenerationState, Purpose
 from scheduling.models import Assignment, Generation, Job, JobEvent
 from scheduling.services.generations import COMING_STATES, retire
 from scheduling.services.lifecycle import break_off_change
-from scheduling.services.loans import OrderReused, withdraw_offers
+from scheduling.services.loans import OrderReused, hint_orders, withdraw_offers
 from scheduling.services.reclaiming_choice import ReclaimChoice, choose
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import hint, wake
@@ -77,6 +77,7 @@ def reclaim_order_create(
         wanted_by=wanted_by or now,
         ahead_of_usage=_ahead_of_usage(inference_cluster),
     )
+    hint_orders(inference_cluster)
     wake("orchestrate")
     return order, True
 
@@ -161,6 +162,7 @@ def _commit(
         f"{order.count} asked back, {len(names)} chosen: {', '.join(names) or 'none'}.", now,
         order=str(order.pk), servers=names, withdrawn=order.withdrawn,
     )  # fmt: skip
+    hint_orders(inference_cluster)
     if not names:
         _close(order, now)
         return
@@ -217,6 +219,7 @@ def return_servers(inference_cluster: InferenceCluster) -> int:
                 _close(order, now)
         planning_fact_changed(cluster)
         hint(f"cluster:{cluster.pk}", kind="servers")
+        hint_orders(inference_cluster)
     return len(coming)
 
 
@@ -287,4 +290,5 @@ def reclaim_confirm(*, order: ReclaimOrder, server_names: Collection[str]) -> Re
     if order.state == ReclaimState.RETURNED and not order.servers.filter(confirmed_at__isnull=True).exists():
         order.state, order.confirmed_at = ReclaimState.CONFIRMED, now
         order.save(update_fields=["state", "confirmed_at"])
+    hint_orders(order.inference_cluster)
     return order

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
+from datetime import timedelta
 from typing import Any
-from uuid import UUID
+from uuid import UUID, uuid4
 
 import pytest
+from django.utils import timezone
 from playwright.sync_api import Browser, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 from redis import Redis
 
 from cluster.choices import OrderSource
 from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder
+from scheduling.services.lending_usage import forecast_usage, usage_report
+from scheduling.services.loans import carry_out_loans, loan_order_create
+from scheduling.services.reclaiming import begin_reclaims, reclaim_confirm, reclaim_order_create
 from tests import factories
 from tests.dashboard.conftest import StreamServer
 from tests.dashboard.lending_day import Day, build_day
@@ -109,6 +114,70 @@ def test_what_the_api_refuses_is_said_and_changes_appear_without_a_reload(site: 
     site.publish(f"cluster:{factories.ClusterFactory.create().pk}", "servers")
     expect(page.locator(f'a[href*="{loan.pk}"]')).to_be_visible()
     assert page.locator("body").get_attribute("data-same-document") == "yes"
+
+
+def test_orders_and_usage_appear_when_the_stream_says_so(site: Site, day: Day) -> None:
+    InferenceCluster.objects.update(headroom_fraction=0.0, minimum_hold_seconds=0.0)
+    inference = InferenceCluster.objects.get(name="serving")
+    visit = site.visit(site.scenario.operator)
+    _never_polls(visit.page)
+    page = visit.go("/lending/")
+    wait_until_drawn(page)
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+
+    loan, _ = loan_order_create(
+        inference_cluster=inference,
+        order_id=uuid4(),
+        server_names=[day.home()[0].name],
+        source=OrderSource.SCHEDULER,
+    )
+    row = page.locator("tr", has=page.locator(f'a[href*="{loan.pk}"]'))
+    expect(row).to_contain_text("Pending")
+    carry_out_loans(inference, timezone.now())
+    expect(row).to_contain_text("Done")
+
+    asked, _ = reclaim_order_create(
+        inference_cluster=inference,
+        order_id=uuid4(),
+        count=1,
+        wanted_by=timezone.now() + timedelta(days=1),
+        source=OrderSource.SCHEDULER,
+    )
+    row = page.locator("tr", has=page.locator(f'a[href*="{asked.pk}"]'))
+    expect(row).to_contain_text("not chosen yet")
+
+    sample = {"period_ends_at": timezone.now(), "usage": 0.4321}
+    usage_report(inference_cluster=inference, samples=[sample])
+    expect(page.locator('[data-fragment="standing"]')).to_contain_text("43.2")
+    forecast_usage(inference.pk)
+    expect(page.locator('[data-fragment="standing"]')).to_contain_text("expected next (persistence)")
+    visit.expect_no_trouble()
+
+
+def test_an_orders_page_follows_each_of_its_steps(site: Site, day: Day) -> None:
+    inference = InferenceCluster.objects.get(name="serving")
+    order = ReclaimOrder.objects.create(
+        inference_cluster=inference, source=OrderSource.SCHEDULER, count=0, wanted_by=timezone.now()
+    )
+    visit = site.visit(site.scenario.operator)
+    _never_polls(visit.page)
+    page = visit.go(f"/lending/orders/{order.pk}/")
+    expect(page.locator("#live")).to_have_attribute("data-state", "live")
+    expect(page.locator('[data-fragment="timeline"]')).not_to_contain_text("Chosen")
+    begin_reclaims(inference, timezone.now())
+    expect(page.locator('[data-fragment="timeline"]')).to_contain_text("Chosen")
+    reclaim_confirm(order=order, server_names=[])
+    expect(page.locator('[data-fragment="summary"]')).to_contain_text("Confirmed")
+    visit.expect_no_trouble()
+
+
+def _never_polls(page: Page) -> None:
+    """Let pages ask once an hour alone: what appears on them was announced."""
+    page.add_init_script(
+        """document.addEventListener("readystatechange", () => {
+          for (const element of document.querySelectorAll("[data-fragment]")) element.dataset.pollSeconds = "3600";
+        });"""
+    )
 
 
 def _refused(page: Page) -> dict[str, Any]:
