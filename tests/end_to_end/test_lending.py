@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ pytestmark = [pytest.mark.platform, pytest.mark.slow, pytest.mark.timeout(1500)]
 
 PERIOD_SECONDS = 4.0
 SPARE_SECONDS = 10.0
+INFERENCE = {"serving-1", "serving-2"}
 #: A return is a matter of seconds while agents answer; a fence period is what it takes where one does not.
 BOUND_SECONDS = float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"])
 
@@ -67,11 +69,24 @@ class Scene:
             "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"
             " join cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'"
         )
+        with self.database() as cursor:
+            cursor.execute(query, [job.id])
+            return {name for (name,) in cursor.fetchall()}
+
+    def plan_by(self, policy: str) -> None:
+        """Let the cluster plan by another policy, as an operator does in its settings."""
+        with self.database() as cursor:
+            cursor.execute(
+                "update cluster_cluster set policy = %s, planning_version = planning_version + 1", [policy]
+            )
+
+    @contextmanager
+    def database(self) -> Iterator[Any]:
+        """A cursor on the platform's database; what it changed is committed at the end."""
         connection = psycopg2.connect(self.platform.database_url.replace("postgres://", "postgresql://", 1))
         try:
             with connection, connection.cursor() as cursor:
-                cursor.execute(query, [job.id])
-                return {name for (name,) in cursor.fetchall()}
+                yield cursor
         finally:
             connection.close()
 
@@ -129,25 +144,52 @@ def test_a_burst_takes_servers_back_in_time_and_costs_no_job_its_work(scene: Sce
     elastic = scene.submit("elastic", int(50 * speed[4]), seed=7)
     wait_for(elastic, lambda job: job.state == "running", "runs", seconds=60)
     promised = submit_promised(scene, speed, max(level["pause_seconds"] for level in levels.values()))
-    scene.until(
-        lambda: scene.servers_of(elastic) & {"serving-1", "serving-2"}, "trains on borrowed GPUs", seconds=60
-    )
+    scene.until(lambda: scene.servers_of(elastic) & INFERENCE, "trains on borrowed GPUs", seconds=60)
 
-    scene.serve(1.0)
-    scene.until(lambda: scene.states() == {"inference"}, "everything is back", seconds=BOUND_SECONDS + 40)
-    scene.until(lambda: not scene.emulator.book.orders, "every order is done", seconds=20)
-    orders = scene.operator.inference.reclaim_orders("serving")
-    assert {order["state"] for order in orders} == {"confirmed"}
-    for order in orders:
-        assert order["seconds_to_return"] < BOUND_SECONDS, order
-    assert not scene.servers_of(elastic) & {"serving-1", "serving-2"}
+    take_everything_back(scene, elastic)
 
     wait_for(promised, lambda job: job.state == "completed", "completed", seconds=240)
     assert (promised.promise_outcome, promised.late) == ("met", False)
-    wait_for(elastic, lambda job: job.state == "completed", "completed", seconds=300)
-    undisturbed = scene.submit("undisturbed", elastic.max_iterations, seed=7)
-    wait_for(undisturbed, lambda job: job.state == "completed", "completed", seconds=300)
-    same, other = elastic.final_metrics or {}, undisturbed.final_metrics or {}
+    ends_as_if_undisturbed(scene, elastic)
+
+
+def test_under_the_policy_lyra_a_job_trains_on_borrowed_servers_and_comes_home(scene: Scene) -> None:
+    first = scene.submit("calibrate again", 10)
+    wait_for(first, lambda job: job.state == "completed", "completed", seconds=240)
+    speed = {level["gpus"]: level["iterations_per_second"] for level in first.curve()["levels"]}
+    scene.plan_by("lyra")
+    # What came home a moment ago may be lent again at once.
+    scene.operator.inference.change("serving", minimum_hold_seconds=0.0)
+    scene.serve(0.0)
+    scene.until(lambda: scene.states() == {"on_loan"}, "everything is lent", seconds=60)
+    elastic = scene.submit("elastic under lyra", int(30 * speed[4]), seed=11)
+    wait_for(elastic, lambda job: job.state == "running", "runs", seconds=60)
+    scene.until(lambda: scene.servers_of(elastic) & INFERENCE, "trains on borrowed GPUs", seconds=60)
+    take_everything_back(scene, elastic)
+    ends_as_if_undisturbed(scene, elastic)
+
+
+def take_everything_back(scene: Scene, job: Job) -> None:
+    """A burst: every server is back in time, and the job is on none of them any more."""
+    known = {order["id"] for order in scene.operator.inference.reclaim_orders("serving")}
+    scene.serve(1.0)
+    scene.until(lambda: scene.states() == {"inference"}, "everything is back", seconds=BOUND_SECONDS + 40)
+    scene.until(lambda: not scene.emulator.book.orders, "every order is done", seconds=20)
+    orders = [
+        order for order in scene.operator.inference.reclaim_orders("serving") if order["id"] not in known
+    ]
+    assert {order["state"] for order in orders} == {"confirmed"}
+    for order in orders:
+        assert order["seconds_to_return"] < BOUND_SECONDS, order
+    assert not scene.servers_of(job) & INFERENCE
+
+
+def ends_as_if_undisturbed(scene: Scene, job: Job) -> None:
+    """The job ends, with the loss of one that was never disturbed."""
+    wait_for(job, lambda one: one.state == "completed", "completed", seconds=300)
+    undisturbed = scene.submit(f"{job.name}, undisturbed", job.max_iterations, seed=job.seed)
+    wait_for(undisturbed, lambda one: one.state == "completed", "completed", seconds=300)
+    same, other = job.final_metrics or {}, undisturbed.final_metrics or {}
     assert same["loss"] == pytest.approx(other["loss"], rel=0.02, abs=0.01)
 
 
