@@ -151,7 +151,9 @@ class Scene:
         self.servers = servers
         self.period = timedelta(seconds=period_seconds)
         self.seed = seed
-        self.usage: FloatArray = read_usage(CURVE, seed=seed).usage
+        series = read_usage(CURVE, seed=seed)
+        self.usage: FloatArray = series.usage
+        self.usage_source = f"emulated: {series.source}"
         self.operator = Client(platform.web_url, _token(platform, platform.operator_login))
         self.credential = Credentials.load(platform.folders.secrets).inference_credential
         self.scheduler = Client(platform.web_url, self.credential)
@@ -198,6 +200,7 @@ class Scene:
             {
                 "period_ends_at": (newest - self.period * (past.size - 1 - row)).isoformat(),
                 "usage": float(value),
+                "source": self.usage_source,
             }
             for row, value in enumerate(past)
         ]

@@ -83,6 +83,8 @@ class UsageHistory:
     gpus: int
     emulated_gpus: int
     reserve: int
+    #: Where the samples are from, as they say; empty text for those that do not.
+    sources: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +139,7 @@ def usage_history(
         gpus=gpus["total"],
         emulated_gpus=gpus["emulated"],
         reserve=rule.reserve,
+        sources=tuple(sorted(set(samples.order_by().values_list("source", flat=True).distinct()))),
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import datetime
+from typing import ClassVar
 
 from django.db import models
 from django.db.models import F, Q
@@ -12,13 +13,18 @@ from cluster.choices import FINAL_WORK_STATES, WorkState
 from cluster.models.inference import InferenceCluster
 from cluster.models.leased_work import LeasedWork, lease_constraints
 
+MOST_SOURCE_CHARACTERS = 200
+
 
 class UsageSample(models.Model):
     """Mean usage of one period, as its scheduler reported it: the share of GPUs that serve requests, 0 to 1.
 
     ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away (spec 2.2).
     ``seen_shortfall_servers``: missing servers as the inference side itself saw them, where it says so.
+    ``source``: where the figure is from; `MEASURED`, or what stands in for a measurement; empty where nobody said.
     """
+
+    MEASURED: ClassVar[str] = "measured"
 
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="usage_samples"
@@ -29,6 +35,7 @@ class UsageSample(models.Model):
     on_loan_servers = models.PositiveIntegerField(default=0)
     shortfall_servers = models.PositiveIntegerField(default=0)
     seen_shortfall_servers = models.PositiveIntegerField(null=True, blank=True)
+    source = models.CharField(max_length=MOST_SOURCE_CHARACTERS, blank=True)
 
     class Meta:
         ordering = ["period_ends_at"]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import plotly.graph_objects as go
 
 from cluster.lending_history import UsagePoint
@@ -9,6 +11,8 @@ from cluster.lending_selectors import UsageHistory, usage_history
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure, plain_text
 from dashboard.templatetags.punctual_display import duration_text
+
+MOST_SOURCES = 3
 
 
 def figure(history: UsageHistory) -> go.Figure | None:
@@ -109,7 +113,16 @@ def caption(history: UsageHistory) -> str:
         text += " All of these GPUs are emulated: the load is an emulated one, and no real requests stand behind it."
     elif history.emulated_gpus:
         text += f" {history.emulated_gpus} of these GPUs are emulated and serve no real requests."
-    return text
+    return text + _sources_text(history.sources)
+
+
+def _sources_text(sources: Sequence[str]) -> str:
+    """Where the samples say that they are from, so that nothing that stands in for a measurement passes for one."""
+    if not sources:
+        return ""
+    named = [source or "not stated" for source in sources]
+    more = f" and {len(named) - MOST_SOURCES} more" if len(named) > MOST_SOURCES else ""
+    return f" Source of the samples: {'; '.join(named[:MOST_SOURCES])}{more}."
 
 
 PANEL = Panel(

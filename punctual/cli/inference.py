@@ -50,6 +50,10 @@ def _share(sample: dict[str, Any] | None) -> str:
     return "-" if sample is None else f"{100 * sample['usage']:.0f}%"
 
 
+def _source(sample: dict[str, Any] | None) -> str:
+    return "-" if sample is None else sample.get("source") or "of a source not stated"
+
+
 @inference_app.command("show")
 def show(name: ClusterName, as_json: options.Json = False) -> None:
     """Show one: settings, where its servers are, what its lending rule would do now."""
@@ -65,6 +69,7 @@ def show(name: ClusterName, as_json: options.Json = False) -> None:
         ("never lent", f"{standing['reserve']} servers ({100 * found['headroom_fraction']:g}%)"),
         ("forecaster", found["forecaster"]),
         ("usage, forecast", f"{_share(standing['usage'])}, {_share(standing['forecast'])}"),
+        ("usage is", _source(standing["usage"])),
         ("needed, to be on loan", f"{decision.get('need', '-')}, {decision.get('target', '-')} servers"),
         ("missing", f"{decision.get('shortfall', '-')} servers"),
         ("held at least", f"{found['minimum_hold_seconds']:g} s"),

@@ -54,7 +54,10 @@ class Inference:
         return self._transport.pages(_path(name, "events"), {"page_size": 200})
 
     def report_usage(self, name: str, samples: Sequence[Mapping[str, Any]]) -> Document:
-        """Report usage by period: `period_ends_at`, `usage` from 0 to 1 and, where known, `shortfall_servers`."""
+        """Report usage by period: `period_ends_at`, `usage` from 0 to 1 and, where known, `shortfall_servers`.
+
+        `source` says where a figure is from; `measured` unless given, so give it for everything that only stands in for that.
+        """
         return self._post(_path(name, "usage"), {"samples": [dict(sample) for sample in samples]})
 
     def usage(self, name: str, *, limit: int = 288) -> Sequence[Document]:

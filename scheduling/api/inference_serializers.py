@@ -22,6 +22,7 @@ from cluster.models import (
     UsageForecast,
     UsageSample,
 )
+from cluster.models.forecasting import MOST_SOURCE_CHARACTERS
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
@@ -46,13 +47,16 @@ class OrderId(serializers.UUIDField):
 
 
 class UsageSampleSerializer(serializers.ModelSerializer):
-    """Mean usage of the period that ends then. `shortfall_servers`: missing at home for it; `seen_…`: as reported."""
+    """Mean usage of the period that ends then. `shortfall_servers`: missing at home for it; `seen_…`: as reported.
+
+    `source`: `measured`, or what stands in for a measurement; empty for samples of before it was asked for.
+    """
 
     class Meta:
         model = UsageSample
         fields = (
             "period_ends_at", "usage", "reported_at", "on_loan_servers", "shortfall_servers",
-            "seen_shortfall_servers",
+            "seen_shortfall_servers", "source",
         )  # fmt: skip
 
 
@@ -182,6 +186,11 @@ class ReportedUsageSerializer(StrictSerializer):
         allow_null=True,
         default=None,
         help_text="Servers that were missing, as the inference side saw it.",
+    )
+    source = fields.Text(
+        max_length=MOST_SOURCE_CHARACTERS,
+        default=UsageSample.MEASURED,
+        help_text="Where the figure is from: `measured`, or what stands in for a measurement.",
     )
 
 

@@ -74,12 +74,13 @@ def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mappi
                 on_loan_servers=away,
                 shortfall_servers=rule.shortfall(sample["usage"], away),
                 seen_shortfall_servers=sample.get("shortfall_servers"),
+                source=sample.get("source", UsageSample.MEASURED),
             )
             for sample in samples
         ],
         update_conflicts=True,
         unique_fields=["inference_cluster", "period_ends_at"],
-        update_fields=["usage", "reported_at", "seen_shortfall_servers"],
+        update_fields=["usage", "reported_at", "seen_shortfall_servers", "source"],
     )
     hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
     wake("forecast_usage", inference_cluster_id=inference_cluster.pk)

@@ -96,6 +96,19 @@ def test_usage_may_be_reported_again(world: World, scheduler: APIClient) -> None
     assert (standing["usage"]["usage"], standing["decision"]["need"]) == (0.5, 1)
 
 
+def test_a_sample_keeps_where_it_is_from(world: World, scheduler: APIClient) -> None:
+    end = timezone.now().replace(microsecond=0)
+    told = {"period_ends_at": end.isoformat(), "usage": 0.4, "source": "emulated: daily curve, seed 0"}
+    untold = {"period_ends_at": (end - timedelta(minutes=5)).isoformat(), "usage": 0.3}
+    assert post(scheduler, "serving/usage/", {"samples": [told, untold]}).status_code == 200
+    shown = scheduler.get(f"{ROOT}serving/usage/").json()["results"]
+    assert [sample["source"] for sample in shown] == ["emulated: daily curve, seed 0", "measured"]
+    assert scheduler.get(f"{ROOT}serving/").json()["standing"]["usage"]["source"] == told["source"]
+    del told["source"]
+    assert post(scheduler, "serving/usage/", {"samples": [told]}).json() == {"stored": 1, "new": 0}
+    assert UsageSample.objects.filter(source="measured").count() == 2, "reported again, it is another sample"
+
+
 @pytest.mark.parametrize(
     "sample",
     [
@@ -103,6 +116,8 @@ def test_usage_may_be_reported_again(world: World, scheduler: APIClient) -> None
         {"period_ends_at": "0001-01-01T00:00:00Z", "usage": 0.5},
         {"period_ends_at": "2030-01-01T00:00:00", "usage": 0.5},
         {"period_ends_at": "2020-01-01T00:00:00Z", "usage": 1.5},
+        {"period_ends_at": timezone.now().isoformat(), "usage": 0.5, "source": "x" * 201},
+        {"period_ends_at": timezone.now().isoformat(), "usage": 0.5, "source": ""},
     ],
 )
 def test_senseless_usage_is_refused(world: World, scheduler: APIClient, sample: dict[str, Any]) -> None:

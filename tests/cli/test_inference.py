@@ -6,8 +6,9 @@ import json
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from cluster.models import InferenceCluster, Server
+from cluster.models import InferenceCluster, Server, UsageSample
 from projects.models import User
 from scheduling.services.lending_orchestrator import orchestrate
 from tests.cli.conftest import Run
@@ -45,7 +46,13 @@ def test_an_operator_lends_servers_and_asks_them_back(run: Run) -> None:
     assert "returned" in shown.out
     document = json.loads(run("inference", "show", "serving", "--json").out)
     assert (document["standing"]["on_loan"], len(document["servers"])) == (1, 3)
-    assert "serving-1" in run("inference", "show", "serving").out
+    UsageSample.objects.create(
+        inference_cluster=InferenceCluster.objects.get(), period_ends_at=timezone.now(), usage=0.5,
+        source="emulated: a test",
+    )  # fmt: skip
+    shown = run("inference", "show", "serving").out
+    assert "serving-1" in shown
+    assert "emulated: a test" in shown
     assert "Returned 1" in run("inference", "events", "serving").out
     assert run("inference", "lending", "serving", "off").code == 0
     assert "off" in run("inference").out

@@ -114,6 +114,7 @@ def _report(day: Day, ends_at: datetime, usage: float, following: float) -> None
         reported_at=ends_at,
         on_loan_servers=len(day.away),
         shortfall_servers=rule.shortfall(usage, len(day.away)),
+        source="emulated: a wave with bursts, drawn for a test",
     )
     UsageForecast.objects.create(
         inference_cluster=day.inference_cluster,

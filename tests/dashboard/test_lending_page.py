@@ -68,6 +68,9 @@ def test_pages_are_drawn_without_errors_and_fit_the_screen(
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
     expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(3)
     expect(page.locator("[data-note]").first).to_contain_text("the load is an emulated one")
+    expect(page.locator('[data-fragment="standing"]')).to_contain_text(
+        "is not measured. Its source: emulated: a wave with bursts"
+    )
     assert page.locator("html").evaluate("element => element.scrollWidth") <= width
     page = visit.go(f"/lending/orders/{max(day.reclaims, key=lambda order: order.count).pk}/")
     expect(page.get_by_text("carried out")).to_be_visible()
@@ -149,6 +152,7 @@ def test_orders_and_usage_appear_when_the_stream_says_so(site: Site, day: Day) -
     sample = {"period_ends_at": timezone.now(), "usage": 0.4321}
     usage_report(inference_cluster=inference, samples=[sample])
     expect(page.locator('[data-fragment="standing"]')).to_contain_text("43.2")
+    expect(page.locator('[data-fragment="standing"]')).not_to_contain_text("is not measured")
     forecast_usage(inference.pk)
     expect(page.locator('[data-fragment="standing"]')).to_contain_text("expected next (persistence)")
     visit.expect_no_trouble()

@@ -251,9 +251,25 @@ def test_the_caption_says_that_an_emulated_load_is_one(day: Day, operator: User,
     assert "the load is an emulated one" in client.get(address).json()["note"]
     for server in day.servers:
         server.gpus.update(emulated=False)
+    day.inference_cluster.usage_samples.update(source="measured")
     note = client.get(address).json()["note"]
     assert "emulated" not in note
     assert "64 GPUs" in note
+
+
+def test_the_caption_names_every_source_of_the_samples(day: Day, operator: User, as_user: LogIn) -> None:
+    def note() -> str:
+        return str(as_user(operator).get("/lending/panels/inference-usage/?window=6h").json()["note"])
+
+    assert note().endswith("Source of the samples: emulated: a wave with bursts, drawn for a test.")
+    samples = day.inference_cluster.usage_samples
+    newest = samples.latest("period_ends_at")
+    samples.filter(pk=newest.pk).update(source="measured")
+    assert note().endswith("emulated: a wave with bursts, drawn for a test; measured.")
+    samples.exclude(pk=newest.pk).update(source="")
+    assert note().endswith("Source of the samples: not stated; measured."), (
+        "what nobody said is no measurement"
+    )
 
 
 def test_many_samples_are_averaged_and_the_worst_shortfall_is_kept(operator: User, as_user: LogIn) -> None:

@@ -145,6 +145,9 @@ def test_headroom_of_what_usage_rises_in_two_periods_leaves_no_server_missing(
     live(emulated, 13, inference)
     assert UsageSample.objects.count() >= 12
     assert set(UsageSample.objects.values_list("seen_shortfall_servers", flat=True)) == {0}
+    sources = set(UsageSample.objects.values_list("source", flat=True))
+    assert len(sources) == 1
+    assert sources.pop().startswith("emulated: "), "nobody shall take it for a measurement"
 
 
 def test_a_burst_beyond_the_headroom_is_seen_as_a_shortfall_and_answered(

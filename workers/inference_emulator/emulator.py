@@ -132,6 +132,7 @@ class Emulator:
                     "period_ends_at": self.period.ends_at.isoformat(),
                     "usage": round(sum(self.period.usage) / len(self.period.usage), 6),
                     "shortfall_servers": self.period.missing_servers,
+                    "source": self.load.source(),
                 }
             )
             del self.book.samples[:-_MOST_UNREPORTED]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
+from textwrap import shorten
 
 from cluster.core.lending import ROUNDING_GUARD
 from simulation.inference.usage import UsageSeries
 
+MOST_SOURCE_CHARACTERS = 200
+"""As much of a source as the platform keeps."""
 REQUESTS_PER_SERVER = 1000.0
 """Requests a second that one server serves in time: the unit of the load, nothing hangs on it."""
 
@@ -31,6 +34,11 @@ class RequestLoad:
     def usage(self, seconds: float) -> float:
         """Share of the cluster's GPUs that the requests take, ``seconds`` after the beginning."""
         return self.series.at(self.series.start_seconds + self.start_seconds + seconds * self.speed_up)
+
+    def source(self) -> str:
+        """Where the figures of this load are from, for those who see them: it is emulated, by which curve."""
+        faster = f", {self.speed_up:g} times as fast" if self.speed_up != 1.0 else ""
+        return shorten(f"emulated: {self.series.source}{faster}", MOST_SOURCE_CHARACTERS, placeholder=" …")
 
     def requests_per_second(self, seconds: float) -> float:
         """Requests that come then."""

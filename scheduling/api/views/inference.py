@@ -195,7 +195,7 @@ class InferenceServersView(InferenceView):
 
 @extend_schema(tags=["inference"])
 class UsageView(InferenceView):
-    """Measured usage."""
+    """Usage as its scheduler reported it."""
 
     queryset = UsageSample.objects.none()
     pagination_class = LatestPeriodFirst
