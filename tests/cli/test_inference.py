@@ -50,9 +50,9 @@ def test_an_operator_lends_servers_and_asks_them_back(run: Run) -> None:
         inference_cluster=InferenceCluster.objects.get(), period_ends_at=timezone.now(), usage=0.5,
         source="emulated: a test",
     )  # fmt: skip
-    shown = run("inference", "show", "serving").out
-    assert "serving-1" in shown
-    assert "emulated: a test" in shown
+    described = run("inference", "show", "serving").out
+    assert "serving-1" in described
+    assert "emulated: a test" in described
     assert "Returned 1" in run("inference", "events", "serving").out
     assert run("inference", "lending", "serving", "off").code == 0
     assert "off" in run("inference").out
