@@ -1,10 +1,15 @@
 """Jobs on owned servers that grow onto borrowed ones with the same kind of GPU.
 
 Only flexible workers go there, so that a server can be asked back without stopping anybody: the job shrinks to what it
-holds at home. Who grows is a knapsack over completion time saved, as everywhere in Lyra's second phase (section 3.5.2).
+holds at home. Who grows is a knapsack, as in Lyra's second phase (section 3.5.2), with growth valued as on owned servers (decision 0013):
+
+    value = own seconds saved (nothing for a promised job: it is on time either way)
+          + GPU seconds of owned servers needed less x jobs / GPUs
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,27 +23,34 @@ LEAST_GAIN_SECONDS = 1.0
 """Growth that saves less than this beyond its pause is none."""
 
 
-def grown_onto_loans(
-    fleet: Fleet,
-    seated: WorkerMap,
-    present: WorkerMap,
-    at_home: IntArray,
-    able: BoolArray,
-    remaining: FloatArray,
-    speeds: Speeds,
-    pause_seconds: FloatArray,
-) -> WorkerMap:
-    """Flexible workers on borrowed servers, of jobs that hold ``at_home`` GPUs of owned ones. Workers are single GPUs.
+class Growers(NamedTuple):
+    """One row a job. ``at_home``: GPUs that it holds on owned servers. ``able``: it may have borrowed GPUs, ``may_change``: other ones
+    than it has. ``promised``: it is on time by its plan on owned servers. ``remaining`` iterations; ``speeds`` on borrowed
+    GPUs; ``pause_seconds``: what a change costs it."""
 
-    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now. ``able``: who may
-    grow. ``pause_seconds``: what a change costs each job.
+    at_home: IntArray
+    able: BoolArray
+    may_change: BoolArray
+    promised: BoolArray
+    remaining: FloatArray
+    speeds: Speeds
+    pause_seconds: FloatArray
+
+
+def grown_onto_loans(
+    fleet: Fleet, seated: WorkerMap, present: WorkerMap, growers: Growers, relief: float
+) -> WorkerMap:
+    """Flexible workers on borrowed servers, of jobs that hold owned ones. Workers are single GPUs.
+
+    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now. ``relief``: seconds of
+    everybody's completion that one GPU second needed less is worth.
     """
     free = np.where(fleet.on_loan, fleet.gpus, 0)
     np.subtract.at(free, seated.server, seated.base + seated.flexible)
     held = _totals(present)
-    groups, extra = _items(able & (at_home > 0), at_home, held, remaining, speeds, pause_seconds)
+    groups, extra = _items(growers, held, relief)
     chosen = choose_items(groups, int(np.maximum(free, 0).sum())).chosen
-    wanted = np.zeros(at_home.size, dtype=np.int64)
+    wanted = np.zeros(growers.at_home.size, dtype=np.int64)
     taken = chosen != NO_ITEM
     wanted[taken] = extra[chosen[taken]]
     hosts_base = np.zeros(free.size, dtype=np.bool_)
@@ -54,29 +66,27 @@ def _totals(workers: WorkerMap) -> IntArray:
     return total
 
 
-def _items(
-    able: BoolArray,
-    at_home: IntArray,
-    held: IntArray,
-    remaining: FloatArray,
-    speeds: Speeds,
-    pause_seconds: FloatArray,
-) -> tuple[ItemGroups, IntArray]:
+def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups, IntArray]:
     """One group a job: the levels above what it holds at home, by extra GPUs and seconds saved."""
     offsets, weight, value = [0], list[int](), list[float]()
     present: list[int] = []
-    for row in range(able.size):
-        group_present = NO_ITEM
-        if able[row]:
-            now = float(remaining[row]) / float(rate_of(speeds, row, at_home[row]))
+    speeds = growers.speeds
+    for row in range(growers.able.size):
+        group_present, home = NO_ITEM, int(growers.at_home[row])
+        if growers.able[row] and home > 0:
+            now = float(growers.remaining[row]) / float(rate_of(speeds, row, home))
+            worth = home * relief + (0.0 if growers.promised[row] else 1.0)
             for entry in range(int(speeds.offsets[row]), int(speeds.offsets[row + 1])):
-                extra = int(speeds.workers[entry] - at_home[row])
-                pause = 0.0 if extra == held[row] else float(pause_seconds[row])
-                saved = now - float(remaining[row]) / float(speeds.rate[entry]) - pause
-                if extra > 0 and saved > LEAST_GAIN_SECONDS:
-                    group_present = len(weight) if extra == held[row] else group_present
+                extra = int(speeds.workers[entry]) - home
+                same = extra == held[row]
+                if extra <= 0 or not (same or growers.may_change[row]):
+                    continue
+                pause = 0.0 if same else float(growers.pause_seconds[row])
+                saved = now - float(growers.remaining[row]) / float(speeds.rate[entry]) - pause
+                if saved > LEAST_GAIN_SECONDS:
+                    group_present = len(weight) if same else group_present
                     weight.append(extra)
-                    value.append(saved)
+                    value.append(saved * worth)
         offsets.append(len(weight))
         present.append(group_present)
     weights = np.array(weight, dtype=np.int64)

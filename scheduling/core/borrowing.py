@@ -4,7 +4,7 @@ Borrowed servers never back a promise: they may be asked back at any time. Work 
 goes there in Lyra's two phases where that ends it sooner; everything else is divided on owned servers as though nothing
 were borrowed. A job uses one kind at a time, and what runs on a borrowed server stays there until it ends, the
 server goes back, or owned servers would be done with it clearly sooner (decision 0012). Where borrowed GPUs are of the cluster's own
-kind, jobs on owned servers grow onto them with flexible workers.
+kind, jobs on owned servers grow onto them with flexible workers, promised ones too as far as their plans bear a reclaim (decision 0015).
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ import numpy as np
 from scheduling.core import reasons
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import BoolArray, Placements
-from scheduling.core.borrowed_growth import grown_onto_loans
+from scheduling.core.borrowed_growth import Growers, grown_onto_loans
 from scheduling.core.columns import BEST_EFFORT, JobColumns, regather
 from scheduling.core.decision import REASONS, Change, ChangeKind, Verdict
 from scheduling.core.fleet import Fleet, Speeds, WorkerMap, no_workers, rate_of
 from scheduling.core.part import part_of, plans_among
 from scheduling.core.problem import Problem
+from scheduling.core.reclaim_room import room_for_growth, with_reclaim_room
 from scheduling.core.sharing import (
     SharedPlacements,
     Sharing,
@@ -75,8 +76,8 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
     answer = at_home if rest.size == others.size else reallocate(part_of(view.home, rest))
     workers = seated
     if view.sharing.same_kind:
-        own = Forecast.of(problem, answer, rest).gpus
-        workers = joined(seated, _extensions(view, seated, own))
+        answer, bearing = _bearing_growth(view, answer, rest)
+        workers = joined(seated, _extensions(view, seated, answer, rest, bearing))
     return _merged(problem, answer, rest, put_back(_placed(view, workers), view.sharing, view.lent))
 
 
@@ -111,6 +112,8 @@ class View:
             pause_left=np.concatenate((pause_left, problem.jobs.pause_left[problem.count :])),
         )
         kept = borrowing & columns.locked
+        extended = (lent.gpus > 0) & (own.gpus > 0) & columns.promised & ~columns.at_risk
+        jobs = with_reclaim_room(jobs, extended)
         sharing = replace(sharing, flexible=sharing.flexible[on_loan])
         sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
         home = replace(problem, columns=own, jobs=jobs, sharing=None)
@@ -128,15 +131,62 @@ def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumn
     )
 
 
-def _extensions(view: View, seated: WorkerMap, own: IntArray) -> WorkerMap:
-    """Flexible workers on borrowed servers of jobs that hold ``own`` GPUs of owned ones."""
+def _extensions(
+    view: View, seated: WorkerMap, answer: Answer, rest: IntArray, bearing: BoolArray
+) -> WorkerMap:
+    """Flexible workers on borrowed servers of jobs that hold GPUs of owned ones by ``answer``, which is about ``rest``.
+
+    ``bearing``: promised jobs that may have other borrowed GPUs than they have.
+    """
     columns, demands = view.home.columns, view.sharing.demands
-    able = _may_borrow(view) & (np.diff(seated.offsets) == 0) & ~columns.locked
-    present = workers_of(view.sharing.workers(view.lent), able & ~view.borrowing)
-    pause = view.home.jobs.pause[: columns.count].max(axis=1)
-    return grown_onto_loans(
-        view.sharing.fleet, seated, present, own, able, demands.remaining, demands.lent, pause
+    able = _may_grow(view) & (np.diff(seated.offsets) == 0)
+    promised = _promised(view.home, answer, rest)
+    growers = Growers(
+        at_home=Forecast.of(view.home, answer, rest).gpus,
+        able=able,
+        may_change=~promised | bearing,
+        promised=promised,
+        remaining=demands.remaining,
+        speeds=demands.lent,
+        pause_seconds=view.home.jobs.pause[: columns.count].max(axis=1),
     )
+    present = workers_of(view.sharing.workers(view.lent), able & ~view.borrowing)
+    relief = max(1, columns.count) / max(1, view.home.gpus)
+    return grown_onto_loans(view.sharing.fleet, seated, present, growers, relief)
+
+
+def _may_grow(view: View) -> BoolArray:
+    """Jobs that were measured on the borrowed kind of GPU and are not in the middle of a change."""
+    columns = view.home.columns
+    undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
+    able: BoolArray = ~columns.locked & ~undecided & (np.diff(view.sharing.demands.lent.offsets) > 0)
+    return able
+
+
+def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+    """Jobs whose promise is planned to be kept."""
+    at_risk = home.columns.at_risk.copy()
+    at_risk[rest[list(answer.at_risk)]] = True
+    kept: BoolArray = home.columns.promised & ~at_risk
+    return kept
+
+
+def _bearing_growth(view: View, answer: Answer, rest: IntArray) -> tuple[Answer, BoolArray]:
+    """Promised jobs that bear the pauses of growing onto borrowed servers and of a reclaim, and the answer with their plans."""
+    home, part = view.home, answer.problem
+    bearing = np.zeros(home.count, dtype=np.bool_)
+    promised = _promised(home, answer, rest)
+    asking = np.flatnonzero((promised & _may_grow(view))[rest] & answer.planned)
+    if not asking.size:
+        return answer, bearing
+    among = np.ones(answer.plans.length.size, dtype=np.bool_)
+    among[: part.count] = promised[rest]
+    among[[row for row, verdict in zip(part.newcomers, answer.verdicts, strict=True) if verdict.promised]] = (
+        True
+    )
+    plans, bears = room_for_growth(part, answer.plans, among, asking)
+    bearing[rest[asking]] = bears
+    return replace(answer, plans=plans), bearing
 
 
 @dataclass(frozen=True)

@@ -297,11 +297,11 @@ def _jobs(
 def _lent_curves(
     cluster: Cluster, rows: Sequence[Job], borrowed: Borrowed | None, *, own: int
 ) -> dict[str, ScalingCurve]:
-    """Curves on the borrowed kind of GPU, of jobs that no promise keeps off borrowed servers."""
+    """Curves on the borrowed kind of GPU. A promise keeps a job off servers of another kind than its own."""
     if borrowed is None:
         return {}
-    unpromised = [row for row in rows if not row.promised]
-    batch = {row.pk: row.global_batch_size for row in unpromised}
+    able = [row for row in rows if not row.promised or _measured_on(row, borrowed.kind)]
+    batch = {row.pk: row.global_batch_size for row in able}
     curves = {
         job_id: core_curve(
             list(curve.levels.all()),
@@ -309,9 +309,13 @@ def _lent_curves(
             total=own + borrowed.total,
             margin=cluster.promise_margin,
         )
-        for job_id, curve in measured_curves_on(unpromised, borrowed.kind).items()
+        for job_id, curve in measured_curves_on(able, borrowed.kind).items()
     }
     return {job_id: curve for job_id, curve in curves.items() if curve is not None}
+
+
+def _measured_on(row: Job, kind: str) -> bool:
+    return row.curve is not None and row.curve.gpu_kind == kind
 
 
 def job_snapshot(

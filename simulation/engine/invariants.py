@@ -14,13 +14,14 @@ from scheduling.core.answer import Answer
 from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.blocks import NOWHERE
 from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.snapshot import FloatArray, IntArray
 from simulation.engine.jobs import ACTIVE
 
 if TYPE_CHECKING:
     from simulation.engine.pool import PoolState
     from simulation.engine.run import Simulation
 
+NO_GPUS: IntArray = np.zeros(0, dtype=np.int64)
 ITERATION_TOLERANCE = 1e-6
 """Share of a job's iterations by which floating point may let its progress differ."""
 
@@ -34,7 +35,7 @@ class _Shadow:
     """A job's state at the last check, to follow its progress independently."""
 
     at: float
-    failures: int
+    setbacks: int
     remaining: FloatArray
     rate: FloatArray
     pause_left: FloatArray
@@ -60,9 +61,9 @@ class InvariantCheck:
         self._progress(simulation)
 
     def _progress(self, simulation: Simulation) -> None:
-        """I9: what was done since the last check is rate times time without pauses; only a lost server takes from it."""
+        """I9: what was done since the last check is rate times time without pauses; only a setback takes from it."""
         jobs, shadow = simulation.jobs, self._shadow
-        failures = simulation.recorder.counts["failures"]
+        setbacks = self._setbacks(simulation)
         if shadow is not None:
             active = np.flatnonzero(jobs.phase == ACTIVE)
             productive = np.maximum(0.0, simulation.now - shadow.at - shadow.pause_left)
@@ -70,15 +71,19 @@ class InvariantCheck:
             tolerance = ITERATION_TOLERANCE * jobs.total
             ahead = active[(jobs.remaining < expected - tolerance)[active]]
             behind = active[(jobs.remaining > expected + tolerance)[active]]
-            if ahead.size or (behind.size and failures == shadow.failures):
+            if ahead.size or (behind.size and setbacks == shadow.setbacks):
                 row = int((ahead if ahead.size else behind)[0])
                 raise InvariantViolation(
                     f"I9: job {simulation.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations left, "
                     f"and its rate explains {expected[row]:.6g}"
                 )
         self._shadow = _Shadow(
-            simulation.now, failures, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
+            simulation.now, setbacks, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
         )
+
+    def _setbacks(self, simulation: Simulation) -> int:
+        """How many events there were so far that stop jobs between two decisions: lost servers."""
+        return simulation.recorder.counts["failures"]
 
     def _capacity(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
         """I1: at no time are more GPUs planned than there are.
@@ -101,25 +106,37 @@ class InvariantCheck:
                 raise InvariantViolation(
                     f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now"
                 )
-        held = int(simulation.jobs.gpus[pool.rows].sum())
+        held = sum(self._owned(simulation, pool, position).size for position in range(pool.rows.size))
         if held > pool.size.gpus:
             raise InvariantViolation(f"I1: {held} of {pool.size.gpus} GPUs held")
 
     def _levels(self, simulation: Simulation, pool: PoolState, active: np.ndarray) -> None:
         """I2 and I8: every job holds one of its levels, which divides its global batch."""
         workload = simulation.workload
-        table = pool.tables.measured if pool.policy.any_measured_size else pool.tables.planned
         for row in active.tolist():
             gpus = int(simulation.jobs.gpus[row])
             if gpus == 0:
                 continue
-            if gpus not in table.levels[row]:
+            if gpus not in self._sizes(pool, row):
                 raise InvariantViolation(
                     f"I2: job {workload.job_id[row]} holds {gpus} GPUs, which is no level of it"
                 )
             batch = workload.profiles[int(workload.profile_of[row])].global_batch_size
             if not pool.policy.any_measured_size and batch % gpus:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
+
+    def _owned(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
+        """GPUs of the pool's own servers that an active job holds, by its position in the pool's rows; ascending."""
+        if simulation.jobs.phase[pool.rows[position]] != ACTIVE:
+            return NO_GPUS
+        held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
+        return np.sort(held[held < pool.size.gpus])
+
+    def _sizes(self, pool: PoolState, row: int) -> IntArray:
+        """Numbers of GPUs that a job may hold."""
+        table = pool.tables.measured if pool.policy.any_measured_size else pool.tables.planned
+        sizes: IntArray = table.levels[row]
+        return sizes
 
     def _places(self, simulation: Simulation, pool: PoolState) -> None:
         """I3 and I4: a GPU has one job; a job sits in an aligned block, or on whole servers."""
@@ -128,14 +145,15 @@ class InvariantCheck:
         blocks = pool.capacity.blocks
         width = pool.size.gpus_per_server
         for position, row in enumerate(pool.rows.tolist()):
-            held = np.sort(pool.addresses[pool.offsets[position] : pool.offsets[position + 1]])
-            if simulation.jobs.phase[row] != ACTIVE or not held.size:
-                continue
+            held = self._owned(simulation, pool, position)
             name = simulation.workload.job_id[row]
-            if held.size != simulation.jobs.gpus[row]:
+            placed = int(pool.offsets[position + 1] - pool.offsets[position])
+            if simulation.jobs.phase[row] == ACTIVE and placed and placed != simulation.jobs.gpus[row]:
                 raise InvariantViolation(
-                    f"I3: job {name} holds {held.size} GPUs, not {simulation.jobs.gpus[row]}"
+                    f"I3: job {name} holds {placed} GPUs, not {simulation.jobs.gpus[row]}"
                 )
+            if not held.size:
+                continue
             lost = (blocks.block_of[held] == NOWHERE) & ~pool.silent[held // width]
             if lost.any():
                 raise InvariantViolation(f"I3: job {name} holds GPUs of a lost server")
@@ -175,7 +193,9 @@ class InvariantCheck:
         if answer.problem.origin > TIME_TOLERANCE or answer.notes or pool.silent.any():
             return
         rows = pool.rows[simulation.jobs.phase[pool.rows] == ACTIVE]
-        idle = pool.capacity.gpus - int(simulation.jobs.gpus[rows].sum())
+        idle = pool.capacity.gpus - sum(
+            self._owned(simulation, pool, position).size for position in range(pool.rows.size)
+        )
         waiting = rows[
             (simulation.jobs.gpus[rows] == 0) & (simulation.jobs.service_class[rows] == BEST_EFFORT)
         ]

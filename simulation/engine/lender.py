@@ -166,7 +166,8 @@ def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: i
     row = int(pool.rows[position])
     pool.take_out(position, server)
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
-    simulation.jobs.take_gpus(row, gpus, pool.rate_now(position), 0.0, simulation.now)
+    pause = pool.scale_in_pause(position)
+    simulation.jobs.take_gpus(row, gpus, pool.rate_now(position), pause, simulation.now)
     simulation.jobs.forecast_finish(np.array([row]), simulation.now)
     simulation.fates.rescales[row] += 1
     simulation.recorder.count("rescales")
@@ -174,17 +175,25 @@ def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: i
 
 
 def _curves_on_loan(simulation: Simulation, lending: Lending) -> CurveTables:
-    """Curves of all jobs on the inference cluster's kind of GPU, no larger than all that can be on loan."""
+    """Curves of all jobs on the inference cluster's kind of GPU, no larger than all that can be on loan.
+
+    Where training servers are of that kind too, a job may have GPUs of both.
+    """
     plain, settings = simulation.pools[0], simulation.settings
+    beside = plain.size.servers if _same_kind(plain.size, lending) else 0
     return curve_tables(
         simulation.workload,
-        PoolSize(lending.gpu_type, lending.servers, plain.size.gpus_per_server),
+        PoolSize(lending.inference_gpu_type, lending.servers + beside, plain.size.gpus_per_server),
         settings.pauses,
         charges_pauses=simulation.policy.charges_pauses,
         promise_margin=settings.imperfections.promise_margin,
         agent_latency_seconds=settings.imperfections.agent_latency_seconds,
         true_factor=plain.tables.true_factor,
     )
+
+
+def _same_kind(pool: PoolSize, lending: Lending) -> bool:
+    return pool.gpu_type == lending.inference_gpu_type
 
 
 def share_pool(simulation: Simulation) -> Lender | None:
@@ -224,6 +233,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
         workers,
         restart_seconds=0.0 if sharing.by_curves else sharing.preemption_seconds,
         lent_tables=lent_tables,
+        same_kind=lent_tables is not None and lending is not None and _same_kind(plain.size, lending),
     )
     simulation.pools[0] = pool
     simulation.jobs.total[:] = workers.work

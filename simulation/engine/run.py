@@ -27,6 +27,7 @@ from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
 from simulation.engine.lender import share_pool
+from simulation.engine.loan_invariants import LoanInvariantCheck
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings
@@ -444,5 +445,7 @@ class Simulation:
 
 
 def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariantCheck:
-    shares = settings.sharing is not None and not settings.sharing.by_curves
-    return SharedInvariantCheck() if shares else InvariantCheck()
+    sharing = settings.sharing
+    if sharing is None or (sharing.by_curves and sharing.lending is None):
+        return InvariantCheck()
+    return LoanInvariantCheck() if sharing.by_curves else SharedInvariantCheck()

@@ -30,7 +30,8 @@ class SharedPool(PoolState):
 
     ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
     ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``: curves on the inference
-    cluster's kind of GPU, where jobs are what their curves say.
+    cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is the training cluster's kind too, and a job may
+    have GPUs of both.
     """
 
     workers: WorkerTables = field(kw_only=True)
@@ -39,6 +40,7 @@ class SharedPool(PoolState):
     role: IntArray = field(kw_only=True)
     restart_seconds: float = field(kw_only=True, default=0.0)
     lent_tables: CurveTables | None = field(kw_only=True, default=None)
+    same_kind: bool = field(kw_only=True, default=False)
     flexible: BoolArray = field(kw_only=True, default_factory=lambda: NO_MARKS)
     restarting: set[int] = field(kw_only=True, default_factory=set)
 
@@ -51,18 +53,20 @@ class SharedPool(PoolState):
         *,
         restart_seconds: float,
         lent_tables: CurveTables | None = None,
+        same_kind: bool = False,
     ) -> SharedPool:
         """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs each."""
         gpus = np.full(plain.size.servers + inference_servers, plain.size.gpus_per_server)
         return cls(
-            plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable, plain.silent,
-            plain.capacity,
+            plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable,
+            np.concatenate((plain.silent, np.zeros(inference_servers, dtype=np.bool_))), plain.capacity,
             workers=workers,
             servers=Servers(np.cumsum(gpus) - gpus, gpus),
             on_loan=np.zeros(gpus.size, dtype=np.bool_),
             role=np.full(gpus.size, NO_ROLE),
             restart_seconds=restart_seconds,
             lent_tables=lent_tables,
+            same_kind=same_kind,
         )  # fmt: skip
 
     # Asking ----------------------------------------------------------------------------------
@@ -79,6 +83,7 @@ class SharedPool(PoolState):
             fleet=self.fleet(),
             flexible=marks.astype(np.bool_),
             demands=self._demands(jobs, rows, now),
+            same_kind=self.same_kind,
         )
         return problem
 
@@ -141,10 +146,22 @@ class SharedPool(PoolState):
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
         owned = int((held < self.size.gpus).sum())
         if self.lent_tables is not None:
-            tables = self.tables if owned else self.lent_tables
-            return tables.rate(row, int(held.size))
+            return self._tables_of(owned, int(held.size)).rate(row, int(held.size))
         width = int(self.workers.ranges.gpus_per_worker[row])
         return self.workers.rate(row, owned // width, (held.size - owned) // width)
+
+    def _tables_of(self, owned: int, gpus: int) -> CurveTables:
+        """The curves that a job runs by on ``gpus`` GPUs of which so many are owned."""
+        assert self.lent_tables is not None
+        return self.tables if owned and (owned == gpus or not self.same_kind) else self.lent_tables
+
+    def scale_in_pause(self, position: int) -> float:
+        """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload has no curves."""
+        held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
+        if self.lent_tables is None:
+            return 0.0
+        owned = int((held < self.size.gpus).sum())
+        return self._tables_of(owned, int(held.size)).pause(int(self.rows[position]), int(held.size))
 
     def _restart_seconds(self, row: int, gpus: int) -> float:
         if gpus and row in self.restarting:

@@ -10,13 +10,16 @@ from simulation.inference.usage import UsageSeries
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import RULES, ScenarioRules, WorkerRanges
 
+USUAL_GPU_TYPE = "T4"
+"""Of inference servers, unless told."""
+
 
 @dataclass(frozen=True, slots=True)
 class Lending:
     """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
 
     ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent. ``forecast_margin``:
-    share of the cluster added to every forecast. ``gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
+    share of the cluster added to every forecast. ``inference_gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
     """
 
     servers: int
@@ -27,7 +30,7 @@ class Lending:
     forecast_margin: float = 0.0
     forecaster: str = "persistence"
     period_seconds: float = 300.0
-    gpu_type: str = "T4"
+    inference_gpu_type: str = USUAL_GPU_TYPE
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,6 +38,13 @@ class CurveTables:
             return 0.0
         return float(self.measured.throughput[row, column] * self.true_factor[row])
 
+    def pause(self, row: int, gpus: int) -> float:
+        """Seconds that a change onto so many GPUs really takes; 0 where that was not measured."""
+        column = int(np.searchsorted(self.measured.levels[row], gpus))
+        if gpus == 0 or column == self.measured.levels.shape[1] or self.measured.levels[row, column] != gpus:
+            return 0.0
+        return float(self.measured.pause[row, column])
+
 
 def curve_tables(
     workload: Workload,

@@ -13,7 +13,7 @@ from scheduling.core.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES, policy_named
 from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.shares_workers import SharesWorkers
-from simulation.engine.sharing import Lending, SharingSettings
+from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.workloads.linear import COMPUTING_POWER, is_linear
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
@@ -40,7 +40,7 @@ _OF_JOBS = {
 #: Options that need servers to be lent.
 _OF_LENDING = (
     "inference_usage", "reclaim", "forecaster", "headroom", "forecast_margin", "orchestrator_seconds",
-    "exact_last_pick",
+    "exact_last_pick", "inference_gpu_type",
 )  # fmt: skip
 #: Options that need jobs with ranges of workers.
 _OF_SCENARIO = ("scaling", "expansion", "unbounded_workers", *_OF_JOBS)
@@ -55,6 +55,10 @@ def add_lending_options(parser: ArgumentParser) -> None:
     lent.add_argument("--inference-servers", type=int, help="servers of the inference cluster")
     lent.add_argument(
         "--inference-usage", help="its usage: a profile, a public curve or a file; usual: daily"
+    )
+    lent.add_argument(
+        "--inference-gpu-type",
+        help="the type of its GPUs; usual: T4. Of the training cluster's own type jobs use both at once",
     )
     lent.add_argument("--loaning", choices=[ON, OFF], help="whether it lends; usual: on")
     lent.add_argument("--reclaim", choices=[one.value for one in ReclaimMethod], help="usual: lyra")
@@ -117,7 +121,7 @@ def sharing_settings(options: Mapping[str, Any], workload: Workload) -> SharingS
     return SharingSettings(
         rules=None if scenario is None else _rules(options, scenario),
         scaling=options["scaling"] != OFF,
-        lending=_lending(options) if lends else None,
+        lending=_lending(options, _gpu_type(options, workload, scenario)) if lends else None,
         expansion=_at_least(options, "expansion", 1, COMPUTING_POWER),
         preemption_seconds=_at_least(options, "preemption_seconds", 0.0, 63.0),
         two_phase=_two_phase(options),
@@ -185,7 +189,24 @@ def _rules(options: Mapping[str, Any], scenario: Scenario) -> ScenarioRules:
     return rules
 
 
-def _lending(options: Mapping[str, Any]) -> Lending:
+def _gpu_type(options: Mapping[str, Any], workload: Workload, scenario: Scenario | None) -> str:
+    """The inference cluster's type of GPU: one that some job of the workload was measured on."""
+    given: str | None = options["inference_gpu_type"]
+    if given is None:
+        return USUAL_GPU_TYPE
+    if scenario is not None:
+        raise ValueError(
+            "--inference-gpu-type is about jobs with measured curves: with a scenario its GPUs are a third as fast"
+        )
+    known = sorted({name for profile in workload.profiles for name in profile.by_gpu_type})
+    if given not in known:
+        raise ValueError(
+            f"--inference-gpu-type: nothing was measured on {given!r}, only on {', '.join(known)}"
+        )
+    return given
+
+
+def _lending(options: Mapping[str, Any], gpu_type: str) -> Lending:
     headroom, margin = options["headroom"], options["forecast_margin"]
     for name, share in (("headroom", headroom), ("forecast_margin", margin)):
         if share is not None and not 0.0 <= share <= 1.0:
@@ -203,6 +224,7 @@ def _lending(options: Mapping[str, Any]) -> Lending:
         forecast_margin=margin or 0.0,
         forecaster="" if forecaster == NO_FORECASTER else forecaster,
         period_seconds=period or 300.0,
+        inference_gpu_type=gpu_type,
     )
 
 

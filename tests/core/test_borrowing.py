@@ -15,6 +15,7 @@ from scheduling.core.snapshot import (
     ServerSnapshot,
     ServiceClass,
     Snapshot,
+    StoredPlan,
 )
 from scheduling.policies import policy_named
 
@@ -193,6 +194,68 @@ def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> N
     assert (change.kind, change.gpus_before, change.addresses) == (ChangeKind.SHRINK, 8, OWNED)
 
 
-def test_promises_do_not_grow_onto_borrowed_servers() -> None:
-    decision = decide(same_kind(promised(lent_curve=LONGER)))
+def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
+    """A promised job on the four owned GPUs that needs them for 200 s more, with some borrowed ones beside them."""
+    held = OWNED + BORROWED[:borrowed]
+    ends_at = facts.get("deadline_at", 300.0)
+    lasts = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
+    return job(
+        "promised",
+        service_class=ServiceClass.SLO,
+        promised=True,
+        deadline_at=facts.pop("deadline_at", 300.0),
+        remaining_iterations=facts.pop("remaining_iterations", 36.0 * 200),
+        stored_plan=lasts,
+        gpus_now=len(held),
+        placement=held,
+        flexible=(False,) * 4 + (True,) * borrowed if borrowed else (),
+        lent_curve=facts.pop("lent_curve", LONGER),
+        **facts,
+    )
+
+
+def test_a_promised_job_grows_onto_borrowed_servers_of_its_own_kind() -> None:
+    decision = decide(same_kind(running_promise()))
+    assert decision.placements["promised"] == OWNED + BORROWED
+    assert decision.flexible["promised"] == (False,) * 4 + (True,) * 4
+    assert not decision.at_risk
+    plan = decision.plans["promised"]
+    assert plan.gpus.max() <= len(OWNED), "what it is promised rests on owned servers"
+
+
+def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
+    decision = decide(snapshot(running_promise(lent_curve=LONGER)))
     assert decision.placements["promised"] == OWNED
+
+
+def test_a_promised_job_does_not_grow_where_it_could_not_bear_the_pauses_of_a_reclaim() -> None:
+    """It needs 200 s, and growing and shrinking again would cost a second each, at the speed of 36 iterations."""
+    assert decide(same_kind(running_promise(deadline_at=201.5))).placements["promised"] == OWNED
+    assert decide(same_kind(running_promise(deadline_at=202.5))).placements["promised"] == OWNED + BORROWED
+
+
+def test_a_promised_job_that_holds_borrowed_gpus_keeps_them_while_it_bears_a_reclaim() -> None:
+    question = same_kind(running_promise(borrowed=4, deadline_at=201.5))
+    assert decide(question).changes == ()
+
+
+def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once() -> None:
+    grown = running_promise(borrowed=4, deadline_at=201.5)
+    decision = decide(same_kind(grown, lent_usable=False))
+    (change,) = decision.changes
+    assert (change.kind, change.addresses) == (ChangeKind.SHRINK, OWNED)
+    assert not decision.at_risk
+    assert decision.plans["promised"].finish_at <= 201.5
+
+
+def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
+    """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either way."""
+    halves = {"remaining_iterations": 19.0 * 100, "gpus_now": 2, "lent_curve": curve(10.0, 19.0, 20.0, 68.0)}
+    one = job("waiting", placement=OWNED[:2], **halves)
+    other = replace(
+        running_promise(deadline_at=1000.0), remaining_iterations=19.0 * 100, gpus_now=2, placement=OWNED[2:],
+        stored_plan=StoredPlan(np.array([0.0]), np.array([1000.0]), np.array([2]), 1000.0),
+    )  # fmt: skip
+    decision = decide(same_kind(one, other))
+    assert set(BORROWED) & set(decision.placements["waiting"])
+    assert len(decision.placements["waiting"]) >= len(decision.placements["promised"])

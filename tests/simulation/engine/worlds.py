@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from random import Random
 
 import numpy as np
 
+from scheduling.core.reclaiming import ReclaimMethod
 from scheduling.core.snapshot import Fill, ServiceClass
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.engine.sharing import Lending, SharingSettings
+from simulation.inference.usage import UsageSeries
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 C3 = {1: 1.0, 2: 1.5}
@@ -97,11 +100,18 @@ class World:
 
 
 def random_world(
-    seed: int, *, policy: str = "punctual", failures: int = 0, reserve: int = 0, exact: bool = True
+    seed: int,
+    *,
+    policy: str = "punctual",
+    failures: int = 0,
+    reserve: int = 0,
+    exact: bool = True,
+    lending: bool = False,
 ) -> World:
     """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent agents.
 
     ``failures``: servers lost, none of them more than once. ``exact``: speeds and delays are as the planner believes.
+    ``lending``: servers of the same kind of GPU or of a slower one are lent and asked back at any moment.
     """
     rng = Random(seed)
     servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8)])
@@ -109,6 +119,9 @@ def random_world(
         servers = max(servers, failures + reserve + 1)
     slot = rng.choice([30.0, 60.0, 240.0])
     jobs = _random_jobs(rng, slot, servers * gpus)
+    sharing = _restless_lender(rng, slot) if lending else None
+    if sharing is not None:
+        jobs = [replace(job, by_gpu_type=_on_both_kinds(rng, job)) for job in jobs]
     happenings = _from_outside(rng, len(jobs), jobs[-1].at + 20 * slot)
     lost = rng.sample(range(servers), failures)
     for server in lost:
@@ -140,9 +153,31 @@ def random_world(
             seed=seed,
             imperfections=imperfections,
             check_invariants=True,
+            sharing=sharing,
         ),
         tuple(happenings),
     )
+
+
+def _restless_lender(rng: Random, slot: float) -> SharingSettings:
+    """Demand that jumps between next to nothing and everything, several times a slot or once in several."""
+    usage = np.array([rng.choice([0.05, 0.5, 1.0]) for _ in range(4000)])
+    lending = Lending(
+        rng.randint(1, 4),
+        UsageSeries("restless", "drawn at random", usage),
+        rng.choice(list(ReclaimMethod)),
+        period_seconds=slot * rng.choice([0.3, 1.0, 2.7]),
+        inference_gpu_type=rng.choice(["gpu", "inference gpu"]),
+    )
+    return SharingSettings(rules=None, lending=lending)
+
+
+def _on_both_kinds(rng: Random, job: Job) -> Mapping[str, Mapping[int, float]]:
+    """The job's curve, and mostly a slower one on the other kind of GPU."""
+    curve = dict(job.curve or C4)
+    if rng.random() < 0.2:
+        return {"gpu": curve}
+    return {"gpu": curve, "inference gpu": {gpus: rate / 3 for gpus, rate in curve.items()}}
 
 
 def _random_jobs(rng: Random, slot: float, gpus: int) -> list[Job]:

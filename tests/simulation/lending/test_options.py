@@ -68,6 +68,8 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
         ((*LENT, "--inference-usage", "no-such-curve"), "no-such-curve"),
         ((*LENT, "--headroom", "2"), "--headroom is a share from 0 to 1, not 2"),
         ((*LENT, "--gpu-type", "V100:1,T4:1"), "one pool of training servers"),
+        ((*LENT, "--inference-gpu-type", "A100"), "--inference-gpu-type is about jobs with measured curves"),
+        (("--inference-gpu-type", "T4"), "--inference-gpu-type is about servers on loan"),
         (("--expansion", "0"), "--expansion must be at least 1, not 0"),
         (("--fungible-share", "2"), "--fungible-share must be from 0 to 1, not 2"),
         (("--smallest", "3"), "--smallest 3 must not be above --largest 2"),
@@ -86,6 +88,21 @@ def test_options_that_contradict_each_other_are_refused(arguments: tuple[str, ..
         )
     assert message in str(refusal.value)
     assert "\n" not in str(refusal.value)
+
+
+def test_inference_servers_have_a_type_that_something_was_measured_on() -> None:
+    with pytest.raises(CommandError, match="nothing was measured on 'H100', only on A100, T4"):
+        call_command(
+            "simulate", "--trace", "elasticflow:jobs=5", *CLUSTER, *LENT, "--inference-gpu-type", "H100"
+        )
+
+
+def test_inference_servers_of_the_own_type_reach_the_report(tmp_path: Path) -> None:
+    lent = (*LENT, "--inference-gpu-type", "A100")
+    assert (
+        settings_of(tmp_path, "--trace", "elasticflow:jobs=5", *CLUSTER, *lent)["inference_gpu_type"]
+        == "A100"
+    )
 
 
 def test_workers_are_no_larger_than_a_server(tmp_path: Path) -> None:

@@ -1,0 +1,60 @@
+"""What must hold after every event where promises stand on owned servers and borrowed ones lie beside them (design section 4)."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import BoolArray
+from scheduling.core.snapshot import IntArray
+from simulation.engine.invariants import InvariantCheck, InvariantViolation
+from simulation.engine.jobs import ACTIVE
+from simulation.engine.shared_pool import SharedPool
+
+if TYPE_CHECKING:
+    from simulation.engine.pool import PoolState
+    from simulation.engine.run import Simulation
+
+
+class LoanInvariantCheck(InvariantCheck):
+    """I1 to I9 on the owned servers, and that no promise rests on a borrowed one."""
+
+    def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        """Raises InvariantViolation naming the first invariant that does not hold."""
+        super().__call__(simulation, pool, answer)
+        assert isinstance(pool, SharedPool)
+        server_of = pool.servers.server_of()
+        for position, row in enumerate(pool.rows.tolist()):
+            held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
+            borrowed = held >= pool.size.gpus
+            if simulation.jobs.phase[row] != ACTIVE or not borrowed.any():
+                continue
+            name = simulation.workload.job_id[row]
+            if not pool.on_loan[server_of[held[borrowed]]].all():
+                raise InvariantViolation(f"L2: job {name} is on a server that is not on loan")
+            marks = pool.flexible[pool.offsets[position] : pool.offsets[position + 1]]
+            if not borrowed.all():
+                _check_extension(pool, name, marks[borrowed])
+            elif simulation.jobs.promised[row] and not simulation.jobs.at_risk[row]:
+                raise InvariantViolation(f"L7: the promise to job {name} rests on borrowed servers alone")
+
+    def _setbacks(self, simulation: Simulation) -> int:
+        """A reclaim stops and shrinks jobs between two decisions too."""
+        assert simulation.lender is not None
+        return super()._setbacks(simulation) + len(simulation.lender.reclaims)
+
+    def _sizes(self, pool: PoolState, row: int) -> IntArray:
+        """Levels measured on the training cluster's GPUs, and on the inference cluster's."""
+        assert isinstance(pool, SharedPool)
+        assert pool.lent_tables is not None
+        return np.concatenate((super()._sizes(pool, row), pool.lent_tables.planned.levels[row]))
+
+
+def _check_extension(pool: SharedPool, name: str, flexible: BoolArray) -> None:
+    """A job on owned and borrowed servers at once can do without the borrowed ones, which are of its own kind."""
+    if not pool.same_kind:
+        raise InvariantViolation(f"L4: job {name} is on both kinds of servers")
+    if not flexible.all():
+        raise InvariantViolation(f"L8: base workers of job {name} are borrowed though it holds owned GPUs")
