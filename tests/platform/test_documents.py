@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 import tomllib
 from pathlib import Path
 
@@ -61,6 +63,25 @@ def test_the_images_copy_only_what_there_is():
     sources = [source for line in copied for source in line.split()]
     assert sources
     assert [source for source in sources if not (PROJECT / source).exists()] == []
+
+
+def test_what_the_emulated_inference_scheduler_imports_is_in_its_image():
+    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
+    target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
+    assert target is not None
+    copied = set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
+    code = "import sys, workers.inference_emulator.__main__; print(*{name.split('.')[0] for name in sys.modules})"
+    loaded = subprocess.run(
+        [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
+    )
+    assert set(loaded.stdout.split()) & packages() <= copied
+
+
+def test_compose_starts_the_emulated_inference_scheduler_only_where_it_is_asked_for():
+    document = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())
+    emulator = document["services"]["inference-emulator"]
+    assert emulator["profiles"] == ["inference-emulator"]
+    assert not {"SECRET_KEY", "DATABASE_URL", "REDIS_URL"} & emulator["environment"].keys()
 
 
 def test_every_setting_that_the_supervisor_hands_on_is_documented():
