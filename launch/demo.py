@@ -1,17 +1,20 @@
 """The mixed workload of `make demo`: deadlines tight and loose, wishes and best effort, for some minutes.
 
 Each example function is measured first (its first job is profiled); deadlines and lengths are then derived from what was
-measured, so that the mix is as tight on a slow machine as on a fast one.
+measured, so that the mix is as tight on a slow machine as on a fast one. Where the platform has servers to borrow, the mix has
+more work without a deadline, and the demo ends with what lending came to.
 """
 
 from __future__ import annotations
 
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 
-from launch.credentials import DEMO_USER, Credentials
+from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.demo_lending import HOW_TO_BORROW, read_report
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders
 from launch.settings import PlatformSettings
@@ -46,6 +49,8 @@ MIX = (
     Kind("deadline as a wish", "soft", 0.15, (60.0, 120.0), (1.5, 3.0)),
     Kind("best effort", "best_effort", 0.25, (40.0, 120.0), None),
 )
+#: Added where there are servers to borrow: work that nobody waits for, long enough to go wherever a GPU is idle.
+FOR_LOANS = Kind("long, whenever", "best_effort", 0.35, (180.0, 420.0), None)
 #: What start, hand-over and the last write of a job cost beside training.
 _OVERHEAD_SECONDS = 12.0
 
@@ -67,16 +72,31 @@ def run_demo(settings: PlatformSettings, *, minutes: float, seed: int) -> None:
     if state is None or not state["ready"]:
         raise LaunchError("no platform runs on this data (or it is still starting): `make run` first")
     url = str(state["web_url"])
+    secrets = Credentials.load(folders.secrets)
     try:
-        with Client(url, token="none") as stranger:
-            token = stranger.login(
-                DEMO_USER, Credentials.load(folders.secrets).demo_password, token_name="demo"
-            )
-        with Client(url, token=token, project=_project(url, token)) as client:
-            _submit_mix(client, random.Random(seed), minutes)
+        token = _log_in(url, DEMO_USER, secrets.demo_password)
+        operators_token = _log_in(url, OPERATOR_USER, secrets.operator_password)
+        with (
+            Client(url, token=token, project=_project(url, token)) as client,
+            Client(url, token=operators_token) as operator,
+        ):
+            began_at = datetime.now(UTC)
+            lenders = [str(one["name"]) for one in operator.inference.clusters()]
+            if not lenders:
+                print(HOW_TO_BORROW)
+            mix = (*MIX, FOR_LOANS) if lenders else MIX
+            jobs = _submit_mix(client, random.Random(seed), minutes, mix)
+            print(f"All submitted. Watch them on {url}/")
+            for name in lenders:
+                report = read_report(operator, name, jobs, began_at, datetime.now(UTC))
+                print("\n".join(report.lines()))
     except PunctualError as error:
         raise LaunchError(str(error)) from error
-    print(f"All submitted. Watch them on {url}/")
+
+
+def _log_in(url: str, username: str, password: str) -> str:
+    with Client(url, token="none") as stranger:
+        return stranger.login(username, password, token_name="demo")
 
 
 def _project(url: str, token: str) -> str:
@@ -87,21 +107,25 @@ def _project(url: str, token: str) -> str:
     return "demo" if "demo" in names else names[0]
 
 
-def _submit_mix(client: Client, chance: random.Random, minutes: float) -> None:
+def _submit_mix(client: Client, chance: random.Random, minutes: float, mix: Sequence[Kind]) -> list[Job]:
+    """Submit jobs as they come for so long. Returns all of them."""
     print("Measuring the example functions (their first jobs are profiled)")
     first_jobs = {name: _first_job(client, name, batch_size) for name, batch_size in FUNCTIONS.items()}
     measured = [_measured(name, job) for name, job in first_jobs.items()]
+    jobs = list(first_jobs.values())
     end = time.monotonic() + minutes * 60
-    for number, kind in enumerate(_kinds(chance), start=1):
+    for number, kind in enumerate(_kinds(chance, mix), start=1):
         if time.monotonic() >= end:
-            return
+            break
         function = chance.choice(measured)
         job = client.submit(
             function.reference, verdict_seconds=10, **_options(chance, kind, function, number)
         )
+        jobs.append(job)
         _tell(job, kind)
         # Arrivals at random, as people make them: now and then several at once, now and then a pause.
         time.sleep(min(chance.expovariate(1 / _MEAN_SECONDS_BETWEEN_JOBS), max(0.0, end - time.monotonic())))
+    return jobs
 
 
 def _first_job(client: Client, name: str, batch_size: int) -> Job:
@@ -128,9 +152,9 @@ def _measured(name: str, job: Job) -> Measured:
     return Measured(job.function.reference, FUNCTIONS[name], rates[min(rates)], max(rates.values()))
 
 
-def _kinds(chance: random.Random) -> Iterator[Kind]:
+def _kinds(chance: random.Random, mix: Sequence[Kind]) -> Iterator[Kind]:
     while True:
-        yield chance.choices(MIX, weights=[kind.share for kind in MIX])[0]
+        yield chance.choices(mix, weights=[kind.share for kind in mix])[0]
 
 
 def _options(chance: random.Random, kind: Kind, function: Measured, number: int) -> JobOptions:
