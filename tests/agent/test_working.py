@@ -129,6 +129,23 @@ def test_a_new_generation_prepares_while_the_old_one_trains_and_takes_over(
     assert plane.phase(number=1) is None, "an old generation was started again"
 
 
+def test_a_generation_that_is_broken_off_while_it_prepares_leaves_the_old_one_training(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    plane.want(generation())
+    wait_until(lambda: plane.phase() == "training", "generation 1 trains")
+    plane.want(generation(), generation(number=2, goal="prepare", start=None))
+    wait_until(lambda: plane.phase(number=2) is not None, "generation 2 is on its way")
+    plane.want(generation())
+    wait_until(lambda: plane.phase(number=2) is None, "nothing is left of generation 2")
+    reached = plane.worker()["iteration"]
+    wait_until(lambda: plane.worker()["iteration"] > reached, "generation 1 trains on")
+    plane.want(generation(), generation(number=3, goal="prepare", start=None))
+    wait_until(lambda: plane.phase(number=3) == "ready", "another one prepares in its place")
+    assert plane.phase() == "training"
+
+
 def test_warm_workers_are_kept_ready_and_used_once(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.settings["warm_workers"] = 2
     agent.start()
