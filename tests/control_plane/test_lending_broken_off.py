@@ -162,10 +162,13 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     owned.report()
     job.refresh_from_db()
     assert (job.state, live_generation(job)) == (JobState.RUNNING, None)
-    ask_back(inference, 1)
+    order = ask_back(inference, 1)
     job.refresh_from_db()
     assert (job.state, coming_generation(job)) == (JobState.SUSPENDED, None)
     settle(owned, *borrowed)
+    orchestrate()
+    order.refresh_from_db()
+    assert order.outcome["jobs"] == {job.pk: "held back"}, "what it lost, it had lost before"
     job.refresh_from_db()
     assert (job.state, job.failures, servers_of(job)) == (JobState.RUNNING, 0, {"node-1"})
 
