@@ -22,6 +22,9 @@ from launch.settings import PlatformSettings
 #: Name of the process that emulates the inference scheduler.
 EMULATOR = "inference-emulator"
 INFERENCE_CLUSTER = "serving"
+#: Where its load begins, in hours after the curve's midnight. The synthetic curves are at their highest then and would let nothing be lent
+#: for the first minutes; from here on they fall, and servers are lent while somebody still watches.
+INFERENCE_START_HOUR = 2.0
 
 
 class LocalAgents:
@@ -78,7 +81,7 @@ class LocalAgents:
             name=EMULATOR,
             command=[
                 sys.executable, "-m", "workers.inference_emulator", "--usage",
-                str(self._settings.inference_usage), "--state", str(state),
+                str(self._settings.inference_usage), "--start-hour", str(INFERENCE_START_HOUR), "--state", str(state),
             ],
             environment=base_environment()
             | {

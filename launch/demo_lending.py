@@ -18,6 +18,8 @@ HOW_TO_BORROW = (
 )
 #: Orders looked at; a demo gives far fewer.
 _MOST_ORDERS = 500
+#: Kinds of events that name the GPUs of a generation, and those at which one trains, or none does any more.
+_PLACES = ("start", "grow", "shrink", "migrate")
 _TRAINS = ("running", "rescaled")
 _STOPS = ("suspended", "interrupted", "completed", "failed", "cancelled")
 
@@ -158,7 +160,7 @@ def _borrowed_gpu_seconds(
         if event.happened_at is None:
             continue
         generation = int(event.detail.get("generation") or 0)
-        if "gpus" in event.detail:
+        if event.kind in _PLACES:
             names = [str(gpu).rpartition(":")[0] for gpu in event.detail["gpus"]]
             borrowed[generation] = sum(name in servers for name in names)
         if event.kind in _TRAINS or event.kind in _STOPS:

@@ -57,6 +57,7 @@ def test_time_on_loan_is_cut_to_the_demo_and_ends_when_a_server_is_back() -> Non
 
 def test_what_the_demos_jobs_used_is_what_they_trained_on_borrowed_gpus() -> None:
     grown = [
+        JobEvent(happened_at=at(-1), kind="profiled", detail={"gpus": 4, "generation": 1}),
         event(0, "start", 1, "node-1:0", "node-1:1"),
         event(1, "running", 1),
         event(2, "grow", 2, "node-1:0", "serving-1:0", "serving-1:1"),
