@@ -22,6 +22,11 @@ class TraceKind(models.TextChoices):
     FILE = "file", "Other files in the traces folder"
 
 
+#: Usage of a study's inference cluster: as the live one measured it.
+MEASURED_USAGE = "measured"
+#: In place of a forecaster's name: nobody forecasts.
+NO_FORECASTER = "none"
+
 RUN_COLOURS = {
     WorkState.QUEUED: "#78909c",
     WorkState.RUNNING: "#2e7d32",

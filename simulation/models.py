@@ -43,6 +43,16 @@ class SimulationStudy(models.Model):
     limit_jobs = models.PositiveIntegerField(null=True, blank=True)
     best_effort_share = models.FloatField(default=0.0)
 
+    #: Of runs that lend, and empty where none does: usage by name (`simulation/services/lending.py`), the kind of the inference
+    #: cluster's GPUs, how servers are chosen that go back, the share that is never lent, and who forecasts ("none": nobody).
+    inference_usage = models.CharField(max_length=60, blank=True)
+    inference_gpu_type = models.CharField(max_length=100, blank=True)
+    reclaim = models.CharField(max_length=10, blank=True)
+    headroom = models.FloatField(null=True, blank=True)
+    forecaster = models.CharField(max_length=40, blank=True)
+    #: What was decided for whoever asked, in sentences.
+    notes = models.JSONField(default=list, blank=True)
+
     #: Key in the store of the comparison of ``compared_runs``; empty before the first run is done.
     comparison_key = models.CharField(max_length=200, blank=True)
     compared_runs = models.JSONField(default=list)
@@ -58,14 +68,34 @@ class SimulationStudy(models.Model):
             models.CheckConstraint(
                 condition=Q(gpus_per_server__gt=0, slot_seconds__gt=0), name="study_has_a_cluster"
             ),
+            models.CheckConstraint(
+                condition=Q(
+                    inference_usage="",
+                    inference_gpu_type="",
+                    reclaim="",
+                    forecaster="",
+                    headroom__isnull=True,
+                )
+                | ~Q(inference_usage="")
+                & ~Q(inference_gpu_type="")
+                & ~Q(reclaim="")
+                & ~Q(forecaster="")
+                & Q(headroom__gte=0.0, headroom__lte=1.0),
+                name="study_says_all_of_its_loans_or_nothing",
+            ),
         ]
 
     def __str__(self) -> str:
         return self.name
 
+    @property
+    def lends(self) -> bool:
+        """Whether servers are lent in some of its runs."""
+        return bool(self.inference_usage)
+
 
 class SimulationRun(LeasedWork):
-    """One policy on one number of servers.
+    """One policy on one number of servers, beside one number of inference servers that may lend; 0: none are there.
 
     ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is.
     """
@@ -73,6 +103,7 @@ class SimulationRun(LeasedWork):
     study = models.ForeignKey(SimulationStudy, on_delete=models.CASCADE, related_name="runs")
     policy = models.CharField(max_length=40)
     servers = models.PositiveIntegerField()
+    inference_servers = models.PositiveIntegerField(default=0)
 
     jobs_total = models.PositiveIntegerField(default=0)
     jobs_ended = models.PositiveIntegerField(default=0)
@@ -86,7 +117,9 @@ class SimulationRun(LeasedWork):
         ordering = ["id"]
         constraints = [
             *lease_constraints("run"),
-            models.UniqueConstraint(fields=["study", "policy", "servers"], name="run_once_per_study"),
+            models.UniqueConstraint(
+                fields=["study", "policy", "servers", "inference_servers"], name="run_once_per_study"
+            ),
             models.CheckConstraint(condition=Q(servers__gt=0), name="run_has_servers"),
             models.CheckConstraint(condition=Q(jobs_ended__lte=F("jobs_total")), name="run_ends_known_jobs"),
             models.CheckConstraint(
@@ -106,7 +139,11 @@ class SimulationRun(LeasedWork):
         ]
 
     def __str__(self) -> str:
-        return f"{self.policy} on {self.servers} servers"
+        return f"{self.policy} on {self.cluster()} servers"
+
+    def cluster(self) -> str:
+        """Its servers as they are written: training servers, and inference servers beside them where there are some."""
+        return f"{self.servers} + {self.inference_servers}" if self.inference_servers else str(self.servers)
 
     def finished(self) -> bool:
         """Whether nothing of the run changes any more."""

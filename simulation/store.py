@@ -16,6 +16,8 @@ ROOT = "simulations"
 COMPARISON_FILE, REPORT_FILE = "comparison.json.gz", "report.html.gz"
 #: What a run's folder holds (`simulation/reports/parquet.py`).
 RESULT_FILES = ("jobs.parquet", "cluster.parquet", "allocations.parquet")
+#: What it holds as well where servers were lent.
+LOAN_FILES = ("loans.parquet", "reclaims.parquet")
 
 
 def study_folder(study_id: int) -> str:

@@ -16,6 +16,19 @@ STUDY_EXAMPLES = [
         },
     ),
     OpenApiExample(
+        "A trace without and with eight inference servers that lend",
+        request_only=True,
+        value={
+            "trace": "elasticflow",
+            "policies": ["punctual"],
+            "servers": [16],
+            "inference_servers": [0, 8],
+            "inference_usage": "daily",
+            "gpus_per_server": 8,
+            "limit_jobs": 200,
+        },
+    ),
+    OpenApiExample(
         "The live cluster with two more servers",
         request_only=True,
         value={"source": "live", "policies": ["punctual"], "servers": [4, 6], "with_declined": True},

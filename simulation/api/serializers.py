@@ -15,7 +15,7 @@ from scheduling.core.snapshot import Fill
 from simulation.choices import StudySource, TraceKind
 from simulation.engine.settings import Pauses
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.store import RESULT_FILES
+from simulation.selectors.studies import result_files
 
 LARGEST_INTEGER = 2**31 - 1
 
@@ -46,12 +46,21 @@ class LiveClusterSerializer(serializers.Serializer):
     unfinished_jobs = serializers.IntegerField()
 
 
+class InferenceUsageSerializer(serializers.Serializer):
+    """Usage of an inference cluster that can be named."""
+
+    name = serializers.CharField()
+    description = serializers.CharField()
+    available = serializers.BooleanField(help_text="Whether its file is on this machine.")
+    original = serializers.CharField(allow_blank=True, help_text="Where a public curve was published.")
+
+
 class LimitsSerializer(serializers.Serializer):
     """The most that may be asked for."""
 
     runs = serializers.IntegerField(help_text="Runs of a study: policies times numbers of servers.")
     jobs = serializers.IntegerField(help_text="Jobs of a run.")
-    gpus = serializers.IntegerField(help_text="GPUs of a run.")
+    gpus = serializers.IntegerField(help_text="GPUs of a run, those of inference servers included.")
     waiting_runs = serializers.IntegerField(help_text="Unfinished runs of all studies.")
     run_seconds = serializers.IntegerField(help_text="Seconds that a run may take.")
 
@@ -63,6 +72,12 @@ class ChoicesSerializer(serializers.Serializer):
     traces = TraceSerializer(many=True)
     problem = serializers.CharField(allow_blank=True)
     live = LiveClusterSerializer(allow_null=True)
+    inference_usages = InferenceUsageSerializer(many=True)
+    borrowing_policies = serializers.ListField(
+        child=serializers.CharField(), help_text="Those of the policies that use borrowed servers."
+    )
+    reclaims = serializers.ListField(child=serializers.CharField())
+    forecasters = serializers.ListField(child=serializers.CharField())
     limits = LimitsSerializer()
 
 
@@ -118,6 +133,41 @@ class StudyRequestSerializer(StrictSerializer):
         help_text="With source `live`: also jobs that were declined and whose deadline is still ahead.",
     )
 
+    inference_servers = serializers.ListField(
+        child=fields.Integer(min_value=0, max_value=LARGEST_INTEGER),
+        max_length=100,
+        default=list,
+        help_text="Servers of an inference cluster that lends what it can spare: one run for each number, 0 without any. "
+        "Left out: no loans. The fields below are about loans alone.",
+    )
+    inference_usage = fields.Text(
+        max_length=60,
+        required=False,
+        allow_null=True,
+        help_text="Its usage, by a name out of `choices/`; with source `live` also `measured`: the live inference cluster's.",
+    )
+    inference_gpu_type = fields.Text(
+        max_length=100,
+        allow_blank=True,
+        default="",
+        help_text="One that some job was measured on. Usual: T4, or the kind of the live inference cluster.",
+    )
+    reclaim = fields.Text(
+        max_length=10,
+        required=False,
+        allow_null=True,
+        help_text="How servers are chosen that go back: one of `reclaims` of `choices/`.",
+    )
+    headroom = fields.Number(
+        min_value=0, max_value=1, required=False, allow_null=True, help_text="Share that is never lent."
+    )
+    forecaster = fields.Text(
+        max_length=40,
+        required=False,
+        allow_null=True,
+        help_text="Who says what is expected of its next five minutes: one of `forecasters` of `choices/`.",
+    )
+
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:
         if attrs["source"] == StudySource.TRACE and not attrs["trace"]:
             raise ValidationError({"trace": ["Name a trace, or take source live."]})
@@ -125,7 +175,7 @@ class StudyRequestSerializer(StrictSerializer):
 
 
 class RunSerializer(serializers.ModelSerializer):
-    """One policy on one number of servers, and how far it is."""
+    """One policy on one number of servers, beside a number of inference servers, and how far it is."""
 
     state = serializers.ChoiceField(WorkState.choices)
     progress = serializers.FloatField(help_text="Share of the jobs that have ended, 0 to 1.")
@@ -133,7 +183,7 @@ class RunSerializer(serializers.ModelSerializer):
     class Meta:
         model = SimulationRun
         fields = (
-            "id", "policy", "servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
+            "id", "policy", "servers", "inference_servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
             "cancel_requested", "attempts", "started_at", "finished_at", "error",
         )  # fmt: skip
 
@@ -156,7 +206,7 @@ class FinishedRunSerializer(RunSerializer):
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_results(self, run: SimulationRun) -> list[str]:
-        return list(RESULT_FILES) if run.state == WorkState.DONE else []
+        return list(result_files(run)) if run.state == WorkState.DONE else []
 
 
 class StudySerializer(serializers.ModelSerializer):
@@ -165,6 +215,9 @@ class StudySerializer(serializers.ModelSerializer):
     source = serializers.ChoiceField(StudySource.choices)  # type: ignore[assignment]
     created_by = serializers.SerializerMethodField()
     runs = RunSerializer(many=True)
+    notes = serializers.ListField(
+        child=serializers.CharField(), help_text="What was decided for whoever asked, in sentences."
+    )
     compared_runs = serializers.ListField(
         child=serializers.IntegerField(), help_text="Runs that the comparison and the report hold."
     )
@@ -174,7 +227,8 @@ class StudySerializer(serializers.ModelSerializer):
         fields = (
             "id", "name", "created_by", "created_at", "source", "trace", "gpu_type", "gpus_per_server", "slot_seconds",
             "pauses", "fill", "reserve_servers", "promise_margin", "failures_per_server_day", "seed", "limit_jobs",
-            "best_effort_share", "compared_runs", "runs",
+            "best_effort_share", "inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster", "notes",
+            "compared_runs", "runs",
         )  # fmt: skip
 
     def get_created_by(self, study: SimulationStudy) -> str | None:

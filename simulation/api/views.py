@@ -25,7 +25,8 @@ from simulation.selectors.studies import (
     studies,
     study_get,
 )
-from simulation.services.studies import StudyRequest, run_cancel, study_cancel, study_delete, study_start
+from simulation.services.asking import StudyRequest
+from simulation.services.studies import run_cancel, study_cancel, study_delete, study_start
 
 
 class OperatorsView(ApiView):
@@ -54,6 +55,10 @@ class ChoicesView(OperatorsView):
             "traces": traces,
             "problem": problem,
             "live": choices.live_cluster(),
+            "inference_usages": choices.usages_offered(),
+            "borrowing_policies": choices.borrowing_policies(),
+            "reclaims": choices.reclaims_offered(),
+            "forecasters": choices.forecasters_offered(),
             "limits": choices.limits(),
         }
         return Response(shapes.ChoicesSerializer(answer).data)
@@ -79,7 +84,8 @@ class StudiesView(OperatorsView):
         summary="Start a study (operator)",
         description=(
             "Simulates a trace, or the live cluster's unfinished jobs as they are now, under each policy on each number of "
-            "servers. The runs are queued; ask for the study to see how far they are."
+            "servers, beside each number of inference servers that lend what they can spare. The runs are queued; ask for the "
+            "study to see how far they are."
         ),
         request=shapes.StudyRequestSerializer,
         responses={201: shapes.StudySerializer},
@@ -90,9 +96,8 @@ class StudiesView(OperatorsView):
 
     def _start(self) -> Response:
         body = self.read(shapes.StudyRequestSerializer)
-        asked = StudyRequest(
-            **{**body, "policies": tuple(body["policies"]), "servers": tuple(body["servers"])}
-        )
+        lists = {name: tuple(body[name]) for name in ("policies", "servers", "inference_servers")}
+        asked = StudyRequest(**{**body, **lists})
         study = study_start(actor=self.user, request=asked)
         return Response(shapes.StudySerializer(study_get(study.pk)).data, status=201)
 
@@ -192,7 +197,7 @@ class ResultView(OperatorsView):
     @extend_schema(
         operation_id="simulation_result",
         summary="Download a Parquet file of a finished run (operator)",
-        description="`jobs.parquet`, `cluster.parquet` or `allocations.parquet`.",
+        description="`jobs.parquet`, `cluster.parquet` or `allocations.parquet`; where servers were lent also `loans.parquet` and `reclaims.parquet`.",
         responses={(200, "application/vnd.apache.parquet"): OpenApiTypes.BINARY},
     )
     def get(self, request: Request, study_id: int, run_id: int, name: str) -> FileResponse:
@@ -200,6 +205,6 @@ class ResultView(OperatorsView):
         return FileResponse(
             result_open(run, name),
             as_attachment=True,
-            filename=f"simulation-{study_id}-{run.policy}-{run.servers}-{name}",
+            filename=f"simulation-{study_id}-{run.policy}-{run.cluster().replace(' + ', '+')}-{name}",
             content_type="application/vnd.apache.parquet",
         )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,17 +13,17 @@ from scheduling.core.snapshot import FloatArray
 from simulation.outcome import Outcome
 from simulation.reports import measures
 from simulation.reports.distributions import cumulative_share, fate_bars
+from simulation.reports.lending_comparison import lending_comparison
 from simulation.reports.measures import Fate
 from simulation.reports.metrics import TableRow, table_rows
+from simulation.reports.runs import Run, bars_height, labels, line_of, runs_axis, runs_of
 from simulation.reports.steps import running_counts, steps
 from simulation.reports.style import (
-    DASHES,
     PALETTE,
     PROMISED,
     PROMISED_PALE,
     UNPROMISED,
     Drawing,
-    TimeUnit,
     base_figure,
     duration,
     label_axis,
@@ -31,65 +31,11 @@ from simulation.reports.style import (
     made_how,
     plain_text,
     step_line,
-    time_axis,
     time_unit,
 )
-from simulation.reports.summary import summary
 
 #: Overlaid lines are for shape: fewer, calmer steps than in the figures of one run.
 _OVERLAID_STEPS = 240
-
-
-@dataclass(frozen=True)
-class Run:
-    """One run in a comparison: what it is called, how it is drawn, what came of it."""
-
-    label: str
-    colour: str
-    dash: str
-    outcome: Outcome
-    summary: dict[str, Any]
-
-
-def runs_of(outcomes: Sequence[Outcome]) -> list[Run]:
-    """The runs with labels and colours of their own. Raises ValueError without any outcome."""
-    if not outcomes:
-        raise ValueError("a comparison needs at least one run")
-    return [
-        Run(
-            label=label,
-            colour=PALETTE[number % len(PALETTE)],
-            dash=DASHES[number // len(PALETTE) % len(DASHES)],
-            outcome=outcome,
-            summary=summary(outcome),
-        )
-        for number, (label, outcome) in enumerate(zip(labels(outcomes), outcomes, strict=True))
-    ]
-
-
-def labels(outcomes: Sequence[Outcome]) -> list[str]:
-    """What tells runs apart: the policy, then the settings that differ between runs of one policy, then a number."""
-    policies = [str(outcome.settings.get("policy", "run")) for outcome in outcomes]
-    found: list[str] = []
-    for outcome, policy in zip(outcomes, policies, strict=True):
-        alike = [other.settings for other, name in zip(outcomes, policies, strict=True) if name == policy]
-        differing = [
-            f"{name} {_shown(outcome.settings[name])}"
-            for name in outcome.settings
-            if any(settings.get(name) != outcome.settings[name] for settings in alike)
-        ]
-        found.append(", ".join([policy, *differing]))
-    repeated = {label for label in found if found.count(label) > 1}
-    numbers: dict[str, int] = {}
-    for place, label in enumerate(found):
-        if label in repeated:
-            numbers[label] = numbers.get(label, 0) + 1
-            found[place] = f"{label} ({numbers[label]})"
-    return found
-
-
-def _shown(value: str | int | float | bool) -> str:
-    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
 def differences(outcomes: Sequence[Outcome]) -> list[str]:
@@ -161,6 +107,7 @@ def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
                    "Admitted jobs that hold no GPU. A policy that declines has fewer of them."),
         _queuing(runs),
         _best_effort(runs),
+        *lending_comparison(runs, _OVERLAID_STEPS),
         _decision_times(runs),
     ]  # fmt: skip
 
@@ -198,7 +145,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
         )  # fmt: skip
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
     label_axis(figure, [run.label for run in dated])
-    figure.update_layout(height=_bars_height(runs))
+    figure.update_layout(height=bars_height(runs))
     return Drawing("ratios", title, note, figure)
 
 
@@ -209,21 +156,9 @@ def _kept(outcome: Outcome) -> float | None:
     return kept / (kept + broken) if kept + broken else None
 
 
-def _bars_height(runs: Sequence[Run]) -> int:
-    return max(300, 110 + 38 * len(runs))
-
-
-def _unit(runs: Sequence[Run]) -> TimeUnit:
-    return time_axis(*(run.outcome for run in runs))
-
-
-def _line(run: Run) -> dict[str, Any]:
-    return {"color": run.colour, "dash": run.dash, "width": 2, "shape": "hv"}
-
-
 def _on_time(runs: Sequence[Run]) -> Drawing:
     # As tall as the bars beside it.
-    figure, unit = base_figure(height=_bars_height(runs)), _unit(runs)
+    figure, unit = base_figure(height=bars_height(runs)), runs_axis(runs)
     for run in runs:
         jobs = run.outcome.jobs
         met = jobs.completed_at[measures.fates(run.outcome)[Fate.MET]]
@@ -231,7 +166,7 @@ def _on_time(runs: Sequence[Run]) -> Drawing:
         counted = running_counts([met], start, run.outcome.end_at, 4 * _OVERLAID_STEPS)
         label = plain_text(run.label)
         step_line(figure, unit.of(counted.time), counted.counts[0].astype(np.float64), label, run.colour,
-                  line=_line(run), hovertemplate="%{y:,.0f} on time<extra>" + label + "</extra>")  # fmt: skip
+                  line=line_of(run), hovertemplate="%{y:,.0f} on time<extra>" + label + "</extra>")  # fmt: skip
     figure.update_xaxes(title_text=unit.axis_title)
     figure.update_yaxes(title_text="jobs on time", rangemode="tozero")
     return Drawing(
@@ -243,7 +178,7 @@ def _over_time(
     runs: Sequence[Run], name: str, title: str, axis: str, form: str,
     values: Callable[[Outcome], FloatArray], note: str,
 ) -> Drawing:  # fmt: skip
-    figure, unit, spans = base_figure(), _unit(runs), []
+    figure, unit, spans = base_figure(), runs_axis(runs), []
     for run in runs:
         cluster = run.outcome.cluster
         if not cluster.time.size:
@@ -252,7 +187,7 @@ def _over_time(
         if drawn.span_seconds is not None:
             spans.append(drawn.span_seconds)
         label = plain_text(run.label)
-        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour, line=_line(run) | {"width": 1.5},
+        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour, line=line_of(run) | {"width": 1.5},
                   hovertemplate=f"%{{y:{form}}}<extra>{label}</extra>")  # fmt: skip
     if not figure.data:
         return Drawing(name, title, note, None, "No run reached a planning instant.")
@@ -294,7 +229,7 @@ def _queuing(runs: Sequence[Run]) -> Drawing:
         if seconds.size:
             at, share = cumulative_share(seconds)
             label = plain_text(run.label)
-            step_line(figure, unit.of(at), share, label, run.colour, line=_line(run),
+            step_line(figure, unit.of(at), share, label, run.colour, line=line_of(run),
                       hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} {unit.name}<extra>{label}</extra>")  # fmt: skip
     figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
     figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
@@ -318,7 +253,7 @@ def _best_effort(runs: Sequence[Run]) -> Drawing:
     )  # fmt: skip
     figure.update_xaxes(title_text=f"mean JCT ({unit.name})", rangemode="tozero")
     label_axis(figure, [run.label for run in completed])
-    figure.update_layout(height=_bars_height(completed))
+    figure.update_layout(height=bars_height(completed))
     return Drawing("best_effort", title, note, figure)
 
 
@@ -339,5 +274,5 @@ def _decision_times(runs: Sequence[Run]) -> Drawing:
     taken = np.array([run.summary[f"decision_ms_{share}"] for run in timed for share in ("p50", "p99")])
     figure.update_xaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
     label_axis(figure, [run.label for run in timed])
-    figure.update_layout(height=_bars_height(timed))
+    figure.update_layout(height=bars_height(timed))
     return Drawing("decisions", title, note, figure)

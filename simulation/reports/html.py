@@ -15,17 +15,11 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 from simulation.outcome import Outcome
-from simulation.reports.comparison import (
-    Run,
-    comparison_drawings,
-    differences,
-    made_how_all,
-    metric_table,
-    runs_of,
-)
+from simulation.reports.comparison import comparison_drawings, differences, made_how_all, metric_table
 from simulation.reports.figures import drawings
 from simulation.reports.measures import simulated_seconds
 from simulation.reports.metrics import METRICS, shown, value_of
+from simulation.reports.runs import Run, runs_of
 from simulation.reports.steps import MOST_STEPS
 from simulation.reports.style import Drawing, duration, made_how
 

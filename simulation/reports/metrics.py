@@ -37,6 +37,7 @@ class Metric:
     label: str
     form: Form
     better: Better = Better.NEITHER
+    of_loans: bool = False
 
 
 METRICS = (
@@ -67,15 +68,15 @@ METRICS = (
     Metric("preemptions", "Preemptions", Form.COUNT),
     Metric("preemption_ratio", "Preemptions per job", Form.RATIO),
     Metric("training_gpu_usage", "GPUs for training in use", Form.SHARE),
-    Metric("on_loan_gpu_usage", "GPUs on loan in use", Form.SHARE),
-    Metric("overall_gpu_usage", "GPUs of both clusters in use", Form.SHARE),
-    Metric("servers_on_loan_mean", "Servers on loan, mean", Form.RATIO),
-    Metric("reclaim_operations", "Reclaims", Form.COUNT),
-    Metric("reclaim_preemptions", "Jobs preempted by reclaims", Form.COUNT, Better.LOWER),
-    Metric("reclaim_collateral", "Collateral damage of reclaims", Form.SHARE, Better.LOWER),
-    Metric("reclaim_flexible_share", "Reclaimed by shrinking alone", Form.SHARE),
-    Metric("reclaim_ahead_share", "Reclaims ahead of usage", Form.SHARE),
-    Metric("shortfall_servers_max", "Servers short, at most", Form.COUNT, Better.LOWER),
+    Metric("on_loan_gpu_usage", "GPUs on loan in use", Form.SHARE, of_loans=True),
+    Metric("overall_gpu_usage", "GPUs of both clusters in use", Form.SHARE, of_loans=True),
+    Metric("servers_on_loan_mean", "Servers on loan, mean", Form.RATIO, of_loans=True),
+    Metric("reclaim_operations", "Reclaims", Form.COUNT, of_loans=True),
+    Metric("reclaim_preemptions", "Jobs preempted by reclaims", Form.COUNT, Better.LOWER, of_loans=True),
+    Metric("reclaim_collateral", "Collateral damage of reclaims", Form.SHARE, Better.LOWER, of_loans=True),
+    Metric("reclaim_flexible_share", "Reclaimed by shrinking alone", Form.SHARE, of_loans=True),
+    Metric("reclaim_ahead_share", "Reclaims ahead of usage", Form.SHARE, of_loans=True),
+    Metric("shortfall_servers_max", "Servers short, at most", Form.COUNT, Better.LOWER, of_loans=True),
     Metric("decisions", "Decisions", Form.COUNT),
     Metric("decision_ms_p50", "Decision time, median", Form.MILLISECONDS),
     Metric("decision_ms_p99", "Decision time, 99th percentile", Form.MILLISECONDS),
@@ -112,7 +113,12 @@ class TableRow:
 
 
 def value_of(summary: dict[str, Any], metric: Metric) -> float | None:
-    """A metric's value in a summary; void promises are counted over all reasons."""
+    """A metric's value in a summary; void promises are counted over all reasons.
+
+    What is about loans says nothing of a run without: no reclaims are no merit of it.
+    """
+    if metric.of_loans and not summary["settings"].get("loaning"):
+        return None
     if metric.name == "void":
         return float(sum(summary["voided"].values()))
     value = summary[metric.name]

@@ -8,13 +8,23 @@ from typing import Any
 from django.conf import settings
 
 from cluster.choices import DrainState, ServerState
+from cluster.forecasting.registry import FORECASTERS
 from cluster.models import Gpu
 from cluster.selectors import cluster_shown
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
+from scheduling.core.reclaiming import ReclaimMethod
 from scheduling.models import Job
 from scheduling.policies import DEFAULT_POLICY, POLICIES
+from scheduling.policies.punctual import Punctual
+from scheduling.policies.shares_workers import SharesWorkers
+from simulation.choices import NO_FORECASTER
+from simulation.inference.catalogue import available_usage
+from simulation.inference.helios import DEMAND_CURVES, find_demand_curve
 from simulation.workloads.catalogue import TraceListing, available_traces
 from simulation.workloads.errors import TraceError
+
+#: The network is trained anew for each simulated day: minutes, where most runs take seconds.
+TOO_SLOW_FORECASTERS = ("lstm",)
 
 
 @dataclass(frozen=True)
@@ -30,6 +40,16 @@ class LiveCluster:
     unfinished_jobs: int
 
 
+@dataclass(frozen=True)
+class UsageListing:
+    """One usage that may be named. ``original``: where a public curve was published."""
+
+    name: str
+    description: str
+    available: bool = True
+    original: str = ""
+
+
 def traces_offered() -> tuple[tuple[TraceListing, ...], str]:
     """Traces by name, and a sentence on what is wrong with the traces folder, where something is."""
     try:
@@ -41,6 +61,44 @@ def traces_offered() -> tuple[tuple[TraceListing, ...], str]:
 def policies_offered() -> list[str]:
     """Names of the policies, the default one first."""
     return [DEFAULT_POLICY, *(name for name in POLICIES if name != DEFAULT_POLICY)]
+
+
+def borrows(policy: str) -> bool:
+    """Whether a policy puts jobs on servers that are on loan."""
+    return isinstance(POLICIES.get(policy), Punctual | SharesWorkers)
+
+
+def borrowing_policies() -> list[str]:
+    """Names of the policies that use borrowed servers, the default one first."""
+    return [policy for policy in policies_offered() if borrows(policy)]
+
+
+def usages_offered() -> list[UsageListing]:
+    """Usage of an inference cluster by name. Public curves may not be on this machine."""
+    return [
+        UsageListing(name, description, *_published(name))
+        if name in DEMAND_CURVES
+        else UsageListing(name, description)
+        for name, description in available_usage()
+    ]
+
+
+def _published(name: str) -> tuple[bool, str]:
+    try:
+        find_demand_curve(name)
+    except TraceError:
+        return False, DEMAND_CURVES[name].original
+    return True, DEMAND_CURVES[name].original
+
+
+def reclaims_offered() -> list[str]:
+    """Ways to choose the servers that go back."""
+    return [method.value for method in ReclaimMethod]
+
+
+def forecasters_offered() -> list[str]:
+    """Who may say what is expected of an inference cluster's next five minutes, nobody last."""
+    return [*(name for name in FORECASTERS if name not in TOO_SLOW_FORECASTERS), NO_FORECASTER]
 
 
 def limits() -> dict[str, Any]:

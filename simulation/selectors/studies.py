@@ -13,7 +13,7 @@ from django.db.models import QuerySet
 from cluster.choices import WorkState
 from projects.errors import NotFound, Unavailable
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.store import COMPARISON_FILE, REPORT_FILE, RESULT_FILES, open_file
+from simulation.store import COMPARISON_FILE, LOAN_FILES, REPORT_FILE, RESULT_FILES, open_file
 
 log = structlog.get_logger(__name__)
 
@@ -27,8 +27,12 @@ COMPARISON_FIGURES = {
     "waiting": "Waiting jobs",
     "queuing": "Queuing time",
     "best_effort": "Completion of best-effort jobs",
+    "on_loan": "Servers on loan",
+    "reclaims": "Reclaims and their cost",
     "decisions": "Time of a decision",
 }
+#: Those that say something only where servers are lent.
+_FIGURES_OF_LOANS = ("on_loan", "reclaims")
 
 
 def studies() -> QuerySet[SimulationStudy]:
@@ -96,6 +100,20 @@ def report_open(study: SimulationStudy) -> bytes:
         return gzip.decompress(packed.read())
 
 
+def figures_of(study: SimulationStudy) -> dict[str, str]:
+    """Figures of the study's page and their titles."""
+    return {
+        name: title
+        for name, title in COMPARISON_FIGURES.items()
+        if study.lends or name not in _FIGURES_OF_LOANS
+    }
+
+
+def result_files(run: SimulationRun) -> tuple[str, ...]:
+    """Names of the Parquet files that the run leaves: two more where servers were lent."""
+    return RESULT_FILES + (LOAN_FILES if run.inference_servers else ())
+
+
 def result_open(run: SimulationRun, name: str) -> IO[bytes]:
     """One of a finished run's Parquet files.
 
@@ -105,8 +123,9 @@ def result_open(run: SimulationRun, name: str) -> IO[bytes]:
     """
     if run.state != WorkState.DONE:
         raise NotFound(f"Run {run.pk} has no results: it is {run.state}.")
-    if name not in RESULT_FILES:
-        raise NotFound(f"There is no file {name}; there are {', '.join(RESULT_FILES)}.")
+    names = result_files(run)
+    if name not in names:
+        raise NotFound(f"There is no file {name}; there are {', '.join(names)}.")
     return _open(run.results_key, name)
 
 

@@ -19,8 +19,9 @@ from simulation.outcome import Outcome
 from simulation.reports.comparison import comparison
 from simulation.reports.html import report_page
 from simulation.reports.parquet import ResultFileError, read_parquet
+from simulation.selectors.studies import result_files
 from simulation.services.runs import tell_pages
-from simulation.store import COMPARISON_FILE, REPORT_FILE, RESULT_FILES
+from simulation.store import COMPARISON_FILE, REPORT_FILE
 
 log = structlog.get_logger(__name__)
 
@@ -79,7 +80,7 @@ def _outcomes(runs: list[SimulationRun]) -> tuple[list[Outcome], list[Simulation
     for run in runs:
         with tempfile.TemporaryDirectory(prefix="results-") as folder:
             try:
-                store.fetch(run.results_key, list(RESULT_FILES), Path(folder))
+                store.fetch(run.results_key, list(result_files(run)), Path(folder))
                 found.append(read_parquet(folder))
             except (FileNotFoundError, ResultFileError) as error:
                 log.error("simulation results missing", run=run.pk, error=str(error))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 
 import structlog
@@ -22,6 +23,7 @@ from simulation.outcome import Outcome
 from simulation.reports.parquet import write_parquet
 from simulation.reports.summary import summary
 from simulation.services.heartbeat import CancelledByOperator, Heartbeat, LeaseLost, TookTooLong
+from simulation.services.lending import sharing_of
 from simulation.services.runs import ClaimedRun, run_claim, run_fail, run_finish, run_stop
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
@@ -68,6 +70,7 @@ def execute_run(run_id: int) -> bool:
 def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) -> Outcome:
     """One run of a study. Raises RunStopped when it shall not go on, TraceError for a trace that cannot be used."""
     workload = workload_for(study)
+    workload = replace(workload, notes=(*workload.notes, *study.notes))
     limit = int(settings.SIMULATION_LIMITS["jobs"])
     if workload.jobs > limit:
         raise TraceError(f"the trace has more than {limit} jobs; limit them")
@@ -112,6 +115,7 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
         reserve_slack_seconds=study.reserve_slack_seconds,
         seed=study.seed,
         imperfections=Imperfections(promise_margin=study.promise_margin),
+        sharing=sharing_of(study, run),
     )
 
 

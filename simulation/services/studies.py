@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
@@ -11,9 +9,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.choices import FINAL_WORK_STATES, WorkState
-from projects.errors import Conflict, InvalidRequest, QuotaExceeded
+from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
-from scheduling.policies import POLICIES
 from scheduling.services.jobs import default_cluster
 from scheduling.services.wakeups import wake
 from simulation import store
@@ -22,43 +19,23 @@ from simulation.live.capture import capture, live_settings
 from simulation.live.state import pack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import traces_offered
+from simulation.services.asking import StudyRequest, check_policies, check_size, invalid, runs_asked
+from simulation.services.lending import UsualLoans, check_loans, lent_gpu_type, loan_columns, loan_notes
 from simulation.services.runs import MESSAGE_LASTS, tell_pages
-from simulation.workloads.catalogue import TraceListing
-from simulation.workloads.errors import listed
-
-
-@dataclass(frozen=True)
-class StudyRequest:
-    """What an operator asks. None is what the trace's authors, or the live cluster, use."""
-
-    source: str
-    policies: tuple[str, ...]
-    trace: str = ""
-    name: str = ""
-    servers: tuple[int, ...] = ()
-    gpus_per_server: int | None = None
-    gpu_type: str = ""
-    slot_seconds: float | None = None
-    pauses: str = "measured"
-    fill: str | None = None
-    reserve_servers: int | None = None
-    promise_margin: float | None = None
-    failures_per_server_day: float = 0.0
-    seed: int = 0
-    limit_jobs: int | None = None
-    best_effort_share: float = 0.0
-    with_declined: bool = False
+from simulation.workloads.catalogue import TraceListing, gpu_types_of, load_workload, reference_gpu_type
+from simulation.workloads.errors import TraceError, listed
 
 
 def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
-    """Store a study with a run for each policy and number of servers, and queue the runs.
+    """Store a study with a run for each policy and number of servers and of inference servers, and queue the runs.
 
     Raises:
         InvalidRequest: unknown policies or trace, or more than may be asked.
         QuotaExceeded: too many runs are waiting already.
         Unavailable: there is no live cluster to start from.
     """
-    _check_policies(request.policies)
+    check_policies(request.policies)
+    check_loans(request)
     if request.source == StudySource.LIVE:
         columns = _of_live_cluster(request)
         found = columns.pop("found_servers")
@@ -69,28 +46,24 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
         default_name = listing.name
     servers = tuple(dict.fromkeys(request.servers)) or ((found,) if found else ())
     if not servers:
-        raise _invalid("servers", "Say how many servers: nobody published a cluster for this trace.")
-    runs = [(policy, count) for count in servers for policy in dict.fromkeys(request.policies)]
-    _check_size(runs, columns)
+        raise invalid("servers", "Say how many servers: nobody published a cluster for this trace.")
+    runs = runs_asked(request, servers)
+    check_size(runs, columns)
     with transaction.atomic():
         _check_waiting(len(runs))
         study = SimulationStudy.objects.create(
-            name=request.name or default_name, created_by=actor, source=request.source, **columns
+            name=request.name or default_name,
+            created_by=actor,
+            source=request.source,
+            notes=loan_notes(request, columns),
+            **columns,
         )
         now = timezone.now()
-        for policy, count in runs:
-            run = SimulationRun.objects.create(
-                study=study, policy=policy, servers=count, wake_at=now + MESSAGE_LASTS
-            )
+        for asked in runs:
+            run = SimulationRun.objects.create(study=study, wake_at=now + MESSAGE_LASTS, **asked._asdict())
             wake("simulate_run", run_id=run.pk)
         tell_pages()
     return study
-
-
-def _check_policies(policies: Iterable[str]) -> None:
-    unknown = [policy for policy in policies if policy not in POLICIES]
-    if unknown:
-        raise _invalid("policies", f"Unknown: {listed(unknown)}. Known: {listed(list(POLICIES), 60)}.")
 
 
 def _of_trace(request: StudyRequest) -> tuple[dict[str, Any], TraceListing]:
@@ -98,20 +71,20 @@ def _of_trace(request: StudyRequest) -> tuple[dict[str, Any], TraceListing]:
     listing = next((one for one in listings if one.name == request.trace), None)
     if listing is None:
         known = listed([one.name for one in listings if one.available], 80)
-        raise _invalid("trace", f"There is no trace {request.trace!r} here. Known: {known}.")
+        raise invalid("trace", f"There is no trace {request.trace!r} here. Known: {known}.")
     if not listing.available:
-        raise _invalid(
+        raise invalid(
             "trace", f"Trace {listing.name} is not on this machine; it is public: {listing.original}."
         )
     jobs = min(request.limit_jobs or 10**9, listing.jobs or 10**9)
     limit = int(settings.SIMULATION_LIMITS["jobs"])
     if listing.jobs is not None and jobs > limit:
-        raise _invalid(
+        raise invalid(
             "limit_jobs", f"The trace has {listing.jobs} jobs and a run may have {limit}; limit them."
         )
     gpus_per_server = request.gpus_per_server or listing.gpus_per_server
     if gpus_per_server is None:
-        raise _invalid("gpus_per_server", "Say how many: nobody published a cluster for this trace.")
+        raise invalid("gpus_per_server", "Say how many: nobody published a cluster for this trace.")
     columns = {
         **_common(request),
         "trace": listing.name,
@@ -121,13 +94,32 @@ def _of_trace(request: StudyRequest) -> tuple[dict[str, Any], TraceListing]:
         "fill": request.fill or "uniform",
         "reserve_servers": request.reserve_servers or 0,
         "promise_margin": request.promise_margin or 0.0,
+        **_loans_of_trace(request, listing),
     }
     return columns, listing
 
 
+def _loans_of_trace(request: StudyRequest, listing: TraceListing) -> dict[str, Any]:
+    if not request.lends:
+        return {}
+    try:
+        workload = load_workload(
+            listing.name,
+            gpu_type=request.gpu_type or None,
+            seed=request.seed,
+            limit_jobs=1,
+            allow_paths=False,
+        )
+    except TraceError as error:
+        raise invalid("trace", f"It cannot be used: {error}.") from error
+    own = request.gpu_type or reference_gpu_type(workload)
+    kind = lent_gpu_type(request.inference_gpu_type, own, gpu_types_of(workload))
+    return loan_columns(request, kind, UsualLoans())
+
+
 def _of_live_cluster(request: StudyRequest) -> dict[str, Any]:
     if request.trace:
-        raise _invalid("trace", "Leave it out: the jobs are those of the live cluster.")
+        raise invalid("trace", "Leave it out: the jobs are those of the live cluster.")
     cluster = default_cluster()
     state = capture(cluster, timezone.now(), gpu_kind=request.gpu_type, with_declined=request.with_declined)
     if not state.jobs:
@@ -159,22 +151,6 @@ def _common(request: StudyRequest) -> dict[str, Any]:
     }
 
 
-def _check_size(runs: list[tuple[str, int]], columns: dict[str, Any]) -> None:
-    most_runs = int(settings.SIMULATION_LIMITS["runs"])
-    if len(runs) > most_runs:
-        raise _invalid("policies", f"That makes {len(runs)} runs; a study may have {most_runs}.")
-    most_gpus = int(settings.SIMULATION_LIMITS["gpus"])
-    largest = max(count for _, count in runs) * int(columns["gpus_per_server"])
-    if largest > most_gpus:
-        raise _invalid("servers", f"That makes {largest} GPUs; a simulated cluster may have {most_gpus}.")
-    fewest = min(count for _, count in runs)
-    if int(columns["reserve_servers"]) >= fewest:
-        raise _invalid(
-            "reserve_servers",
-            f"A reserve of {columns['reserve_servers']} leaves nothing of {fewest} servers.",
-        )
-
-
 def _check_waiting(more: int) -> None:
     most = int(settings.SIMULATION_LIMITS["waiting_runs"])
     waiting = SimulationRun.objects.exclude(state__in=FINAL_WORK_STATES).count()
@@ -183,10 +159,6 @@ def _check_waiting(more: int) -> None:
             f"{waiting} runs are unfinished already and there may be {most}; wait, or cancel some.",
             extra={"retry_after_seconds": 60},
         )
-
-
-def _invalid(field: str, message: str) -> InvalidRequest:
-    return InvalidRequest(f"{field}: {message}", errors={field: [message]})
 
 
 @transaction.atomic

@@ -10,7 +10,8 @@ import pytest
 
 from projects.models import User
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.services.studies import StudyRequest, study_start
+from simulation.services.asking import StudyRequest
+from simulation.services.studies import study_start
 from tests.factories import UserFactory
 
 

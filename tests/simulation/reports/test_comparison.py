@@ -8,8 +8,9 @@ import math
 import plotly.graph_objects as go
 import pytest
 
-from simulation.reports.comparison import comparison, differences, labels
+from simulation.reports.comparison import comparison, differences
 from simulation.reports.parquet import read_parquet, write_parquet
+from simulation.reports.runs import labels
 from tests.simulation.reports.outcomes import best_effort, declined, finished, outcome, random_outcome
 
 

@@ -1,0 +1,106 @@
+"""What an operator asks of a study, and the runs that answer it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any, NamedTuple
+
+from django.conf import settings
+
+from projects.errors import InvalidRequest
+from scheduling.policies import POLICIES
+from simulation.selectors.choices import borrows
+from simulation.workloads.errors import listed
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What an operator asks. None is what the trace's authors, or the live cluster, use."""
+
+    source: str
+    policies: tuple[str, ...]
+    trace: str = ""
+    name: str = ""
+    servers: tuple[int, ...] = ()
+    gpus_per_server: int | None = None
+    gpu_type: str = ""
+    slot_seconds: float | None = None
+    pauses: str = "measured"
+    fill: str | None = None
+    reserve_servers: int | None = None
+    promise_margin: float | None = None
+    failures_per_server_day: float = 0.0
+    seed: int = 0
+    limit_jobs: int | None = None
+    best_effort_share: float = 0.0
+    with_declined: bool = False
+    inference_servers: tuple[int, ...] = ()
+    inference_usage: str | None = None
+    inference_gpu_type: str = ""
+    reclaim: str | None = None
+    headroom: float | None = None
+    forecaster: str | None = None
+
+    @property
+    def lends(self) -> bool:
+        """Whether servers are lent in some of its runs."""
+        return any(self.inference_servers)
+
+
+class AskedRun(NamedTuple):
+    """One policy on so many servers beside so many inference servers."""
+
+    policy: str
+    servers: int
+    inference_servers: int
+
+
+def invalid(field: str, message: str) -> InvalidRequest:
+    """The refusal of one field of a request."""
+    return InvalidRequest(f"{field}: {message}", errors={field: [message]})
+
+
+def check_policies(policies: Iterable[str]) -> None:
+    """Raises InvalidRequest where there is no policy of a name."""
+    unknown = [policy for policy in policies if policy not in POLICIES]
+    if unknown:
+        raise invalid("policies", f"Unknown: {listed(unknown)}. Known: {listed(list(POLICIES), 60)}.")
+
+
+def runs_asked(request: StudyRequest, servers: Sequence[int]) -> list[AskedRun]:
+    """A run of each policy for each number of servers and of inference servers.
+
+    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would be the same.
+    """
+    sizes = product(servers, request.inference_servers or (0,), request.policies)
+    runs = (AskedRun(policy, own, lent if borrows(policy) else 0) for own, lent, policy in sizes)
+    return list(dict.fromkeys(runs))
+
+
+def check_size(runs: Sequence[AskedRun], columns: dict[str, Any]) -> None:
+    """Raises InvalidRequest where there are more runs, or GPUs of a run, than may be, or no server beyond the reserve."""
+    most_runs = int(settings.SIMULATION_LIMITS["runs"])
+    if len(runs) > most_runs:
+        raise invalid("policies", f"That makes {len(runs)} runs; a study may have {most_runs}.")
+    _check_gpus(runs, int(columns["gpus_per_server"]))
+    fewest = min(run.servers for run in runs)
+    if int(columns["reserve_servers"]) >= fewest:
+        raise invalid(
+            "reserve_servers",
+            f"A reserve of {columns['reserve_servers']} leaves nothing of {fewest} servers.",
+        )
+
+
+def _check_gpus(runs: Sequence[AskedRun], gpus_per_server: int) -> None:
+    most = int(settings.SIMULATION_LIMITS["gpus"])
+    alone = max(run.servers for run in runs) * gpus_per_server
+    if alone > most:
+        raise invalid("servers", f"That makes {alone} GPUs; a simulated cluster may have {most}.")
+    together = max(run.servers + run.inference_servers for run in runs) * gpus_per_server
+    if together > most:
+        raise invalid(
+            "inference_servers",
+            f"That makes {together} GPUs with those of the training servers; a simulation may have {most}.",
+        )

@@ -1,0 +1,155 @@
+"""Servers on loan in studies: what is asked of them is checked and filled in, and becomes what a run lends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.core.lending import HEADROOM_FRACTION
+from scheduling.core.reclaiming import ReclaimMethod
+from simulation.choices import MEASURED_USAGE, NO_FORECASTER, StudySource
+from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
+from simulation.inference.catalogue import read_usage
+from simulation.inference.usage import UsageSeries
+from simulation.models import SimulationRun, SimulationStudy
+from simulation.selectors.choices import (
+    TOO_SLOW_FORECASTERS,
+    borrowing_policies,
+    borrows,
+    forecasters_offered,
+    reclaims_offered,
+    usages_offered,
+)
+from simulation.services.asking import StudyRequest, invalid
+from simulation.workloads.errors import listed
+
+USUAL_USAGE = "daily"
+#: As inference clusters of the live platform have it.
+USUAL_RECLAIM = ReclaimMethod.IMPROVED
+USUAL_FORECASTER = "persistence"
+
+#: What is only about servers on loan.
+_OF_LOANS = ("inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster")
+
+
+@dataclass(frozen=True)
+class UsualLoans:
+    """What a study takes where nobody says otherwise."""
+
+    usage: str = USUAL_USAGE
+    reclaim: str = USUAL_RECLAIM.value
+    headroom: float = HEADROOM_FRACTION
+
+
+def check_loans(request: StudyRequest) -> None:
+    """Refuse what cannot be, before anything is read.
+
+    Raises:
+        InvalidRequest: something about loans where nothing is lent; unknown usage, or usage that is not on this machine; policies
+            of which none uses borrowed servers.
+    """
+    if not request.lends:
+        given = next((name for name in _OF_LOANS if getattr(request, name) not in (None, "")), None)
+        if given is not None:
+            raise invalid(given, "It is about servers on loan: ask for inference_servers above 0.")
+        return
+    if not any(borrows(policy) for policy in request.policies):
+        raise invalid(
+            "inference_servers",
+            f"None of these policies uses borrowed servers. Those that do: {listed(borrowing_policies())}.",
+        )
+    if request.inference_usage is not None:
+        _check_usage(request.source, request.inference_usage)
+    if request.reclaim is not None and request.reclaim not in reclaims_offered():
+        raise invalid("reclaim", f"There is no {request.reclaim!r}. Known: {listed(reclaims_offered())}.")
+    if request.forecaster in TOO_SLOW_FORECASTERS:
+        raise invalid(
+            "forecaster",
+            f"{request.forecaster} is trained anew for each simulated day, which takes minutes: simulate it on the command line.",
+        )
+    if request.forecaster is not None and request.forecaster not in forecasters_offered():
+        known = listed(forecasters_offered())
+        raise invalid("forecaster", f"There is no {request.forecaster!r}. Known: {known}.")
+
+
+def _check_usage(source: str, name: str) -> None:
+    if name == MEASURED_USAGE:
+        if source != StudySource.LIVE:
+            raise invalid("inference_usage", "Measured usage is that of the live cluster: take source live.")
+        return
+    offered = usages_offered()
+    known = next((usage for usage in offered if usage.name == name), None)
+    if known is None:
+        names = [usage.name for usage in offered if usage.available]
+        raise invalid("inference_usage", f"There is no usage {name!r} here. Known: {listed(names)}.")
+    if not known.available:
+        raise invalid(
+            "inference_usage", f"Usage {name} is not on this machine; it is public: {known.original}."
+        )
+
+
+def loan_columns(request: StudyRequest, gpu_type: str, usual: UsualLoans) -> dict[str, Any]:
+    """The study's columns about loans, by their names; none where nothing is lent."""
+    if not request.lends:
+        return {}
+    return {
+        "inference_usage": request.inference_usage or usual.usage,
+        "inference_gpu_type": gpu_type,
+        "reclaim": request.reclaim or usual.reclaim,
+        "headroom": usual.headroom if request.headroom is None else request.headroom,
+        "forecaster": request.forecaster or USUAL_FORECASTER,
+    }
+
+
+def lent_gpu_type(asked: str, own: str, known: tuple[str, ...]) -> str:
+    """The kind of the inference cluster's GPUs in a study of a trace, as the trace's throughputs spell it.
+
+    ``known``: kinds that something was measured on. Nothing asked for is T4, or the trace's own kind where nothing was measured
+    on T4. Raises InvalidRequest for a kind that nothing was measured on.
+    """
+    for wanted in (asked,) if asked else (USUAL_GPU_TYPE, own):
+        found = next((kind for kind in known if kind.lower() == wanted.lower()), None)
+        if found is not None:
+            return found
+    raise invalid(
+        "inference_gpu_type", f"Nothing was measured on {asked or own!r}, only on {listed(list(known))}."
+    )
+
+
+def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
+    """What is said of loans beside the study."""
+    if not request.lends:
+        return []
+    notes = [f"The inference cluster's GPUs are {columns['inference_gpu_type']}."]
+    left = [policy for policy in dict.fromkeys(request.policies) if not borrows(policy)]
+    if left:
+        uses, it, has = ("uses", "It has", "it") if len(left) == 1 else ("use", "They have", "them")
+        notes.append(
+            f"{listed(left)} {uses} no borrowed servers. {it} one run for each number of servers, without loans:"
+            f" more would change nothing for {has}."
+        )
+    return notes
+
+
+def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | None:
+    """What a run lends; None where it lends nothing. Jobs are what their measured curves say, as on the live platform.
+
+    Raises TraceError or ValueError where its usage cannot be read.
+    """
+    if not run.inference_servers:
+        return None
+    usage = _usage(study)
+    lending = Lending(
+        run.inference_servers,
+        usage,
+        reclaim=ReclaimMethod(study.reclaim),
+        headroom=HEADROOM_FRACTION if study.headroom is None else study.headroom,
+        forecaster="" if study.forecaster == NO_FORECASTER else study.forecaster,
+        period_seconds=usage.period_seconds,
+        inference_gpu_type=study.inference_gpu_type,
+    )
+    return SharingSettings(rules=None, lending=lending)
+
+
+def _usage(study: SimulationStudy) -> UsageSeries:
+    return read_usage(study.inference_usage, seed=study.seed)
