@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 
 import pytest
+from django.db.models import F
 
 from cluster.choices import LendingState, ReclaimState
 from cluster.models import Cluster, InferenceCluster
@@ -125,3 +126,40 @@ def test_a_job_ends_on_a_borrowed_server_as_at_home(
     settle(home, lent)
     away.refresh_from_db()
     assert (away.state, servers_of(away)) == (JobState.COMPLETED, set())
+
+
+@pytest.mark.parametrize(
+    ("policy", "lent_kind"),
+    [
+        *((policy, LENT_KIND) for policy in ("punctual", *STAYING_HOME, "tiresias")),
+        ("punctual", KIND),
+        ("elasticflow", KIND),
+    ],
+)
+def test_jobs_on_borrowed_servers_go_on_when_an_operator_changes_the_policy_to(
+    policy: str,
+    cluster: Cluster,
+    inference: InferenceCluster,
+    agents: tuple[SimulatedAgent, ...],
+    submit: Submit,
+) -> None:
+    Cluster.objects.update(policy="lyra")
+    jobs = [submit("best_effort", iterations=1_000_000) for _ in range(5)]
+    settle(*agents)
+    lend(inference, "serving-1", "serving-2")
+    settle(*agents, rounds=30)
+    assert set().union(*(servers_of(job) for job in jobs)) > {"node-1"}
+
+    Cluster.objects.update(policy=policy, planning_version=F("planning_version") + 1)
+    settle(*agents, rounds=30)
+    order = ask_back(inference, 2)
+    settle(*agents, rounds=30)
+    orchestrate()
+    order.refresh_from_db()
+    assert order.state == ReclaimState.RETURNED
+    for job in jobs:
+        job.refresh_from_db()
+        assert job.state in (JobState.RUNNING, JobState.SUSPENDED, JobState.ADMITTED)
+        assert (job.failures, servers_of(job) <= {"node-1"}) == (0, True)
+    assert any(job.state == JobState.RUNNING for job in jobs)
+    every_decision_replays()
