@@ -91,12 +91,17 @@ def _summed(counts: IntArray, key: IntArray, size: int) -> IntArray:
     return np.bincount(key, weights=counts, minlength=size).astype(np.int64)
 
 
-def server_fraction(layout: Layout) -> FloatArray:
+def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
     """Each pair's part of its server's preemption cost: one over the number of candidates the job has base workers on.
 
-    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone.
+    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone. ``count_owned``: all servers with
+    base workers of the job are counted, also those that can never be returned (spec A4).
     """
-    return _of_bound_pairs(layout, 1.0 / np.maximum(layout.spread, 1)[layout.job])
+    spread = layout.spread
+    if count_owned:
+        anywhere = (layout.base > 0) & layout.usable[layout.server]
+        spread = np.bincount(layout.job[anywhere], minlength=spread.size)
+    return _of_bound_pairs(layout, 1.0 / np.maximum(spread, 1)[layout.job])
 
 
 def gpu_fraction(layout: Layout) -> FloatArray:

@@ -62,8 +62,10 @@ class ReclaimQuestion:
 
     ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the jobs on the kind of GPU that is on loan,
     by all the workers a job has; they say how much time flexible workers save. ``exact_last_pick``: the last server is chosen by the
-    number of jobs it stops, which is exact (the published text does so only where one server is asked for). ``seed``
-    feeds ``random`` and the ties of ``scf``.
+    number of jobs it stops, which is exact (the published text does so only where one server is asked for). ``count_owned_servers``: the cost of
+    preempting a job is spread over owned servers with its base workers too (spec A4). ``fewest_workers_first``: of the
+    flexible group, servers with the fewest workers go first, whatever time these save (spec A5). ``seed`` feeds ``random`` and
+    the ties of ``scf``.
     """
 
     fleet: Fleet
@@ -73,6 +75,8 @@ class ReclaimQuestion:
     lent: Speeds
     servers: int
     exact_last_pick: bool = True
+    count_owned_servers: bool = False
+    fewest_workers_first: bool = False
     seed: int = 0
 
 
@@ -80,8 +84,8 @@ class ReclaimQuestion:
 class Reclaim:
     """What goes back, in order, what that does, and why each server was chosen.
 
-    Of each returned server: its ``group``; the ``cost`` that made it the choice (seconds lost by jobs in the flexible group, preemption cost
-    where jobs are preempted, else 0); ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those
+    Of each returned server: its ``group``; the ``cost`` that made it the choice (in the flexible group seconds lost by jobs, or workers where
+    these decide; preemption cost where jobs are preempted; else 0); ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those
     become free of base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a set: its servers
     stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and ``scf`` know no excess; their cost is the number
     of jobs on the server.
@@ -189,16 +193,9 @@ def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, 
     """Idle servers, then the flexible group, then the method's choice among servers with base workers."""
     present = workers_on(layout)
     idle = np.flatnonzero(layout.candidate & (present == 0))[:wanted]
-    flexible, seconds = release_flexible(
-        layout,
-        layout.candidate & (present > 0) & (layout.hosted == 0),
-        present,
-        question.remaining_iterations,
-        question.lent,
-        wanted - idle.size,
-    )
+    flexible, lost = _release(question, layout, present, wanted - idle.size)
     already = np.concatenate((idle, flexible))
-    free = _without_excess(already, np.concatenate((np.zeros(idle.size), seconds)))
+    free = _without_excess(already, np.concatenate((np.zeros(idle.size), lost)))
     left = wanted - already.size
     if left == 0:
         return _Chosen(free)
@@ -206,12 +203,27 @@ def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, 
     return _Chosen(_joined(free, preempting.picks), preempting.limit_hit)
 
 
+def _release(
+    question: ReclaimQuestion, layout: Layout, present: IntArray, wanted: int
+) -> tuple[IntArray, FloatArray]:
+    """Up to ``wanted`` servers of the flexible group, in order, and what each was chosen by: seconds lost, or workers."""
+    group = layout.candidate & (present > 0) & (layout.hosted == 0)
+    if question.fewest_workers_first:
+        rows = np.flatnonzero(group)
+        rows = rows[np.argsort(present[rows], kind="stable")][:wanted]
+        return rows, present[rows].astype(np.float64)
+    released, seconds = release_flexible(
+        layout, group, present, question.remaining_iterations, question.lent, wanted
+    )
+    return released, seconds
+
+
 def _preempting(
     question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, already: IntArray, left: int
 ) -> _Chosen:
     """Choose ``left`` servers among those with base workers."""
     allowed = layout.candidate & (layout.hosted > 0)
-    fraction = server_fraction(layout)
+    fraction = server_fraction(layout, count_owned=question.count_owned_servers)
 
     def greedy(share: FloatArray, among: BoolArray, exact_last_pick: bool) -> Picks:
         return greedy_picks(

@@ -150,6 +150,18 @@ def test_v12_the_flexible_server_that_saves_less_time_goes_first():
     assert choose_servers(v12(1), ReclaimMethod.LYRA).returned.tolist() == [1]
 
 
+@pytest.mark.parametrize("method", INFORMED)
+def test_flexible_servers_may_go_by_number_of_workers_whatever_time_these_save(method):
+    """The server with a single worker saves 900 s, the one with three of them 30 s."""
+    facts = {"remaining_iterations": np.array([100.0, 1800.0])}
+    assert choose_servers(v12(1, **facts), method).returned.tolist() == [0]
+    reclaim = choose_servers(v12(2, **facts, fewest_workers_first=True), method)
+    assert reclaim.returned.tolist() == [1, 0]
+    assert reclaim.cost.tolist() == [1.0, 3.0], "workers that go"
+    assert reclaim.group.tolist() == [ReclaimGroup.FLEXIBLE] * 2
+    assert reclaim.preempted.size == 0
+
+
 def test_the_loss_is_computed_anew_after_each_release():
     """Of one job the first flexible server saves 5 s, the next 25 s, more than the 12 s of the other job."""
     speeds = Speeds(
@@ -233,6 +245,32 @@ def test_base_workers_on_owned_servers_do_not_make_a_job_look_cheap():
     jobs = [{0: (1, 0), 2: (1, 0), 3: (1, 0), 4: (1, 0)}, {1: (1, 0)}]
     places = layout(question_of(jobs, 1, servers=5, owned=[2, 3, 4]))
     assert costs(places, server_fraction(places)).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
+
+
+def test_they_do_where_owned_servers_are_counted():
+    """Two servers go back: first the wide job's, a quarter of whose cost falls on it, then, by number of jobs, either."""
+    jobs = [{1: (1, 0), 3: (1, 0), 4: (1, 0), 5: (1, 0)}, {0: (1, 0)}, {2: (1, 0)}]
+    question = question_of(jobs, 2, servers=6, owned=[3, 4, 5])
+    places = layout(question)
+    assert costs(places, server_fraction(places, count_owned=True)).tolist() == [
+        1.0,
+        0.25,
+        1.0,
+        0.0,
+        0.0,
+        0.0,
+    ]
+    assert choose_servers(question, ReclaimMethod.LYRA).returned.tolist() == [0, 2], (
+        "the wide job's GPUs would be freed elsewhere"
+    )
+    counted = choose_servers(replace(question, count_owned_servers=True), ReclaimMethod.LYRA)
+    assert counted.returned.tolist() == [1, 0]
+    assert counted.cost.tolist() == [0.25, 1.0]
+
+
+def test_servers_on_loan_share_a_cost_in_the_same_way_whether_owned_ones_are_counted_or_not():
+    places = layout(figure(2))
+    assert server_fraction(places, count_owned=True).tolist() == server_fraction(places).tolist()
 
 
 def test_a_preempted_job_leaves_owned_servers_too():

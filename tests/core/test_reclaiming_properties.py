@@ -19,7 +19,8 @@ QUICK = st.sampled_from([method for method in ReclaimMethod if method is not Rec
 
 def drawn(seed, *, exact_last_pick=True):
     question = random_question(np.random.default_rng(seed), elastic=True)
-    return replace(question, exact_last_pick=exact_last_pick)
+    other = {"count_owned_servers": seed % 3 == 0, "fewest_workers_first": seed % 2 == 0}
+    return replace(question, exact_last_pick=exact_last_pick, **other)
 
 
 def job_of_pairs(question):
