@@ -12,8 +12,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.base_admission import Admission, BaseOrder, admit_bases, admit_strictly, base_order
+from scheduling.core.arrays import BoolArray
+from scheduling.core.base_admission import (
+    Admission,
+    BaseOrder,
+    Skip,
+    admit_bases,
+    admit_strictly,
+    base_order,
+)
 from scheduling.core.base_and_flexible import LENT, OWNED, Demands, rates_with
+from scheduling.core.elastic_moves import move_onto_loan
 from scheduling.core.fleet import Fleet, WorkerMap
 from scheduling.core.flexible_demands import (
     Growth,
@@ -38,7 +47,12 @@ class TwoPhase(SharingRules):
     ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up for);
     ``flexible_in_holes``: where flexible workers find no server of their own they may take what base workers leave free;
     ``naive``: elastic jobs are placed like others, on owned servers first and beside anybody; ``reconsider``: GPUs of
-    jobs for which only scattered ones are left go to other pending jobs at once.
+    jobs for which only scattered ones are left go to other pending jobs at once; ``value_total_work``: what
+    flexible workers save is counted over a job's whole work (A10); ``emptied_as_idle``: on loan, base workers
+    take servers that flexible workers would have to leave as readily as idle ones (A17); ``elastic_moves``: running elastic
+    jobs move to servers on loan, which they prefer, where these have room beside everybody who starts (A18);
+    ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only after a job ended or a server
+    came (A19), which is for the policy to know: `divide` is told who is not tried.
     """
 
     order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
@@ -46,6 +60,10 @@ class TwoPhase(SharingRules):
     flexible_in_holes: bool = True
     naive: bool = False
     reconsider: bool = False
+    value_total_work: bool = False
+    emptied_as_idle: bool = False
+    elastic_moves: bool = False
+    retry_when_freed: bool = False
 
 
 @dataclass(frozen=True)
@@ -74,9 +92,22 @@ _SETTLING_ROUNDS = 8
 class _Tick:
     """One division under way: what is placed so far."""
 
-    def __init__(self, fleet: Fleet, workers: WorkerMap, demands: Demands, options: TwoPhase) -> None:
+    def __init__(
+        self,
+        fleet: Fleet,
+        workers: WorkerMap,
+        demands: Demands,
+        options: TwoPhase,
+        not_tried: BoolArray | None,
+    ) -> None:
         self.fleet, self.workers, self.demands, self.options = fleet, workers, demands, options
+        self.before, self.not_tried = workers, not_tried
         self.room, self.held = tear_down(fleet.gpus, fleet.on_loan, workers, demands.gpus_per_worker)
+        self.base_room = self.room
+        if options.emptied_as_idle:
+            # The same servers, changed in place as the others are; only what was on those on loan is forgotten.
+            self.base_room = self.room._replace(before=np.where(fleet.on_loan, 0, self.room.before))
+        self.valued = demands._replace(remaining=demands.work) if options.value_total_work else demands
         self.grouping = Grouping(not options.naive, options.flexible_in_holes)
         self.base: IntArray = self.held.base.copy()
         self.extra: IntArray = np.zeros_like(self.base)
@@ -91,15 +122,17 @@ class _Tick:
 
     def pending(self, mixing: bool) -> IntArray:
         """Jobs to start, in order."""
-        jobs = np.flatnonzero((self.held.base.sum(axis=0) == 0) & (self.demands.mixes == mixing))
-        return base_order(self.demands, jobs, self.options.order, self.options.ageing_weight)
+        waits = (self.base.sum(axis=0) == 0) & (self.demands.mixes == mixing)
+        if self.not_tried is not None:
+            waits &= ~self.not_tried
+        return base_order(self.demands, np.flatnonzero(waits), self.options.order, self.options.ageing_weight)
 
     def admit(self, mixing: bool) -> None:
         """Start pending jobs."""
         jobs = self.pending(mixing)
         if jobs.size == 0:
             return
-        known = (self.fleet, self.room, self.demands, jobs, self.grouping)
+        known = (self.fleet, self.base_room, self.demands, jobs, self.grouping)
         naive = self.options.naive
         if mixing:
             admission = admit_mixing(*known, strict=self.strict)
@@ -111,6 +144,21 @@ class _Tick:
         self.placed.append(admission.placed)
         job, server, number = admission.placed[:, 0], admission.placed[:, 1], admission.placed[:, 2]
         np.add.at(self.base, (self.room.kind[server], job), number)
+
+    def move(self) -> None:
+        """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes free."""
+        moves = move_onto_loan(
+            self.base_room, self.workers, self.demands, self.held, self.base, self.grouping
+        )
+        if moves.jobs.size == 0:
+            return
+        self.workers = self.workers._replace(base=moves.base)
+        self.placed.append(moves.placed)
+        if self.admissions:
+            first = self.admissions.pop()
+            nobody = first.skipped[:0]
+            self.admissions.append(first._replace(skipped=nobody, reason=nobody))
+        self.admit(mixing=False)
 
     def grow(self, mixing: bool) -> None:
         """Share out what is left. Mixing jobs grow onto servers on loan first, then onto owned ones."""
@@ -166,12 +214,12 @@ class _Tick:
             both = (jobs[OWNED], jobs[LENT])
             capacities = (capacity[OWNED], capacity[LENT])
             return share_out_together(
-                self.demands, both, self.base, extra, self.held, capacities, self.options
+                self.valued, both, self.base, extra, self.held, capacities, self.options
             )
         ((kind, members),) = jobs.items()
         wanted = np.zeros_like(self.base)
         wanted[kind], choices = share_out(
-            self.demands, members, kind, self.base, extra, self.held, capacity[kind], self.options
+            self.valued, members, kind, self.base, extra, self.held, capacity[kind], self.options
         )
         return wanted, choices
 
@@ -185,7 +233,7 @@ class _Tick:
         )
         admission, workers = divide_in_turn(
             self.fleet,
-            self.room,
+            self.base_room,
             self.held,
             self.workers,
             self.demands,
@@ -201,11 +249,14 @@ class _Tick:
         """What came of it."""
         nothing = np.zeros(0, dtype=np.int64)
         admissions = self.admissions
+        if self.not_tried is not None:
+            jobs = np.flatnonzero(self.not_tried)
+            admissions = [*admissions, Admission(nothing, nothing, jobs, np.full_like(jobs, Skip.FRAGMENTED))]
         return Division(
             workers,
             roles_with(self.fleet.on_loan, workers),
             rates_with(self.demands, self.fleet.on_loan, workers, self.options.efficiency),
-            changes_between(self.workers, workers),
+            changes_between(self.before, workers),
             np.concatenate([nothing, *(admission.started for admission in admissions)]),
             np.concatenate([nothing, *(admission.skipped for admission in admissions)]),
             np.concatenate([nothing, *(admission.reason for admission in admissions)]),
@@ -213,18 +264,28 @@ class _Tick:
         )
 
 
-def divide(fleet: Fleet, workers: WorkerMap, demands: Demands, options: TwoPhase | None = None) -> Division:
+def divide(
+    fleet: Fleet,
+    workers: WorkerMap,
+    demands: Demands,
+    options: TwoPhase | None = None,
+    *,
+    not_tried: BoolArray | None = None,
+) -> Division:
     """Who runs where next (Lyra section 3.5; spec 2.5).
 
-    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending.
+    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending. ``not_tried``: marks
+    pending jobs that found only scattered GPUs before and wait for more; None for nobody.
     """
-    tick = _Tick(fleet, workers, demands, options or TwoPhase())
+    tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried)
     if tick.options.growth is Growth.ROUND_ROBIN:
         return tick.division(tick.grow_in_turn())
     tick.admit(mixing=False)
+    if tick.options.elastic_moves:
+        tick.move()
     tick.grow(mixing=False)
     if demands.mixes.any():
         tick.admit(mixing=True)
         tick.grow(mixing=True)
     placed = np.concatenate([np.zeros((0, 4), dtype=np.int64), *tick.placed])
-    return tick.division(edited_map(workers, tick.kept, placed))
+    return tick.division(edited_map(tick.workers, tick.kept, placed))

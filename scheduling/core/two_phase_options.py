@@ -14,7 +14,10 @@ class TwoPhaseOptions:
     base workers leave free on servers on loan. ``naive``: elastic jobs are placed like all others. ``ageing_weight``:
     seconds of running time that a second of waiting makes up for. ``change_seconds``: what a change of a running job's workers
     costs, weighed against what it saves. ``efficiency``: of a job on both kinds of GPUs. ``expansion``: GPUs on
-    loan that stand for an owned one.
+    loan that stand for an owned one. ``value_total_work``: what flexible workers save is counted over a job's whole work, not over
+    what is left of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to leave as
+    readily as idle ones (A17). ``elastic_moves``: running elastic jobs may move to servers on loan (A18). ``retry_when_freed``:
+    a job for which only scattered GPUs were left is tried again only after a job ended or a server came (A19).
     """
 
     shortest_at_most: bool | None = None
@@ -25,3 +28,7 @@ class TwoPhaseOptions:
     change_seconds: float | None = None
     efficiency: float | None = None
     expansion: int | None = None
+    value_total_work: bool | None = None
+    emptied_as_idle: bool | None = None
+    elastic_moves: bool | None = None
+    retry_when_freed: bool | None = None

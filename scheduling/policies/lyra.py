@@ -2,12 +2,63 @@
 
 from __future__ import annotations
 
-from scheduling.core.two_phase import TwoPhase
-from scheduling.policies.shares_workers import SharesWorkers
+from typing import ClassVar
+
+import numpy as np
+
+from scheduling.core.arrays import BoolArray
+from scheduling.core.base_admission import Skip
+from scheduling.core.fleet import WorkerMap
+from scheduling.core.problem import Problem
+from scheduling.core.sharing import Sharing
+from scheduling.core.snapshot import FloatArray
+from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 
 class Lyra(SharesWorkers):
-    """Both phases as published."""
+    """Both phases as published.
+
+    Where jobs that found only scattered GPUs wait until more are free (spec A19), it notes about each of them, plus one, how many jobs
+    ran when it was last passed over, and how many GPUs there were: fewer jobs, or more GPUs, mean that it is worth trying again.
+    """
 
     name = "lyra"
     rules = TwoPhase()
+    memory_columns: ClassVar[tuple[str, ...]] = ("running_beside", "gpus_then")
+
+    def divided(self, problem: Problem, sharing: Sharing) -> Division:
+        """Who gets how many workers where."""
+        rules = chosen_rules(self.rules, problem.settings.two_phase)
+        workers = sharing.workers(problem.columns)
+        waits = _still_scattered(problem, workers) if rules.retry_when_freed else None
+        return divide(sharing.fleet, workers, sharing.demands, rules, not_tried=waits)
+
+    def noted(self, problem: Problem, division: Division) -> FloatArray | None:
+        """Of jobs passed over because free GPUs were scattered, what ran then; nothing where all are tried at every look."""
+        if not chosen_rules(self.rules, problem.settings.two_phase).retry_when_freed:
+            return None
+        scattered = division.skipped[division.reason == Skip.FRAGMENTED]
+        notes = np.zeros((problem.count, len(self.memory_columns)))
+        notes[scattered] = (1 + _running(problem, division.workers), _gpus(problem))
+        return notes
+
+
+def _still_scattered(problem: Problem, workers: WorkerMap) -> BoolArray:
+    """Marks pending jobs that were passed over, with no job ended and no server come since then."""
+    memory = problem.columns.memory
+    noted = memory[:, 0] > 0.0
+    no_more = (1 + _running(problem, workers) >= memory[:, 0]) & (_gpus(problem) <= memory[:, 1])
+    still: BoolArray = noted & no_more & (np.diff(workers.offsets) == 0)
+    return still
+
+
+def _running(problem: Problem, workers: WorkerMap) -> int:
+    """Jobs with workers, and those in the middle of a change."""
+    columns = problem.columns
+    return int(((np.diff(workers.offsets) > 0) | (columns.locked & (columns.gpus > 0))).sum())
+
+
+def _gpus(problem: Problem) -> int:
+    """GPUs that there are, lent ones too."""
+    return problem.gpus if problem.sharing is None else int(problem.sharing.fleet.gpus.sum())

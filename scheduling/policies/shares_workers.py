@@ -96,6 +96,7 @@ def chosen_rules(rules: TwoPhase, options: TwoPhaseOptions | None) -> TwoPhase:
         name: value
         for name in (
             "flexible_in_holes", "naive", "ageing_weight", "change_seconds", "efficiency", "expansion",
+            "value_total_work", "emptied_as_idle", "elastic_moves", "retry_when_freed",
         )
         if (value := getattr(options, name)) is not None
     }  # fmt: skip

@@ -130,12 +130,24 @@ class SharedPool(PoolState):
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
         """Keep plans, placements, marks and roles of an answer. Returns the verdicts by workload row."""
+        choices = self.settings.two_phase
+        if choices is not None and choices.elastic_moves:
+            self._note_moves(answer)
         verdicts = super().keep(answer, jobs)
         if answer.shared is not None:
             self.flexible, self.role = answer.shared.flexible, answer.shared.role
         else:
             self.flexible = np.zeros(self.addresses.size, dtype=np.bool_)
         return verdicts
+
+    def _note_moves(self, answer: Answer) -> None:
+        """A job that leaves owned servers for servers on loan restarts there as after a preemption, but keeps its progress."""
+        columns, placements = answer.problem.columns, answer.placements
+        for position in answer.changed:
+            before = columns.addresses[columns.offsets[position] : columns.offsets[position + 1]]
+            after = placements.addresses[placements.offsets[position] : placements.offsets[position + 1]]
+            if before.size and after.size and before.max() < self.size.gpus <= after.min():
+                self.restarting.add(int(self._asking_rows[position]))
 
     def _rate(self, position: int, row: int, gpus: int) -> float:
         return self.rate_now(position)

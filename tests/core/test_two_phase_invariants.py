@@ -25,6 +25,9 @@ OPTIONS = st.builds(
     naive=st.booleans(),
     efficiency=st.sampled_from([0.7, 1.0]),
     reconsider=st.booleans(),
+    value_total_work=st.booleans(),
+    emptied_as_idle=st.booleans(),
+    elastic_moves=st.booleans(),
 )
 SIZES = st.lists(st.sampled_from([1, 2, 3, 4, 6, 8]), max_size=5)
 
@@ -53,6 +56,7 @@ def jobs_to_come(draw):
         {} if kinds == "owned" else lent,
         draw(st.sampled_from([1, 1, 2, 4, 8])),
         mixes=kinds == "both" and draw(st.booleans()),
+        work=draw(st.sampled_from([None, 1000.0])),
         waiting_seconds=draw(st.sampled_from([0.0, 30.0])),
         grown_at=draw(st.sampled_from([0.0, 5.0, 9.0])),
     )
@@ -90,7 +94,7 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
         division = division_of(fleet, jobs, options)
         check_capacity(fleet, jobs, division)
         check_kinds(fleet, jobs, division)
-        check_bases(jobs, division)
+        check_bases(fleet, jobs, division, options)
         check_roles(fleet, division, options)
         check_skips(fleet, jobs, division, options)
         jobs = settled(jobs, division)
@@ -103,6 +107,32 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
         assert again.admitted.size == 0
         assert again.role.tolist() == division.role.tolist()
         assert again.rate.tolist() == division.rate.tolist()
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.lists(jobs_to_come(), min_size=1, max_size=6),
+    SIZES,
+    SIZES,
+    st.lists(jobs_to_come(), max_size=3),
+    OPTIONS,
+)
+def test_jobs_that_may_move_do_so_at_once_when_servers_come_and_then_never_again(
+    jobs, owned, lent, arrivals, options
+):
+    options = replace(options, elastic_moves=True)
+    jobs = [job for job in jobs if not job.mixes]
+    jobs = settled(jobs, division_of(fleet_of(owned, [0] * len(lent)), jobs, options))
+    jobs += [job for job in arrivals if not job.mixes]
+    fleet = fleet_of(owned, lent)
+    division = division_of(fleet, jobs, options)
+    check_capacity(fleet, jobs, division)
+    check_kinds(fleet, jobs, division)
+    check_bases(fleet, jobs, division, options)
+    check_roles(fleet, division, options)
+    check_skips(fleet, jobs, division, options)
+    again = division_of(fleet, settled(jobs, division), options)
+    assert np.all(again.change == WorkerChange.UNCHANGED), "nothing happened in between"
 
 
 def settled(jobs: list[Job], division: Division) -> list[Job]:
@@ -151,12 +181,20 @@ def check_kinds(fleet: Fleet, jobs: list[Job], division: Division) -> None:
             assert division.rate[number] == 0
 
 
-def check_bases(jobs: list[Job], division: Division) -> None:
-    """Base workers never move or stop; who is started has all of its base, who is not has nothing."""
+def check_bases(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
+    """Base workers never stop, nor move, but all together onto loan where that is chosen; who is started has all of its base, who
+    is not has nothing."""
     for number, job in enumerate(jobs):
         bases = {server: base for server, (base, _) in places_in(division.workers, number).items() if base}
-        if job.places:
-            assert bases == {server: base for server, (base, _) in job.places.items() if base}
+        before = {server: base for server, (base, _) in job.places.items() if base}
+        if job.places and options.elastic_moves and bases != before:
+            assert len(job.owned) > 1 or len(job.lent) > 1
+            assert not job.mixes
+            assert not any(fleet.on_loan[server] for server in before)
+            assert all(fleet.on_loan[server] for server in bases)
+            assert sum(bases.values()) == min(job.lent)
+        elif job.places:
+            assert bases == before
         elif number in division.admitted:
             assert division.change[number] == WorkerChange.START
             assert sum(bases.values()) >= min([*job.owned, *job.lent])
