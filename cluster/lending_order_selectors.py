@@ -26,6 +26,8 @@ class LoanRow:
 class ReclaimRow:
     """One reclaim order of the list. Numbers of jobs are None until all servers are back.
 
+    ``held_back_jobs``: those whose growth or start was broken off before it took effect.
+
     ``shortfall_servers``: servers missing at worst in a period that overlaps the order; None where no usage was reported for it.
     """
 
@@ -33,6 +35,7 @@ class ReclaimRow:
     server_names: tuple[str, ...]
     preempted_jobs: int | None
     rescaled_jobs: int | None
+    held_back_jobs: int | None
     collateral_gpus: int | None
     shortfall_servers: int | None
     is_loan: bool = False
@@ -74,6 +77,7 @@ def reclaim_row(order: ReclaimOrder, shortfall_servers: int | None) -> ReclaimRo
         server_names=tuple(row.server.name for row in order.servers.all()),
         preempted_jobs=order.outcome.get("preempted_jobs"),
         rescaled_jobs=order.outcome.get("rescaled_jobs"),
+        held_back_jobs=order.outcome.get("held_back_jobs"),
         collateral_gpus=order.choice.get("collateral_gpus"),
         shortfall_servers=shortfall_servers,
     )

@@ -47,6 +47,7 @@ class LendingReport:
     seconds_to_return: tuple[float, ...]
     preempted_jobs: int
     rescaled_jobs: int
+    held_back_jobs: int
     worst_shortfall_servers: int | None
     source: str
 
@@ -68,12 +69,13 @@ class LendingReport:
             if self.worst_shortfall_servers is None
             else f"; {self.worst_shortfall_servers} missing at worst"
         )
+        cost = f"preempted, {self.rescaled_jobs} rescaled, {self.held_back_jobs} held back"
         return [
             name,
             f"  lent      {lent}, {self.lent_gpu_seconds / 60:.1f} GPU minutes",
             f"  used      {share:.0%} of that time, by {_count(self.jobs_that_borrowed, 'job')} of this demo",
             f"  returned  {_count(self.returned_servers, 'server')} for {_count(self.reclaims, 'reclaim')}{took}{coming}",
-            f"  cost      {_count(self.preempted_jobs, 'job')} preempted, {self.rescaled_jobs} rescaled{missing}",
+            f"  cost      {_count(self.preempted_jobs, 'job')} {cost}{missing}",
         ]
 
 
@@ -125,6 +127,7 @@ def added_up(
         seconds_to_return=tuple(float(order["seconds_to_return"]) for order in over),
         preempted_jobs=sum(order["preempted_jobs"] or 0 for order in begun),
         rescaled_jobs=sum(order["rescaled_jobs"] or 0 for order in begun),
+        held_back_jobs=sum(order["held_back_jobs"] or 0 for order in begun),
         worst_shortfall_servers=max((int(sample["shortfall_servers"]) for sample in samples), default=None),
         source=str(usage[0].get("source", "")) if usage else "",
     )

@@ -187,7 +187,7 @@ class ReportedUsageSerializer(StrictSerializer):
         default=None,
         help_text="Servers that were missing, as the inference side saw it.",
     )
-    source = fields.Text(
+    source = fields.Text(  # type: ignore[assignment]
         max_length=MOST_SOURCE_CHARACTERS,
         default=UsageSample.MEASURED,
         help_text="Where the figure is from: `measured`, or what stands in for a measurement.",
@@ -253,6 +253,7 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
     on_time = serializers.BooleanField(allow_null=True)
     preempted_jobs = serializers.SerializerMethodField()
     rescaled_jobs = serializers.SerializerMethodField()
+    held_back_jobs = serializers.SerializerMethodField()
     collateral_gpus = serializers.SerializerMethodField()
 
     class Meta:
@@ -260,7 +261,7 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
         fields = (
             "id", "source", "created_at", "count", "wanted_by", "withdrawn", "ahead_of_usage", "state", "begun_at",
             "returned_at", "confirmed_at", "seconds_to_return", "on_time", "servers", "preempted_jobs", "rescaled_jobs",
-            "collateral_gpus",
+            "held_back_jobs", "collateral_gpus",
         )  # fmt: skip
 
     def get_preempted_jobs(self, order: ReclaimOrder) -> int | None:
@@ -268,6 +269,10 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
 
     def get_rescaled_jobs(self, order: ReclaimOrder) -> int | None:
         return order.outcome.get("rescaled_jobs")
+
+    def get_held_back_jobs(self, order: ReclaimOrder) -> int | None:
+        """Jobs whose growth or start was broken off before it took effect."""
+        return order.outcome.get("held_back_jobs")
 
     def get_collateral_gpus(self, order: ReclaimOrder) -> int | None:
         return order.choice.get("collateral_gpus")

@@ -190,7 +190,7 @@ def _inference_side() -> tuple[InferenceCluster, LoanOrder, ReclaimOrder, Foreca
         begun_at=now,
         returned_at=now,
         choice={"method": "lyra", "jobs": ["somebodysjob"], "collateral_gpus": 0},
-        outcome={"preempted_jobs": 1, "jobs": {"somebodysjob": "preempted"}},
+        outcome={"preempted_jobs": 1, "held_back_jobs": 2, "jobs": {"somebodysjob": "preempted"}},
     )
     reclaim_order.servers.create(server=servers[0], position=0, group="idle", begun_at=now, returned_at=now)
     training = ForecasterTraining.objects.create(inference_cluster=inference, forecaster="lstm")

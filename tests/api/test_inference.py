@@ -77,7 +77,7 @@ def test_a_scheduler_learns_how_many_jobs_were_disturbed_but_not_whose(
 ) -> None:
     path = f"{ROOT}serving/reclaim-orders/{world.reclaim_order.pk}/"
     shown = scheduler.get(path)
-    assert shown.json()["preempted_jobs"] == 1
+    assert (shown.json()["preempted_jobs"], shown.json()["held_back_jobs"]) == (1, 2)
     assert "somebodysjob" not in shown.content.decode()
     assert "somebodysjob" in world.client(world.operator).get(path).content.decode()
 

@@ -178,7 +178,7 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
         state=ReclaimState.CONFIRMED, choice=choice, begun_at=begun_at, returned_at=returned_at,
         confirmed_at=returned_at + timedelta(seconds=2),
         outcome={
-            "preempted_jobs": int(stops), "rescaled_jobs": 1, "undisturbed_jobs": 0,
+            "preempted_jobs": int(stops), "rescaled_jobs": 1, "held_back_jobs": 0, "undisturbed_jobs": 0,
             "collateral_gpus": choice["collateral_gpus"],
             "jobs": {day.promised.pk: "rescaled", **({day.preempted.pk: "preempted"} if stops else {})},
         },

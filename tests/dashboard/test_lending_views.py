@@ -188,6 +188,17 @@ def test_a_reclaims_choice_is_explained_beside_the_alternatives(operator: User, 
     assert "by olga" in page.lower() or ">olga<" in page
 
 
+def test_an_order_says_which_jobs_it_held_back(day: Day, operator: User, as_user: LogIn) -> None:
+    order = day.reclaims[0]
+    address = f"/lending/orders/{order.pk}/?fragment=summary"
+    assert "Jobs held back" not in as_user(operator).get(address).content.decode()
+    order.outcome |= {"held_back_jobs": 1, "jobs": {day.promised.pk: "held back"}}
+    order.save()
+    page = as_user(operator).get(address).content.decode()
+    assert "<dt>Jobs held back</dt><dd>1</dd>" in page
+    assert ">held back<" in page
+
+
 def test_costs_and_times_of_methods_are_shown_where_they_were_recorded(
     day: Day, operator: User, as_user: LogIn
 ) -> None:

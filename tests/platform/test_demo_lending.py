@@ -28,6 +28,7 @@ def reclaim(minutes: float, seconds: float | None, *servers: str, **jobs: int) -
         "servers": [{"server": server, "returned_at": back} for server in servers],
         "preempted_jobs": jobs.get("preempted"),
         "rescaled_jobs": jobs.get("rescaled"),
+        "held_back_jobs": jobs.get("held_back"),
     }
 
 
@@ -42,7 +43,7 @@ def test_time_on_loan_is_cut_to_the_demo_and_ends_when_a_server_is_back() -> Non
     report = added_up(
         "serving", GPUS,
         [loan(-5, "serving-1"), loan(1, "serving-2"), loan(2, "serving-3", state="refused")],
-        [reclaim(4, 6.0, "serving-1", preempted=1, rescaled=2), reclaim(9, None, "serving-2")],
+        [reclaim(4, 6.0, "serving-1", preempted=1, rescaled=2, held_back=1), reclaim(9, None, "serving-2")],
         [{"period_ends_at": at(3).isoformat(), "shortfall_servers": 1, "source": "emulated: a wave"}],
         [], BEGAN, at(10),
     )  # fmt: skip
@@ -52,7 +53,7 @@ def test_time_on_loan_is_cut_to_the_demo_and_ends_when_a_server_is_back() -> Non
     lines = report.lines()
     assert lines[0] == "Lending from serving, whose usage is emulated: a wave:"
     assert lines[3] == "  returned  1 server for 2 reclaims, 6.0 s on average, 6.0 s at worst, 1 on their way"
-    assert lines[4] == "  cost      1 job preempted, 2 rescaled; 1 missing at worst"
+    assert lines[4] == "  cost      1 job preempted, 2 rescaled, 1 held back; 1 missing at worst"
 
 
 def test_what_the_demos_jobs_used_is_what_they_trained_on_borrowed_gpus() -> None:
