@@ -89,6 +89,8 @@ class Lender:
             lent=speeds_of_rows(pool.workers.lent, rows),
             servers=count,
             exact_last_pick=self.lending.exact_last_pick,
+            count_owned_servers=self.lending.count_owned_servers,
+            fewest_workers_first=self.lending.fewest_workers_first,
             seed=simulation.settings.seed + self.sample,
         )
         reclaim = choose_servers(question, self.lending.reclaim)

@@ -20,12 +20,15 @@ class Lending:
 
     ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent. ``forecast_margin``:
     share of the cluster added to every forecast. ``inference_gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
+    ``exact_last_pick``, ``count_owned_servers`` (A4) and ``fewest_workers_first`` (A5) are those of `ReclaimQuestion`.
     """
 
     servers: int
     usage: UsageSeries
     reclaim: ReclaimMethod = ReclaimMethod.LYRA
     exact_last_pick: bool = True
+    count_owned_servers: bool = False
+    fewest_workers_first: bool = False
     headroom: float = 0.02
     forecast_margin: float = 0.0
     forecaster: str = "persistence"
@@ -62,9 +65,11 @@ class SharingSettings:
         asked = self.two_phase
         if self.rules is None:
             return asked
+        # Rates on one kind hold what a mixing job loses there already, so the policy is told what mixing changes.
+        relative = self.rules.mixing_efficiency / self.rules.mixing_efficiency_alone
         return replace(
             asked,
-            efficiency=self.rules.mixing_efficiency if asked.efficiency is None else asked.efficiency,
+            efficiency=relative if asked.efficiency is None else asked.efficiency,
             expansion=self.expansion if asked.expansion is None else asked.expansion,
         )
 

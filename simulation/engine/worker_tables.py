@@ -20,7 +20,8 @@ class WorkerTables:
     """One row a job of the workload. ``work`` and rates are in seconds of one training GPU.
 
     ``owned`` and ``lent``: rates on training and inference GPUs by number of workers there; each inference GPU computes a third of what
-    a training GPU does, and ``expansion`` times the workers stand for those on training GPUs.
+    a training GPU does, and ``expansion`` times the workers stand for those on training GPUs. Rates of a mixing job hold what it loses
+    on one kind alone (spec A22).
     """
 
     ranges: WorkerRanges
@@ -55,7 +56,8 @@ def worker_tables(
     base = ranges.base if scaling else ranges.requested
     most = ranges.most if scaling else ranges.requested
     everywhere = ranges.fungible | ranges.mixes
-    width = ranges.gpus_per_worker.astype(np.float64)
+    alone = np.where(ranges.mixes, ranges.mixing_efficiency_alone, 1.0)
+    width = ranges.gpus_per_worker.astype(np.float64) * alone
     owned = _speeds(base, most, width, ranges.gain, np.ones(base.size, dtype=np.bool_))
     lent = _speeds(base * expansion, most * expansion, width / COMPUTING_POWER, ranges.gain, everywhere)
     if tuning is not None:

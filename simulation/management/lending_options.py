@@ -28,6 +28,7 @@ _OF_JOBS = {
     "fungible_share_of_elastic": "the same of elastic jobs, where it differs",
     "mixing_share": "share of jobs that can use both kinds of GPUs at once",
     "mixing_efficiency": "speed of a job on both kinds, over the sum of its parts",
+    "mixing_efficiency_alone": "the same of such a job while it is on one kind",
     "elastic_job_share": "share of jobs that are elastic",
     "elastic_load_share": "share of all work that these do",
     "smallest": "fewest workers of an elastic job, over what was asked for",
@@ -40,12 +41,13 @@ _OF_JOBS = {
 #: Options that need servers to be lent.
 _OF_LENDING = (
     "inference_usage", "reclaim", "forecaster", "headroom", "forecast_margin", "orchestrator_seconds",
-    "exact_last_pick", "inference_gpu_type",
+    "exact_last_pick", "count_owned_servers", "release", "inference_gpu_type",
 )  # fmt: skip
 #: Options that need jobs with ranges of workers.
 _OF_SCENARIO = ("scaling", "expansion", "unbounded_workers", *_OF_JOBS)
 _OF_RULES = (
-    "shortest_by", "knapsack", "flexible_in_holes", "placement", "ageing_weight", "change_seconds",
+    "shortest_by", "knapsack", "knapsack_value", "flexible_in_holes", "placement", "emptied_servers", "elastic_moves",
+    "retry_scattered", "ageing_weight", "change_seconds",
 )  # fmt: skip
 
 
@@ -65,6 +67,14 @@ def add_lending_options(parser: ArgumentParser) -> None:
     lent.add_argument(
         "--exact-last-pick", choices=[ON, OFF], help="the last server by count of jobs; usual: on"
     )
+    lent.add_argument(
+        "--count-owned-servers", choices=[ON, OFF],
+        help="whether owned servers too share the cost of preempting a job; usual: off",
+    )  # fmt: skip
+    lent.add_argument(
+        "--release", choices=["least_lost", "fewest_workers"],
+        help="which servers with flexible workers alone go back first; usual: least_lost",
+    )  # fmt: skip
     lent.add_argument("--forecaster", choices=[*FORECASTERS, NO_FORECASTER], help="usual: persistence")
     lent.add_argument("--headroom", type=float, help="share of its servers that is never lent; usual: 0.02")
     lent.add_argument("--forecast-margin", type=float, help="share of it added to each forecast; usual: 0")
@@ -92,6 +102,24 @@ def add_lending_options(parser: ArgumentParser) -> None:
         "--knapsack",
         choices=["per_kind", "single"],
         help="one for each kind of servers, or one for all; usual: per_kind",
+    )
+    rules.add_argument(
+        "--knapsack-value",
+        choices=["remaining", "total"],
+        help="work on which the time saved by more workers is counted; usual: remaining",
+    )
+    rules.add_argument(
+        "--emptied-servers",
+        choices=["last", "as_idle"],
+        help="when base workers take servers on loan that flexible ones would have to leave; usual: last",
+    )
+    rules.add_argument(
+        "--elastic-moves", choices=[ON, OFF], help="running elastic jobs move to servers on loan; usual: off"
+    )
+    rules.add_argument(
+        "--retry-scattered",
+        choices=["tick", "freed"],
+        help="jobs that found only scattered GPUs are tried at every tick, or after something ended or came; usual: tick",
     )
     rules.add_argument(
         "--flexible-in-holes", choices=[ON, OFF], help="flexible workers beside base ones on loan; usual: on"
@@ -180,8 +208,9 @@ def _rules(options: Mapping[str, Any], scenario: Scenario) -> ScenarioRules:
                 if most == 1.0
                 else f"{_flag(name)} must not be negative, and {value:g} is"
             )
-    if chosen.get("mixing_efficiency", 1.0) <= 0.0:
-        raise ValueError("--mixing-efficiency must be above 0")
+    for name in ("mixing_efficiency", "mixing_efficiency_alone"):
+        if chosen.get(name, 1.0) <= 0.0:
+            raise ValueError(f"{_flag(name)} must be above 0")
     unbounded = _at_least(options, "unbounded_workers", 1, 0)
     rules = replace(RULES[scenario], **chosen, unbounded_workers=unbounded)
     if rules.smallest > rules.largest:
@@ -220,6 +249,8 @@ def _lending(options: Mapping[str, Any], gpu_type: str) -> Lending:
         read_usage(options["inference_usage"] or "daily", seed=options["seed"]),
         reclaim=ReclaimMethod(options["reclaim"] or ReclaimMethod.LYRA),
         exact_last_pick=options["exact_last_pick"] != OFF,
+        count_owned_servers=options["count_owned_servers"] == ON,
+        fewest_workers_first=options["release"] == "fewest_workers",
         headroom=0.02 if headroom is None else headroom,
         forecast_margin=margin or 0.0,
         forecaster="" if forecaster == NO_FORECASTER else forecaster,
@@ -241,6 +272,10 @@ def _two_phase(options: Mapping[str, Any]) -> TwoPhaseOptions:
         naive=is_given("placement", "naive"),
         ageing_weight=options["ageing_weight"],
         change_seconds=options["change_seconds"],
+        value_total_work=is_given("knapsack_value", "total"),
+        emptied_as_idle=is_given("emptied_servers", "as_idle"),
+        elastic_moves=is_given("elastic_moves", ON),
+        retry_when_freed=is_given("retry_scattered", "freed"),
     )
 
 

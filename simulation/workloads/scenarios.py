@@ -32,7 +32,7 @@ class ScenarioRules:
     """One scenario, and the assumptions that go with it.
 
     ``fungible_share``: of jobs, able to run on either kind of GPU. ``mixing_share``: of jobs, able to use both kinds at once, at
-    ``mixing_efficiency``. ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and do so much of all
+    ``mixing_efficiency``; ``mixing_efficiency_alone``: of such a job while it is on one kind (A22). ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and do so much of all
     work. ``smallest`` and ``largest``: their range of workers, as multiples of what was asked for (the paper
     gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added worker yields (imperfect scaling: 0.8, not
     compounded; A3). ``checkpointing_share``: of jobs, keeping their progress when preempted. ``wrong_estimate_share``: of
@@ -45,6 +45,7 @@ class ScenarioRules:
     fungible_share: float = 0.21
     mixing_share: float = 0.0
     mixing_efficiency: float = 0.7
+    mixing_efficiency_alone: float = 1.0
     elastic_job_share: float = 0.05
     elastic_load_share: float = 0.36
     smallest: float = 0.5
@@ -90,6 +91,7 @@ class WorkerRanges:
     estimate_factor: FloatArray
     gain: float
     mixing_efficiency: float
+    mixing_efficiency_alone: float = 1.0
 
     @property
     def elastic(self) -> BoolArray:
@@ -130,6 +132,7 @@ def worker_ranges(
         estimate_factor=np.where(misjudged < rules.wrong_estimate_share, factor, 1.0),
         gain=rules.gain,
         mixing_efficiency=rules.mixing_efficiency,
+        mixing_efficiency_alone=rules.mixing_efficiency_alone,
     )
 
 

@@ -30,7 +30,12 @@ GPUS_PER_SERVER = 8
 SHORTEST_SECONDS = 60.0
 DAYS, DAY_SECONDS = 15.0, 86_400.0
 Override = tuple[str, float]
-TRUTHS = frozenset({"shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick"})
+TRUTHS = frozenset(
+    {
+        "shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick", "count_owned_servers",
+        "fewest_workers_first", "value_total_work", "emptied_as_idle", "elastic_moves", "retry_when_freed",
+    }
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

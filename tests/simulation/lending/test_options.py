@@ -59,6 +59,25 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
     assert asked.items() <= settings.items()
 
 
+def test_every_open_choice_has_an_option(tmp_path: Path) -> None:
+    choices = (
+        "--count-owned-servers", "on", "--release", "fewest_workers", "--knapsack-value", "total", "--emptied-servers", "as_idle",
+        "--elastic-moves", "on", "--retry-scattered", "freed", "--mixing-efficiency-alone", "0.7",
+    )  # fmt: skip
+    settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *choices)
+    asked = {
+        "count_owned_servers": True, "fewest_workers_first": True, "value_total_work": True, "emptied_as_idle": True,
+        "elastic_moves": True, "retry_when_freed": True, "mixing_efficiency_alone": 0.7,
+    }  # fmt: skip
+    assert asked.items() <= settings.items()
+    usual = (
+        "--count-owned-servers", "off", "--release", "least_lost", "--knapsack-value", "remaining", "--emptied-servers", "last",
+        "--elastic-moves", "off", "--retry-scattered", "tick", "--mixing-efficiency-alone", "1",
+    )  # fmt: skip
+    told = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *usual)
+    assert not any(told.get(name) for name in asked)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -72,6 +91,12 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
         (("--inference-gpu-type", "T4"), "--inference-gpu-type is about servers on loan"),
         (("--expansion", "0"), "--expansion must be at least 1, not 0"),
         (("--fungible-share", "2"), "--fungible-share must be from 0 to 1, not 2"),
+        (("--mixing-efficiency-alone", "0"), "--mixing-efficiency-alone must be above 0"),
+        (("--release", "fewest_workers"), "--release is about servers on loan: give --inference-servers"),
+        (
+            ("--policy", "edf", "--elastic-moves", "on"),
+            "--elastic-moves is for policies that share out workers",
+        ),
         (("--smallest", "3"), "--smallest 3 must not be above --largest 2"),
         (("--ageing-weight", "-1"), "--ageing-weight must be at least 0"),
         (("--policy", "edf", "--scenario", "basic"), "--scenario is for policies that share out workers"),

@@ -131,6 +131,9 @@ def _assumptions(full: bool) -> Sequence[Point]:
     def chosen(x: str, **changed: object) -> Point:
         return point("basic", full, x, series="Lyra, Basic", **changed)  # type: ignore[arg-type]
 
+    def mixing(x: str, **changed: object) -> Point:
+        return point("heterogeneous", full, x, series="Lyra, Heterogeneous", **changed)  # type: ignore[arg-type]
+
     backfilling = SCHEMES["backfill"].spec(size_of(full))
     basic = SCHEMES["basic"].spec(size_of(full))
     return [
@@ -138,21 +141,29 @@ def _assumptions(full: bool) -> Sequence[Point]:
         chosen("A1: scheduler every 15 s", slot_seconds=15.0),
         chosen("A1: scheduler every 60 s", slot_seconds=60.0),
         chosen("A2: two inference GPUs for one", expansion=2),
+        chosen("A5: flexible servers go back by number of workers", lending=(("fewest_workers_first", 1.0),)),
         chosen("A6: the last server to go back as the source has it", lending=(("exact_last_pick", 0.0),)),
         chosen("A7: shortest at most workers", two_phase=(("shortest_at_most", 1.0),)),
         chosen("A8: one knapsack", two_phase=(("single_knapsack", 1.0),)),
         Point("Lyra, Basic", "A9: against backfilling", (basic,), against=(backfilling,)),
+        chosen("A10: flexible workers are valued by the whole work", two_phase=(("value_total_work", 1.0),)),
         chosen("A11: from what was asked for to twice", rules=(("smallest", 1.0),)),
         chosen("A11: from a half to what was asked for", rules=(("largest", 1.0),)),
         chosen("A12: no elastic job is fungible", rules=(("fungible_share_of_elastic", 0.0),)),
         chosen("A12: every elastic job is fungible", rules=(("fungible_share_of_elastic", 1.0),)),
         chosen("A12: all that is fungible is elastic", rules=ALL_FUNGIBLE_ARE_ELASTIC),
+        chosen("A17: emptied servers as readily as idle ones", two_phase=(("emptied_as_idle", 1.0),)),
+        chosen("A18: running elastic jobs move to servers on loan", two_phase=(("elastic_moves", 1.0),)),
+        chosen("A19: scattered jobs wait for an end or a server", two_phase=(("retry_when_freed", 1.0),)),
         chosen(
             "ageing: a second of waiting is worth one of running time",
             two_phase=(("ageing_weight", 1.0),),
         ),
         chosen("forecasts 2 % higher", lending=(("forecast_margin", 0.02),)),
         chosen("no flexible workers beside base ones on loan", two_phase=(("flexible_in_holes", 0.0),)),
+        mixing("as usual"),
+        mixing("A4: owned servers share a preemption's cost", lending=(("count_owned_servers", 1.0),)),
+        mixing("A22: mixing jobs pay on one kind too", rules=(("mixing_efficiency_alone", 0.7),)),
     ]
 
 
@@ -246,6 +257,8 @@ FIGURES: tuple[FigureDefinition, ...] = (
     ),
     sweep(
         "assumptions", "What hangs on the open assumptions", "assumption", _assumptions,
-        notes=("Basic, the first seed, one assumption changed at a time (spec 2.13).",),
+        notes=(
+            "Basic, the first seed, one assumption changed at a time (spec 2.13); where only mixing jobs are concerned, Heterogeneous.",
+        ),
     ),
 )  # fmt: skip
