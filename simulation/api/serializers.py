@@ -44,6 +44,8 @@ class LiveClusterSerializer(serializers.Serializer):
     policy = serializers.CharField()
     reserve_servers = serializers.IntegerField()
     unfinished_jobs = serializers.IntegerField()
+    inference_servers = serializers.IntegerField(help_text="Of its largest inference cluster; 0 without any.")
+    inference_gpu_type = serializers.CharField(allow_blank=True)
 
 
 class InferenceUsageSerializer(serializers.Serializer):

@@ -10,13 +10,16 @@ import numpy as np
 
 from scheduling.core.snapshot import StoredPlan
 from scheduling.core.stored_plans import cut_stored
+from scheduling.core.worker_changes import roles_with
 from simulation.engine.jobs import ACTIVE
 from simulation.engine.run import Simulation
+from simulation.engine.shared_pool import SharedPool
 
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One such job. ``addresses``: GPUs that it holds, none while it waits. Times are seconds from time 0, as those
+    """One such job. ``addresses``: GPUs that it holds, none while it waits; those of servers on loan follow the owned ones.
+    ``flexible``: which of them flexible workers hold, empty where none does. Times are seconds from time 0, as those
     of ``plan`` are; ``started_at`` is NaN before the first start. ``planned_finish_at``: as it was promised.
     """
 
@@ -27,12 +30,16 @@ class UnderWay:
     started_at: float = nan
     planned_finish_at: float = nan
     plan: StoredPlan | None = None
+    flexible: tuple[bool, ...] = ()
 
 
-def begin_under_way(simulation: Simulation, under_way: Sequence[UnderWay], pool_number: int = 0) -> None:
+def begin_under_way(
+    simulation: Simulation, under_way: Sequence[UnderWay], pool_number: int = 0, *, on_loan: int = 0
+) -> None:
     """Let the workload's first jobs be under way in a pool when the simulation begins: job i is ``under_way[i]``.
 
-    Nobody asks them again whether they are admitted. Call it before the run, at most once.
+    Nobody asks them again whether they are admitted. ``on_loan``: the first so many inference servers are on loan already.
+    Call it before the run, at most once.
     """
     pool, jobs, fates = simulation.pools[pool_number], simulation.jobs, simulation.fates
     rows = np.arange(len(under_way))
@@ -45,14 +52,25 @@ def begin_under_way(simulation: Simulation, under_way: Sequence[UnderWay], pool_
     fates.decided_at[rows] = simulation.workload.submitted_at[rows]
     fates.started_at[rows] = [one.started_at for one in under_way]
     fates.planned_finish_at[rows] = [one.planned_finish_at for one in under_way]
-    for row, one in enumerate(under_way):
-        gpus = len(one.addresses)
-        jobs.take_gpus(row, gpus, pool.tables.rate(row, gpus), one.pause_left_seconds, 0.0)
-        if gpus:
-            simulation.recorder.allocation(0.0, row, gpus)
-    jobs.forecast_finish(rows, 0.0)
     pool.rows = rows
     pool.plans = cut_stored([one.plan for one in under_way], 0.0, 0.0)
     pool.addresses = np.array([address for one in under_way for address in one.addresses], dtype=np.int64)
     pool.offsets = np.cumsum([0, *(len(one.addresses) for one in under_way)], dtype=np.int64)
+    if isinstance(pool, SharedPool):
+        _begin_on_loan(pool, under_way, on_loan)
+    for row, one in enumerate(under_way):
+        gpus = len(one.addresses)
+        rate = pool.rate_now(row) if isinstance(pool, SharedPool) else pool.tables.rate(row, gpus)
+        jobs.take_gpus(row, gpus, rate, one.pause_left_seconds, 0.0)
+        if gpus:
+            simulation.recorder.allocation(0.0, row, gpus)
+    jobs.forecast_finish(rows, 0.0)
     pool.wake_at = 0.0
+
+
+def _begin_on_loan(pool: SharedPool, under_way: Sequence[UnderWay], on_loan: int) -> None:
+    """Lend the first servers, and note on which of their GPUs flexible workers are."""
+    marks = [mark for one in under_way for mark in one.flexible or (False,) * len(one.addresses)]
+    pool.flexible = np.array(marks, dtype=np.bool_)
+    pool.on_loan[pool.size.servers : pool.size.servers + on_loan] = True
+    pool.role = roles_with(pool.on_loan, pool.worker_map())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from dataclasses import replace
 from datetime import datetime
 
 from cluster.models import Cluster
@@ -13,23 +14,31 @@ from scheduling.core.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
 from scheduling.services.jobs import pool_kind
 from scheduling.services.snapshots import (
-    Pool,
     core_curve,
     finishing_seconds,
     planner_settings,
     pool_kinds,
     pool_snapshot,
 )
-from simulation.live.state import LiveJob, LiveState, sentences
+from simulation.live.lent import Places, lent_levels, places_of
+from simulation.live.state import LiveInference, LiveJob, LiveState, sentences
 
 LONGEST_SECONDS = 1e12
 
 
-def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_declined: bool = False) -> LiveState:
+def capture(
+    cluster: Cluster,
+    now: datetime,
+    *,
+    gpu_kind: str = "",
+    with_declined: bool = False,
+    inference: LiveInference | None = None,
+) -> LiveState:
     """The cluster's pool of one GPU type as it is now, with its unfinished jobs.
 
     ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also jobs that were declined and whose
-    deadline is still ahead, unless their offer was accepted.
+    deadline is still ahead, unless their offer was accepted. ``inference``: what lends in the study; jobs come with
+    their curves on its kind of GPU, which is the pool's own where it names none.
 
     Raises:
         InvalidRequest: the cluster has no such GPUs.
@@ -44,19 +53,23 @@ def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_decline
         )
     kind = gpu_kind or pool_kind(cluster)
     pool = pool_snapshot(cluster, kind, now)
-    sizes = Counter(server.gpus for server in pool.snapshot.servers if server.usable)
+    own = [server for server in pool.snapshot.servers if not server.on_loan]
+    sizes = Counter(server.gpus for server in own if server.usable)
     if not sizes:
         raise Unavailable(f"No server with GPUs of type {kind} is usable now.")
-    total = len(pool.gpus)
+    if inference is not None:
+        inference = replace(inference, gpu_kind=inference.gpu_kind or kind)
+    total = sum(server.gpus for server in own)
     rows = {
         row.pk: row
         for row in Job.objects.filter(pk__in=[job.id for job in pool.snapshot.jobs]).select_related(
-            "function_version__function"
+            "function_version__function", "curve"
         )
     }
     moment, margin = now.timestamp(), cluster.promise_margin
     gpus_per_server = max(sizes, key=lambda gpus: (sizes[gpus], gpus))
-    places = _places(pool, gpus_per_server)
+    lent_kind = "" if inference is None else inference.gpu_kind
+    places, on_loan = places_of(pool, gpus_per_server, lent_kind)
     jobs = [
         _live_job(job, rows[job.id], places, moment, margin)
         for job in pool.snapshot.jobs
@@ -64,7 +77,12 @@ def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_decline
     ]
     without_level = len(pool.snapshot.jobs) - len(jobs)
     if with_declined:
-        jobs += _declined(cluster, kind, now, total)
+        found, declined = _declined(cluster, kind, now, total)
+        jobs += found
+        rows |= declined
+    if lent_kind:
+        lent = lent_levels([rows[job.id] for job in jobs], lent_kind)
+        jobs = [replace(job, lent_levels=lent.get(job.id, ())) for job in jobs]
     left_out = [
         (without_level, "without a usable measurement on this cluster are left out"),
         (_paused(cluster), "paused by their owners are left out"),
@@ -80,7 +98,7 @@ def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_decline
         notes.append(
             f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the commonest number."
         )
-    unusable = sum(not server.usable for server in pool.snapshot.servers)
+    unusable = sum(not server.usable for server in own)
     if unusable:
         notes.append(
             f"{unusable} server{'' if unusable == 1 else 's'} that cannot be used now are not counted."
@@ -94,6 +112,8 @@ def capture(cluster: Cluster, now: datetime, *, gpu_kind: str = "", with_decline
         gpus_per_server=gpus_per_server,
         jobs=tuple(jobs),
         notes=tuple(notes),
+        servers_on_loan=on_loan,
+        inference=inference,
     )
 
 
@@ -107,21 +127,6 @@ def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
         "reserve_slack_seconds": planner.reserve_slack_seconds,
         "promise_margin": cluster.promise_margin,
     }
-
-
-Places = dict[int, tuple[int, int]]
-
-
-def _places(pool: Pool, gpus_per_server: int) -> Places:
-    """GPU address -> server, numbered among those of the commonest size that are usable, and GPU on it."""
-    places: Places = {}
-    address = number = 0
-    for server in pool.snapshot.servers:
-        if server.usable and server.gpus == gpus_per_server:
-            places |= {address + gpu: (number, gpu) for gpu in range(server.gpus)}
-            number += 1
-        address += server.gpus
-    return places
 
 
 def _live_job(job: JobSnapshot, row: Job, places: Places, moment: float, margin: float) -> LiveJob:
@@ -147,6 +152,7 @@ def _live_job(job: JobSnapshot, row: Job, places: Places, moment: float, margin:
         at_risk=job.at_risk,
         newcomer=job.newcomer,
         finishing_seconds=job.finishing_seconds,
+        flexible=job.flexible if placed else (),
     )
 
 
@@ -171,7 +177,7 @@ def _levels(curve: ScalingCurve, margin: float) -> tuple[tuple[int, float, float
     return tuple(measured)
 
 
-def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> list[LiveJob]:
+def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> tuple[list[LiveJob], dict[str, Job]]:
     rows = Job.objects.filter(
         cluster=cluster,
         state=JobState.DECLINED,
@@ -180,12 +186,13 @@ def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> list[Li
         curve__state=CurveState.READY,
         resubmissions__isnull=True,
     ).select_related("curve", "function_version__function")
-    found = []
+    found, of_row = [], {}
     for row in rows.prefetch_related("curve__levels").order_by("submitted_at", "id"):
         levels = list(row.curve.levels.all()) if row.curve else []
         curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=0.0)
         if curve is None or row.deadline_at is None:
             continue
+        of_row[row.pk] = row
         found.append(
             LiveJob(
                 id=row.pk,
@@ -200,7 +207,7 @@ def _declined(cluster: Cluster, kind: str, now: datetime, total: int) -> list[Li
                 finishing_seconds=finishing_seconds(row),
             )
         )
-    return found
+    return found, of_row
 
 
 def _paused(cluster: Cluster) -> int:

@@ -11,12 +11,12 @@ import zlib
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
+from typing import Any
 
 import numpy as np
 
 from scheduling.core.curves import share_on_empty_cluster
-from scheduling.core.snapshot import ScalingCurve, ServiceClass, StoredPlan
-from simulation.engine.beginning import UnderWay
+from scheduling.core.snapshot import ScalingCurve, ServiceClass
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 FORMAT = 1
@@ -27,8 +27,9 @@ class LiveJob:
     """One job at that moment. ``levels``: GPU count, iterations per second as measured, pause in seconds.
 
     ``finishing_seconds``: time to store the final weights, which is part of meeting a deadline. ``deadline_at`` is
-    None without a deadline. ``placement``: server (numbered among those counted) and GPU of each rank; empty while it
-    holds none. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its verdict;
+    None without a deadline. ``placement``: server (numbered as `LiveState` says) and GPU of each rank; empty while it
+    holds none. ``flexible``: which of these GPUs flexible workers hold; empty where none does. ``lent_levels``: as ``levels``,
+    on the kind of GPU that the study lends, where that is another. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its verdict;
     ``asks_again``: it was declined, and the study asks what it would be told now.
     """
 
@@ -50,11 +51,32 @@ class LiveJob:
     newcomer: bool = False
     asks_again: bool = False
     finishing_seconds: float = 0.0
+    flexible: tuple[bool, ...] = ()
+    lent_levels: tuple[tuple[int, float, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LiveInference:
+    """The inference cluster of a study that lends. ``name``: of the live one that stands for it, "" without.
+
+    ``usage``: what that measured, means of periods of ``period_seconds``, repeated from the moment of the study on; empty where
+    there is too little. ``forecast_margin``: share of the cluster that it adds to forecasts.
+    """
+
+    gpu_kind: str
+    name: str = ""
+    usage: tuple[float, ...] = ()
+    period_seconds: float = 300.0
+    forecast_margin: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class LiveState:
-    """One pool of the live cluster: its usable servers and its unfinished jobs. ``taken_at``: RFC 3339, UTC."""
+    """One pool of the live cluster: its usable servers and its unfinished jobs. ``taken_at``: RFC 3339, UTC.
+
+    ``servers`` are the cluster's own. In placements these come first; borrowed servers follow from ``servers`` on: first the
+    ``servers_on_loan`` that simulated ones can stand for, then those that they cannot.
+    """
 
     taken_at: str
     gpu_kind: str
@@ -62,6 +84,8 @@ class LiveState:
     gpus_per_server: int
     jobs: tuple[LiveJob, ...]
     notes: tuple[str, ...] = ()
+    servers_on_loan: int = 0
+    inference: LiveInference | None = None
 
 
 def pack(state: LiveState) -> bytes:
@@ -74,11 +98,25 @@ def unpack(packed: bytes) -> LiveState:
     stored = json.loads(zlib.decompress(packed))
     if stored.pop("format", None) != FORMAT:
         raise ValueError("the stored state of the cluster is of another version; make the study again")
-    jobs = tuple(
-        LiveJob(**{**job, **{name: tuple(map(tuple, job[name])) for name in ("levels", "placement", "plan")}})
-        for job in stored.pop("jobs")
+    jobs = tuple(_job(job) for job in stored.pop("jobs"))
+    # States that were stored before servers could be lent say nothing of it.
+    inference = stored.pop("inference", None)
+    return LiveState(
+        jobs=jobs,
+        notes=tuple(stored.pop("notes")),
+        inference=None
+        if inference is None
+        else LiveInference(**inference | {"usage": tuple(inference["usage"])}),
+        **stored,
     )
-    return LiveState(jobs=jobs, notes=tuple(stored.pop("notes")), **stored)
+
+
+def _job(stored: dict[str, Any]) -> LiveJob:
+    pairs = {
+        name: tuple(map(tuple, stored.get(name, ())))
+        for name in ("levels", "placement", "plan", "lent_levels")
+    }
+    return LiveJob(**{**stored, **pairs, "flexible": tuple(stored.get("flexible", ()))})
 
 
 def workload_of(state: LiveState) -> Workload:
@@ -88,8 +126,8 @@ def workload_of(state: LiveState) -> Workload:
     elasticity would ask for, nobody said: it is the smallest size that meets the deadline on an empty cluster,
     and for a job without a deadline the size on which a GPU gives most.
     """
-    jobs = _in_order(state)
-    curves = [_curve(job) for job in jobs]
+    jobs = in_order(state)
+    curves = [_curve(job.levels) for job in jobs]
     requests = [_requested(job, curve) for job, curve in zip(jobs, curves, strict=True)]
     taken = datetime.fromisoformat(state.taken_at)
     return Workload(
@@ -103,50 +141,13 @@ def workload_of(state: LiveState) -> Workload:
         profile_of=np.arange(len(jobs), dtype=np.int64),
         requested_gpus=np.array([gpus for gpus, _ in requests], dtype=np.int64),
         requested_seconds=np.array([seconds for _, seconds in requests], dtype=np.float64),
-        profiles=tuple(_profile(job, curve, state.gpu_kind) for job, curve in zip(jobs, curves, strict=True)),
+        profiles=tuple(_profile(job, curve, state) for job, curve in zip(jobs, curves, strict=True)),
         notes=state.notes,
     )
 
 
-def under_way(state: LiveState, servers: int, gpus_per_server: int) -> list[UnderWay]:
-    """How the workload's first jobs begin on a cluster of so many servers: as they are, where their GPUs are there.
-
-    Jobs on servers that this cluster has not begin without GPUs. So do all of them when its servers are of another size.
-    """
-    same_size = gpus_per_server == state.gpus_per_server
-    return [
-        UnderWay(
-            promised=job.promised,
-            at_risk=job.at_risk,
-            addresses=(addresses := _addresses(job, servers, gpus_per_server) if same_size else ()),
-            pause_left_seconds=job.pause_left_seconds if addresses else 0.0,
-            started_at=math.nan if job.started_at is None else job.started_at,
-            planned_finish_at=math.nan if job.planned_finish_at is None else job.planned_finish_at,
-            plan=_stored_plan(job),
-        )
-        for job in _in_order(state)
-        if not (job.newcomer or job.asks_again)
-    ]
-
-
-def _addresses(job: LiveJob, servers: int, gpus_per_server: int) -> tuple[int, ...]:
-    if any(server >= servers for server, _ in job.placement):
-        return ()
-    return tuple(server * gpus_per_server + gpu for server, gpu in job.placement)
-
-
-def _stored_plan(job: LiveJob) -> StoredPlan | None:
-    if not job.plan:
-        return None
-    return StoredPlan(
-        start=np.array([start for start, _, _ in job.plan], dtype=np.float64),
-        end=np.array([end for _, end, _ in job.plan], dtype=np.float64),
-        gpus=np.array([gpus for _, _, gpus in job.plan], dtype=np.int64),
-        finish_at=math.inf if job.planned_finish_at is None else job.planned_finish_at,
-    )
-
-
-def _in_order(state: LiveState) -> list[LiveJob]:
+def in_order(state: LiveState) -> list[LiveJob]:
+    """The jobs in the order of the workload."""
     return sorted(state.jobs, key=_order)
 
 
@@ -162,17 +163,23 @@ def _deadline_at(job: LiveJob) -> float:
     return math.inf if job.deadline_at is None else job.deadline_at - job.finishing_seconds
 
 
-def _curve(job: LiveJob) -> ScalingCurve:
+def _curve(levels: tuple[tuple[int, float, float], ...]) -> ScalingCurve:
     return ScalingCurve(
-        levels=np.array([gpus for gpus, _, _ in job.levels], dtype=np.int64),
-        throughput=np.array([rate for _, rate, _ in job.levels], dtype=np.float64),
-        pause_seconds=np.array([pause for _, _, pause in job.levels], dtype=np.float64),
+        levels=np.array([gpus for gpus, _, _ in levels], dtype=np.int64),
+        throughput=np.array([rate for _, rate, _ in levels], dtype=np.float64),
+        pause_seconds=np.array([pause for _, _, pause in levels], dtype=np.float64),
     )
 
 
-def _profile(job: LiveJob, curve: ScalingCurve, kind: str) -> ModelProfile:
-    points = MeasuredThroughput(curve.levels, curve.throughput, curve.pause_seconds)
-    return ModelProfile(job.model, job.global_batch_size, {kind: points})
+def _profile(job: LiveJob, curve: ScalingCurve, state: LiveState) -> ModelProfile:
+    by_kind = {state.gpu_kind: curve}
+    if job.lent_levels and state.inference is not None:
+        by_kind[state.inference.gpu_kind] = _curve(job.lent_levels)
+    points = {
+        kind: MeasuredThroughput(measured.levels, measured.throughput, measured.pause_seconds)
+        for kind, measured in by_kind.items()
+    }
+    return ModelProfile(job.model, job.global_batch_size, points)
 
 
 def _requested(job: LiveJob, curve: ScalingCurve) -> tuple[int, float]:

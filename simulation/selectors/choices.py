@@ -20,6 +20,7 @@ from scheduling.policies.shares_workers import SharesWorkers
 from simulation.choices import NO_FORECASTER
 from simulation.inference.catalogue import available_usage
 from simulation.inference.helios import DEMAND_CURVES, find_demand_curve
+from simulation.live.lent import kind_of, largest_inference_cluster
 from simulation.workloads.catalogue import TraceListing, available_traces
 from simulation.workloads.errors import TraceError
 
@@ -29,7 +30,10 @@ TOO_SLOW_FORECASTERS = ("lstm",)
 
 @dataclass(frozen=True)
 class LiveCluster:
-    """The live cluster's commonest GPU type: what a study of it starts from."""
+    """The live cluster's commonest GPU type: what a study of it starts from.
+
+    ``inference_servers`` and ``inference_gpu_type``: of its largest inference cluster; 0 and empty without any.
+    """
 
     gpu_type: str
     servers: int
@@ -38,6 +42,8 @@ class LiveCluster:
     policy: str
     reserve_servers: int
     unfinished_jobs: int
+    inference_servers: int
+    inference_gpu_type: str
 
 
 @dataclass(frozen=True)
@@ -112,7 +118,10 @@ def live_cluster() -> LiveCluster | None:
     if cluster is None:
         return None
     usable = Gpu.objects.filter(
-        server__cluster=cluster, server__state=ServerState.UP, server__drain=DrainState.NONE
+        server__cluster=cluster,
+        server__inference_cluster__isnull=True,
+        server__state=ServerState.UP,
+        server__drain=DrainState.NONE,
     )
     by_kind: dict[str, dict[int, int]] = {}
     for kind, server in usable.order_by().values_list("kind", "server_id"):
@@ -122,6 +131,7 @@ def live_cluster() -> LiveCluster | None:
         return None
     kind = min(by_kind, key=lambda name: (-sum(by_kind[name].values()), name))
     sizes = list(by_kind[kind].values())
+    serving = largest_inference_cluster(cluster)
     unfinished = Job.objects.filter(cluster=cluster, state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
     return LiveCluster(
         gpu_type=kind,
@@ -131,4 +141,6 @@ def live_cluster() -> LiveCluster | None:
         policy=cluster.policy,
         reserve_servers=cluster.reserve_servers,
         unfinished_jobs=unfinished.count(),
+        inference_servers=0 if serving is None else serving.servers.count(),
+        inference_gpu_type="" if serving is None else kind_of(serving),
     )

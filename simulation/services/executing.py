@@ -17,7 +17,8 @@ from simulation.engine.beginning import begin_under_way
 from simulation.engine.failures import drawn_failures
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
-from simulation.live.state import under_way, unpack, workload_of
+from simulation.live.state import unpack, workload_of
+from simulation.live.under_way import under_way
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.outcome import Outcome
 from simulation.reports.parquet import write_parquet
@@ -82,8 +83,12 @@ def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) 
     ]
     simulation = Simulation(workload, asked, failures, progress=heartbeat.told)
     if study.source == StudySource.LIVE:
-        jobs = under_way(unpack(bytes(study.live_state or b"")), run.servers, study.gpus_per_server)
-        begin_under_way(simulation, jobs[: workload.jobs])
+        state = unpack(bytes(study.live_state or b""))
+        # Of the servers on loan those stay so that the run has, where its servers are like the live ones.
+        on_loan = min(state.servers_on_loan, run.inference_servers)
+        on_loan = on_loan if study.gpus_per_server == state.gpus_per_server else 0
+        jobs = under_way(state, run.servers, study.gpus_per_server, lent_servers=on_loan)
+        begin_under_way(simulation, jobs[: workload.jobs], on_loan=on_loan)
     return simulation.run()
 
 

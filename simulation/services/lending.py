@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
+
+import numpy as np
 
 from cluster.core.lending import HEADROOM_FRACTION
 from scheduling.core.reclaiming import ReclaimMethod
@@ -11,6 +14,8 @@ from simulation.choices import MEASURED_USAGE, NO_FORECASTER, StudySource
 from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
+from simulation.live.lent import Serving, kinds_measured
+from simulation.live.state import LiveState, unpack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import (
     TOO_SLOW_FORECASTERS,
@@ -131,6 +136,48 @@ def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
     return notes
 
 
+def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> dict[str, Any]:
+    """The study's columns about loans on the live cluster, as its inference cluster has them, and ``live_notes``.
+
+    Raises:
+        InvalidRequest: none of the jobs was measured on the kind of GPU that was asked for.
+    """
+    inference = state.inference
+    assert inference is not None
+    able = sum(bool(job.lent_levels) for job in state.jobs)
+    if request.inference_gpu_type and not able:
+        raise invalid(
+            "inference_gpu_type",
+            f"None of these jobs was measured on {inference.gpu_kind!r}. Something was on {listed(kinds_measured())}.",
+        )
+    row = serving.row
+    usual = UsualLoans(
+        usage=MEASURED_USAGE if inference.usage else USUAL_USAGE,
+        reclaim=USUAL_RECLAIM.value if row is None else row.reclaim_method,
+        headroom=HEADROOM_FRACTION if row is None else row.headroom_fraction,
+    )
+    columns = loan_columns(request, inference.gpu_kind, usual)
+    notes = [
+        f"{able} of {len(state.jobs)} jobs were measured on {inference.gpu_kind}; others cannot use borrowed servers."
+    ]
+    if state.servers_on_loan:
+        notes.append(
+            f"{state.servers_on_loan} of the servers that are on loan now are so in each run that has as many inference servers."
+        )
+    if columns["inference_usage"] == MEASURED_USAGE and not inference.usage:
+        columns["inference_usage"] = USUAL_USAGE
+    return {**columns, "live_notes": [*notes, *_usage_notes(request, columns, serving)]}
+
+
+def _usage_notes(request: StudyRequest, columns: dict[str, Any], serving: Serving) -> list[str]:
+    taken = columns["inference_usage"]
+    if taken == MEASURED_USAGE:
+        return list(serving.notes)
+    if request.inference_usage in (None, MEASURED_USAGE):
+        return [*serving.notes, f"Its usage is the synthetic curve {taken}, whose hours of the day are UTC."]
+    return [f"Its usage is {taken}, whose hours of the day are UTC."]
+
+
 def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | None:
     """What a run lends; None where it lends nothing. Jobs are what their measured curves say, as on the live platform.
 
@@ -138,12 +185,15 @@ def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | 
     """
     if not run.inference_servers:
         return None
-    usage = _usage(study)
+    live = unpack(bytes(study.live_state)) if study.live_state is not None else None
+    usage = read_usage(study.inference_usage, seed=study.seed) if live is None else _live_usage(study, live)
+    margin = 0.0 if live is None or live.inference is None else live.inference.forecast_margin
     lending = Lending(
         run.inference_servers,
         usage,
         reclaim=ReclaimMethod(study.reclaim),
         headroom=HEADROOM_FRACTION if study.headroom is None else study.headroom,
+        forecast_margin=margin,
         forecaster="" if study.forecaster == NO_FORECASTER else study.forecaster,
         period_seconds=usage.period_seconds,
         inference_gpu_type=study.inference_gpu_type,
@@ -151,5 +201,18 @@ def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | 
     return SharingSettings(rules=None, lending=lending)
 
 
-def _usage(study: SimulationStudy) -> UsageSeries:
-    return read_usage(study.inference_usage, seed=study.seed)
+def _live_usage(study: SimulationStudy, state: LiveState) -> UsageSeries:
+    """Usage from the moment of the study on: as measured, or a curve from that time of the day (UTC) on."""
+    inference = state.inference
+    if study.inference_usage == MEASURED_USAGE and inference is not None:
+        return UsageSeries(
+            name=MEASURED_USAGE,
+            source=f"the live inference cluster {inference.name} until {state.taken_at}",
+            usage=np.array(inference.usage),
+            period_seconds=inference.period_seconds,
+        )
+    curve = read_usage(study.inference_usage, seed=study.seed)
+    taken = datetime.fromisoformat(state.taken_at)
+    into_the_day = (taken - taken.replace(hour=0, minute=0, second=0, microsecond=0)).total_seconds()
+    skipped = round((into_the_day - curve.start_seconds) / curve.period_seconds)
+    return replace(curve, usage=np.roll(curve.usage, -skipped), start_seconds=0.0, expected=None)

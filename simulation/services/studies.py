@@ -16,11 +16,19 @@ from scheduling.services.wakeups import wake
 from simulation import store
 from simulation.choices import StudySource
 from simulation.live.capture import capture, live_settings
+from simulation.live.lent import serving_now
 from simulation.live.state import pack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import traces_offered
 from simulation.services.asking import StudyRequest, check_policies, check_size, invalid, runs_asked
-from simulation.services.lending import UsualLoans, check_loans, lent_gpu_type, loan_columns, loan_notes
+from simulation.services.lending import (
+    UsualLoans,
+    check_loans,
+    lent_gpu_type,
+    loan_columns,
+    loan_notes,
+    loans_of_live,
+)
 from simulation.services.runs import MESSAGE_LASTS, tell_pages
 from simulation.workloads.catalogue import TraceListing, gpu_types_of, load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError, listed
@@ -48,6 +56,7 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
     if not servers:
         raise invalid("servers", "Say how many servers: nobody published a cluster for this trace.")
     runs = runs_asked(request, servers)
+    notes = [*loan_notes(request, columns), *columns.pop("live_notes", ())]
     check_size(runs, columns)
     with transaction.atomic():
         _check_waiting(len(runs))
@@ -55,7 +64,7 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
             name=request.name or default_name,
             created_by=actor,
             source=request.source,
-            notes=loan_notes(request, columns),
+            notes=notes,
             **columns,
         )
         now = timezone.now()
@@ -120,8 +129,15 @@ def _loans_of_trace(request: StudyRequest, listing: TraceListing) -> dict[str, A
 def _of_live_cluster(request: StudyRequest) -> dict[str, Any]:
     if request.trace:
         raise invalid("trace", "Leave it out: the jobs are those of the live cluster.")
-    cluster = default_cluster()
-    state = capture(cluster, timezone.now(), gpu_kind=request.gpu_type, with_declined=request.with_declined)
+    cluster, now = default_cluster(), timezone.now()
+    serving = serving_now(cluster, now, gpu_kind=request.inference_gpu_type) if request.lends else None
+    state = capture(
+        cluster,
+        now,
+        gpu_kind=request.gpu_type,
+        with_declined=request.with_declined,
+        inference=None if serving is None else serving.inference,
+    )
     if not state.jobs:
         raise Conflict("The live cluster has no unfinished job to simulate now.")
     asked = {
@@ -138,6 +154,7 @@ def _of_live_cluster(request: StudyRequest) -> dict[str, Any]:
         "gpu_type": state.gpu_kind,
         "gpus_per_server": request.gpus_per_server or state.gpus_per_server,
         "found_servers": state.servers,
+        **({} if serving is None else loans_of_live(request, state, serving)),
     }
 
 

@@ -19,7 +19,8 @@ from simulation.engine.beginning import begin_under_way
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.live.capture import capture
-from simulation.live.state import LiveState, pack, under_way, unpack, workload_of
+from simulation.live.state import LiveState, pack, unpack, workload_of
+from simulation.live.under_way import under_way
 from simulation.models import SimulationStudy
 from simulation.outcome import JobEnd
 from simulation.reports.parquet import read_parquet

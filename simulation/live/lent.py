@@ -1,0 +1,147 @@
+"""The live inference cluster as a study takes it: its kind of GPU, what it measured, what training has of it now."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+import numpy as np
+from django.db.models import Count
+
+from cluster.models import Cluster, Gpu, InferenceCluster, UsageSample
+from scheduling.choices import CurveState
+from scheduling.models import Job, ScalingCurve
+from scheduling.services.borrowed import measured_curves_on
+from scheduling.services.lending_usage import recent_usage
+from scheduling.services.snapshots import Pool, core_curve
+from simulation.live.state import LiveInference
+
+DAY_SECONDS = 86_400.0
+#: A week holds every day of the week; samples of a demonstration, which come every few seconds, need not all be kept.
+LONGEST_SECONDS, MOST_SAMPLES = 7 * DAY_SECONDS, 10_000
+#: Fewer samples than an hour of five minutes each say nothing about what comes.
+FEWEST_SAMPLES = 12
+#: Larger than any cluster: levels are cut to a simulated cluster's size when it is made.
+ANY_SIZE = 2**20
+
+#: GPU address of the live pool -> server as `LiveState` numbers it, and GPU on it.
+Places = dict[int, tuple[int, int]]
+
+
+@dataclass(frozen=True)
+class Serving:
+    """The live inference cluster, or what is taken where there is none, with a sentence on each choice."""
+
+    inference: LiveInference
+    row: InferenceCluster | None
+    notes: tuple[str, ...]
+
+
+def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> Serving:
+    """The cluster's inference cluster with most servers. ``gpu_kind``: another kind of GPU than its own."""
+    row = largest_inference_cluster(cluster)
+    if row is None:
+        return Serving(LiveInference(gpu_kind), None, ("There is no live inference cluster.",))
+    usage, note = _measured(row, now)
+    inference = LiveInference(
+        gpu_kind=gpu_kind or kind_of(row),
+        name=row.name,
+        usage=usage,
+        period_seconds=row.period_seconds,
+        forecast_margin=row.forecast_margin_fraction,
+    )
+    return Serving(inference, row, (note,))
+
+
+def largest_inference_cluster(cluster: Cluster) -> InferenceCluster | None:
+    """The one with most servers of those that lend to the cluster."""
+    found = InferenceCluster.objects.filter(cluster=cluster).annotate(count=Count("servers"))
+    return found.order_by("-count", "id").first()
+
+
+def kind_of(inference_cluster: InferenceCluster) -> str:
+    """The kind of most of its GPUs; empty while it has none."""
+    kinds = (
+        Gpu.objects.filter(server__inference_cluster=inference_cluster)
+        .order_by()
+        .values_list("kind")
+        .annotate(count=Count("id"))
+    )
+    return str(min(kinds, key=lambda found: (-found[1], found[0]), default=("", 0))[0])
+
+
+def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], str]:
+    """Usage from now on as it was in its last whole days, at most a week, or in all of the time where that is less than a day."""
+    most = min(MOST_SAMPLES, round(LONGEST_SECONDS / row.period_seconds))
+    found = recent_usage(row, most)
+    if found is None or np.isfinite(found[0]).sum() < FEWEST_SAMPLES:
+        return (), f"The live inference cluster {row.name} has too few samples of its usage to go by."
+    usage, ended_at = found
+    known = np.flatnonzero(np.isfinite(usage))
+    whole = np.interp(np.arange(usage.size), known, usage[known])
+    a_day = round(DAY_SECONDS / row.period_seconds)
+    if whole.size >= a_day:
+        whole = whole[-(whole.size // a_day) * a_day :]
+        # The hours of the day stay: what comes first is what was at this time of the day.
+        whole = np.roll(whole, -round((now - ended_at).total_seconds() / row.period_seconds))
+    sources = UsageSample.objects.filter(inference_cluster=row).order_by("-period_ends_at")
+    named = {
+        source or "of unknown origin" for source in sources.values_list("source", flat=True)[: whole.size]
+    }
+    length = whole.size * row.period_seconds
+    shown = f"{length / DAY_SECONDS:.0f} d" if length >= DAY_SECONDS else f"{length / 3600:.1f} h"
+    return tuple(whole.round(6).tolist()), (
+        f"Usage of the live inference cluster {row.name} in its last {shown}, over and over"
+        f" (samples: {', '.join(sorted(named))})."
+    )
+
+
+def places_of(pool: Pool, gpus_per_server: int, lent_kind: str) -> tuple[Places, int]:
+    """Where GPUs of the live pool are as `LiveState` numbers servers, and how many servers on loan can be stood for.
+
+    Own servers count where they are usable and of the commonest size; borrowed ones are stood for where they are usable, of that
+    size and of the kind that the study lends.
+    """
+    places: Places = {}
+    own = sum(server.usable and not server.on_loan for server in pool.snapshot.servers)
+    lent: list[range] = []
+    others: list[range] = []
+    numbered = address = 0
+    for server in pool.snapshot.servers:
+        addresses = range(address, address + server.gpus)
+        address += server.gpus
+        fits = server.usable and server.gpus == gpus_per_server
+        if server.on_loan:
+            same = pool.gpus[addresses[0]].kind == lent_kind
+            (lent if fits and same else others).append(addresses)
+        elif fits:
+            places |= {gpu: (numbered, place) for place, gpu in enumerate(addresses)}
+            numbered += 1
+    for number, addresses in enumerate(lent + others):
+        places |= {gpu: (own + number, place) for place, gpu in enumerate(addresses)}
+    return places, len(lent)
+
+
+def lent_levels(jobs: Sequence[Job], kind: str) -> dict[str, tuple[tuple[int, float, float], ...]]:
+    """Levels as measured on a kind of GPU, by job id, of those jobs that were measured there."""
+    batch = {job.pk: job.global_batch_size for job in jobs}
+    found = {}
+    for job_id, measured in measured_curves_on(jobs, kind).items():
+        curve = core_curve(list(measured.levels.all()), batch=batch[job_id], total=ANY_SIZE, margin=0.0)
+        if curve is not None:
+            found[job_id] = tuple(
+                zip(
+                    curve.levels.tolist(),
+                    curve.throughput.tolist(),
+                    curve.pause_seconds.tolist(),
+                    strict=True,
+                )
+            )
+    return found
+
+
+def kinds_measured() -> list[str]:
+    """Kinds of GPUs that anything was measured on."""
+    ready = ScalingCurve.objects.filter(state=CurveState.READY)
+    return sorted(ready.order_by().values_list("gpu_kind", flat=True).distinct())

@@ -1,0 +1,306 @@
+"""Studies of the live cluster that lend: whose GPUs, whose usage, and that jobs on borrowed servers go on there."""
+
+from __future__ import annotations
+
+import json
+import zlib
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster, InferenceCluster, UsageSample
+from projects.errors import InvalidRequest
+from scheduling.models import Job
+from scheduling.services.borrowed import key_on
+from simulation.engine.run import Simulation
+from simulation.live.capture import capture
+from simulation.live.lent import serving_now
+from simulation.live.state import LiveInference, LiveState, pack, unpack
+from simulation.live.under_way import under_way
+from simulation.models import SimulationStudy
+from simulation.outcome import JobEnd, Outcome
+from simulation.reports.parquet import read_parquet
+from simulation.selectors.choices import live_cluster
+from simulation.services.executing import execute_run
+from simulation.services.lending import sharing_of
+from tests.control_plane.conftest import (  # noqa: F401 - fixtures
+    SPEED,
+    borrowed,
+    cluster,
+    inference,
+    owned,
+    submit,
+    version,
+)
+from tests.control_plane.lending import ask_back, known_on_eight, lend, servers_of
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.factories import ScalingCurveFactory
+from tests.simulation.product.conftest import runs_of
+
+pytestmark = pytest.mark.django_db(transaction=True)
+Submit = Callable[..., Job]
+Start = Callable[..., SimulationStudy]
+Agents = tuple[SimulatedAgent, SimulatedAgent]
+LIVE: dict[str, Any] = {
+    "source": "live",
+    "trace": "",
+    "policies": ("punctual",),
+    "servers": (),
+    "gpus_per_server": None,
+    "limit_jobs": None,
+    "slot_seconds": 5.0,
+}
+
+
+def state_now(**options: Any) -> LiveState:
+    return capture(Cluster.objects.get(), timezone.now(), **options)
+
+
+def outcome_of(study: SimulationStudy, store: Any, number: int) -> Outcome:
+    run = runs_of(study)[number]
+    assert execute_run(run.pk), runs_of(study)[number].error
+    return read_parquet(store / runs_of(study)[number].results_key)
+
+
+def gpus_at_first(outcome: Outcome) -> dict[str, int]:
+    """GPUs that each job begins with."""
+    first = outcome.allocations.time == 0.0
+    rows, gpus = outcome.allocations.job[first], outcome.allocations.gpus[first]
+    return {outcome.jobs.job_id[row]: count for row, count in zip(rows.tolist(), gpus.tolist(), strict=True)}
+
+
+@pytest.fixture
+def grown(
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    borrowed: Agents,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+) -> Job:
+    """A promised job that has grown from its own server onto one on loan of the same kind."""
+    job = submit("slo", seconds=36_000, iterations=1_000_000)
+    settle(owned, *borrowed)
+    job.refresh_from_db()
+    known_on_eight(job)
+    lend(inference, "serving-1")
+    settle(owned, *borrowed)
+    assert servers_of(job) == {"node-1", "serving-1"}
+    return job
+
+
+def test_borrowed_servers_are_none_of_the_clusters_own(grown: Job) -> None:
+    state = state_now()
+    assert (state.servers, state.gpus_per_server) == (1, 4)
+    live = live_cluster()
+    assert live is not None
+    assert live.servers == 1
+    assert (live.inference_servers, live.inference_gpu_type) == (2, KIND)
+
+
+def test_a_job_on_a_borrowed_server_goes_on_there_where_as_many_are_lent(
+    grown: Job, start: Start, store: Any
+) -> None:
+    study = start(**LIVE, inference_servers=(0, 2), headroom=0.0)
+    alone, beside = (outcome_of(study, store, number) for number in range(2))
+    assert gpus_at_first(beside) == {grown.pk: 8}
+    assert gpus_at_first(alone) == {grown.pk: 4}, "it goes on on its own server, as after a reclaim"
+    for outcome in (alone, beside):
+        assert outcome.jobs.end == (JobEnd.COMPLETED,)
+        assert outcome.broken == {}
+    assert beside.loans is not None
+    assert "1 of the servers that are on loan now" in " ".join(study.notes)
+
+
+def test_a_server_that_is_on_its_way_back_is_not_lent_at_the_beginning(
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    grown: Job,
+) -> None:
+    ask_back(inference, 1)
+    state = state_now(inference=LiveInference(KIND))
+    assert state.servers_on_loan == 0
+    assert [len(one.addresses) for one in under_way(state, 1, 4, lent_servers=2)] == [4]
+
+
+def test_nothing_impossible_happens_after_a_beginning_on_borrowed_servers(
+    grown: Job,
+    start: Start,
+    store: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    submit: Submit,  # noqa: F811
+) -> None:
+    submit("best_effort", iterations=20_000)
+    study = start(**LIVE, inference_servers=(2, 4), inference_usage="bursty", headroom=0.0)
+    made = Simulation.__init__
+
+    def checked(self: Simulation, workload: Any, settings: Any, *more: Any, **options: Any) -> None:
+        object.__setattr__(settings, "check_invariants", True)
+        made(self, workload, settings, *more, **options)
+
+    monkeypatch.setattr(Simulation, "__init__", checked)
+    for number in range(2):
+        assert outcome_of(study, store, number).broken == {}
+
+
+def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+    store: Any,
+) -> None:
+    serving = SimulatedAgent.enrol("serving-1", 4, SPEED, inference, kind="T4")
+    measured = submit("best_effort", iterations=20_000)
+    other = submit("best_effort", iterations=20_000, data=({"name": "others"},))
+    settle(owned, serving)
+    ScalingCurveFactory.create(key=key_on(measured, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
+    study = start(**LIVE, inference_servers=(0, 4), headroom=0.0)
+    assert study.inference_gpu_type == "T4"
+    assert "1 of 2 jobs were measured on T4" in " ".join(study.notes)
+    state = unpack(bytes(study.live_state or b""))
+    levels = {job.id: job.lent_levels for job in state.jobs}
+    assert [(gpus, rate) for gpus, rate, _ in levels[measured.pk]] == [(1, 3.0), (2, 5.0)]
+    assert levels[other.pk] == ()
+    loans = outcome_of(study, store, 1).loans
+    assert loans is not None
+    assert loans.on_loan.max() > 0
+
+
+def test_a_kind_that_none_of_the_jobs_was_measured_on_is_refused_with_those_there_are(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+) -> None:
+    submit("best_effort")
+    settle(owned)
+    with pytest.raises(InvalidRequest, match=KIND) as refusal:
+        start(**LIVE, inference_servers=(2,), inference_gpu_type="abacus")
+    assert list(refusal.value.errors or {}) == ["inference_gpu_type"]
+    assert not SimulationStudy.objects.exists()
+
+
+def test_without_an_inference_cluster_the_kind_is_the_clusters_own_and_the_curve_synthetic(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+) -> None:
+    submit("best_effort")
+    settle(owned)
+    study = start(**LIVE, inference_servers=(2,), inference_usage="measured")
+    assert (study.inference_gpu_type, study.inference_usage, study.reclaim) == (KIND, "daily", "improved")
+    assert "no live inference cluster" in " ".join(study.notes)
+
+
+def report(inference: InferenceCluster, usage: list[float], source: str = "measured") -> None:  # noqa: F811
+    """Samples of five minutes whose last one ends now."""
+    now = timezone.now()
+    for age, value in enumerate(reversed(usage)):
+        UsageSample.objects.create(
+            inference_cluster=inference,
+            period_ends_at=now - timedelta(minutes=5 * age),
+            usage=value,
+            source=source,
+        )
+
+
+def test_usage_is_the_live_inference_clusters_own_where_there_is_some(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    borrowed: Agents,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+) -> None:
+    submit("best_effort")
+    settle(owned, *borrowed)
+    InferenceCluster.objects.update(
+        headroom_fraction=0.3, reclaim_method="lyra", forecast_margin_fraction=0.1
+    )
+    report(inference, [0.9] * 6 + [0.2] * 288, "stand-in: a curve")
+    study = start(**LIVE, inference_servers=(4,))
+    assert (study.inference_usage, study.reclaim, study.headroom) == ("measured", "lyra", 0.3)
+    notes = " ".join(study.notes)
+    assert "serving in its last 1 d" in notes
+    assert "stand-in: a curve" in notes
+    sharing = sharing_of(study, runs_of(study)[0])
+    assert sharing is not None
+    assert sharing.lending is not None
+    assert sharing.lending.usage.usage.tolist() == [0.2] * 288
+    assert sharing.lending.forecast_margin == 0.1
+
+
+def test_a_measured_day_begins_at_the_present_hour(
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+) -> None:
+    day = np.linspace(0.0, 0.9, 288)
+    report(inference, day.tolist())
+    later = timezone.now() + timedelta(minutes=10)
+    usage = serving_now(Cluster.objects.get(), later).inference.usage
+    assert usage == pytest.approx(np.roll(day, -2), abs=1e-6)
+
+
+def test_gaps_in_measured_usage_are_bridged(
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+) -> None:
+    report(inference, [0.2] * 10 + [0.4] * 10)
+    UsageSample.objects.filter(usage=0.4).order_by("period_ends_at").first().delete()  # type: ignore[union-attr]
+    usage = serving_now(Cluster.objects.get(), timezone.now()).inference.usage
+    assert len(usage) == 20
+    assert usage[10] == pytest.approx(0.3)
+
+
+def test_too_few_samples_are_no_measured_usage(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    inference: InferenceCluster,  # noqa: F811 - the fixture
+    borrowed: Agents,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+) -> None:
+    submit("best_effort")
+    settle(owned, *borrowed)
+    report(inference, [0.5] * 3)
+    study = start(**LIVE, inference_servers=(4,))
+    assert study.inference_usage == "daily"
+    assert "too few samples" in " ".join(study.notes)
+
+
+def test_a_synthetic_day_of_a_live_study_begins_at_the_hour_of_the_study(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+) -> None:
+    submit("best_effort")
+    settle(owned)
+    study = start(**LIVE, inference_servers=(4,), inference_usage="daily")
+    sharing = sharing_of(study, runs_of(study)[0])
+    assert sharing is not None
+    assert sharing.lending is not None
+    usage = sharing.lending.usage.usage
+    now = timezone.now()
+    lowest = (24 - now.hour - now.minute / 60 + 5) % 24
+    # The trough is at five in the morning; the noise of a sample is a twentieth of the day's swing.
+    hours = np.arange(288) / 12
+    nearest = hours[np.argmin(np.convolve(np.tile(usage[:288], 3), np.ones(13) / 13, "same")[288:576])]
+    assert min(abs(nearest - lowest), 24 - abs(nearest - lowest)) < 2
+
+
+def test_a_state_with_loans_is_kept_and_read_back_as_it_was(grown: Job) -> None:
+    state = state_now(inference=LiveInference(KIND, "serving", (0.25, 0.5), 60.0, 0.1))
+    assert state.servers_on_loan == 1
+    assert unpack(pack(state)) == state
+
+
+def test_states_that_were_stored_before_servers_could_be_lent_are_still_read(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+) -> None:
+    submit("best_effort")
+    settle(owned)
+    state = state_now()
+    stored = json.loads(zlib.decompress(pack(state)))
+    for name in ("servers_on_loan", "inference"):
+        del stored[name]
+    for job in stored["jobs"]:
+        del job["flexible"], job["lent_levels"]
+    assert unpack(zlib.compress(json.dumps(stored).encode())) == state
