@@ -96,6 +96,7 @@ class Simulation:
         self._next_happening = 0
         self._next_arrival = 0
         self._ended = 0
+        self._idle_since = 0.0
         self._progress = progress
         self._watch = _check_for(settings) if settings.check_invariants else watch
         seeds = np.random.SeedSequence(settings.seed).spawn(2)
@@ -164,11 +165,20 @@ class Simulation:
         if self._next_arrival < self.workload.jobs:
             submitted_at = float(self.workload.submitted_at[self._next_arrival])
             at = min(at, self._tick_from(submitted_at) if self.settings.on_ticks else submitted_at)
-        if self.lender is not None and self._ended < self.workload.jobs:
-            at = min(at, self.lender.next_at)
+        at = min(at, self._lender_looks_at())
         if self._next_happening < len(self._happenings):
             at = min(at, self._happenings[self._next_happening].at)
         return max(at, self.now) if at < inf else inf
+
+    def _lender_looks_at(self) -> float:
+        """When the lender looks next; never, once nobody has run through a whole round of its usage: those who wait cannot."""
+        if self.lender is None or self._ended == self.workload.jobs:
+            return inf
+        if self._next_arrival < self.workload.jobs or self.jobs.gpus.any():
+            self._idle_since = self.now
+        lending = self.lender.lending
+        round_seconds = lending.usage.usage.size * lending.period_seconds
+        return self.lender.next_at if self.now - self._idle_since <= round_seconds else inf
 
     def _step(self, at: float) -> None:
         for pool in self.pools:

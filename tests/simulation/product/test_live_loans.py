@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, InferenceCluster, UsageSample
 from projects.errors import InvalidRequest
-from scheduling.models import Job
+from scheduling.models import CurveLevel, Job
 from scheduling.services.borrowed import key_on
 from simulation.engine.run import Simulation
 from simulation.live.capture import capture
@@ -304,3 +304,16 @@ def test_states_that_were_stored_before_servers_could_be_lent_are_still_read(
     for job in stored["jobs"]:
         del job["flexible"], job["lent_levels"]
     assert unpack(zlib.compress(json.dumps(stored).encode())) == state
+
+
+def test_a_run_ends_though_a_job_can_run_nowhere(
+    owned: SimulatedAgent,  # noqa: F811 - the fixture
+    submit: Submit,  # noqa: F811 - the fixture
+    start: Start,
+    store: Any,
+) -> None:
+    submit("best_effort", iterations=20_000)
+    settle(owned)
+    CurveLevel.objects.filter(gpus__lt=4).delete()
+    study = start(**{**LIVE, "gpus_per_server": 2}, inference_servers=(1,), inference_gpu_type=KIND)
+    assert outcome_of(study, store, 0).jobs.end == (JobEnd.UNFINISHED,)
