@@ -17,7 +17,7 @@ class TwoPhaseOptions:
     loan that stand for an owned one. ``value_total_work``: what flexible workers save is counted over a job's whole work, not over
     what is left of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to leave as
     readily as idle ones (A17). ``elastic_moves``: running elastic jobs may move to servers on loan (A18). ``retry_when_freed``:
-    a job for which only scattered GPUs were left is tried again only after a job ended or a server came (A19).
+    a job for which only scattered GPUs were left is tried again only after a job ended or a server came (A19; policy ``lyra``).
     """
 
     shortest_at_most: bool | None = None

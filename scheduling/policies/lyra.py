@@ -19,8 +19,9 @@ from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 class Lyra(SharesWorkers):
     """Both phases as published.
 
-    Where jobs that found only scattered GPUs wait until more are free (spec A19), it notes about each of them, plus one, how many jobs
-    ran when it was last passed over, and how many GPUs there were: fewer jobs, or more GPUs, mean that it is worth trying again.
+    Where jobs that found only scattered GPUs wait until something ended or came (spec A19), two numbers are noted about each of them:
+    one more than the jobs that ran when it was last passed over, and the GPUs that there were. Fewer jobs or more GPUs
+    mean that it is tried again.
     """
 
     name = "lyra"
@@ -36,7 +37,8 @@ class Lyra(SharesWorkers):
 
     def noted(self, problem: Problem, division: Division) -> FloatArray | None:
         """Of jobs passed over because free GPUs were scattered, what ran then; nothing where all are tried at every look."""
-        if not chosen_rules(self.rules, problem.settings.two_phase).retry_when_freed:
+        options = problem.settings.two_phase
+        if options is None or not options.retry_when_freed:
             return None
         scattered = division.skipped[division.reason == Skip.FRAGMENTED]
         notes = np.zeros((problem.count, len(self.memory_columns)))

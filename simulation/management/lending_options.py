@@ -119,7 +119,7 @@ def add_lending_options(parser: ArgumentParser) -> None:
     rules.add_argument(
         "--retry-scattered",
         choices=["tick", "freed"],
-        help="jobs that found only scattered GPUs are tried at every tick, or after something ended or came; usual: tick",
+        help="under lyra, jobs that found only scattered GPUs are tried at every tick, or after something ended or came; usual: tick",
     )
     rules.add_argument(
         "--flexible-in-holes", choices=[ON, OFF], help="flexible workers beside base ones on loan; usual: on"

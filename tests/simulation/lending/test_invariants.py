@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
 from simulation.engine.run import Simulation
@@ -18,9 +19,18 @@ from simulation.engine.sharing import Lending, SharingSettings
 from simulation.inference.usage import UsageSeries
 from simulation.outcome import JobEnd
 from simulation.workloads.linear import TRAINING_GPU, linear_workload
-from simulation.workloads.scenarios import RULES, Scenario
+from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 
 SHARING = sorted(name for name, policy in POLICIES.items() if isinstance(policy, SharesWorkers))
+
+
+CHOICES = st.builds(
+    TwoPhaseOptions,
+    value_total_work=st.booleans(),
+    emptied_as_idle=st.booleans(),
+    elastic_moves=st.booleans(),
+    retry_when_freed=st.booleans(),
+)
 
 
 @settings(max_examples=8, deadline=None)
@@ -33,6 +43,36 @@ SHARING = sorted(name for name, policy in POLICIES.items() if isinstance(policy,
 def test_random_jobs_beside_a_restless_inference_cluster(
     policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
 ) -> None:
+    check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
+
+
+@settings(max_examples=12, deadline=None)
+@given(
+    seed=st.integers(0, 2**16), scenario=st.sampled_from(list(Scenario)), choices=CHOICES, other=st.booleans()
+)
+def test_the_same_by_other_rules_where_lyra_leaves_a_choice(
+    seed: int, scenario: Scenario, choices: TwoPhaseOptions, other: bool
+) -> None:
+    rules = replace(RULES[scenario], mixing_efficiency_alone=0.7 if other else 1.0)
+    usage = restless_usage(seed)
+    lending = Lending(6, usage, count_owned_servers=other, fewest_workers_first=other)
+    check_run("lyra", seed, rules, lending, choices)
+
+
+def restless_usage(seed: int) -> UsageSeries:
+    """Servers come and go every five minutes for five hours; then all that can be lent are on loan."""
+    draw = np.random.default_rng([seed, 1])
+    return UsageSeries("restless", "drawn", np.concatenate((draw.uniform(0, 1, 60), np.zeros(400))))
+
+
+def check_run(
+    policy: str,
+    seed: int,
+    rules: ScenarioRules,
+    lending: Lending,
+    choices: TwoPhaseOptions | None = None,
+) -> None:
+    """Every job of a random run ends, at the same time when it is run again, and no invariant is broken on the way."""
     draw = np.random.default_rng(seed)
     jobs = 25
     workload = linear_workload(
@@ -42,7 +82,6 @@ def test_random_jobs_beside_a_restless_inference_cluster(
         draw.choice([1, 2, 4, 8, 16], jobs),
         draw.uniform(60, 4000, jobs),
     )
-    usage = UsageSeries("restless", "drawn", np.concatenate((draw.uniform(0, 1, 60), np.zeros(400))))
     asked = SimulationSettings(
         policy=policy,
         pools=(PoolSize(TRAINING_GPU, 3, 8),),
@@ -51,8 +90,9 @@ def test_random_jobs_beside_a_restless_inference_cluster(
         seed=seed,
         check_invariants=True,
         sharing=SharingSettings(
-            rules=replace(RULES[scenario], elastic_job_share=max(0.3, RULES[scenario].elastic_job_share)),
-            lending=Lending(6, usage, reclaim=method),
+            rules=replace(rules, elastic_job_share=max(0.3, rules.elastic_job_share)),
+            lending=lending,
+            two_phase=choices or TwoPhaseOptions(),
         ),
     )
     outcome = Simulation(workload, asked).run()
