@@ -15,7 +15,7 @@ from simulation.choices import TraceKind
 from simulation.models import SimulationStudy
 from simulation.selectors import choices
 from simulation.selectors.pages import comparison_figure, comparison_table, run_rows, studies_page
-from simulation.selectors.studies import COMPARISON_FIGURES, study_get
+from simulation.selectors.studies import COMPARISON_FIGURES, figures_of, study_get
 
 #: What traces are called in the form, by kind.
 TRACE_KINDS = {
@@ -63,6 +63,10 @@ def simulations(request: HttpRequest) -> HttpResponse:
         "missing": sum(not trace.available for trace in traces),
         "policies": choices.policies_offered(),
         "policies_at_first": choices.policies_offered()[:POLICIES_AT_FIRST],
+        "borrowing_policies": choices.borrowing_policies(),
+        "usages": [usage for usage in choices.usages_offered() if usage.available],
+        "reclaims": choices.reclaims_offered(),
+        "forecasters": choices.forecasters_offered(),
         "live": choices.live_cluster(),
         "usual": {
             "servers": USUAL_SERVERS,
@@ -83,7 +87,7 @@ def simulation(request: HttpRequest, study_id: int) -> HttpResponse:
     study = _study_or_404(study_id)
     panels = {
         name: {"title": title, "height": 300, "refresh_on": ("compared",), "has_note": True}
-        for name, title in COMPARISON_FIGURES.items()
+        for name, title in figures_of(study).items()
     }
     fragments = {
         "runs": Fragment("dashboard/parts/runs.html", lambda _: run_rows(study, timezone.now())),

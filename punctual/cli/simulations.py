@@ -51,6 +51,9 @@ def choices(as_json: options.Json = False) -> None:
         output.print_json(found)
         return
     output.say(f"Policies: {', '.join(found['policies'])}")
+    output.say(f"Of these use borrowed servers: {', '.join(found['borrowing_policies'])}")
+    usages = [usage["name"] for usage in found["inference_usages"] if usage["available"]]
+    output.say(f"Usage of inference servers: {', '.join(usages)}; with live also: measured")
     output.print_table(
         ("TRACE", "JOBS", "SERVERS", "GPUS PER SERVER", "IS"),
         [
@@ -68,6 +71,26 @@ def start(
     policies: Annotated[str, typer.Option("--policies", help="Names with commas.")] = "punctual",
     servers: Annotated[str, typer.Option("--servers", help="Numbers with commas: a run for each.")] = "",
     gpus_per_server: Annotated[int | None, typer.Option("--gpus-per-server", min=1)] = None,
+    inference_servers: Annotated[
+        str,
+        typer.Option(
+            "--inference-servers", help="Servers that lend, numbers with commas: a run for each, 0 without."
+        ),
+    ] = "",
+    inference_usage: Annotated[
+        str | None,
+        typer.Option("--inference-usage", help="Their usage, by name; with live also: measured."),
+    ] = None,
+    inference_gpu_type: Annotated[str | None, typer.Option("--inference-gpu-type")] = None,
+    reclaim: Annotated[
+        str | None, typer.Option("--reclaim", help="How servers are chosen that go back.")
+    ] = None,
+    headroom: Annotated[
+        float | None, typer.Option("--headroom", help="Share that is never lent.", min=0, max=1)
+    ] = None,
+    forecaster: Annotated[
+        str | None, typer.Option("--forecaster", help="Who says what they need next.")
+    ] = None,
     limit_jobs: Annotated[
         int | None, typer.Option("--limit-jobs", help="The first so many jobs.", min=1)
     ] = None,
@@ -78,16 +101,29 @@ def start(
     wait: Annotated[bool, typer.Option("--wait", help="Show the figures once all runs have ended.")] = False,
     as_json: options.Json = False,
 ) -> None:
-    """Start a study: a run of each policy on each number of servers."""
+    """Start a study: a run of each policy on each number of servers, with and without servers on loan."""
     asked: dict[str, Any] = {"seed": seed, "with_declined": with_declined}
     asked |= {"source": _LIVE} if jobs == _LIVE else {"trace": jobs}
     if gpus_per_server is not None:
         asked["gpus_per_server"] = gpus_per_server
     if limit_jobs is not None:
         asked["limit_jobs"] = limit_jobs
+    of_loans = {
+        "inference_usage": inference_usage,
+        "inference_gpu_type": inference_gpu_type,
+        "reclaim": reclaim,
+        "headroom": headroom,
+        "forecaster": forecaster,
+    }
+    asked |= {name: value for name, value in of_loans.items() if value is not None}
+    lent = _numbers("--inference-servers", inference_servers)
     names = [name.strip() for name in policies.split(",") if name.strip()]
     with session.client() as client:
-        study = client.simulations.start(policies=names, servers=_numbers(servers), **asked)
+        study = client.simulations.start(
+            policies=names, servers=_numbers("--servers", servers), inference_servers=lent, **asked
+        )
+        for sentence in study["notes"]:
+            output.note(sentence)
         if wait:
             output.note(f"Study {study['id']} is under way; Ctrl-C lets go of it.")
             study = client.simulations.wait(study["id"])
@@ -101,10 +137,10 @@ def start(
         )
 
 
-def _numbers(text: str) -> list[int]:
+def _numbers(option: str, text: str) -> list[int]:
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not all(part.isdecimal() for part in parts):
-        raise InvalidInputError(f"--servers takes numbers with commas, such as 4,6, not {text}")
+        raise InvalidInputError(f"{option} takes numbers with commas, such as 4,6, not {text}")
     return [int(part) for part in parts]
 
 
@@ -120,31 +156,44 @@ def show(study: StudyId, as_json: options.Json = False) -> None:
 
 
 def _print_runs(study: dict[str, Any]) -> None:
+    lends = any(run["inference_servers"] for run in study["runs"])
+    of_loans = ("ON LOAN", "PREEMPTED BY RECLAIMS", "SERVERS SHORT") if lends else ()
+    counts = ("DEADLINES MET", "DECLINED", "PROMISED BUT LATE", "MEAN JCT OF BEST EFFORT", *of_loans)
     output.print_table(
-        (
-            "POLICY",
-            "SERVERS",
-            "STATE",
-            "PROGRESS",
-            "DEADLINES MET",
-            "DECLINED",
-            "PROMISED BUT LATE",
-            "SIMULATED",
-            "",
-        ),
-        [_row(run) for run in study["runs"]],
-        right=("SERVERS", "PROGRESS", "DEADLINES MET", "DECLINED", "PROMISED BUT LATE"),
+        ("POLICY", "SERVERS", "STATE", "PROGRESS", *counts, "SIMULATED", ""),
+        [_row(run, lends) for run in study["runs"]],
+        right=("SERVERS", "PROGRESS", *counts),
     )
 
 
-def _row(run: dict[str, Any]) -> tuple[Any, ...]:
+def _row(run: dict[str, Any], lends: bool) -> tuple[Any, ...]:
     facts = run.get("summary") or {}
     met = f"{facts['deadlines_met']} of {facts['slo_jobs']}" if facts else "-"
+    completion = facts.get("best_effort_mean_jct_seconds")
     return (
-        run["policy"], run["servers"], output.state_text(run["state"]), f"{100 * run['progress']:.0f}%", met,
-        facts.get("declined", "-"), facts.get("admitted_late", "-"), format_duration(run["simulated_seconds"]),
-        run["error"],
+        run["policy"], _servers(run), output.state_text(run["state"]), f"{100 * run['progress']:.0f}%", met,
+        facts.get("declined", "-"), facts.get("admitted_late", "-"),
+        "-" if completion is None else format_duration(completion), *(_loans(run, facts) if lends else ()),
+        format_duration(run["simulated_seconds"]), run["error"],
     )  # fmt: skip
+
+
+def _servers(run: dict[str, Any]) -> str:
+    """Training servers, and inference servers beside them."""
+    lent = run["inference_servers"]
+    return f"{run['servers']} + {lent}" if lent else str(run["servers"])
+
+
+def _loans(run: dict[str, Any], facts: dict[str, Any]) -> tuple[Any, ...]:
+    """Mean number of servers on loan, jobs that reclaims preempted, and most servers that inference missed."""
+    if not run["inference_servers"] or not facts:
+        return ("-", "-", "-")
+    mean = facts["servers_on_loan_mean"]
+    return (
+        "-" if mean is None else f"{mean:.1f}",
+        facts["reclaim_preemptions"],
+        facts["shortfall_servers_max"],
+    )
 
 
 @simulations_app.command("cancel")

@@ -25,15 +25,26 @@ class Simulations:
         """Traces, policies and limits, and the live cluster in short."""
         return self._document("GET", "simulations/choices/")
 
-    def start(self, *, policies: Sequence[str], servers: Sequence[int] = (), **asked: Any) -> Study:
-        """Start a run of each policy on each number of servers.
+    def start(
+        self,
+        *,
+        policies: Sequence[str],
+        servers: Sequence[int] = (),
+        inference_servers: Sequence[int] = (),
+        **asked: Any,
+    ) -> Study:
+        """Start a run of each policy on each number of servers, beside each number of inference servers.
 
-        `asked` are members of the REST API's request, `trace="elasticflow"` or `source="live"` among them.
+        Inference servers lend what they can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST
+        API's request, `trace="elasticflow"`, `source="live"` or `inference_usage="daily"` among them. What was decided for
+        you stands in the study's `notes`.
 
         Raises:
             InvalidRequestError: an unknown trace or policy, or more than may be asked; it says what there is.
         """
         body = {"policies": list(policies), "servers": list(servers), **asked}
+        if inference_servers:
+            body["inference_servers"] = list(inference_servers)
         return self._document("POST", "simulations/", body)
 
     def studies(self) -> Iterator[Study]:

@@ -12,7 +12,7 @@ from django.core.paginator import Page, Paginator
 from cluster.choices import WorkState
 from projects.errors import Unavailable
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.selectors.studies import comparison_of, studies
+from simulation.selectors.studies import comparison_of, result_files, studies
 
 ROWS_PER_PAGE = 20
 #: Metrics that are shown at once; the others are folded away.
@@ -20,6 +20,11 @@ HEADLINES = (
     "slo_jobs", "admitted", "declined", "deadlines_met", "deadline_satisfactory_ratio", "admitted_late",
     "best_effort_mean_jct_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales", "migrations",
     "preemptions", "decision_ms_p99", "wall_seconds",
+)  # fmt: skip
+#: Shown at once too where servers are lent.
+HEADLINES_OF_LOANS = (
+    "servers_on_loan_mean", "on_loan_gpu_usage", "overall_gpu_usage", "reclaim_operations", "reclaim_preemptions",
+    "shortfall_servers_max",
 )  # fmt: skip
 
 
@@ -30,14 +35,20 @@ class StudyRow:
     study: SimulationStudy
     policies: list[str]
     servers: list[int]
+    inference_servers: list[int]
+    total: int
     done: int
     failed: int
     unfinished: int
     progress: float
 
-    @property
-    def runs(self) -> int:
-        return len(self.policies) * len(self.servers)
+
+@dataclass(frozen=True)
+class ResultFile:
+    """A file of a finished run: its name, and what it is called in a row of others."""
+
+    name: str
+    label: str
 
 
 @dataclass(frozen=True)
@@ -45,6 +56,7 @@ class RunRow:
     """One run and what it came to in one figure."""
 
     run: SimulationRun
+    files: list[ResultFile]
     seconds: float | None
     met: int | None
     of: int | None
@@ -74,6 +86,8 @@ def _row(study: SimulationStudy) -> StudyRow:
         study=study,
         policies=list(dict.fromkeys(run.policy for run in runs)),
         servers=list(dict.fromkeys(run.servers for run in runs)),
+        inference_servers=sorted({run.inference_servers for run in runs}),
+        total=len(runs),
         done=sum(run.state == WorkState.DONE for run in runs),
         failed=sum(run.state == WorkState.FAILED for run in runs),
         unfinished=sum(not run.finished() for run in runs),
@@ -87,7 +101,8 @@ def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
     for run in study.runs.all():
         facts = run.summary or {}
         seconds = None if run.state == WorkState.QUEUED else run.seconds_running(now)
-        rows.append(RunRow(run, seconds, facts.get("deadlines_met"), facts.get("slo_jobs")))
+        files = [ResultFile(name, name.removesuffix(".parquet")) for name in result_files(run)]
+        rows.append(RunRow(run, files, seconds, facts.get("deadlines_met"), facts.get("slo_jobs")))
     return rows
 
 
@@ -97,12 +112,16 @@ def comparison_table(study: SimulationStudy) -> ComparisonTable | None:
     if compared is None:
         return None
     by_name = {row["name"]: row for row in compared["table"]}
-    notes = dict.fromkeys(note for run in compared["runs"] for note in run["notes"])
+    # What was said of the study stands at its head already.
+    notes = dict.fromkeys(
+        note for run in compared["runs"] for note in run["notes"] if note not in study.notes
+    )
+    headlines = (*HEADLINES, *(HEADLINES_OF_LOANS if study.lends else ()))
     made = next((figure["layout"]["meta"]["made"] for figure in compared["figures"].values()), "")
     return ComparisonTable(
         labels=[run["label"] for run in compared["runs"]],
-        headlines=[by_name[name] for name in HEADLINES if name in by_name],
-        others=_without(compared["table"], HEADLINES),
+        headlines=[by_name[name] for name in headlines if name in by_name],
+        others=_without(compared["table"], headlines),
         warnings=compared["warnings"],
         notes=list(notes),
         made=made,

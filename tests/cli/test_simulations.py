@@ -54,6 +54,35 @@ def test_a_study_is_started_shown_cancelled_and_deleted(run: Run) -> None:
 
 
 @pytest.mark.usefixtures("operator")
+def test_servers_on_loan_are_asked_for_and_what_they_brought_is_shown(run: Run) -> None:
+    started = run(
+        "simulations", "start", "elasticflow", "--policies", "punctual,edf", "--servers", "2", "--gpus-per-server", "4",
+        "--limit-jobs", "10", "--inference-servers", "0,8", "--inference-usage", "bursty", "--headroom", "0.1",
+        "--reclaim", "lyra", "--forecaster", "none", "--inference-gpu-type", "V100",
+    )  # fmt: skip
+    assert started.code == 0, started.err
+    assert "3 runs" in started.out
+    assert "edf uses no borrowed servers" in started.err
+    study = SimulationStudy.objects.get()
+    assert (study.inference_usage, study.inference_gpu_type, study.reclaim, study.headroom, study.forecaster) == (
+        "bursty", "V100", "lyra", 0.1, "none",
+    )  # fmt: skip
+    for made in SimulationRun.objects.all():
+        assert execute_run(made.pk)
+    shown = run("simulations", "show", str(study.pk)).out
+    assert "2 + 8" in shown
+    assert "ON LOAN" in shown
+    document = json.loads(run("simulations", "show", str(study.pk), "--json").out)
+    assert sorted(one["inference_servers"] for one in document["runs"]) == [0, 0, 8]
+    refused = run(
+        "simulations", "start", "elasticflow", "--gpus-per-server", "4", "--servers", "2", "--reclaim", "lyra"
+    )
+    assert (refused.code, "about servers on loan" in refused.err) == (2, True)
+    assert run("simulations", "start", "elasticflow", "--inference-servers", "some").code == 2
+    assert "daily" in run("simulations", "choices").out
+
+
+@pytest.mark.usefixtures("operator")
 def test_what_cannot_be_is_said_in_a_line(run: Run) -> None:
     assert "elasticflow" in run("simulations", "choices").out
     unknown = run("simulations", "start", "marmalade")

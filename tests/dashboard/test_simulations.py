@@ -109,6 +109,38 @@ def test_the_form_offers_every_policy_and_trace(scenario: Scenario, as_user: Log
     assert "The live cluster as it is now" in page
 
 
+def test_the_form_offers_usage_that_is_there_and_says_who_borrows(
+    scenario: Scenario, as_user: LogIn, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PUNCTUAL_TRACES", str(tmp_path))
+    page = as_user(scenario.operator).get("/simulations/").content.decode()
+    assert '<option value="bursty"' in page
+    assert "helios" not in page
+    assert re.search(r'value="punctual"[^>]* data-borrows', page)
+    assert not re.search(r'value="edf"[^>]* data-borrows', page)
+
+
+def test_figures_of_loans_are_shown_where_servers_are_lent(
+    study: SimulationStudy, scenario: Scenario, as_user: LogIn
+) -> None:
+    client = as_user(scenario.operator)
+    assert "Reclaims and their cost" not in client.get(f"/simulations/{study.pk}/").content.decode()
+    lending = factories.SimulationStudyFactory.create(
+        inference_usage="daily",
+        inference_gpu_type="T4",
+        reclaim="improved",
+        headroom=0.02,
+        forecaster="none",
+        notes=["<b>mind</b> this"],
+    )
+    factories.SimulationRunFactory.create(study=lending, inference_servers=8)
+    page = client.get(f"/simulations/{lending.pk}/").content.decode()
+    assert "Reclaims and their cost" in page
+    assert "4 + 8 servers" in page
+    assert "&lt;b&gt;mind&lt;/b&gt; this" in page
+    assert "beside 8 inference servers" in client.get("/simulations/").content.decode()
+
+
 def test_an_empty_installation_offers_traces_alone(db: None, as_user: LogIn) -> None:
     page = as_user(factories.UserFactory.create(is_operator=True)).get("/simulations/").content.decode()
     assert "no server is connected" in page
@@ -139,7 +171,7 @@ def test_the_list_asks_no_more_queries_the_longer_it_gets(
     client = as_user(scenario.operator)
     for _ in range(5):
         factories.SimulationRunFactory.create()
-    with django_assert_max_num_queries(8):
+    with django_assert_max_num_queries(9):
         client.get("/simulations/?fragment=studies")
 
 
@@ -221,6 +253,47 @@ def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -
     with page.expect_download() as download:
         page.get_by_role("link", name="HTML report").click()
     assert download.value.suggested_filename == f"simulation-{study.pk}.html"
+    visit.expect_no_trouble()
+
+
+@pytest.mark.browser
+@pytest.mark.django_db(transaction=True)
+def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(site: Site) -> None:
+    visit = site.visit(site.scenario.operator)
+    page = visit.go("/simulations/")
+    page.locator("select[name=trace]").select_option("elasticflow")
+    page.get_by_label("Servers", exact=True).fill("2")
+    page.get_by_label("GPUs per server").fill("4")
+    page.get_by_label("Jobs at most").fill("15")
+    for policy in ("elasticflow", "edf"):
+        page.get_by_label(policy, exact=True).set_checked(policy == "edf")
+    expect(page.get_by_label("Their usage")).to_be_hidden()
+    expect(page.get_by_text("2 runs", exact=True)).to_be_visible()
+    page.get_by_label("Inference servers").fill("0, 8")
+    expect(page.get_by_text("3 runs", exact=True)).to_be_visible()
+    expect(page.get_by_text("Without loans, since they use no borrowed servers: edf.")).to_be_visible()
+    expect(page.locator("select[name=inference_usage] option[value=measured]")).to_be_disabled()
+    page.get_by_label("Their usage").select_option("bursty")
+    page.get_by_label("Share never lent").fill("0.1")
+    page.get_by_text("More", exact=True).click()
+    page.get_by_label("Share without deadline").fill("0.5")
+    page.get_by_role("button", name="Start").click()
+    page.wait_for_url(re.compile(r"/simulations/\d+/$"))
+    study = SimulationStudy.objects.get()
+    assert (study.inference_usage, study.headroom, study.inference_gpu_type) == ("bursty", 0.1, "T4")
+    expect(page.get_by_text("edf uses no borrowed servers")).to_be_visible()
+    expect(page.locator(".runs tbody tr")).to_have_count(3)
+    expect(page.locator(".runs").get_by_text("2 + 8 servers")).to_be_visible()
+    finish(study)
+    expect(
+        page.locator(".compared thead th").filter(has_text="punctual, 2 + 8 servers").first
+    ).to_be_visible()
+    expect(page.locator(".compared").get_by_text("Servers on loan, mean").first).to_be_visible()
+    for name in ("on_loan", "reclaims"):
+        expect(page.locator(f"[data-panel$='/panels/{name}/'] .js-plotly-plot")).to_be_visible()
+    with page.expect_download() as download:
+        page.get_by_role("link", name="loans", exact=True).click()
+    assert download.value.suggested_filename == f"simulation-{study.pk}-punctual-2+8-loans.parquet"
     visit.expect_no_trouble()
 
 

@@ -4,12 +4,57 @@ import { write } from "./requests.js";
 const WHOLE = ["gpus_per_server", "limit_jobs", "reserve_servers", "seed"];
 const FRACTIONS = ["slot_seconds", "failures_per_server_day", "best_effort_share"];
 
+function numbers(form, name, least) {
+  const parts = form.elements[name].value.split(",").map((part) => part.trim()).filter((part) => part !== "");
+  return parts.map(Number).filter((count) => count >= least);
+}
+
 function chosenServers(form) {
-  return form.elements.servers.value.split(",").map((part) => Number(part.trim())).filter((count) => count > 0);
+  return numbers(form, "servers", 1);
+}
+
+// Without any number nothing is lent.
+function chosenInference(form) {
+  return numbers(form, "inference_servers", 0);
+}
+
+function lends(form) {
+  return chosenInference(form).some((count) => count > 0);
+}
+
+function chosenBoxes(form) {
+  return [...form.querySelectorAll("input[name=policies]:checked")];
 }
 
 function chosenPolicies(form) {
-  return [...form.querySelectorAll("input[name=policies]:checked")].map((box) => box.value);
+  return chosenBoxes(form).map((box) => box.value);
+}
+
+// Policies that use no borrowed servers are run once for each number of servers, without loans.
+function countRuns(form) {
+  const lent = new Set(chosenInference(form)).size || 1;
+  const each = chosenBoxes(form).map((box) => (lends(form) && !("borrows" in box.dataset) ? 1 : lent));
+  return new Set(chosenServers(form)).size * each.reduce((sum, runs) => sum + runs, 0);
+}
+
+function loansOf(form) {
+  const asked = { inference_servers: chosenInference(form) };
+  if (!lends(form)) return asked;
+  for (const name of ["inference_usage", "reclaim", "forecaster", "inference_gpu_type"]) {
+    const text = form.elements[name].value.trim();
+    if (text !== "") asked[name] = text;
+  }
+  if (form.elements.headroom.value.trim() !== "") asked.headroom = Number(form.elements.headroom.value);
+  return asked;
+}
+
+function tellOfLoans(form) {
+  const lent = lends(form);
+  for (const label of form.querySelectorAll("[data-lent]")) label.hidden = !lent;
+  const alone = chosenBoxes(form).filter((box) => !("borrows" in box.dataset)).map((box) => box.value);
+  const note = form.querySelector("[data-alone]");
+  note.hidden = !lent || alone.length === 0;
+  note.textContent = `Without loans, since they use no borrowed servers: ${alone.join(", ")}.`;
 }
 
 function shown(form, name) {
@@ -19,7 +64,7 @@ function shown(form, name) {
 
 function bodyOf(form) {
   const live = form.elements.source.value === "live";
-  const body = { source: form.elements.source.value, policies: chosenPolicies(form), servers: chosenServers(form), pauses: form.elements.pauses.value };
+  const body = { source: form.elements.source.value, policies: chosenPolicies(form), servers: chosenServers(form), pauses: form.elements.pauses.value, ...loansOf(form) };
   if (live) body.with_declined = form.elements.with_declined.checked;
   else body.trace = form.elements.trace.value;
   if (form.elements.name.value.trim()) body.name = form.elements.name.value.trim();
@@ -37,20 +82,27 @@ export function startStudyForm() {
   const button = form.querySelector("button[type=submit]");
 
   const count = () => {
-    const runs = chosenPolicies(form).length * new Set(chosenServers(form)).size;
+    tellOfLoans(form);
+    const runs = countRuns(form);
     form.querySelector("[data-count]").textContent = `${runs} run${runs === 1 ? "" : "s"}`;
     button.disabled = runs === 0;
   };
   // Jobs come with the cluster that they were made for; a person may change it.
   const fillIn = () => {
     const live = form.elements.source.value === "live";
-    for (const label of form.querySelectorAll("[data-for]")) label.hidden = (label.dataset.for === "live") !== live;
+    for (const part of form.querySelectorAll("[data-for]")) {
+      part.hidden = (part.dataset.for === "live") !== live;
+      if (part instanceof HTMLOptionElement) part.disabled = part.hidden;
+    }
     const known = live ? form.querySelector("input[value=live]").dataset : form.elements.trace.selectedOptions[0]?.dataset;
     if (!known) return;
     form.elements.servers.value = known.servers || "";
     form.elements.gpus_per_server.value = known.gpusPerServer || "";
     form.elements.slot_seconds.value = known.slotSeconds || "";
     form.elements.reserve_servers.value = known.reserveServers || "0";
+    form.elements.inference_usage.value = live ? "measured" : "daily";
+    form.elements.inference_servers.placeholder = live && known.inferenceServers !== "0" ? `0, ${known.inferenceServers}` : "none";
+    form.elements.inference_gpu_type.placeholder = live ? known.inferenceGpuType : "T4";
     count();
   };
 
