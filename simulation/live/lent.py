@@ -16,6 +16,7 @@ from scheduling.services.borrowed import measured_curves_on
 from scheduling.services.lending_usage import recent_usage
 from scheduling.services.snapshots import Pool, core_curve
 from simulation.live.state import LiveInference
+from simulation.reports.style import duration
 
 DAY_SECONDS = 86_400.0
 #: A week holds every day of the week; samples of a demonstration, which come every few seconds, need not all be kept.
@@ -89,8 +90,7 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
     named = {
         source or "of unknown origin" for source in sources.values_list("source", flat=True)[: whole.size]
     }
-    length = whole.size * row.period_seconds
-    shown = f"{length / DAY_SECONDS:.0f} d" if length >= DAY_SECONDS else f"{length / 3600:.1f} h"
+    shown = duration(whole.size * row.period_seconds)
     return tuple(whole.round(6).tolist()), (
         f"Usage of the live inference cluster {row.name} in its last {shown}, over and over"
         f" (samples: {', '.join(sorted(named))})."
