@@ -23,7 +23,7 @@ from scheduling.core.decision import REASONS, Change, ChangeKind, Verdict
 from scheduling.core.fleet import Fleet, Speeds, WorkerMap, no_workers, rate_of
 from scheduling.core.part import part_of, plans_among
 from scheduling.core.problem import Problem
-from scheduling.core.reclaim_room import room_for_growth, with_reclaim_room
+from scheduling.core.reclaim_room import GROW_AND_SHRINK, bears_growth, with_reclaim_room
 from scheduling.core.sharing import (
     SharedPlacements,
     Sharing,
@@ -76,7 +76,7 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
     answer = at_home if rest.size == others.size else reallocate(part_of(view.home, rest))
     workers = seated
     if view.sharing.same_kind:
-        answer, bearing = _bearing_growth(view, answer, rest)
+        answer, bearing = _bearing_growth(view, seated, answer, rest, reallocate)
         workers = joined(seated, _extensions(view, seated, answer, rest, bearing))
     return _merged(problem, answer, rest, put_back(_placed(view, workers), view.sharing, view.lent))
 
@@ -171,22 +171,45 @@ def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
     return kept
 
 
-def _bearing_growth(view: View, answer: Answer, rest: IntArray) -> tuple[Answer, BoolArray]:
-    """Promised jobs that bear the pauses of growing onto borrowed servers and of a reclaim, and the answer with their plans."""
-    home, part = view.home, answer.problem
-    bearing = np.zeros(home.count, dtype=np.bool_)
-    promised = _promised(home, answer, rest)
-    asking = np.flatnonzero((promised & _may_grow(view))[rest] & answer.planned)
-    if not asking.size:
-        return answer, bearing
-    among = np.ones(answer.plans.length.size, dtype=np.bool_)
-    among[: part.count] = promised[rest]
-    among[[row for row, verdict in zip(part.newcomers, answer.verdicts, strict=True) if verdict.promised]] = (
-        True
+def _bearing_growth(
+    view: View, seated: WorkerMap, answer: Answer, rest: IntArray, reallocate: Question
+) -> tuple[Answer, BoolArray]:
+    """Promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim, and the answer with these plans.
+
+    Where plans have no room for that, owned servers are divided once more with room asked for; the first division stays where
+    this would cost anybody else a verdict, a promise or all GPUs.
+    """
+    bearing = _with_room(view.home, answer, rest)
+    wishing = _promised(view.home, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
+    wishing[rest] &= np.diff(answer.placements.offsets) > 0
+    free = int(np.where(view.sharing.fleet.on_loan, view.sharing.fleet.gpus, 0).sum()) - int(
+        (seated.base + seated.flexible).sum()
     )
-    plans, bears = room_for_growth(part, answer.plans, among, asking)
-    bearing[rest[asking]] = bears
-    return replace(answer, plans=plans), bearing
+    if free <= 0 or not wishing.any():
+        return answer, bearing
+    jobs = with_reclaim_room(view.home.jobs, wishing, GROW_AND_SHRINK)
+    roomy = reallocate(part_of(replace(view.home, jobs=jobs), rest))
+    if not _as_good(roomy, answer):
+        return answer, bearing
+    return roomy, bearing | wishing
+
+
+def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+    part = answer.problem
+    planned = np.flatnonzero(answer.planned)
+    bearing = np.zeros(home.count, dtype=np.bool_)
+    bearing[rest[planned]] = bears_growth(part.jobs, answer.plans, part.due - part.slack_seconds, planned)
+    return bearing
+
+
+def _as_good(one: Answer, other: Answer) -> bool:
+    """Whether everybody has the same verdict by both answers, no other promise is at risk, and nobody loses all GPUs."""
+    held, other_held = np.diff(one.placements.offsets), np.diff(other.placements.offsets)
+    return (
+        [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
+        and set(one.at_risk) <= set(other.at_risk)
+        and not ((held == 0) & (other_held > 0)).any()
+    )
 
 
 @dataclass(frozen=True)

@@ -11,53 +11,33 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.arrays import (
-    TIME_TOLERANCE,
-    BoolArray,
-    JobArrays,
-    Plans,
-    copy_plans,
-    planned_gpus,
-    set_plan,
-)
+from scheduling.core.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.charging import charged_finish
-from scheduling.core.compiling import YES, kernel
-from scheduling.core.filling import ALL_LEVELS, fill
-from scheduling.core.problem import Problem
+from scheduling.core.compiling import kernel
 from scheduling.core.snapshot import FloatArray, IntArray
-from scheduling.core.timeline import GIVE_BACK, TAKE, occupy, occupy_all
+
+GROW_AND_SHRINK = 2
+"""Pauses of a job that grows onto borrowed servers and must leave them at once."""
 
 
-def with_reclaim_room(jobs: JobArrays, rows: BoolArray) -> JobArrays:
-    """The jobs, where those of ``rows`` have so much more work as they could do during one pause.
+def with_reclaim_room(jobs: JobArrays, rows: BoolArray, pauses: int = 1) -> JobArrays:
+    """The jobs, where those of ``rows`` have so much more work as they could do during so many pauses.
 
     As work rather than as a pause: a pause of the plan's own would swallow it.
     """
     work = jobs.work.copy()
-    work[: rows.size] += np.where(rows, _lost_to_a_pause(jobs)[: rows.size], 0.0)
+    work[: rows.size] += np.where(rows, pauses * _lost_to_a_pause(jobs)[: rows.size], 0.0)
     return jobs._replace(work=work)
 
 
-def room_for_growth(
-    problem: Problem, plans: Plans, promised: BoolArray, rows: IntArray
-) -> tuple[Plans, BoolArray]:
-    """Which jobs of ``rows`` are in time though they pause twice more: to grow, and to shrink again at once. Returns (plans, truth a row).
+def bears_growth(jobs: JobArrays, plans: Plans, latest: FloatArray, rows: IntArray) -> BoolArray:
+    """Which jobs of ``rows`` are in time by their plans though they grow and must shrink again at once.
 
-    Where a job's plan does not bear that, it is planned anew into what all others leave free. ``plans``: an answer's, with their
-    finish as charged; ``promised``: whose they are, offers included.
+    ``latest``: when each job's last iteration must end, in seconds from now. ``plans``: with their finish as charged.
     """
-    jobs = problem.jobs
-    longer = jobs._replace(work=jobs.work + 2.0 * _lost_to_a_pause(jobs))
-    times, free, count = problem.open_timeline()
-    every = np.flatnonzero(plans.length > 0)
-    for among, sure in ((every[promised[every]], True), (every[~promised[every]], False)):
-        times, free, count = occupy_all(times, free, count, plans, among, sure)
-    latest = problem.due - problem.slack_seconds
-    roomy, bears = _with_room(
-        jobs, longer, copy_plans(plans), latest, rows, times, free, count, problem.origin, problem.slot,
-        problem.suffix,
-    )  # fmt: skip
-    return Plans(*roomy), bears
+    longer = jobs._replace(work=jobs.work + GROW_AND_SHRINK * _lost_to_a_pause(jobs))
+    bears: BoolArray = _in_time(jobs, longer, plans, latest, rows)
+    return bears
 
 
 def _lost_to_a_pause(jobs: JobArrays) -> FloatArray:
@@ -67,8 +47,8 @@ def _lost_to_a_pause(jobs: JobArrays) -> FloatArray:
 
 
 @kernel
-def _with_room(jobs, longer, plans, latest, rows, times, free, count, origin, slot, suffix):  # type: ignore[no-untyped-def]
-    bears = np.zeros(rows.size, dtype=np.bool_)
+def _in_time(jobs, longer, plans, latest, rows):  # type: ignore[no-untyped-def]
+    in_time = np.zeros(rows.size, dtype=np.bool_)
     nothing = np.zeros(0)
     for position in range(rows.size):
         row = rows[position]
@@ -78,19 +58,5 @@ def _with_room(jobs, longer, plans, latest, rows, times, free, count, origin, sl
         # What moves will cost the plan comes on top: its finish says how much that is.
         moves = max(0.0, plans.finish[row] - plain)
         later, _ = charged_finish(longer, plans, row, nothing, nothing)
-        if later + moves <= latest[row] + TIME_TOLERANCE:
-            bears[position] = True
-            continue
-        head = planned_gpus(plans, row, origin)
-        times, free, count = occupy(times, free, count, plans, row, GIVE_BACK, YES)
-        piece_time = np.zeros(count + 8)
-        piece_gpus = np.zeros(count + 8, dtype=np.int64)
-        pieces, finish, gpu_time = fill(
-            longer, row, latest[row], times, free, count, True, origin, slot, head, ALL_LEVELS, suffix, moves,
-            piece_time, piece_gpus,
-        )  # fmt: skip
-        if pieces > 0:
-            plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
-            bears[position] = True
-        times, free, count = occupy(times, free, count, plans, row, TAKE, YES)
-    return plans, bears
+        in_time[position] = later + moves <= latest[row] + TIME_TOLERANCE
+    return in_time

@@ -195,7 +195,7 @@ def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> N
 
 
 def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
-    """A promised job on the four owned GPUs that needs them for 200 s more, with some borrowed ones beside them."""
+    """A promised job on the four owned GPUs that needs them for 197 s more, with some borrowed ones beside them."""
     held = OWNED + BORROWED[:borrowed]
     ends_at = facts.get("deadline_at", 300.0)
     lasts = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
@@ -204,7 +204,7 @@ def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
         service_class=ServiceClass.SLO,
         promised=True,
         deadline_at=facts.pop("deadline_at", 300.0),
-        remaining_iterations=facts.pop("remaining_iterations", 36.0 * 200),
+        remaining_iterations=facts.pop("remaining_iterations", 36.0 * 197),
         stored_plan=lasts,
         gpus_now=len(held),
         placement=held,
@@ -229,23 +229,23 @@ def test_a_promised_job_keeps_off_borrowed_servers_of_another_kind() -> None:
 
 
 def test_a_promised_job_does_not_grow_where_it_could_not_bear_the_pauses_of_a_reclaim() -> None:
-    """It needs 200 s, and growing and shrinking again would cost a second each, at the speed of 36 iterations."""
-    assert decide(same_kind(running_promise(deadline_at=201.5))).placements["promised"] == OWNED
-    assert decide(same_kind(running_promise(deadline_at=202.5))).placements["promised"] == OWNED + BORROWED
+    """It needs 197 s, and growing and shrinking again cost a second each."""
+    assert decide(same_kind(running_promise(deadline_at=198.5))).placements["promised"] == OWNED
+    assert decide(same_kind(running_promise(deadline_at=199.5))).placements["promised"] == OWNED + BORROWED
 
 
 def test_a_promised_job_that_holds_borrowed_gpus_keeps_them_while_it_bears_a_reclaim() -> None:
-    question = same_kind(running_promise(borrowed=4, deadline_at=201.5))
+    question = same_kind(running_promise(borrowed=4, deadline_at=198.5))
     assert decide(question).changes == ()
 
 
 def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once() -> None:
-    grown = running_promise(borrowed=4, deadline_at=201.5)
+    grown = running_promise(borrowed=4, deadline_at=198.5)
     decision = decide(same_kind(grown, lent_usable=False))
     (change,) = decision.changes
     assert (change.kind, change.addresses) == (ChangeKind.SHRINK, OWNED)
     assert not decision.at_risk
-    assert decision.plans["promised"].finish_at <= 201.5
+    assert decision.plans["promised"].finish_at <= 198.5
 
 
 def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
