@@ -101,15 +101,14 @@ def break_off_change(job: Job, reason: str) -> bool:
     """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns whether there was one.
 
     Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a hand-over that is
-    under way, as the predecessor may have stopped for it, and the start of a promised job, whose time counts.
+    under way, as the predecessor may have stopped for it, and what a promise may count on: a promised job's start, and a change of the
+    owned GPUs it has.
     """
     coming = coming_generation(job)
     live = live_generation(job)
-    if (
-        coming is None
-        or (live is not None and coming.goal != Goal.PREPARE)
-        or (live is None and job.promised)
-    ):
+    if coming is None or (live is not None and coming.goal != Goal.PREPARE):
+        return False
+    if job.promised and (live is None or _owned_gpus(coming) != _owned_gpus(live)):
         return False
     retire(coming, reason)
     job.pause_until = None
@@ -124,6 +123,12 @@ def break_off_change(job: Job, reason: str) -> bool:
     if live is None and job.state == JobState.RUNNING:
         move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
     return True
+
+
+def _owned_gpus(generation: Generation) -> set[int]:
+    """GPUs of the cluster's own servers that the generation has."""
+    own = generation.assignments.filter(gpu__server__inference_cluster__isnull=True)
+    return set(own.values_list("gpu_id", flat=True))
 
 
 def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
