@@ -50,8 +50,8 @@ class TwoPhase(SharingRules):
     jobs for which only scattered ones are left go to other pending jobs at once; ``value_total_work``: what
     flexible workers save is counted over a job's whole work (A10); ``emptied_as_idle``: on loan, base workers
     take servers that flexible workers would have to leave as readily as idle ones (A17); ``elastic_moves``: running elastic
-    jobs move to servers on loan, which they prefer, where these have room beside everybody who starts (A18);
-    ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only after a job ended or a server
+    jobs move to servers on loan, which they prefer, where these have room beside everybody who starts (A18), but for those
+    that the policy knows were preempted once; ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only after a job ended or a server
     came (A19), which is for the policy to know: `divide` is told who is not tried.
     """
 
@@ -99,9 +99,10 @@ class _Tick:
         demands: Demands,
         options: TwoPhase,
         not_tried: BoolArray | None,
+        not_moved: BoolArray | None,
     ) -> None:
         self.fleet, self.workers, self.demands, self.options = fleet, workers, demands, options
-        self.before, self.not_tried = workers, not_tried
+        self.before, self.not_tried, self.not_moved = workers, not_tried, not_moved
         self.room, self.held = tear_down(fleet.gpus, fleet.on_loan, workers, demands.gpus_per_worker)
         self.base_room = self.room
         if options.emptied_as_idle:
@@ -148,7 +149,7 @@ class _Tick:
     def move(self) -> None:
         """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes free."""
         moves = move_onto_loan(
-            self.base_room, self.workers, self.demands, self.held, self.base, self.grouping
+            self.base_room, self.workers, self.demands, self.held, self.base, self.grouping, self.not_moved
         )
         if moves.jobs.size == 0:
             return
@@ -271,13 +272,15 @@ def divide(
     options: TwoPhase | None = None,
     *,
     not_tried: BoolArray | None = None,
+    not_moved: BoolArray | None = None,
 ) -> Division:
     """Who runs where next (Lyra section 3.5; spec 2.5).
 
     ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending. ``not_tried``: marks
-    pending jobs that found only scattered GPUs before and wait for more; None for nobody.
+    pending jobs that found only scattered GPUs before and wait for more; ``not_moved``: running jobs that stay on their kind of servers
+    whatever the rules say; None for nobody.
     """
-    tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried)
+    tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried, not_moved)
     if tick.options.growth is Growth.ROUND_ROBIN:
         return tick.division(tick.grow_in_turn())
     tick.admit(mixing=False)

@@ -16,7 +16,7 @@ class TwoPhaseOptions:
     costs, weighed against what it saves. ``efficiency``: of a job on both kinds of GPUs. ``expansion``: GPUs on
     loan that stand for an owned one. ``value_total_work``: what flexible workers save is counted over a job's whole work, not over
     what is left of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to leave as
-    readily as idle ones (A17). ``elastic_moves``: running elastic jobs may move to servers on loan (A18). ``retry_when_freed``:
+    readily as idle ones (A17). ``elastic_moves``: running elastic jobs that were never preempted move to servers on loan (A18; policy ``lyra``). ``retry_when_freed``:
     a job for which only scattered GPUs were left is tried again only after a job ended or a server came (A19; policy ``lyra``).
     """
 

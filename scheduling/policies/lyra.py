@@ -15,35 +15,55 @@ from scheduling.core.snapshot import FloatArray
 from scheduling.core.two_phase import Division, TwoPhase, divide
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
+NEVER_RAN, RAN, STOPPED = 0.0, 1.0, 2.0
+"""What is noted about a job where running jobs may move."""
+
 
 class Lyra(SharesWorkers):
     """Both phases as published.
 
     Where jobs that found only scattered GPUs wait until something ended or came (spec A19), two numbers are noted about each of them:
     one more than the jobs that ran when it was last passed over, and the GPUs that there were. Fewer jobs or more GPUs
-    mean that it is tried again.
+    mean that it is tried again. Where running jobs may move (spec A18) it is noted who was preempted, and has to stay.
     """
 
     name = "lyra"
     rules = TwoPhase()
-    memory_columns: ClassVar[tuple[str, ...]] = ("running_beside", "gpus_then")
+    memory_columns: ClassVar[tuple[str, ...]] = ("running_beside", "gpus_then", "ran")
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
         """Who gets how many workers where."""
         rules = chosen_rules(self.rules, problem.settings.two_phase)
         workers = sharing.workers(problem.columns)
-        waits = _still_scattered(problem, workers) if rules.retry_when_freed else None
-        return divide(sharing.fleet, workers, sharing.demands, rules, not_tried=waits)
+        return divide(
+            sharing.fleet,
+            workers,
+            sharing.demands,
+            rules,
+            not_tried=_still_scattered(problem, workers) if rules.retry_when_freed else None,
+            not_moved=_ran(problem) == STOPPED if rules.elastic_moves else None,
+        )
 
     def noted(self, problem: Problem, division: Division) -> FloatArray | None:
-        """Of jobs passed over because free GPUs were scattered, what ran then; nothing where all are tried at every look."""
+        """What the two rules ask for; nothing where neither was chosen."""
         options = problem.settings.two_phase
-        if options is None or not options.retry_when_freed:
+        if options is None or not (options.retry_when_freed or options.elastic_moves):
             return None
-        scattered = division.skipped[division.reason == Skip.FRAGMENTED]
         notes = np.zeros((problem.count, len(self.memory_columns)))
-        notes[scattered] = (1 + _running(problem, division.workers), _gpus(problem))
+        if options.retry_when_freed:
+            scattered = division.skipped[division.reason == Skip.FRAGMENTED]
+            notes[scattered, :2] = (1 + _running(problem, division.workers), _gpus(problem))
+        runs = np.diff(division.workers.offsets) > 0
+        ran = _ran(problem)
+        notes[:, 2] = np.where(runs & (ran == NEVER_RAN), RAN, ran)
         return notes
+
+
+def _ran(problem: Problem) -> FloatArray:
+    """Who ran before; one that did and holds nothing now was stopped."""
+    ran = problem.columns.memory[:, 2]
+    stopped: FloatArray = np.where((ran == RAN) & (problem.columns.gpus == 0), STOPPED, ran)
+    return stopped
 
 
 def _still_scattered(problem: Problem, workers: WorkerMap) -> BoolArray:

@@ -64,6 +64,11 @@ def test_a_running_elastic_job_stays_where_it_is_or_moves_to_servers_on_loan():
     assert places_in(division_of(fleet_of([4], [5]), [ON_OWNED], MOVES).workers, 0) == {0: (2, 2)}
 
 
+def test_who_is_marked_to_stay_does_not_move():
+    question = (fleet_of([4], [8]), map_of([ON_OWNED.places]), demands_for([ON_OWNED]), MOVES)
+    assert places_in(divide(*question, not_moved=np.array([True])).workers, 0) == {0: (2, 2)}
+
+
 def test_what_a_move_leaves_free_goes_to_waiting_jobs_at_once():
     bound = inelastic(50, 3)
     fleet, jobs = fleet_of([4], [6]), [ON_OWNED, bound]

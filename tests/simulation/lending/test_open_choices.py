@@ -49,6 +49,16 @@ def test_an_elastic_job_moves_when_servers_are_lent_pauses_and_keeps_its_progres
     assert moves.jobs.preemptions.tolist() == [0]
 
 
+def test_a_job_that_takes_longer_than_servers_are_lent_moves_once_and_ends_on_owned_servers() -> None:
+    """Servers are lent for half an hour at a time; the job takes an hour on them, and begins anew when it is preempted."""
+    half_hours = usage_of(*[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1] * 8)
+    job = Job(1800.0, 4, 8, fungible=True)
+    outcome = run_with([job], MOVES, servers=1, gpus_per_server=4, inference_servers=5, usage=half_hours)
+    assert outcome.jobs.preemptions.tolist() == [1]
+    # Preempted at 2,100 s, when it starts anew on the owned server: 14,400 GPU seconds, after 63 s.
+    assert completion_seconds(outcome) == pytest.approx([2100 + 63 + 3600])
+
+
 def test_owned_servers_that_a_move_leaves_serve_a_job_that_waited_for_them() -> None:
     jobs = [Job(1000.0, 4, 8, fungible=True), Job(100.0, 8, 8, submitted_at=10.0)]
     stays = run(jobs, **LENT_FROM_300_SECONDS)
