@@ -54,7 +54,7 @@ function tellOfLoans(form) {
   const alone = chosenBoxes(form).filter((box) => !("borrows" in box.dataset)).map((box) => box.value);
   const note = form.querySelector("[data-alone]");
   note.hidden = !lent || alone.length === 0;
-  note.textContent = `Without loans, since they use no borrowed servers: ${alone.join(", ")}.`;
+  note.textContent = `Run without loans, because borrowed servers are of no use to them: ${alone.join(", ")}.`;
 }
 
 function shown(form, name) {
