@@ -60,7 +60,9 @@ class InferenceUsageSerializer(serializers.Serializer):
 class LimitsSerializer(serializers.Serializer):
     """The most that may be asked for."""
 
-    runs = serializers.IntegerField(help_text="Runs of a study: policies times numbers of servers.")
+    runs = serializers.IntegerField(
+        help_text="Runs of a study: policies times numbers of servers, and of inference servers."
+    )
     jobs = serializers.IntegerField(help_text="Jobs of a run.")
     gpus = serializers.IntegerField(help_text="GPUs of a run, those of inference servers included.")
     waiting_runs = serializers.IntegerField(help_text="Unfinished runs of all studies.")

@@ -157,12 +157,14 @@ def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> 
         headroom=HEADROOM_FRACTION if row is None else row.headroom_fraction,
     )
     columns = loan_columns(request, inference.gpu_kind, usual)
-    notes = [
-        f"{able} of {len(state.jobs)} jobs were measured on {inference.gpu_kind}; others cannot use borrowed servers."
-    ]
+    jobs = len(state.jobs)
+    measured = f"{able} {'was' if able == 1 else 'were'} measured on {inference.gpu_kind}"
+    notes = [f"Of {jobs} job{'' if jobs == 1 else 's'} {measured} and can use borrowed servers."]
     if state.servers_on_loan:
+        count = state.servers_on_loan
         notes.append(
-            f"{state.servers_on_loan} of the servers that are on loan now are so in each run that has as many inference servers."
+            f"{count} server{' is' if count == 1 else 's are'} on loan now, and so from the beginning of each run that has as"
+            " many inference servers."
         )
     if columns["inference_usage"] == MEASURED_USAGE and not inference.usage:
         columns["inference_usage"] = USUAL_USAGE

@@ -111,7 +111,7 @@ def test_a_job_on_a_borrowed_server_goes_on_there_where_as_many_are_lent(
         assert outcome.jobs.end == (JobEnd.COMPLETED,)
         assert outcome.broken == {}
     assert beside.loans is not None
-    assert "1 of the servers that are on loan now" in " ".join(study.notes)
+    assert "1 server is on loan now" in " ".join(study.notes)
 
 
 def test_a_server_that_is_on_its_way_back_is_not_lent_at_the_beginning(
@@ -158,7 +158,7 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     ScalingCurveFactory.create(key=key_on(measured, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
     study = start(**LIVE, inference_servers=(0, 4), headroom=0.0)
     assert study.inference_gpu_type == "T4"
-    assert "1 of 2 jobs were measured on T4" in " ".join(study.notes)
+    assert "Of 2 jobs 1 was measured on T4" in " ".join(study.notes)
     state = unpack(bytes(study.live_state or b""))
     levels = {job.id: job.lent_levels for job in state.jobs}
     assert [(gpus, rate) for gpus, rate, _ in levels[measured.pk]] == [(1, 3.0), (2, 5.0)]

@@ -29,6 +29,44 @@ def test_runs_are_told_apart_by_policy_alone_where_that_is_enough():
     assert labels([run_of("punctual"), run_of("edf", slot_seconds=30.0)]) == ["punctual", "edf"]
 
 
+def lending(policy: str, inference_servers: int, **settings):
+    loans = {"loaning": True, "scaling": True, "inference_usage": "daily", "reclaim": "improved", **settings}
+    return run_of(policy, servers=4, inference_servers=inference_servers, **loans)
+
+
+def test_runs_with_and_without_loans_are_told_apart_by_their_servers():
+    runs = [
+        run_of("punctual", servers=4),
+        run_of("edf", servers=4),
+        lending("punctual", 8),
+        lending("punctual", 16),
+    ]
+    assert labels(runs) == [
+        "punctual, 4 servers",
+        "edf, 4 servers",
+        "punctual, 4 + 8 servers",
+        "punctual, 4 + 16 servers",
+    ]
+
+
+def test_runs_that_lend_alike_are_told_apart_by_what_differs():
+    runs = [lending("punctual", 8, reclaim="lyra"), lending("punctual", 8), lending("lyra", 8)]
+    assert labels(runs) == ["punctual, reclaim lyra", "punctual, reclaim improved", "lyra"]
+    closed = run_of("lyra", servers=4, loaning=False, scaling=False)
+    assert labels([closed, lending("lyra", 8)]) == [
+        "lyra, 4 servers, scaling False",
+        "lyra, 4 + 8 servers, scaling True",
+    ]
+
+
+def test_what_is_about_loans_is_no_merit_of_a_run_without():
+    compared = comparison([run_of("edf", servers=4), lending("punctual", 8)])
+    for name in ("reclaim_preemptions", "shortfall_servers_max"):
+        assert [cell["text"] for cell in row(compared, name)["cells"]] == ["–", "0"]
+        assert not any(cell["best"] for cell in row(compared, name)["cells"])
+    assert compared["figures"]["on_loan"]["layout"]["meta"]["empty"] == "No run lends servers."
+
+
 def test_runs_of_one_policy_are_told_apart_by_what_differs():
     runs = [run_of("edf", servers=8), run_of("edf", servers=16), run_of("fifo", servers=16)]
     assert labels(runs) == ["edf, servers 8", "edf, servers 16", "fifo"]
