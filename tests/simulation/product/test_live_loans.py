@@ -67,10 +67,15 @@ def outcome_of(study: SimulationStudy, store: Any, number: int) -> Outcome:
 
 
 def gpus_at_first(outcome: Outcome) -> dict[str, int]:
-    """GPUs that each job begins with."""
-    first = outcome.allocations.time == 0.0
-    rows, gpus = outcome.allocations.job[first], outcome.allocations.gpus[first]
-    return {outcome.jobs.job_id[row]: count for row, count in zip(rows.tolist(), gpus.tolist(), strict=True)}
+    """GPUs that each job begins with, before the policy has changed anything."""
+    changes = outcome.allocations
+    found: dict[str, int] = {}
+    for time, row, gpus in zip(
+        changes.time.tolist(), changes.job.tolist(), changes.gpus.tolist(), strict=True
+    ):
+        if time == 0.0:
+            found.setdefault(outcome.jobs.job_id[row], gpus)
+    return found
 
 
 @pytest.fixture
@@ -317,3 +322,13 @@ def test_a_run_ends_though_a_job_can_run_nowhere(
     CurveLevel.objects.filter(gpus__lt=4).delete()
     study = start(**{**LIVE, "gpus_per_server": 2}, inference_servers=(1,), inference_gpu_type=KIND)
     assert outcome_of(study, store, 0).jobs.end == (JobEnd.UNFINISHED,)
+
+
+@pytest.mark.parametrize("policy", ["lyra", "opportunistic", "afs"])
+def test_policies_that_share_out_workers_go_on_from_what_is_borrowed_now(
+    grown: Job, start: Start, store: Any, policy: str
+) -> None:
+    study = start(**{**LIVE, "policies": (policy,)}, inference_servers=(2,), headroom=0.0)
+    outcome = outcome_of(study, store, 0)
+    assert gpus_at_first(outcome) == {grown.pk: 8}
+    assert outcome.jobs.end == (JobEnd.COMPLETED,)
