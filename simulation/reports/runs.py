@@ -109,8 +109,10 @@ def _lent(settings: dict[str, Setting]) -> int:
 
 
 def _servers(settings: dict[str, Setting]) -> str:
-    lent = _lent(settings)
-    return f"{settings.get('servers', 0)}{f' + {lent}' if lent else ''} servers"
+    own, lent = settings.get("servers", 0), _lent(settings)
+    if lent:
+        return f"{own} + {lent} servers"
+    return f"{own} server{'' if own == 1 else 's'}"
 
 
 def _shown(value: Setting) -> str:
