@@ -167,6 +167,7 @@ def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: i
     """A job goes on without its flexible workers on a server that is returned."""
     row = int(pool.rows[position])
     pool.take_out(position, server)
+    pool.drop_to_level(position)
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
     pause = pool.scale_in_pause(position)
     simulation.jobs.take_gpus(row, gpus, pool.rate_now(position), pause, simulation.now)

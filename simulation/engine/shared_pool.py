@@ -167,6 +167,23 @@ class SharedPool(PoolState):
         assert self.lent_tables is not None
         return self.tables if owned and (owned == gpus or not self.same_kind) else self.lent_tables
 
+    def drop_to_level(self, position: int) -> None:
+        """Let a job that lost GPUs go on with the next smaller number it has a measured speed for, without its last flexible workers.
+
+        Jobs with ranges of workers run on any number of them.
+        """
+        if self.lent_tables is None:
+            return
+        begin, end = int(self.offsets[position]), int(self.offsets[position + 1])
+        held = self.addresses[begin:end]
+        levels = self._tables_of(int((held < self.size.gpus).sum()), held.size).planned.levels[
+            self.rows[position]
+        ]
+        level = int(levels[levels <= held.size].max(initial=0))
+        given_up = begin + np.flatnonzero(self.flexible[begin:end])[-(held.size - level) :]
+        if held.size > level:
+            self._forget(position, given_up)
+
     def scale_in_pause(self, position: int) -> float:
         """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload has no curves."""
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
@@ -191,7 +208,10 @@ class SharedPool(PoolState):
         if server is not None:
             low = int(self.servers.first[server])
             lost = (held >= low) & (held < low + int(self.servers.gpus[server]))
-        gone = begin + np.flatnonzero(lost)
+        self._forget(position, begin + np.flatnonzero(lost))
+
+    def _forget(self, position: int, gone: IntArray) -> None:
+        """Take entries of one job out of the addresses."""
         self.addresses = np.delete(self.addresses, gone)
         self.flexible = np.delete(self.flexible, gone)
         self.offsets = self.offsets.copy()
