@@ -250,10 +250,12 @@ def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once(
 
 def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
     """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either way."""
-    halves = {"remaining_iterations": 19.0 * 100, "gpus_now": 2, "lent_curve": curve(10.0, 19.0, 20.0, 68.0)}
-    one = job("waiting", placement=OWNED[:2], **halves)
+    lent_curve = curve(10.0, 19.0, 20.0, 68.0)
+    one = job(
+        "waiting", placement=OWNED[:2], remaining_iterations=19.0 * 100, gpus_now=2, lent_curve=lent_curve
+    )
     other = replace(
-        running_promise(deadline_at=1000.0), remaining_iterations=19.0 * 100, gpus_now=2, placement=OWNED[2:],
+        running_promise(deadline_at=1000.0, lent_curve=lent_curve), remaining_iterations=19.0 * 100, gpus_now=2, placement=OWNED[2:],
         stored_plan=StoredPlan(np.array([0.0]), np.array([1000.0]), np.array([2]), 1000.0),
     )  # fmt: skip
     decision = decide(same_kind(one, other))

@@ -271,7 +271,9 @@ def test_a_study_with_and_without_loans_is_asked_for_in_the_form_and_compared(si
     expect(page.get_by_text("2 runs", exact=True)).to_be_visible()
     page.get_by_label("Inference servers").fill("0, 8")
     expect(page.get_by_text("3 runs", exact=True)).to_be_visible()
-    expect(page.get_by_text("Run without loans, because borrowed servers are of no use to them: edf.")).to_be_visible()
+    expect(
+        page.get_by_text("Run without loans, because borrowed servers are of no use to them: edf.")
+    ).to_be_visible()
     expect(page.locator("select[name=inference_usage] option[value=measured]")).to_be_disabled()
     page.get_by_label("Their usage").select_option("bursty")
     page.get_by_label("Share never lent").fill("0.1")
