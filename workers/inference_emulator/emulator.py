@@ -32,6 +32,8 @@ _FORECAST_PATIENCE_PERIODS = 0.2
 """The platform forecasts once it has the sample: a decision waits for that, but no longer than this."""
 _WANTED_WITHIN_PERIODS = 0.1
 """The period that servers are asked back for has begun already; a tenth of it hardly shows in its mean."""
+_LEAST_NOTICE = timedelta(seconds=5)
+"""Where periods are short, as in a demo: jobs need some seconds to leave, however fast the emulated day goes by."""
 
 
 def utc_now() -> datetime:
@@ -228,7 +230,7 @@ class Emulator:
             being_returned=min(away, max(returning, asked)),
         )
         if decision.reclaim and self.asks_back:
-            wanted_by = now + self._periods(_WANTED_WITHIN_PERIODS)
+            wanted_by = now + max(_LEAST_NOTICE, self._periods(_WANTED_WITHIN_PERIODS))
             self._order(Order(str(uuid.uuid4()), count=decision.reclaim, wanted_by=wanted_by.isoformat()))
         elif decision.lend:
             idle = [row["name"] for row in at_home if row["name"] not in offered and row["state"] == "up"]
