@@ -1,96 +1,103 @@
-"""A genetic search for the sizes of jobs with the greatest power mean of speed-ups, within a budget of generations."""
+"""Pollux's genetic search for the placement with the greatest power mean of speed-ups, within a budget of generations (spec 2.12)."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
-
-WAITING_SPEEDUP = 0.01
-"""Speed-up at which a waiting job counts: the power mean of -1 knows no 0."""
+from scheduling.core.compiling import kernel
+from scheduling.core.snapshot import FloatArray
+from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
+from scheduling.policies.non_dominated import crowding, fronts, survivors
 
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """``population`` divisions are kept, and as many new ones tried in each of ``generations``. Published: 100 and 100 to 250."""
+    """How long is searched. Published: a population of 100, 100 generations, 250 in Lyra's experiments (spec 1.8).
 
-    population: int = 32
-    generations: int = 20
-
-
-@dataclass(frozen=True)
-class Choices:
-    """One row a job, one column a choice; column 0 is no worker. ``count``: choices beside that. ``now``: the present choice.
-
-    ``discount``: factor of the speed-up of a running job whose choice changes. ``capacity``: GPUs in all.
+    ``remembered``: best members that the next search begins with; published, all are kept. ``cells``: servers times jobs times
+    children at most: on a larger cluster there are fewer generations, one at least, so that a decision takes seconds, not minutes.
+    Raises ValueError for a population that cannot be paired.
     """
 
-    workers: IntArray
-    gpus: IntArray
-    speedup: FloatArray
-    count: IntArray
-    now: IntArray
-    discount: FloatArray
-    capacity: int
+    population: int = 100
+    generations: int = 100
+    remembered: int = 16
+    cells: int = 500_000_000
+
+    def __post_init__(self) -> None:
+        if self.population < 2 or self.population % 2:
+            raise ValueError("a population is a number of pairs")
+
+    def generations_for(self, question: Question) -> int:
+        """Generations that the budget allows for a question."""
+        affordable = self.cells // max(1, self.population * question.present.size)
+        return max(1, min(self.generations, affordable))
 
 
-def best_sizes(choices: Choices, budget: Budget, seed: int) -> IntArray:
-    """Workers of each job in the best division found; the same question and seed give the same answer."""
-    jobs = choices.count.size
-    if jobs == 0:
-        return np.zeros(0, dtype=np.int64)
-    draw = np.random.default_rng(seed)
-    smallest = np.minimum(1, choices.count)
-    population = draw.integers(0, choices.count[None, :] + 1, (budget.population, jobs))
-    population[0], population[1] = choices.now, np.maximum(choices.now, smallest)
-    population[2] = smallest
-    population = _repaired(population, choices, draw)
-    fitness = _fitness(population, choices)
-    for _ in range(budget.generations):
-        children = _repaired(_children(population, fitness, choices, draw), choices, draw)
-        everybody = np.concatenate((population, children))
-        merits = np.concatenate((fitness, _fitness(children, choices)))
-        kept = np.argsort(-merits, kind="stable")[: budget.population]
-        population, fitness = everybody[kept], merits[kept]
-    best: IntArray = choices.workers[np.arange(jobs), population[int(np.argmax(fitness))]]
-    return best
+class Found(NamedTuple):
+    """The end of a search: ``members``, best first, no two with equal merits; their ``fitness``; ``generations`` that were searched."""
+
+    members: WorkerCounts
+    fitness: FloatArray
+    generations: int
 
 
-def _fitness(population: IntArray, choices: Choices) -> FloatArray:
-    jobs = np.arange(choices.count.size)
-    speedup = choices.speedup[jobs, population]
-    changed = (population != choices.now) & (choices.now > 0)
-    speedup = np.maximum(np.where(changed, speedup * choices.discount, speedup), WAITING_SPEEDUP)
-    mean: FloatArray = jobs.size / (1.0 / speedup).sum(axis=1)
-    return mean
+def search(question: Question, seeds: WorkerCounts, budget: Budget, draw: np.random.Generator) -> Found:
+    """Allowed placements, the best one first, from the present one and ``seeds``, shaped (members, servers, jobs).
+
+    The best is never worse than the present placement, where that is allowed. Equal questions, seeds and states of ``draw`` find the same.
+    """
+    generations = budget.generations_for(question)
+    beginning = np.concatenate((question.present[None], seeds))[: budget.population]
+    members, fitness, front = _evolve(question, beginning, budget.population, generations, draw)
+    distinct = np.flatnonzero(front < front.size)
+    order = distinct[np.argsort(-fitness[distinct], kind="stable")]
+    return Found(members[order], fitness[order], generations)
 
 
-def _children(
-    population: IntArray, fitness: FloatArray, choices: Choices, draw: np.random.Generator
-) -> IntArray:
-    """Winners of tournaments of two, crossed job by job, about one job in each child drawn anew."""
-    size, jobs = population.shape
-    rivals = draw.integers(0, size, (2, 2, size))
-    parents = np.where(fitness[rivals[0]] >= fitness[rivals[1]], rivals[0], rivals[1])
-    crossed = np.where(draw.random((size, jobs)) < 0.5, population[parents[0]], population[parents[1]])
-    fresh = draw.integers(0, choices.count[None, :] + 1, (size, jobs))
-    return np.where(draw.random((size, jobs)) < 1.0 / jobs, fresh, crossed)
+@kernel
+def _evolve(question, seeds, population, generations, draw):  # type: ignore[no-untyped-def]
+    """(members, their fitness, their front) after so many generations of as many children as members."""
+    servers, jobs = question.present.shape
+    everybody = np.zeros((2 * population, servers, jobs), dtype=np.int16)
+    fitness, useful = np.zeros(2 * population), np.zeros(2 * population)
+    # Members keep their place in memory: `order` says who survives (the first half) and whose place is taken next.
+    order = np.arange(2 * population)
+    for member in range(population):
+        everybody[member] = seeds[member % seeds.shape[0]]
+        if member >= seeds.shape[0]:
+            mutate(question, everybody[member], draw)
+        repair(question, everybody[member], draw)
+        fitness[member], useful[member] = merit(question, everybody[member])
+    front = fronts(fitness[:population], useful[:population])
+    apart = crowding(fitness[:population], useful[:population], front)
+    for _ in range(generations):
+        for pair in range(population, 2 * population, 2):
+            child, sibling = order[pair], order[pair + 1]
+            one, other = _winner(front, apart, population, draw), _winner(front, apart, population, draw)
+            point = int(draw.random() * jobs)
+            cross(everybody[order[one]], everybody[order[other]], point, everybody[child], everybody[sibling])
+            for new in (child, sibling):
+                mutate(question, everybody[new], draw)
+                repair(question, everybody[new], draw)
+                fitness[new], useful[new] = merit(question, everybody[new])
+        front = fronts(fitness[order], useful[order])
+        apart = crowding(fitness[order], useful[order], front)
+        placed = survivors(front, apart, 2 * population)
+        order, front, apart = order[placed], front[placed], apart[placed]
+    # Equal members stand behind all fronts, and a front's number is below the population's size where it survives.
+    front = np.where(front[:population] == 2 * population, population, front[:population])
+    kept = order[:population]
+    return everybody[kept], fitness[kept], front
 
 
-def _repaired(population: IntArray, choices: Choices, draw: np.random.Generator) -> IntArray:
-    """Every division within the capacity: in a random order, jobs that do not fit any more get their smallest size, or none."""
-    jobs = choices.count.size
-    order = draw.permutation(jobs)
-    repaired = population.copy()
-    free = np.full(population.shape[0], choices.capacity)
-    smallest = np.minimum(1, choices.count)
-    for job in order.tolist():
-        wanted = choices.gpus[job, repaired[:, job]]
-        base = choices.gpus[job, smallest[job]]
-        repaired[:, job] = np.where(
-            wanted <= free, repaired[:, job], np.where(base <= free, smallest[job], 0)
-        )
-        free -= choices.gpus[job, repaired[:, job]]
-    return repaired
+@kernel
+def _winner(front, apart, population, draw):  # type: ignore[no-untyped-def]
+    """Of two survivors drawn by lot, the one on the better front, or the lonelier one."""
+    one, other = int(draw.random() * population), int(draw.random() * population)
+    if front[one] != front[other]:
+        return one if front[one] < front[other] else other
+    return one if apart[one] >= apart[other] else other

@@ -1,4 +1,4 @@
-"""Pollux as Lyra's evaluation takes it: numbers of workers by a genetic search for goodput (Lyra section 3.7; spec 2.12).
+"""Pollux as Lyra's evaluation takes it: placements by a genetic search for goodput (Lyra section 3.7; spec 2.12).
 
 `pollux.py` is the system as ElasticFlow's evaluation takes it, with sizes found exactly. Here the search is genetic with a
 budget in generations, so that it can end before the best division is found, as the original does.
@@ -6,170 +6,240 @@ budget in generations, so that it can end before the best division is found, as 
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import inf
 from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.fleet import WorkerMap
+from scheduling.core.answer import Answer
+from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.decision import ChangeKind
+from scheduling.core.fleet import Speeds, WorkerMap
 from scheduling.core.flexible_demands import Growth
 from scheduling.core.problem import Problem
 from scheduling.core.sharing import Sharing
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.two_phase import Division, TwoPhase
-from scheduling.core.worker_changes import WorkerChange, changes_between, roles_with
-from scheduling.policies.genetic_search import Budget, Choices, best_sizes
+from scheduling.core.worker_changes import changes_between, roles_with
+from scheduling.policies.genetic_operators import Question, WorkerCounts, repair
+from scheduling.policies.genetic_search import Budget, search
+from scheduling.policies.pollux_memory import PolluxMemory, entries_of
 from scheduling.policies.shares_workers import SharesWorkers
 
+INTERVAL_SECONDS = 60.0
+LONGEST_REST_SECONDS = 3_600.0
 RESTART_SECONDS = 30.0
+PLACED, NUMBER = 0, 1
 
 
 class LyraPollux(SharesWorkers):
-    """Any number of workers within a job's range, or none, so that the power mean (-1) of speed-ups is greatest.
+    """Every minute, the placement of workers on owned servers for which the power mean (-1) of speed-ups is greatest.
 
-    A speed-up is the rate over the rate on a fair share of the GPUs, lowered for a job that would be changed by (age - 30 s times its
-    changes) / (age + 30 s); every change costs 30 s. Deviations: the search is over numbers of workers, which are placed by best fit
-    afterwards, not over job-by-server matrices; its budget is that of `Budget`; owned servers alone; a change of the division is
-    sought when something happened, at most once a slot.
+    A job has a number of workers within its range, or none. A speed-up is the rate over the rate on a fair share of the GPUs (the
+    least number where that is more), times (age - 30 s times its restarts) / (age + 30 s) for a job that is placed otherwise than
+    now. A placement that changes costs 30 s. At most one job of those that are on several servers is on each. The search
+    (`genetic_search.py`) begins with the present placement and the best of the minute before.
+
+    Deviations: a job's first start is no restart, so that a job which comes at the very tick is not passed over. A job whose least
+    number is more than one server holds starts on several servers at once; published, jobs start with one worker. A search that
+    moved nobody is repeated after twice the time, an hour at most, until somebody comes or ends, or GPUs come or go. 16 members
+    are remembered, not all. 100 generations, as published for Pollux, where Lyra ran 250, and fewer on large clusters (`Budget`).
     """
 
     name = "lyra_pollux"
     rules = TwoPhase(growth=Growth.NONE)
     adapts_batch = True
     restart_seconds = RESTART_SECONDS
-    memory_columns: ClassVar[tuple[str, ...]] = ("changes",)
+    memory_columns: ClassVar[tuple[str, ...]] = ("placed", "number")
     budget: ClassVar[Budget] = Budget()
+
+    def reallocate(self, problem: Problem) -> Answer:
+        """One tick: a search if the last one was a minute ago; else everybody stays and whoever is new waits."""
+        tick = _Tick(problem, self.budget)
+        answer = tick.reallocate(problem)
+        began = problem.columns.memory[:, PLACED] > 0
+        changes = tuple(
+            replace(change, pause_seconds=max(change.pause_seconds, RESTART_SECONDS))
+            if change.kind is ChangeKind.START and began[row]
+            else change
+            for row, change in zip(answer.changed, answer.changes, strict=True)
+        )
+        wake = tick.memory.searched_at + tick.memory.rest_seconds if tick.searchable else inf
+        return replace(
+            answer, changes=changes, cluster_memory=tick.memory.noted(), next_wake_at=wake, notes=tick.notes
+        )
+
+
+class _Tick(SharesWorkers):
+    """One decision: `LyraPollux` itself keeps nothing from one to the next."""
+
+    name = LyraPollux.name
+    rules = LyraPollux.rules
+    restart_seconds = RESTART_SECONDS
+
+    def __init__(self, problem: Problem, budget: Budget) -> None:
+        self.budget = budget
+        self.memory = PolluxMemory.recalled(problem.cluster_memory)
+        self.job_memory = problem.columns.memory.copy()
+        self.notes: tuple[str, ...] = ()
+        self.searchable = False
+        self.came = False
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
         """Who gets how many workers where."""
         before = sharing.workers(problem.columns)
-        owned = ~sharing.fleet.on_loan
-        choices = _choices(problem, sharing, before, int(sharing.fleet.gpus[owned].sum()))
-        sizes = best_sizes(choices, self.budget, seed=problem.count + int(problem.now))
-        after = _placed(sharing, before, sizes, np.where(owned, sharing.fleet.gpus, 0))
-        held, given = _totals(before), _totals(after)
+        rows = _rows(problem, sharing.demands.owned)
+        servers = np.flatnonzero(~sharing.fleet.on_loan & (sharing.fleet.gpus > 0))
+        self.searchable = bool(rows.size and servers.size)
+        self._number(rows)
+        present = _matrix(before, problem.count, sharing.fleet.gpus.size)
+        wanted = np.zeros_like(present)
+        if self.searchable:
+            question = _question(problem, sharing, rows, servers, present, self._restarts(problem)[rows])
+            wanted[np.ix_(servers, rows)] = self._best(
+                problem, question, rows, servers, sharing.fleet.gpus.size
+            )
+        moved = (wanted != present).any(axis=0)
+        given = wanted.sum(axis=0)
+        self.job_memory[:, PLACED] = self._placed(problem) + (moved & (given > 0))
+        after = _map(wanted, sharing.demands.owned)
         nothing = np.zeros(0, dtype=np.int64)
         return Division(
             after,
             roles_with(sharing.fleet.on_loan, after),
             np.zeros(given.size),
             changes_between(before, after),
-            np.flatnonzero((held == 0) & (given > 0)),
+            np.flatnonzero((present.sum(axis=0) == 0) & (given > 0)),
             nothing,
             nothing,
             (),
         )
 
+    def _best(
+        self, problem: Problem, question: Question, rows: IntArray, servers: IntArray, fleet: int
+    ) -> WorkerCounts:
+        """Workers by server and job of the question, and what is to be remembered."""
+        draw = np.random.default_rng((abs(int(problem.next_slot_at)), problem.count))
+        interval = max(problem.slot, INTERVAL_SECONDS)
+        known = self.memory
+        taking_part = (rows.size, int(question.capacity.sum()))
+        same = not self.came and taking_part == (known.jobs, known.gpus)
+        rest = known.rest_seconds if same else min(known.rest_seconds, interval)
+        if problem.next_slot_at < known.searched_at + rest - TIME_TOLERANCE:
+            self.memory = replace(known, rest_seconds=rest)
+            kept = question.present.copy()
+            repair(question, kept, draw)
+            return kept
+        numbers = self.job_memory[rows, NUMBER].astype(np.int64)
+        seeds = self.memory.members(numbers, servers, fleet)
+        found = search(question, seeds, self.budget, draw)
+        stays = bool((found.members[0] == question.present).all())
+        self.memory = PolluxMemory(
+            problem.next_slot_at,
+            min(2.0 * rest, LONGEST_REST_SECONDS) if same and stays else interval,
+            known.numbered,
+            *taking_part,
+            fleet,
+            entries_of(found.members[: self.budget.remembered], numbers, servers),
+        )
+        self.notes = (
+            f"{rows.size} jobs on {servers.size} servers: {found.generations} generations of {self.budget.population}",
+        )
+        best: WorkerCounts = found.members[0]
+        return best
+
+    def _number(self, rows: IntArray) -> None:
+        """Give every job without a number the next one."""
+        fresh = rows[self.job_memory[rows, NUMBER] == 0]
+        self.came = fresh.size > 0
+        numbered = self.memory.numbered
+        self.job_memory[fresh, NUMBER] = numbered + 1 + np.arange(fresh.size)
+        self.memory = replace(self.memory, numbered=numbered + fresh.size)
+
+    def _placed(self, problem: Problem) -> FloatArray:
+        """How often each job was given a placement; one that runs was given its own, whoever did it."""
+        placed: FloatArray = np.maximum(problem.columns.memory[:, PLACED], problem.columns.gpus > 0)
+        return placed
+
+    def _restarts(self, problem: Problem) -> FloatArray:
+        """Placements after the first; -1 for a job that never ran."""
+        return self._placed(problem) - 1.0
+
     def noted(self, problem: Problem, division: Division) -> FloatArray:
-        """How often each job was changed."""
-        moved = (division.change != WorkerChange.UNCHANGED) & (division.change != WorkerChange.START)
-        changes: FloatArray = problem.columns.memory[:, 0] + moved
-        return changes[:, None]
+        """How often each job was placed, and its number."""
+        return self.job_memory
 
 
-def _totals(workers: WorkerMap) -> IntArray:
-    owner = np.repeat(np.arange(workers.offsets.size - 1), np.diff(workers.offsets))
-    counted = np.bincount(owner, workers.base + workers.flexible, minlength=workers.offsets.size - 1)
-    return counted.astype(np.int64)
+def _rows(problem: Problem, owned: Speeds) -> IntArray:
+    """Jobs that can run on owned servers; those with the least service so far come first where room is short, as published."""
+    rows = np.flatnonzero(np.diff(owned.offsets) > 0)
+    order: IntArray = rows[np.lexsort((rows, problem.columns.attained_gpu_seconds[rows]))]
+    return order
 
 
-def _choices(problem: Problem, sharing: Sharing, before: WorkerMap, gpus: int) -> Choices:
-    """What each job may have: none, or a listed number of workers."""
-    speeds, width = sharing.demands.owned, sharing.demands.gpus_per_worker
-    count = np.diff(speeds.offsets)
-    jobs, most = count.size, int(count.max(initial=0))
-    workers = np.zeros((jobs, most + 1), dtype=np.int64)
-    rate = np.zeros((jobs, most + 1))
-    inside = np.arange(1, most + 1)[None, :] <= count[:, None]
-    workers[:, 1:][inside] = speeds.workers
-    rate[:, 1:][inside] = speeds.rate
-    held = _totals(before)
-    now = np.where((workers == held[:, None]) & (held > 0)[:, None], np.arange(most + 1), 0).max(
-        axis=1, initial=0
+def _question(
+    problem: Problem,
+    sharing: Sharing,
+    rows: IntArray,
+    servers: IntArray,
+    present: WorkerCounts,
+    restarts: FloatArray,
+) -> Question:
+    """What is to be searched: ``rows`` of the jobs on ``servers`` of the fleet."""
+    capacity = sharing.fleet.gpus[servers]
+    width = sharing.demands.gpus_per_worker[rows]
+    listed, rate = _tables(sharing.demands.owned, rows)
+    least = sharing.demands.owned.workers[sharing.demands.owned.offsets[rows]]
+    most = listed[:, -1]
+    share = np.ceil(capacity.sum() / width / rows.size).astype(np.int64)
+    at_fair = np.take_along_axis(rate, np.clip(share, least, most)[:, None], axis=1)
+    age = np.maximum(0.0, problem.next_slot_at - problem.columns.submitted_at[rows])
+    lowered = np.maximum(age - RESTART_SECONDS * restarts, 0.0) / (age + RESTART_SECONDS)
+    return Question(
+        capacity=capacity,
+        width=width,
+        least=least,
+        most=most,
+        listed=listed,
+        speedup=np.divide(rate, at_fair, out=np.zeros_like(rate), where=at_fair > 0),
+        present=np.ascontiguousarray(present[np.ix_(servers, rows)]),
+        discount=np.where(restarts < 0, 1.0, lowered),
     )
-    fair = np.maximum(1, gpus // max(1, jobs)) // width
-    place = np.clip((workers <= fair[:, None]).sum(axis=1) - 1 - (most - count), 1, np.maximum(1, count))
-    at_fair = rate[np.arange(jobs), np.minimum(place, most)] if jobs else np.zeros(0)
-    age = np.maximum(0.0, problem.now - problem.columns.submitted_at)
-    changes = problem.columns.memory[:, 0]
-    return Choices(
-        workers=workers,
-        gpus=workers * width[:, None],
-        speedup=np.divide(rate, at_fair[:, None], out=np.zeros_like(rate), where=at_fair[:, None] > 0),
-        count=count,
-        now=now,
-        discount=np.maximum(age - RESTART_SECONDS * changes, 0.0) / (age + RESTART_SECONDS),
-        capacity=gpus,
+
+
+def _tables(speeds: Speeds, rows: IntArray) -> tuple[IntArray, FloatArray]:
+    """(largest listed number of workers, rate with it) by job and number of workers."""
+    counts = np.diff(speeds.offsets)[rows]
+    job = np.repeat(np.arange(rows.size), counts)
+    entry = (
+        np.repeat(speeds.offsets[rows], counts)
+        + np.arange(job.size)
+        - np.repeat(np.cumsum(counts) - counts, counts)
     )
+    listed = np.zeros((rows.size, int(speeds.workers[entry].max(initial=0)) + 1), dtype=np.int64)
+    rate = np.zeros(listed.shape)
+    listed[job, speeds.workers[entry]] = speeds.workers[entry]
+    rate[job, speeds.workers[entry]] = speeds.rate[entry]
+    listed = np.maximum.accumulate(listed, axis=1)
+    return listed, np.take_along_axis(rate, listed, axis=1)
 
 
-def _placed(sharing: Sharing, before: WorkerMap, sizes: IntArray, gpus: IntArray) -> WorkerMap:
-    """Workers on servers: who keeps its number stays; the others are placed by best fit, larger workers first.
-
-    A job that finds no room for its number falls back to its base, or to none.
-    """
-    width = sharing.demands.gpus_per_worker
-    held = _totals(before)
-    free = gpus.copy()
-    places: list[dict[int, int]] = [{} for _ in range(sizes.size)]
-    for job in np.flatnonzero((held > 0) & (sizes > 0)).tolist():
-        for entry in range(int(before.offsets[job]), int(before.offsets[job + 1])):
-            if free[before.server[entry]] > 0:
-                places[job][int(before.server[entry])] = int(before.base[entry] + before.flexible[entry])
-        _shrink(places[job], int(sizes[job]))
-        for server, number in places[job].items():
-            free[server] -= number * int(width[job])
-    for job in np.lexsort((np.arange(sizes.size), -sizes * width, -width)).tolist():
-        missing = int(sizes[job]) - sum(places[job].values())
-        if missing > 0:
-            _grow(places[job], free, int(width[job]), missing)
-            _settle(places[job], free, int(width[job]), sharing.demands.owned, job)
-    return _as_map(places, sharing)
+def _matrix(workers: WorkerMap, jobs: int, servers: int) -> WorkerCounts:
+    """Workers by server and job."""
+    job = np.repeat(np.arange(jobs), np.diff(workers.offsets))
+    counted = np.zeros((servers, jobs), dtype=np.int16)
+    counted[workers.server, job] = workers.base + workers.flexible
+    return counted
 
 
-def _shrink(places: dict[int, int], wanted: int) -> None:
-    surplus = sum(places.values()) - wanted
-    for server in sorted(places, key=lambda one: (places[one], -one)):
-        taken = min(max(surplus, 0), places[server])
-        surplus -= taken
-        places[server] -= taken
-        if places[server] == 0:
-            del places[server]
-
-
-def _grow(places: dict[int, int], free: IntArray, width: int, missing: int) -> None:
-    while missing > 0:
-        fits = np.flatnonzero(free >= width)
-        if not fits.size:
-            return
-        server = int(fits[np.argmin(free[fits])])
-        number = min(missing, int(free[server]) // width)
-        free[server] -= number * width
-        places[server] = places.get(server, 0) + number
-        missing -= number
-
-
-def _settle(places: dict[int, int], free: IntArray, width: int, speeds, job: int) -> None:  # type: ignore[no-untyped-def]
-    """Give back workers beyond the largest listed number."""
-    listed = speeds.workers[speeds.offsets[job] : speeds.offsets[job + 1]]
-    total = sum(places.values())
-    fitting = int(listed[listed <= total].max(initial=0))
-    had = dict(places)
-    _shrink(places, fitting)
-    for server, number in had.items():
-        free[server] += (number - places.get(server, 0)) * width
-
-
-def _as_map(places: list[dict[int, int]], sharing: Sharing) -> WorkerMap:
-    speeds = sharing.demands.owned
-    offsets, server, base, flexible = [0], [], [], []
-    for job, where in enumerate(places):
-        first = int(speeds.offsets[job])
-        left = int(speeds.workers[first]) if int(speeds.offsets[job + 1]) > first else 0
-        for one in sorted(where):
-            here = min(left, where[one])
-            left -= here
-            server.append(one)
-            base.append(here)
-            flexible.append(where[one] - here)
-        offsets.append(len(server))
-    return WorkerMap(*(np.array(column, dtype=np.int64) for column in (offsets, server, base, flexible)))
+def _map(counted: WorkerCounts, speeds: Speeds) -> WorkerMap:
+    """The same as a map; a job's base workers are those on its first servers."""
+    job, server = np.nonzero(counted.T)
+    number = counted[server, job].astype(np.int64)
+    held = np.bincount(job, minlength=counted.shape[1])
+    offsets = np.concatenate(([0], np.cumsum(held)))
+    before = np.cumsum(number) - number
+    before -= np.repeat(before[offsets[:-1][held > 0]], held[held > 0])
+    base = np.clip(speeds.workers[speeds.offsets[job]] - before, 0, number)
+    return WorkerMap(offsets, server, base, number - base)

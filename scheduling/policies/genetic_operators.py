@@ -1,0 +1,231 @@
+"""Pollux's search on matrices of workers by server and job: what a placement is worth, how two are crossed, mutated and repaired.
+
+Qiao et al., "Pollux" (OSDI 2021), section 4.2, with the steps of its published scheduler (spec 2.12).
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.compiling import kernel
+from scheduling.core.snapshot import FloatArray, IntArray
+
+WorkerCounts: TypeAlias = NDArray[np.int16]
+"""Workers on every server (row) of every job (column); several of them with members in front."""
+
+WAITING_SPEEDUP = 1e-3
+"""Added to every speed-up: the power mean of -1 knows no 0. As published."""
+
+NOBODY = -1
+
+RESET_SHARE, THINNED_SHARE, THINNED_PART = 0.1, 0.1, 0.1
+"""Shares of jobs put back where they are at present, and of jobs that lose a part of their servers, by one mutation. As published."""
+
+
+class Question(NamedTuple):
+    """Servers and jobs; jobs stand in the order in which they keep what they have where a placement is too large.
+
+    ``capacity``: GPUs of each server. ``width``: GPUs of each job's worker. ``least`` and ``most``: workers it may have, if any.
+    By job and number of workers up to the greatest ``most``: ``listed``, the largest number that it may have and that is no larger
+    (0 for none), and ``speedup`` with it, over the rate on a fair share. ``present``: where workers are now. ``discount``: factor of
+    the speed-up of a job that is placed otherwise.
+    """
+
+    capacity: IntArray
+    width: IntArray
+    least: IntArray
+    most: IntArray
+    listed: IntArray
+    speedup: FloatArray
+    present: WorkerCounts
+    discount: FloatArray
+
+
+@kernel
+def merit(question, placement):  # type: ignore[no-untyped-def]
+    """(power mean (-1) of the jobs' speed-ups, speed-up for each GPU of a server in use) of an allowed placement.
+
+    Both are to be great. The first is the fitness; the second, published beside it, only keeps members of the population apart.
+    """
+    servers, jobs = placement.shape
+    total = np.zeros(jobs, dtype=np.int64)
+    changed = np.zeros(jobs, dtype=np.bool_)
+    in_use = 0
+    for server in range(servers):
+        here, at_present = placement[server], question.present[server]
+        on_server = 0
+        for job in range(jobs):
+            if here[job] != 0 or at_present[job] != 0:
+                total[job] += here[job]
+                on_server += here[job]
+                if here[job] != at_present[job]:
+                    changed[job] = True
+        if on_server > 0:
+            in_use += question.capacity[server]
+    inverse, useful = 0.0, 0.0
+    for job in range(jobs):
+        speedup = question.speedup[job, total[job]]
+        useful += speedup * question.width[job]
+        if changed[job]:
+            speedup *= question.discount[job]
+        inverse += 1.0 / (speedup + WAITING_SPEEDUP)
+    return jobs / inverse, useful / max(1, in_use)
+
+
+@kernel
+def cross(one, other, point, child, sibling):  # type: ignore[no-untyped-def]
+    """Two children: the jobs before ``point`` as one parent has them, the others as the other, and the reverse."""
+    for server in range(one.shape[0]):
+        child[server, :point] = one[server, :point]
+        child[server, point:] = other[server, point:]
+        sibling[server, :point] = other[server, :point]
+        sibling[server, point:] = one[server, point:]
+
+
+@kernel
+def mutate(question, placement, draw):  # type: ignore[no-untyped-def]
+    """Some jobs back to where they are, some thinned out, and on every server with room one of all jobs and one of its own grows."""
+    servers, jobs = placement.shape
+    reset = np.empty(jobs, dtype=np.bool_)
+    thinned = np.empty(jobs, dtype=np.bool_)
+    for job in range(jobs):
+        reset[job] = draw.random() < RESET_SHARE
+        thinned[job] = draw.random() < THINNED_SHARE
+    free = question.capacity.copy()
+    total = np.zeros(jobs, dtype=np.int64)
+    own = np.full(servers, NOBODY)
+    for server in range(servers):
+        here, at_present = placement[server], question.present[server]
+        known = 0
+        for job in range(jobs):
+            if reset[job]:
+                here[job] = at_present[job]
+            if here[job] == 0:
+                continue
+            if thinned[job] and draw.random() < THINNED_PART:
+                here[job] = 0
+                continue
+            total[job] += here[job]
+            free[server] -= here[job] * question.width[job]
+            known += 1
+            if int(draw.random() * known) == 0:
+                own[server] = job
+    for server in range(servers):
+        if free[server] > 0:
+            job = _fitting(question.width, free[server], int(draw.random() * jobs))
+            if job != NOBODY:
+                _grow(question, placement, free, total, server, job, draw)
+        job = own[server]
+        if job != NOBODY and question.width[job] <= free[server]:
+            _grow(question, placement, free, total, server, job, draw)
+
+
+@kernel
+def _fitting(width, free, first):  # type: ignore[no-untyped-def]
+    """The first job from ``first`` on, and around, with a worker that fits."""
+    for step in range(width.size):
+        job = (first + step) % width.size
+        if width[job] <= free:
+            return job
+    return NOBODY
+
+
+@kernel
+def _grow(question, placement, free, total, server, job, draw):  # type: ignore[no-untyped-def]
+    """Any number from the present one to what a whole server holds; a job too large for a server is started on several at once."""
+    width = question.width[job]
+    whole = question.capacity[server] // width
+    before = placement[server, job]
+    if total[job] == 0 and question.least[job] > whole:
+        _start_on_several(question, placement, free, total, server, job)
+        return
+    number = before + int(draw.random() * (max(0, whole - before) + 1))
+    placement[server, job] = number
+    total[job] += number - before
+    free[server] -= (number - before) * width
+
+
+@kernel
+def _start_on_several(question, placement, free, total, first, job):  # type: ignore[no-untyped-def]
+    """The job's least number of workers from one server on: where there is room, then, if that is not enough, where there is none."""
+    servers, width, missing = free.size, question.width[job], question.least[job]
+    for anywhere in range(2):
+        for step in range(servers):
+            server = (first + step) % servers
+            room = (question.capacity[server] if anywhere == 1 else free[server]) // width
+            number = min(missing, room - placement[server, job])
+            if number > 0:
+                placement[server, job] += number
+                total[job] += number
+                free[server] -= number * width
+                missing -= number
+
+
+@kernel
+def repair(question, placement, draw):  # type: ignore[no-untyped-def]
+    """Take workers away until the placement is allowed; one that is stays as it is.
+
+    In this order: on each server one job at most that has workers elsewhere too; no job more than its most, from a server drawn by
+    lot on; no server more than its GPUs; no job a number that it may not have.
+    """
+    servers, jobs = placement.shape
+    total = np.zeros(jobs, dtype=np.int64)
+    hosts = np.zeros(jobs, dtype=np.int64)
+    where = np.empty(servers * jobs, dtype=np.int64)
+    entries = 0
+    for server in range(servers):
+        for job in range(jobs):
+            if placement[server, job] > 0:
+                total[job] += placement[server, job]
+                hosts[job] += 1
+                where[entries] = server * jobs + job
+                entries += 1
+    _keep_apart(placement, total, hosts, where[:entries])
+    for job in range(jobs):
+        if total[job] > question.most[job]:
+            _cut(placement, total, job, question.most[job], int(draw.random() * servers))
+    last, free = -1, 0
+    for entry in range(entries):
+        server, job = divmod(where[entry], jobs)
+        if server != last:
+            last, free = server, question.capacity[server]
+        number = placement[server, job]
+        fits = min(number, free // question.width[job])
+        placement[server, job] = fits
+        total[job] -= number - fits
+        free -= fits * question.width[job]
+    for job in range(jobs):
+        listed = question.listed[job, total[job]]
+        if listed < total[job]:
+            _cut(placement, total, job, listed, int(draw.random() * servers))
+
+
+@kernel
+def _keep_apart(placement, total, hosts, where):  # type: ignore[no-untyped-def]
+    """On each server, of the jobs that are on several, the first alone."""
+    jobs = total.size
+    taken = -1
+    for entry in where:
+        server, job = divmod(entry, jobs)
+        if hosts[job] < 2:
+            continue
+        if taken == server:
+            total[job] -= placement[server, job]
+            placement[server, job] = 0
+        taken = server
+
+
+@kernel
+def _cut(placement, total, job, most, first):  # type: ignore[no-untyped-def]
+    """No more than ``most`` workers of a job: those on servers from ``first`` on stay."""
+    servers = placement.shape[0]
+    kept = 0
+    for step in range(servers):
+        server = (first + step) % servers
+        number = min(placement[server, job], most - kept)
+        placement[server, job] = number
+        kept += number
+    total[job] = kept

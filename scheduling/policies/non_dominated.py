@@ -1,0 +1,71 @@
+"""Who survives in a search with two objectives: non-dominated sorting and crowding (Deb et al., NSGA-II, 2002, section III)."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from scheduling.core.compiling import kernel
+
+
+@kernel
+def fronts(first, second):  # type: ignore[no-untyped-def]
+    """The front of every member, 0 for those that nobody beats in one objective without losing in the other; greater is better.
+
+    Of members that are equal in both objectives, the first counts; the others come behind all fronts.
+    """
+    size = first.size
+    front = np.full(size, size)
+    best = np.empty(size)
+    opened = 0
+    last = -1
+    for member in _descending(first, second):
+        if last >= 0 and first[last] == first[member] and second[last] == second[member]:
+            continue
+        last = member
+        # Whoever came before is at least as good in the first objective, so the second one decides.
+        place = 0
+        while place < opened and best[place] >= second[member]:
+            place += 1
+        if place == opened:
+            opened += 1
+        best[place] = second[member]
+        front[member] = place
+    return front
+
+
+@kernel
+def _descending(first, second):  # type: ignore[no-untyped-def]
+    """Members by the first objective, then the second, then their number."""
+    by_second = np.argsort(-second, kind="mergesort")
+    return by_second[np.argsort(-first[by_second], kind="mergesort")]
+
+
+@kernel
+def crowding(first, second, front):  # type: ignore[no-untyped-def]
+    """How far apart a member's neighbours on its front are, as parts of the front's extent; infinite at both ends."""
+    size = first.size
+    apart = np.zeros(size)
+    order = _descending(first, second)
+    for number in range(size):
+        members = order[front[order] == number]
+        count = members.size
+        if count == 0:
+            break
+        apart[members[0]] = inf
+        apart[members[count - 1]] = inf
+        width = max(first[members[0]] - first[members[count - 1]], 1e-300)
+        height = max(second[members[count - 1]] - second[members[0]], 1e-300)
+        for place in range(1, count - 1):
+            before, after = members[place - 1], members[place + 1]
+            apart[members[place]] = (first[before] - first[after]) / width
+            apart[members[place]] += (second[after] - second[before]) / height
+    return apart
+
+
+@kernel
+def survivors(front, apart, count):  # type: ignore[no-untyped-def]
+    """Members in the order of their fronts, the loneliest of a front first; the first ``count`` of them survive."""
+    by_distance = np.argsort(-apart, kind="mergesort")
+    return by_distance[np.argsort(front[by_distance], kind="mergesort")][:count]

@@ -1,0 +1,177 @@
+"""Pollux's genetic search, on placements whose worth can be worked out by hand (spec 2.12)."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
+from scheduling.policies.genetic_search import Budget, search
+from tests.policies.questions_of_pollux import is_allowed, question, questions
+
+SMALL = Budget(population=20, generations=10)
+NO_SEEDS = 0
+
+
+def found(asked: Question, budget: Budget = SMALL, seed: int = 1) -> WorkerCounts:
+    best: WorkerCounts = search(
+        asked, asked.present[None][:NO_SEEDS], budget, np.random.default_rng(seed)
+    ).members[0]
+    return best
+
+
+def fitness(asked: Question, placement: WorkerCounts) -> float:
+    return float(merit(asked, placement)[0])
+
+
+def repaired(asked: Question, placement: WorkerCounts, seed: int = 1) -> WorkerCounts:
+    after = placement.copy()
+    repair(asked, after, np.random.default_rng(seed))
+    return after
+
+
+def matrix(*rows: list[int]) -> WorkerCounts:
+    return np.array(rows, dtype=np.int16)
+
+
+def test_fitness_is_the_power_mean_of_speed_ups_with_restarts_discounted() -> None:
+    """Job 0 stays at 2; job 1 grows from 1 to 4 and counts half of it; job 2 waits."""
+    asked = question([8, 8], [(1, 8)] * 3, present=[[2, 0, 0], [0, 1, 0]], discount=[0.1, 0.5, 1.0])
+    placement = matrix([2, 0, 0], [0, 4, 0])
+    by_hand = 3 / (1 / (2 + 0.001) + 1 / (4 * 0.5 + 0.001) + 1 / 0.001)
+    assert fitness(asked, placement) == pytest.approx(by_hand)
+
+
+def test_a_job_that_moves_with_as_many_workers_is_discounted_too() -> None:
+    asked = question([4, 4], [(1, 4)], present=[[2], [0]], discount=[0.25])
+    assert fitness(asked, matrix([0], [2])) == pytest.approx(0.5 + 0.001)
+    assert fitness(asked, matrix([2], [0])) == pytest.approx(2.0 + 0.001)
+
+
+def test_the_second_objective_is_speed_for_each_gpu_of_servers_in_use() -> None:
+    asked = question([4, 8], [(1, 8), (1, 8)], width=[1, 2])
+    assert merit(asked, matrix([2, 0], [0, 0]))[1] == pytest.approx(2 / 4)
+    assert merit(asked, matrix([2, 0], [0, 3]))[1] == pytest.approx((2 + 3 * 2) / 12)
+
+
+class TestRepair:
+    def test_the_first_of_two_jobs_on_several_servers_keeps_a_server(self) -> None:
+        asked = question([8, 8, 8], [(1, 8), (1, 8), (1, 8)])
+        after = repaired(asked, matrix([2, 2, 1], [2, 2, 0], [0, 2, 0]))
+        assert after.tolist() == [[2, 0, 1], [2, 0, 0], [0, 2, 0]]
+
+    def test_a_full_server_keeps_the_jobs_that_come_first(self) -> None:
+        asked = question([4], [(1, 3), (1, 3), (1, 3)])
+        assert repaired(asked, matrix([3, 3, 3])).tolist() == [[3, 1, 0]]
+
+    def test_a_job_with_less_than_its_least_has_none(self) -> None:
+        asked = question([4], [(2, 3), (2, 3)])
+        assert repaired(asked, matrix([3, 3])).tolist() == [[3, 0]]
+
+    def test_a_job_falls_back_to_a_number_that_it_may_have(self) -> None:
+        asked = question([8], [(1, 8)], numbers=[[1, 2, 4, 8]])
+        assert repaired(asked, matrix([7])).tolist() == [[4]]
+
+    @settings(max_examples=60, deadline=None)
+    @given(asked=questions(), seed=st.integers(0, 99))
+    def test_any_placement_becomes_an_allowed_one_which_then_stays_as_it_is(
+        self, asked: Question, seed: int
+    ) -> None:
+        after = repaired(asked, asked.present, seed)
+        assert is_allowed(asked, after)
+        assert (after <= asked.present).all()
+        assert repaired(asked, after, seed + 1).tolist() == after.tolist()
+
+    @settings(max_examples=60, deadline=None)
+    @given(asked=questions(), seed=st.integers(0, 99))
+    def test_so_does_whatever_mutation_makes(self, asked: Question, seed: int) -> None:
+        draw = np.random.default_rng(seed)
+        placement = repaired(asked, asked.present, seed)
+        for _ in range(5):
+            mutate(asked, placement, draw)
+            repair(asked, placement, draw)
+            assert is_allowed(asked, placement)
+
+
+def test_children_have_the_first_jobs_of_one_parent_and_the_others_of_the_other() -> None:
+    one, other = matrix([1, 2, 3], [4, 5, 6]), matrix([7, 8, 9], [1, 1, 1])
+    child, sibling = np.zeros_like(one), np.zeros_like(one)
+    cross(one, other, 1, child, sibling)
+    assert child.tolist() == [[1, 8, 9], [4, 1, 1]]
+    assert sibling.tolist() == [[7, 2, 3], [1, 5, 6]]
+
+
+@settings(max_examples=40, deadline=None)
+@given(asked=questions(), seed=st.integers(0, 99))
+def test_what_is_found_is_allowed_and_no_worse_than_what_is_there(asked: Question, seed: int) -> None:
+    asked = asked._replace(present=repaired(asked, asked.present))
+    best = found(asked, SMALL, seed)
+    assert is_allowed(asked, best)
+    assert fitness(asked, best) >= fitness(asked, asked.present)
+    assert best.tolist() == found(asked, SMALL, seed).tolist()
+
+
+@settings(max_examples=30, deadline=None)
+@given(asked=questions())
+def test_seeds_are_kept_where_nothing_better_is_found(asked: Question) -> None:
+    best = found(asked)
+    again = search(asked, best[None], Budget(population=4, generations=1), np.random.default_rng(5))
+    assert again.fitness[0] >= fitness(asked, best)
+    assert (np.diff(again.fitness) <= 0).all()
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    capacity=st.lists(st.integers(1, 3), min_size=2, max_size=2),
+    ranges=st.lists(
+        st.tuples(st.integers(1, 3), st.integers(0, 2)).map(lambda range: (range[0], sum(range))),
+        min_size=2,
+        max_size=2,
+    ),
+    discount=st.lists(st.sampled_from([0.0, 0.3, 0.9, 1.0]), min_size=2, max_size=2),
+    present=st.lists(st.lists(st.integers(0, 3), min_size=2, max_size=2), min_size=2, max_size=2),
+)
+def test_two_jobs_on_two_servers_are_placed_as_well_as_can_be(
+    capacity: list[int], ranges: list[tuple[int, int]], discount: list[float], present: list[list[int]]
+) -> None:
+    asked = question(capacity, ranges, discount=discount, present=present)
+    asked = asked._replace(present=repaired(asked, asked.present))
+    every = (np.array(one, dtype=np.int16).reshape(2, 2) for one in product(range(4), repeat=4))
+    best = max(fitness(asked, placement) for placement in every if is_allowed(asked, placement))
+    assert fitness(asked, found(asked, Budget())) == pytest.approx(best)
+
+
+def test_gpus_are_shared_so_that_the_harmonic_mean_is_greatest() -> None:
+    assert found(question([8], [(1, 8), (1, 8)]), Budget()).sum(axis=0).tolist() == [4, 4]
+    assert found(question([5], [(1, 1), (1, 8)]), Budget()).sum(axis=0).tolist() == [1, 4]
+
+
+def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
+    """Four each would be a little better, but not when every change halves a speed-up."""
+    held = question([8], [(1, 8), (1, 8)], present=[[3, 5]], discount=[0.5, 0.5])
+    assert found(held, Budget()).tolist() == [[3, 5]]
+    free = held._replace(discount=np.ones(2))
+    assert found(free, Budget()).tolist() == [[4, 4]]
+
+
+def test_a_job_of_several_whole_servers_finds_them() -> None:
+    asked = question([8, 8, 8], [(2, 2), (1, 2)], width=[8, 4])
+    best = found(asked, Budget())
+    assert best.sum(axis=0).tolist() == [2, 2]
+
+
+def test_large_clusters_are_searched_for_fewer_generations() -> None:
+    asked = question([8, 8], [(1, 8)] * 5)
+    assert Budget().generations_for(asked) == 100
+    assert Budget(cells=5_000).generations_for(asked) == 5
+    assert Budget(cells=1).generations_for(asked) == 1
+
+
+@pytest.mark.parametrize("population", [0, 1, 7])
+def test_a_population_is_a_number_of_pairs(population: int) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        Budget(population=population)
