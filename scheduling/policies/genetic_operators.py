@@ -135,17 +135,22 @@ def _fitting(width, free, first):  # type: ignore[no-untyped-def]
 
 @kernel
 def _grow(question, placement, free, total, server, job, draw):  # type: ignore[no-untyped-def]
-    """Any number from the present one to what a whole server holds; a job too large for a server is started on several at once."""
+    """Any number from the present one to what a whole server holds, up to the job's most.
+
+    A job too large for a server is started on several at once. One that has its most is left alone: more workers here would only
+    move it, since `repair` would take as many away elsewhere.
+    """
     width = question.width[job]
     whole = question.capacity[server] // width
-    before = placement[server, job]
     if total[job] == 0 and question.least[job] > whole:
         _start_on_several(question, placement, free, total, server, job)
         return
-    number = before + int(draw.random() * (max(0, whole - before) + 1))
-    placement[server, job] = number
-    total[job] += number - before
-    free[server] -= (number - before) * width
+    room = min(whole - placement[server, job], question.most[job] - total[job])
+    if room > 0:
+        more = int(draw.random() * (room + 1))
+        placement[server, job] += more
+        total[job] += more
+        free[server] -= more * width
 
 
 @kernel

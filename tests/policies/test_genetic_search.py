@@ -158,6 +158,17 @@ def test_a_change_that_gains_less_than_its_restart_is_not_made() -> None:
     assert found(free, Budget()).tolist() == [[4, 4]]
 
 
+@pytest.mark.parametrize("seed", range(5))
+def test_nobody_moves_without_need_when_a_job_comes(seed: int) -> None:
+    """Six jobs have all they can have on a cluster half empty; the seventh starts beside them."""
+    present = np.zeros((6, 7), dtype=np.int16)
+    present[range(6), range(6)] = 4
+    asked = question([8] * 6, [(4, 4)] * 7, present=present.tolist(), discount=[0.99] * 6 + [1.0])
+    best = found(asked, Budget(), seed)
+    assert best[:, :6].tolist() == present[:, :6].tolist()
+    assert best.sum(axis=0).tolist() == [4] * 7
+
+
 def test_a_job_of_several_whole_servers_finds_them() -> None:
     asked = question([8, 8, 8], [(2, 2), (1, 2)], width=[8, 4])
     best = found(asked, Budget())
