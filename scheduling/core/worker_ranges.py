@@ -117,6 +117,8 @@ def speeds_of_curves(curves: JobArrays, count: int) -> Speeds:
 
 def _servers_of(block_of: IntArray, server_of_block: IntArray) -> Servers:
     """Servers from aligned blocks; GPUs of servers that may not be used make up servers of their own."""
-    server = np.where(block_of == NOWHERE, -1, server_of_block[block_of])
+    server = np.full(block_of.size, -1)
+    usable = block_of != NOWHERE  # none at all, perhaps
+    server[usable] = server_of_block[block_of[usable]]
     first = np.flatnonzero(np.diff(server, prepend=-2))
     return Servers(first, np.diff(np.append(first, server.size)))

@@ -128,3 +128,11 @@ def test_what_if_gives_a_verdict_and_no_offer(policy):
     assert policy_named(policy).find_offer(snapshot(4), job("asked", 9, 90)) is None
     if not policy_named(policy).promises:
         assert not verdict.promised
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_a_job_waits_while_no_server_at_all_can_be_used(policy: str) -> None:
+    gone = tuple(replace(server, usable=False) for server in servers(4))
+    waiting = replace(job("waiting", 100.0, requested_gpus=1), measured=measured({1: 1.0, 2: 1.5}))
+    decision = policy_named(policy).replan(Snapshot(0.0, 0.0, gone, (waiting,)))
+    assert not decision.placements.get("waiting")
