@@ -246,8 +246,8 @@ FIGURES: tuple[FigureDefinition, ...] = (
     sweep(
         "pollux", "Table 3.5, row 12: Pollux beside tuned jobs", "what is on", _pollux,
         notes=(
-            ("The first 1,500 jobs for an eighth of the cluster. The search keeps 32 divisions for 20 generations, 100 and 250 are published; it"
-            " decides in a twentieth of a second where Lyra takes half a millisecond. What tuned jobs gain hangs on assumed noise scales."),
+            ("The first 1,500 jobs for an eighth of the cluster. The search keeps 100 placements for 100 generations, as published;"
+            " Lyra ran 250. It decides in a fifth of a second where Lyra takes half a millisecond. What tuned jobs gain hangs on assumed noise scales."),
         ),
     ),
     sweep(
