@@ -17,7 +17,7 @@ from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
 from scheduling.core.searching import SearchLimits, searched
@@ -88,8 +88,7 @@ class Admission:
     ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
     no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
     plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
-    published algorithm alone. ``hurried``: jobs at risk that are planned to end as early as ``rows`` leave room for; with a
-    search, newcomers are decided beside these plans.
+    published algorithm alone.
     """
 
     def __init__(self, problem: Problem, budget: PauseBudget, *, search: SearchLimits | None = None) -> None:
@@ -97,15 +96,12 @@ class Admission:
         self.budget = budget
         self.search = search
         self.at_risk: list[int] = []
-        self.hurried: list[int] = []
         self.used_stored = False
         self.plans = copy_plans(problem.stored)
         self.rows = list(problem.promised)
         self.offers = np.arange(problem.count, problem.jobs.work.size)
         self._establish()
         self._retest_at_risk()
-        if search is not None:
-            self._hurry()
 
     # Present promises ----------------------------------------------------------------------
 
@@ -129,7 +125,7 @@ class Admission:
         problem = self.problem
         overdue, too_many = stored_plans_keep(
             problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
-            *self.open_timeline(),
+            *problem.open_timeline(),
         )  # fmt: skip
         if too_many:
             return None
@@ -157,31 +153,6 @@ class Admission:
                     continue
             self.plans = before
             self.at_risk.append(row)
-
-    def _hurry(self) -> None:
-        """Plan jobs at risk as early as the promises leave room for.
-
-        A promise that breaks by seconds must not end hours late because newcomers were promised what it needs. The
-        published rule lets go of it altogether, so that it blocks nobody.
-        """
-        problem = self.problem
-        for row in self.in_deadline_order(self.at_risk):
-            times, free, count = self.timeline(self.rows)
-            earliest = earliest_finish(
-                problem.jobs,
-                row,
-                times,
-                free,
-                count,
-                False,
-                problem.origin,
-                problem.slot,
-                *problem.scratch(count),
-            )
-            if earliest < inf and self._fill_one(
-                row, earliest + TIME_TOLERANCE, (times, free, count), guarded=False, suffix=False
-            ):
-                self.hurried.append(row)
 
     # Newcomers -----------------------------------------------------------------------------
 
@@ -305,18 +276,10 @@ class Admission:
         ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
         return ordered
 
-    def open_timeline(self) -> tuple[FloatArray, IntArray, int]:
-        """What there is for promises: the problem's capacity without the plans of hurried jobs."""
-        times, free, count = self.problem.open_timeline()
-        if not self.hurried:
-            return times, free, count
-        hurried = np.array(self.hurried, dtype=np.int64)
-        timeline: tuple[FloatArray, IntArray, int] = occupy_all(times, free, count, self.plans, hurried, YES)
-        return timeline
-
     def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
         """What the plans of ``rows`` leave free."""
-        times, free, count = self.open_timeline()
+        problem = self.problem
+        times, free, count = problem.open_timeline()
         chosen = np.array(rows, dtype=np.int64)
         timeline: tuple[FloatArray, IntArray, int] = occupy_all(
             times, free, count, self.plans if plans is None else plans, chosen, True
@@ -330,7 +293,7 @@ class Admission:
         problem = self.problem
         plans, failing = refill(
             problem.jobs, problem.due - problem.slack_seconds, copy_plans(self.plans),
-            np.array(order, dtype=np.int64), self.offers, carry, *self.open_timeline(), True, problem.origin,
+            np.array(order, dtype=np.int64), self.offers, carry, *problem.open_timeline(), True, problem.origin,
             problem.slot, suffix,
         )  # fmt: skip
         return plans, int(failing[0]) if failing.size else None
@@ -355,7 +318,7 @@ class Admission:
                 order,
                 self.offers,
                 np.zeros(problem.jobs.work.size),
-                *self.open_timeline(),
+                *problem.open_timeline(),
                 careful,
                 problem.origin,
                 problem.slot,

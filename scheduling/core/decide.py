@@ -51,8 +51,7 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
     plans = planner.forecast_unpromised(plans, [row for row in newcomers if row not in promised])
     planned = np.zeros(problem.count, dtype=np.bool_)
     planned[newcomers] = True
-    kept = [*admission.rows, *admission.hurried]
-    rows = np.array([row for row in kept if row < problem.count], dtype=np.int64)
+    rows = np.array([row for row in admission.rows if row < problem.count], dtype=np.int64)
     planned[rows] |= differing(plans, problem.stored)[rows]
     columns = problem.columns
     return Answer(

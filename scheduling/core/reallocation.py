@@ -77,12 +77,12 @@ class Planner:
         if not rows:
             return plans
         problem = self.problem
-        taken = {*self.admission.rows, *self.admission.hurried}
+        promised = set(self.admission.rows)
         times, free, count = self.admission.timeline(self.admission.rows, plans)
         others = [
             row
             for row in range(problem.count)
-            if row not in taken and row not in rows and plans.length[row] > 0
+            if row not in promised and row not in rows and plans.length[row] > 0
         ]
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
@@ -108,9 +108,8 @@ class Planner:
             return plans
         problem = self.problem
         heads = self._wanted(plans)
-        rows = [row for row in unpromised if row not in self.admission.hurried]
         plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(rows, dtype=np.int64), heads,
+            problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
             *self.admission.timeline(self.admission.rows, plans), problem.origin, problem.slot,
         )  # fmt: skip
         return plans
@@ -179,10 +178,7 @@ class Planner:
         times, free, count = self.admission.timeline(promised_rows, plans)
         self._forget_lost_plans(plans, unpromised)
         hurried = [row for row in unpromised if row in self.admission.at_risk]
-        planned = set(self.admission.hurried)  # with the promises: their GPUs are taken out already
-        plans, times, free, count = self._hurried(
-            plans, [row for row in hurried if row not in planned], times, free, count
-        )
+        plans, times, free, count = self._hurried(plans, hurried, times, free, count)
         order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
         plans, times, free, count = fill_unpromised(
             problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
@@ -343,8 +339,7 @@ class Planner:
             )  # fmt: skip
             if pieces:
                 return self._planned(plans, row, pieces, finish, gpu_time)
-        planned = {row, *self.admission.hurried}
-        others = [other for other in unpromised if other not in planned and plans.length[other] > 0]
+        others = [other for other in unpromised if other != row and plans.length[other] > 0]
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
         scratch = problem.scratch(count)
         pieces, finish, gpu_time = fill(

@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import numpy as np
-import pytest
 
 from scheduling.core.decide import replan
-from scheduling.core.decision import Decision
 from scheduling.core.snapshot import (
     NO_DEADLINE,
     JobSnapshot,
-    PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
     ServiceClass,
     Snapshot,
     StoredPlan,
 )
-from scheduling.policies import policy_named
 
 CURVE = ScalingCurve(np.array([1, 2, 4]), np.array([1.0, 1.9, 3.5]), np.array([0.0, 0.0, 0.0]))
 
@@ -56,38 +52,3 @@ def test_a_promise_without_any_usable_server_is_at_risk_and_nothing_breaks() -> 
     )
     decision = replan(gone)
     assert decision.at_risk == ("promised",)
-
-
-def rival(*, deadline: float) -> JobSnapshot:
-    """A newcomer that needs three seconds of all four GPUs."""
-    return JobSnapshot("rival", ServiceClass.SLO, 0.0, deadline, 10.5, CURVE, newcomer=True)
-
-
-def ask(policy: str, newcomer: JobSnapshot) -> tuple[Decision, float]:
-    """The decision while the promised job is a second and a half late, and when that job then ends."""
-    late = promised(remaining=40.0, deadline=10.0)
-    decision = policy_named(policy).replan(
-        Snapshot(
-            0.0, 0.0, (ServerSnapshot("a", 4),), (late, newcomer), settings=PlannerSettings(slot_seconds=1.0)
-        )
-    )
-    assert decision.at_risk == ("promised",)
-    return decision, decision.plans["promised"].finish_at
-
-
-def test_a_newcomer_is_not_promised_what_a_job_at_risk_needs_to_end_soon() -> None:
-    decision, ends_at = ask("punctual", rival(deadline=11.0))
-    assert not decision.verdicts[0].admitted
-    assert ends_at == pytest.approx(40.0 / 3.5)
-
-
-def test_a_newcomer_is_promised_what_the_job_at_risk_leaves() -> None:
-    decision, ends_at = ask("punctual", rival(deadline=16.0))
-    assert decision.verdicts[0].promised
-    assert ends_at == pytest.approx(40.0 / 3.5)
-
-
-def test_the_published_rule_lets_go_of_a_job_at_risk() -> None:
-    decision, ends_at = ask("elasticflow", rival(deadline=11.0))
-    assert decision.verdicts[0].promised
-    assert ends_at > 40.0 / 3.5 + 1.0
