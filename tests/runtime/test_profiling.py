@@ -7,6 +7,7 @@ from typing import Any
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.assignment import Assignment
 from workers.runtime.local_agent import LocalAgent, Message, assignment_defaults
+from workers.runtime.profiling import WARM_UP_ITERATIONS
 
 COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)
 
@@ -40,6 +41,12 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
     assert rates[0] < rates[1] < rates[2]
     assert rates[1] / rates[0] > rates[2] / rates[1], "each doubling brings less"
     assert done["evaluate_seconds"] > 0
+
+
+def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: LocalAgent) -> None:
+    last_of_warm_up = regression(hyperparameters={"slow_at": WARM_UP_ITERATIONS})["hyperparameters"]
+    levels, _done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=last_of_warm_up)
+    assert levels[0]["iterations_per_second"] <= 1.02 / (0.02 + 24 * 0.01)
 
 
 def _identity() -> dict[str, Any]:

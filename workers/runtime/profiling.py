@@ -201,6 +201,8 @@ class ProfilingGeneration:
         for _ in range(WARM_UP_ITERATIONS):
             runner.run(iteration)
             iteration += 1
+        if runner.pacer is not None:
+            runner.pacer.restart()  # what the host lost while it warmed up is not made up for at the curve's expense
         started = time.perf_counter()
         count, train_seconds = 0, 0.0
         control = Control.GO_ON

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 from typing import Any
 
 import torch
@@ -51,6 +52,8 @@ class Regression(TrainingFunction):
         self.iterations_seen += 1
         if current_iteration() == self.option("fail_at"):
             raise ValueError("the data looks wrong\nand more")
+        if current_iteration() == self.option("slow_at"):
+            time.sleep(0.4)
         if self.option("dropout"):
             inputs = inputs * (sample_rand(8) >= 0.1)
         if self.option("bypass"):
