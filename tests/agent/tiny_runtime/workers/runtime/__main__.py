@@ -22,6 +22,12 @@ from typing import Any
 BOX = Path(sys.argv[sys.argv.index("--box") + 1])
 
 
+def say(line: str) -> None:
+    """Print a whole line at once: two threads speak, and `print` writes each argument by itself."""
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()
+
+
 class Worker:
     def __init__(self) -> None:
         self.assignment: dict[str, Any] = {}
@@ -77,7 +83,7 @@ class Worker:
             if "assign" in message:
                 self.assignment = message["assign"]
             elif "goal" in message:
-                print("goal", message["goal"], flush=True)
+                say(f"goal {message['goal']}")
                 self.goal, self.start = message["goal"], message["start"] or self.start
             elif "stored" in message:
                 self.unstored.pop(message["stored"], None)
@@ -134,11 +140,11 @@ class Worker:
         self.wait(lambda: bool(self.assignment))
         self.wishes = self.assignment["hyperparameters"]
         self.become("preparing")
-        print("bundle", sorted(path.name for path in (BOX / "bundle").iterdir()), flush=True)
+        say(f"bundle {sorted(path.name for path in (BOX / 'bundle').iterdir())}")
         if self.wishes.get("look"):
-            print("SEEN " + json.dumps(look(self.wishes["look"])), flush=True)
+            say("SEEN " + json.dumps(look(self.wishes["look"])))
         if self.wishes.get("shout"):
-            print("x" * 99 + "\n" * self.wishes["shout"], flush=True)
+            say("x" * 99 + "\n" * self.wishes["shout"])
         if self.wishes.get("spawn"):
             code = "import os, time; os.fork(); time.sleep(1000)"
             subprocess.Popen([sys.executable, "-c", code, self.wishes["spawn"]], start_new_session=True)
@@ -146,7 +152,7 @@ class Worker:
         self.wait(lambda: self.goal != "prepare")
         self.become("loading")
         if "file" in self.start:
-            print("loaded", (BOX / self.start["file"]).read_text(), flush=True)
+            say(f"loaded {(BOX / self.start['file']).read_text()}")
             self.iteration = self.start["iteration"]
         self.become("training")
         self.train()
