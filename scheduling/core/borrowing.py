@@ -16,7 +16,7 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.answer import Answer
-from scheduling.core.arrays import BoolArray, Placements
+from scheduling.core.arrays import BoolArray, Placements, Plans, copy_plans
 from scheduling.core.borrowed_growth import Growers, grown_onto_loans
 from scheduling.core.columns import BEST_EFFORT, JobColumns, regather
 from scheduling.core.decision import REASONS, Change, ChangeKind, Verdict
@@ -37,6 +37,7 @@ from scheduling.core.sharing import (
     workers_of,
 )
 from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.stored_plans import pin_head
 from scheduling.core.two_phase import TwoPhase, divide
 from scheduling.core.worker_changes import roles_with
 
@@ -116,8 +117,19 @@ class View:
         jobs = with_reclaim_room(jobs, extended)
         sharing = replace(sharing, flexible=sharing.flexible[on_loan])
         sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
-        home = replace(problem, columns=own, jobs=jobs, sharing=None)
+        stored = _pinned_at_home(problem, columns.locked & (lent.gpus > 0) & (own.gpus > 0), own.gpus)
+        home = replace(problem, columns=own, jobs=jobs, stored=stored, sharing=None)
         return cls(home, lent, sharing, borrowing & ~kept, kept)
+
+
+def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
+    """The stored plans, where jobs of ``rows`` that nobody can reach keep their owned GPUs for a slot, and none that are borrowed."""
+    if not rows.any():
+        return problem.stored
+    stored = copy_plans(problem.stored)
+    for row in np.flatnonzero(rows).tolist():
+        stored = pin_head(stored, row, own_gpus[row], problem.origin, problem.slot)
+    return stored
 
 
 def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumns:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import numpy as np
 
 from scheduling.core.decision import ChangeKind, Decision
+from scheduling.core.problem import build_problem
 from scheduling.core.snapshot import (
     BlockedGpus,
     JobSnapshot,
@@ -246,6 +247,17 @@ def test_a_promised_job_is_on_time_though_its_borrowed_server_goes_back_at_once(
     assert (change.kind, change.addresses) == (ChangeKind.SHRINK, OWNED)
     assert not decision.at_risk
     assert decision.plans["promised"].finish_at <= 198.5
+
+
+def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its_plan() -> None:
+    """Its agent is silent, so it keeps what it holds until somebody can tell it otherwise."""
+    unreachable = running_promise(borrowed=4, locked=True)
+    newcomer = job("newcomer", newcomer=True, submitted_at=1.0)
+    question = replace(same_kind(unreachable, newcomer), next_slot_at=3.0)
+    answer = policy_named("punctual").decide_newcomers(build_problem(question))
+    row = answer.problem.columns.ids.index("promised")
+    assert answer.plans.gpus[row, 0] == len(OWNED)
+    assert answer.placements.addresses.tolist() == [*OWNED, *BORROWED]
 
 
 def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
