@@ -18,6 +18,7 @@ from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.hurrying import hurry
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
 from scheduling.core.searching import SearchLimits, searched
@@ -88,7 +89,7 @@ class Admission:
     ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
     no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
     plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
-    published algorithm alone.
+    published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon (decision 0016).
     """
 
     def __init__(self, problem: Problem, budget: PauseBudget, *, search: SearchLimits | None = None) -> None:
@@ -102,6 +103,8 @@ class Admission:
         self.offers = np.arange(problem.count, problem.jobs.work.size)
         self._establish()
         self._retest_at_risk()
+        if self.sparing():
+            self._make_room()
 
     # Present promises ----------------------------------------------------------------------
 
@@ -153,6 +156,25 @@ class Admission:
                     continue
             self.plans = before
             self.at_risk.append(row)
+
+    def _make_room(self) -> None:
+        """Keep the promises by their least shares where jobs at risk end earlier beside these than beside the present plans."""
+        afresh, failed = self.refilled(self.rows)
+        if failed or self._hurried_beside(afresh)[0] >= self._hurried_beside(self.plans)[0]:
+            return
+        affordable = self.budget.affordable(afresh, self.rows)
+        if affordable is not None:
+            self.plans = affordable
+
+    def _hurried_beside(self, plans: Plans) -> tuple[tuple[int, float], tuple[FloatArray, IntArray, int]]:
+        """Jobs at risk planned beside the promises: how many find no room and when the others end, in sum; and what is left."""
+        rows = self.in_deadline_order([row for row in self.at_risk if self.problem.jobs.level_count[row] > 0])
+        hurried, times, free, count = hurry(
+            self.problem, copy_plans(plans), rows, *self.timeline(self.rows, plans)
+        )
+        planned = hurried.length[rows] > 0
+        ends = hurried.finish[rows][planned]
+        return (len(rows) - ends.size, float(ends.sum())), (times, free, count)
 
     # Newcomers -----------------------------------------------------------------------------
 
@@ -224,38 +246,43 @@ class Admission:
     def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
         """Plans that keep all promises with the newcomer's, or the first job that fails."""
         problem = self.problem
-        stored_plans = problem.settings.stored_plans
-        if stored_plans:
-            beside = self.filled_beside(row, float(problem.due[row]) - problem.slack_seconds)
+        if self.sparing():
+            plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
+            return plans or self._as_offered(row), None
+        if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
+            return plans, None
+        afresh, failed = self.refilled([*self.rows, row], promising=True)
+        if not failed and (plans := self.budget.affordable(afresh, [*self.rows, row])):
+            return plans, None
+        if problem.settings.stored_plans and (plans := self._as_offered(row)):
+            return plans, None
+        if self.search is not None and (plans := searched(self, row, self.search)):
+            return plans, None
+        return None, failed[0] if failed else None
+
+    def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
+        """Plans with the newcomer's beside all others, pauses charged; tried are these variants of filling."""
+        due = float(self.problem.due[row]) - self.problem.slack_seconds
+        for suffix in variants:
+            beside = self.filled_beside(row, due, suffix=suffix)
             affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
             if affordable is not None:
-                return affordable, None
-        plans, failed = self.refilled([*self.rows, row], promising=True)
-        if not failed:
-            affordable = self.budget.affordable(plans, [*self.rows, row])
-            if affordable is not None:
-                return affordable, None
-        if stored_plans and problem.stored.length[row] > 0:
-            accepted = self._as_offered(row)
-            if accepted is not None:
-                return accepted, None
-        if self.search is not None:
-            found = searched(self, row, self.search)
-            if found is not None:
-                return found, None
-        return None, failed[0] if failed else None
+                return affordable
+        return None
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
         """One more job planned on what the present plans leave, or None where that is too little."""
         before = self.plans
         self.plans = copy_plans(before)
-        fits = self._fill_one(row, due, self.timeline(self.rows), guarded=True, suffix=suffix)
+        fits = self._fill_one(row, due, self.room_for_newcomers(), guarded=True, suffix=suffix)
         plans, self.plans = self.plans, before
         return plans if fits else None
 
     def _as_offered(self, row: int) -> Plans | None:
-        """Beside the present plans, the plan of the offer that the newcomer accepts."""
+        """Beside the present plans, the plan of the offer that the newcomer accepts; None if it holds none."""
         problem = self.problem
+        if problem.stored.length[row] == 0:
+            return None
         plans = copy_plans(self.plans)
         charge_plans(problem.jobs, plans, np.array([row]), *NOTHING_CHARGED)
         if plans.finish[row] > problem.due[row] + 2 * TIME_TOLERANCE:
@@ -285,6 +312,14 @@ class Admission:
             times, free, count, self.plans if plans is None else plans, chosen, True
         )
         return timeline
+
+    def sparing(self) -> bool:
+        """Whether newcomers have to leave jobs at risk what these need."""
+        return self.search is not None and bool(self.at_risk)
+
+    def room_for_newcomers(self) -> tuple[FloatArray, IntArray, int]:
+        """What promises leave free, and jobs at risk as well where these are spared."""
+        return self._hurried_beside(self.plans)[1] if self.sparing() else self.timeline(self.rows)
 
     def filled_in_order(
         self, order: list[int], carry: FloatArray, *, suffix: bool
@@ -382,7 +417,7 @@ class Admission:
         job = self._facts(row)
         due = float(problem.due[row]) - problem.slack_seconds
         needed = self._alone(row, due)
-        times, free, count = self.timeline(self.rows)
+        times, free, count = self.room_for_newcomers()
         before_due = np.flatnonzero(times[:count] < due)
         left = free[:, :count].min(axis=0)[before_due]
         tightest = int(np.argmin(left))

@@ -34,15 +34,16 @@ def what_if(
     verdict = admission.decide(row)
     if verdict.promised or job.service_class is ServiceClass.BEST_EFFORT:
         return verdict, None
-    return verdict, find_offer(snapshot, job)
+    return verdict, find_offer(snapshot, job, search)
 
 
-def find_offer(snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
+def find_offer(snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None) -> FoundOffer | None:
     """A deadline that admission accepts for work that starts after the offer was held.
 
-    ``snapshot`` holds everybody else; ``job`` asks. None where no deadline at all can be promised.
+    ``snapshot`` holds everybody else; ``job`` asks. ``search``: as admission is asked. None where no deadline at all
+    can be promised.
     """
-    admission, row = _with_newcomer(snapshot, job)
+    admission, row = _with_newcomer(snapshot, job, search)
     return _OfferSearch(admission, row).found()
 
 
@@ -109,7 +110,7 @@ class _OfferSearch:
     def _earliest_finish_beside_present_plans(self) -> float:
         """The earliest last iteration over all level caps, all other plans as they are."""
         problem = self.problem
-        times, free, count = self.admission.timeline(self.admission.rows)
+        times, free, count = self.admission.room_for_newcomers()
         piece_time, piece_gpus = problem.scratch(count)
         return float(
             earliest_finish(

@@ -17,16 +17,17 @@ from scheduling.core.allocation import LOWEST_LEVEL, fill_unpromised, grant_left
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
 from scheduling.core.changes import Changes, changes_between
 from scheduling.core.compiling import NO, kernel
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, earliest_finish, fill
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.growth import GrowthRules, Timeline, grow_by_knapsack
 from scheduling.core.holding import hold_until, next_wake
+from scheduling.core.hurrying import hurry
 from scheduling.core.occupancy import Occupancy
 from scheduling.core.pauses import NO_CHARGES, PauseBudget
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_promises_first, repack_together
 from scheduling.core.searching import SearchLimits, planned_anew
 from scheduling.core.snapshot import FloatArray, IntArray
-from scheduling.core.timeline import TAKE, occupy, occupy_all
+from scheduling.core.timeline import occupy_all
 
 EVERY_GRANT = 1 << 40
 
@@ -131,10 +132,8 @@ class Planner:
         """The best division of the cluster under which every promise survives its pauses."""
         admission = self.admission
         unpromised = self.unpromised(declined)
-        afresh, failed = admission.refilled(admission.rows)
-        admission.used_stored = bool(failed)
         kept = admission.plans
-        fresh = kept if failed else afresh
+        fresh = self._filled_afresh() or kept
         full, grants = self._allocated(fresh, unpromised, EVERY_GRANT)
         outcome = self._settled(full, unpromised, together=True) or self._settled(
             full, unpromised, together=False
@@ -166,6 +165,15 @@ class Planner:
         assert outcome is not None  # the last try always yields one
         return outcome
 
+    def _filled_afresh(self) -> Plans | None:
+        """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers left them."""
+        admission = self.admission
+        if admission.sparing():
+            return None
+        afresh, failed = admission.refilled(admission.rows)
+        admission.used_stored = bool(failed)
+        return None if failed else afresh
+
     def _allocated(
         self, base: Plans, unpromised: list[int], most_grants: int, *, hold: bool = True
     ) -> tuple[Plans, int]:
@@ -178,7 +186,9 @@ class Planner:
         times, free, count = self.admission.timeline(promised_rows, plans)
         self._forget_lost_plans(plans, unpromised)
         hurried = [row for row in unpromised if row in self.admission.at_risk]
-        plans, times, free, count = self._hurried(plans, hurried, times, free, count)
+        plans, times, free, count = hurry(
+            problem, plans, self.admission.in_deadline_order(hurried), times, free, count
+        )
         order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
         plans, times, free, count = fill_unpromised(
             problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
@@ -227,31 +237,6 @@ class Planner:
         lost[self.admission.rows] = False
         lost[unpromised] = False
         plans.length[lost] = 0
-
-    def _hurried(
-        self, plans: Plans, rows: list[int], times: FloatArray, free: IntArray, count: int
-    ) -> tuple[Plans, FloatArray, IntArray, int]:
-        """Jobs whose promise no plan keeps end as early as promises leave room for, before all other work.
-
-        Demoted to their lowest level they would be late for certain; a delay that passes must not do that.
-        """
-        problem = self.problem
-        for row in self.admission.in_deadline_order(rows):
-            scratch = problem.scratch(count)
-            earliest = earliest_finish(
-                problem.jobs, row, times, free, count, False, problem.origin, problem.slot, *scratch
-            )
-            plans.length[row] = 0
-            if earliest == inf:
-                continue
-            pieces, finish, gpu_time = fill(
-                problem.jobs, row, earliest + TIME_TOLERANCE, times, free, count, False, problem.origin,
-                problem.slot, NO_HEAD, ALL_LEVELS, False, 0.0, *scratch,
-            )  # fmt: skip
-            if pieces:
-                plans = set_plan(plans, row, *scratch, pieces, finish, gpu_time)
-                times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
-        return plans, times, free, count
 
     def _grant_due(self, plans: Plans) -> FloatArray:
         """Grants keep the failure slack of a plan that has it."""

@@ -35,7 +35,7 @@ def bears_growth(jobs: JobArrays, plans: Plans, latest: FloatArray, rows: IntArr
 
     ``latest``: when each job's last iteration must end, in seconds from now. ``plans``: with their finish as charged.
     """
-    longer = jobs._replace(work=jobs.work + GROW_AND_SHRINK * _lost_to_a_pause(jobs))
+    longer = with_reclaim_room(jobs, np.ones(jobs.work.size, dtype=np.bool_), GROW_AND_SHRINK)
     bears: BoolArray = _in_time(jobs, longer, plans, latest, rows)
     return bears
 

@@ -33,7 +33,7 @@ class Punctual(Policy):
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
         """A later deadline that admission accepts, or None."""
-        return decide.find_offer(snapshot, job)
+        return decide.find_offer(snapshot, job, SEARCH)
 
     def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
         """The verdict the job would get now, and an offer if it is refused."""

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
+import pytest
 
 from scheduling.core.decide import replan
+from scheduling.core.decision import Decision
 from scheduling.core.snapshot import (
     NO_DEADLINE,
     JobSnapshot,
+    PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
     ServiceClass,
     Snapshot,
     StoredPlan,
 )
+from scheduling.policies import policy_named
 
 CURVE = ScalingCurve(np.array([1, 2, 4]), np.array([1.0, 1.9, 3.5]), np.array([0.0, 0.0, 0.0]))
 
@@ -52,3 +58,74 @@ def test_a_promise_without_any_usable_server_is_at_risk_and_nothing_breaks() -> 
     )
     decision = replan(gone)
     assert decision.at_risk == ("promised",)
+
+
+def rival(*, deadline: float) -> JobSnapshot:
+    """A newcomer that needs three seconds of all four GPUs."""
+    return JobSnapshot("rival", ServiceClass.SLO, 0.0, deadline, 10.5, CURVE, newcomer=True)
+
+
+def ask(policy: str, newcomer: JobSnapshot) -> tuple[Decision, float]:
+    """The decision while the promised job is a second and a half late, and when that job then ends."""
+    late = promised(remaining=40.0, deadline=10.0)
+    decision = policy_named(policy).replan(
+        Snapshot(
+            0.0, 0.0, (ServerSnapshot("a", 4),), (late, newcomer), settings=PlannerSettings(slot_seconds=1.0)
+        )
+    )
+    assert decision.at_risk == ("promised",)
+    return decision, decision.plans["promised"].finish_at
+
+
+def test_a_newcomer_is_not_promised_what_a_job_at_risk_needs_to_end_soon() -> None:
+    decision, ends_at = ask("punctual", rival(deadline=11.0))
+    assert not decision.verdicts[0].admitted
+    assert ends_at == pytest.approx(40.0 / 3.5)
+
+
+def test_a_newcomer_is_promised_what_the_job_at_risk_leaves() -> None:
+    decision, ends_at = ask("punctual", rival(deadline=16.0))
+    assert decision.verdicts[0].promised
+    assert ends_at == pytest.approx(40.0 / 3.5)
+
+
+def test_the_published_rule_lets_go_of_a_job_at_risk() -> None:
+    decision, ends_at = ask("elasticflow", rival(deadline=11.0))
+    assert decision.verdicts[0].promised
+    assert ends_at > 40.0 / 3.5 + 1.0
+
+
+def test_an_offer_leaves_a_job_at_risk_what_it_needs_too() -> None:
+    snapshot = Snapshot(
+        0.0,
+        0.0,
+        (ServerSnapshot("a", 4),),
+        (promised(remaining=40.0, deadline=10.0),),
+        settings=PlannerSettings(slot_seconds=1.0, offer_hold_seconds=0.0),
+    )
+    offers = {
+        policy: policy_named(policy).find_offer(snapshot, rival(deadline=11.0))
+        for policy in ("punctual", "elasticflow")
+    }
+    assert offers["punctual"] is not None
+    assert offers["punctual"].deadline_at >= 40.0 / 3.5 + 3.0
+    assert offers["elasticflow"] is not None
+    assert offers["elasticflow"].deadline_at == 11.0
+
+
+def test_kept_promises_fall_back_on_their_least_shares_for_a_job_at_risk() -> None:
+    grown = dataclasses.replace(
+        promised(remaining=30.0, deadline=100.0),
+        id="grown",
+        stored_plan=StoredPlan(np.array([0.0]), np.array([30.0 / 3.5]), np.array([4]), 30.0 / 3.5),
+    )
+    late = dataclasses.replace(
+        promised(remaining=19.0, deadline=5.0), at_risk=True, gpus_now=0, placement=(), stored_plan=None
+    )
+    snapshot = Snapshot(
+        0.0, 0.0, (ServerSnapshot("a", 4),), (grown, late), settings=PlannerSettings(slot_seconds=1.0)
+    )
+    decision = policy_named("punctual").replan(snapshot)
+    assert decision.at_risk == ("promised",)
+    assert decision.plans["promised"].finish_at == pytest.approx(10.0), "two GPUs from now on, not four later"
+    assert decision.plans["grown"].finish_at <= 100.0
