@@ -36,7 +36,7 @@ def read_failures(given: str | None, settings: SimulationSettings, workload: Wor
     try:
         rate = float(given)
     except ValueError:
-        return _from_file(Path(given), settings.pools[0].servers)
+        return _from_file(Path(given), settings.pools[0].servers + _inference_servers(settings))
     if not isfinite(rate) or rate < 0:
         raise ValueError(f"--failures: a rate is a number of failures a server and day, not {given}")
     return drawn_failures(rate, settings, workload)
@@ -51,7 +51,7 @@ def drawn_failures(
 ) -> list[Happening]:
     """Each server fails after exponentially distributed times and is repaired after such times, by seed.
 
-    Failures are drawn until one day after the last deadline or submission.
+    So do those of an inference cluster that lends. Failures are drawn until one day after the last deadline or submission.
     """
     if failures_a_day <= 0 or not workload.jobs:
         return []
@@ -59,8 +59,9 @@ def drawn_failures(
     end = float(max(workload.submitted_at[-1], finite.max(initial=0.0))) + SECONDS_PER_DAY
     happenings = []
     for number, pool in enumerate(settings.pools):
-        seeds = np.random.SeedSequence([settings.seed, number, 7]).spawn(pool.servers)
-        for server in range(pool.servers):
+        servers = pool.servers + (0 if number else _inference_servers(settings))
+        seeds = np.random.SeedSequence([settings.seed, number, 7]).spawn(servers)
+        for server in range(servers):
             rng = np.random.default_rng(seeds[server])
             at = float(workload.submitted_at[0]) + rng.exponential(SECONDS_PER_DAY / failures_a_day)
             while at < end:
@@ -69,6 +70,11 @@ def drawn_failures(
                 happenings.append(Happening(at, Kind.SERVER_BACK, server, number))
                 at += rng.exponential(SECONDS_PER_DAY / failures_a_day)
     return sorted(happenings)
+
+
+def _inference_servers(settings: SimulationSettings) -> int:
+    lending = settings.sharing.lending if settings.sharing is not None else None
+    return 0 if lending is None else lending.servers
 
 
 def reserve_slack_seconds(settings: SimulationSettings) -> float:

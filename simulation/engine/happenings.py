@@ -22,7 +22,7 @@ class Kind(StrEnum):
 class Happening:
     """One event from outside, at ``at`` seconds of the trace.
 
-    ``target``: number of the server within its pool, or row of the job in the workload. An early stop ends a job whose own
+    ``target``: number of the server within its pool, where those of the inference cluster follow the pool's own, or row of the job in the workload. An early stop ends a job whose own
     condition was reached: it completes then. A lost server's jobs stop at once and may start elsewhere when it is fenced;
     the run adds that event by itself.
     """

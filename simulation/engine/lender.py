@@ -73,16 +73,17 @@ class Lender:
 
     def _lend(self, count: int) -> None:
         """The inference side offers idle servers, the lowest numbers first."""
-        at_home = np.flatnonzero(~self.pool.on_loan[self.pool.size.servers :])[:count]
-        self.pool.on_loan[self.pool.size.servers + at_home] = True
+        self.pool.on_loan[np.flatnonzero(self.pool.lendable)[:count]] = True
 
     def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> None:
         pool, jobs = self.pool, simulation.jobs
         pool.forget_ended(jobs)
         rows = pool.rows
         running = int((jobs.gpus[rows] > 0).sum())
+        fleet = pool.fleet()
         question = ReclaimQuestion(
-            fleet=pool.fleet(),
+            # What cannot be emptied now stays until it can: until it is heard of again, or fenced.
+            fleet=fleet._replace(gpus=np.where(pool.out_of_reach(), 0, fleet.gpus)),
             workers=pool.worker_map(),
             gpus_per_worker=pool.workers.ranges.gpus_per_worker[rows],
             remaining_iterations=pool.believed_remaining(jobs, rows),

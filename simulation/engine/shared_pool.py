@@ -28,6 +28,7 @@ NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
 class SharedPool(PoolState):
     """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be used.
 
+    ``broken``: servers of the inference cluster that failed and are not repaired; they are at home.
     ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
     ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``: curves on the inference
     cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is the training cluster's kind too, and a job may
@@ -37,6 +38,7 @@ class SharedPool(PoolState):
     workers: WorkerTables = field(kw_only=True)
     servers: Servers = field(kw_only=True)
     on_loan: BoolArray = field(kw_only=True)
+    broken: BoolArray = field(kw_only=True)
     role: IntArray = field(kw_only=True)
     restart_seconds: float = field(kw_only=True, default=0.0)
     lent_tables: CurveTables | None = field(kw_only=True, default=None)
@@ -63,6 +65,7 @@ class SharedPool(PoolState):
             workers=workers,
             servers=Servers(np.cumsum(gpus) - gpus, gpus),
             on_loan=np.zeros(gpus.size, dtype=np.bool_),
+            broken=np.zeros(gpus.size, dtype=np.bool_),
             role=np.full(gpus.size, NO_ROLE),
             restart_seconds=restart_seconds,
             lent_tables=lent_tables,
@@ -78,9 +81,13 @@ class SharedPool(PoolState):
         problem = super().problem(jobs, ids, newcomers, now, next_slot_at)
         rows = self._asking_rows
         marks, _ = regather(self.flexible.astype(np.int64), self.offsets, self._asking_source)
+        blocked = self._idle_on_silent_servers(problem.columns.addresses)
+        blocked_on = np.bincount(self.servers.server_of()[blocked], minlength=self.servers.gpus.size)
+        fleet = self.fleet()
         problem.sharing = Sharing(
             servers=self.servers,
-            fleet=self.fleet(),
+            fleet=fleet._replace(gpus=np.maximum(0, fleet.gpus - blocked_on)),
+            blocked=blocked,
             flexible=marks.astype(np.bool_),
             demands=self._demands(jobs, rows, now),
             same_kind=self.same_kind,
@@ -91,6 +98,24 @@ class SharedPool(PoolState):
         """All servers; those that are lost, or not on loan, have no GPUs."""
         usable = np.concatenate((self.usable, self.on_loan[self.usable.size :]))
         return loaned_fleet(self.servers, usable, self.on_loan, self.role)
+
+    def _idle_on_silent_servers(self, held: IntArray) -> IntArray:
+        """GPUs that nobody holds, of servers that nothing is heard of: they get no work for now."""
+        silent = np.flatnonzero(self.silent[self.servers.server_of()])
+        idle: IntArray = silent[~np.isin(silent, held)] if silent.size else silent
+        return idle
+
+    def out_of_reach(self) -> BoolArray:
+        """Servers that are silent, or that a job is on which is on a silent one too: nobody can tell it to leave."""
+        out = self.silent.copy()
+        if out.any():
+            server_of = self.servers.server_of()[self.addresses]
+            out[
+                server_of[
+                    np.repeat(self._on_silent_servers(self.addresses, self.offsets), np.diff(self.offsets))
+                ]
+            ] = True
+        return out
 
     def _demands(self, jobs: JobStates, rows: IntArray, now: float) -> Demands:
         ranges = self.workers.ranges
@@ -199,6 +224,22 @@ class SharedPool(PoolState):
         return 0.0
 
     # Servers come and go -----------------------------------------------------------------------
+
+    def set_usable(self, server: int, usable: bool) -> None:
+        """A server is lost, or back. One that was on loan is the inference cluster's again, which has it repaired."""
+        if server < self.size.servers:
+            super().set_usable(server, usable)
+            return
+        self.broken[server] = not usable
+        self.on_loan[server] &= usable
+        self.clear_roles()
+
+    @property
+    def lendable(self) -> BoolArray:
+        """Servers of the inference cluster that are at home, whole and heard of."""
+        able = ~self.on_loan & ~self.broken & ~self.silent
+        able[: self.size.servers] = False
+        return able
 
     def take_out(self, position: int, server: int | None = None) -> None:
         """A job (by its position in ``rows``) loses its GPUs on ``server``, or all of them."""

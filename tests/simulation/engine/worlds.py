@@ -110,7 +110,7 @@ def random_world(
 ) -> World:
     """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent agents.
 
-    ``failures``: servers lost, none of them more than once. ``exact``: speeds and delays are as the planner believes.
+    ``failures``: servers lost, owned or borrowed, none of them more than once. ``exact``: speeds and delays are as the planner believes.
     ``lending``: servers of the same kind of GPU or of a slower one are lent and asked back at any moment.
     """
     rng = Random(seed)
@@ -123,13 +123,14 @@ def random_world(
     if sharing is not None:
         jobs = [replace(job, by_gpu_type=_on_both_kinds(rng, job)) for job in jobs]
     happenings = _from_outside(rng, len(jobs), jobs[-1].at + 20 * slot)
-    lost = rng.sample(range(servers), failures)
+    lent = sharing.lending.servers if sharing is not None and sharing.lending is not None else 0
+    lost = rng.sample(range(servers + lent), failures)
     for server in lost:
         at = rng.uniform(0, jobs[-1].at + 10 * slot)
         happenings.append(Happening(at, Kind.SERVER_LOST, server))
         if rng.random() < 0.5:
             happenings.append(Happening(at + 90.0 + rng.uniform(0, 20 * slot), Kind.SERVER_BACK, server))
-    for server in range(servers):
+    for server in range(servers + lent):
         if server not in lost and rng.random() < 0.3 and not reserve:
             at = rng.uniform(0, jobs[-1].at + 10 * slot)
             happenings.append(Happening(at, Kind.AGENT_SILENT, server))

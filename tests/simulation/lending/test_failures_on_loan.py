@@ -1,0 +1,161 @@
+"""A server fails while it is on loan and jobs are on it: random runs, and what becomes of the server and of the jobs."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import numpy as np
+import pytest
+
+from scheduling.core.answer import Answer
+from simulation.engine.happenings import Happening, Kind
+from simulation.engine.pool import PoolState
+from simulation.engine.run import Simulation
+from simulation.engine.shared_pool import SharedPool
+from simulation.inference.usage import UsageSeries
+from simulation.outcome import JobEnd, Outcome
+from tests.simulation.engine.worlds import World, random_world
+from tests.simulation.lending.worlds import Job, completion_seconds, settings_of, usage_of, workload_of
+
+IN_EVERY_RUN = 60
+"""Random worlds in `make test`; `make test-all` takes 1,500 with a reserve and as many without."""
+
+
+def instants_with_jobs_on_loan(world: World) -> list[tuple[float, int]]:
+    """When, and which borrowed server, had a job on it after a decision."""
+    found: list[tuple[float, int]] = []
+
+    def watch(simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+        assert isinstance(pool, SharedPool)
+        servers = np.flatnonzero(pool.on_loan).tolist()
+        found.extend((simulation.now, server) for server in servers if pool.rows_on(server))
+
+    unchecked = replace(world.settings, check_invariants=False)
+    Simulation(world.workload, unchecked, world.happenings, watch=watch).run()
+    return found
+
+
+def world_with_a_failure_on_loan(seed: int, reserve: int) -> World | None:
+    """A random world in which a borrowed server fails under jobs; None where jobs are on none."""
+    world = random_world(seed, reserve=reserve, lending=True)
+    chosen = Random(seed)
+    instants = instants_with_jobs_on_loan(world)
+    if not instants:
+        return None
+    at, server = chosen.choice(instants)
+    at += chosen.uniform(0.1, world.settings.slot_seconds)
+    failure = [Happening(at, Kind.SERVER_LOST, server)]
+    if chosen.random() < 0.5:
+        failure.append(Happening(at + chosen.uniform(90.0, 900.0), Kind.SERVER_BACK, server))
+    return replace(world, happenings=(*world.happenings, *failure))
+
+
+def check(seeds: range, reserve: int) -> None:
+    checked = 0
+    for seed in seeds:
+        world = world_with_a_failure_on_loan(seed, reserve)
+        if world is None:
+            continue
+        checked += 1
+        outcome = Simulation(world.workload, world.settings, world.happenings).run()
+        silent = any("silent" in happening.kind for happening in world.happenings)
+        if reserve and not silent:
+            assert outcome.broken == {}, f"seed {seed}: {outcome.broken}"
+    assert checked > len(seeds) / 10
+
+
+@pytest.mark.parametrize("reserve", [0, 1])
+def test_no_invariant_is_violated_and_the_reserve_covers_a_borrowed_server_too(reserve: int) -> None:
+    check(range(50_000, 50_000 + IN_EVERY_RUN), reserve)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("reserve", [0, 1])
+def test_so_it_is_in_many_runs(reserve: int) -> None:
+    check(range(60_000, 61_500), reserve)
+
+
+#: The first fills the owned server; the second waits, and begins at 300 s on the one server that is lent.
+WAITING = (
+    Job(20_000.0, 8, 8),
+    Job(1_200.0, 2, 2, fungible=True, keeps_progress=True, submitted_at=1.0),
+)
+FIRST, SECOND = 1, 2
+"""Numbers of the two inference servers, after the owned one."""
+
+
+def lent_while(usage: UsageSeries, *happenings: Happening) -> Outcome:
+    settings = settings_of(WAITING, inference_servers=2, usage=usage)
+    return Simulation(workload_of(WAITING), settings, happenings).run()
+
+
+def on_loan(outcome: Outcome, periods: int) -> list[int]:
+    assert outcome.loans is not None
+    return outcome.loans.on_loan[:periods].tolist()
+
+
+def test_a_job_begins_again_on_the_next_server_that_is_lent() -> None:
+    outcome = lent_while(usage_of(*[0.0] * 40), Happening(700.0, Kind.SERVER_LOST, FIRST))
+    assert on_loan(outcome, 4) == [1, 1, 1, 1], "the other one stands in for it"
+    # Without a checkpoint since 300 s, it begins anew when the other server is lent.
+    assert completion_seconds(outcome)[1] == 900.0 + 1_200.0 - 1.0
+
+
+def test_a_broken_server_is_lent_again_when_it_is_repaired() -> None:
+    outcome = lent_while(
+        usage_of(*[0.0] * 40),
+        Happening(700.0, Kind.SERVER_LOST, FIRST),
+        Happening(710.0, Kind.SERVER_LOST, SECOND),
+        Happening(2_000.0, Kind.SERVER_BACK, SECOND),
+    )
+    assert on_loan(outcome, 8) == [1, 1, 0, 0, 0, 0, 1, 1]
+    assert completion_seconds(outcome)[1] == 2_100.0 + 1_200.0 - 1.0
+
+
+def test_a_silent_server_that_is_asked_back_goes_when_it_is_heard_of_again() -> None:
+    outcome = lent_while(
+        usage_of(*[0.0] * 3, *[1.0] * 37),
+        Happening(700.0, Kind.AGENT_SILENT, FIRST),
+        Happening(1_300.0, Kind.AGENT_HEARD, FIRST),
+    )
+    assert on_loan(outcome, 6) == [1, 1, 1, 1, 0, 0]
+    assert outcome.loans is not None
+    assert [(one.at, one.wanted, one.returned) for one in outcome.loans.reclaims[:2]] == [
+        (1_200.0, 1, 0),
+        (1_500.0, 1, 1),
+    ]
+    assert outcome.loans.shortfall[:6].tolist() == [0, 0, 0, 1, 1, 0]
+
+
+@pytest.mark.parametrize("policy", ["lyra", "opportunistic", "fifo"])
+@pytest.mark.parametrize("seed", range(3))
+def test_policies_that_share_out_workers_go_on_after_failures_of_both_kinds_of_servers(
+    policy: str, seed: int
+) -> None:
+    chosen = Random(seed)
+    jobs = [
+        Job(chosen.uniform(300, 3_000), 1, chosen.randint(1, 4), submitted_at=300.0 * number, fungible=True)
+        for number in range(12)
+    ]
+    settings = replace(
+        settings_of(
+            jobs,
+            policy=policy,
+            servers=2,
+            gpus_per_server=4,
+            inference_servers=4,
+            usage=usage_of(*[0.1] * 200),
+        ),
+        check_invariants=True,
+    )
+    failures = [
+        Happening(at + late, kind, server)
+        for server in (0, 2, 3, 4, 5)
+        for at in (chosen.uniform(300, 3_000),)
+        for late, kind in ((0.0, Kind.SERVER_LOST), (600.0, Kind.SERVER_BACK))
+    ]
+    outcome = Simulation(workload_of(jobs), settings, failures).run()
+    assert set(outcome.jobs.end) == {JobEnd.COMPLETED}
+    assert outcome.counts["failures"] == 5
