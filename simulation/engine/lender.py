@@ -99,10 +99,13 @@ class Lender:
             _preempt(simulation, pool, position)
         for server in reclaim.returned.tolist():
             self._empty(simulation, server)
-        pool.on_loan[reclaim.returned] = False
-        pool.role[reclaim.returned] = NO_ROLE
+        # Broken ones only where there are too few others: nobody wants a dead server back.
+        broken = np.flatnonzero(pool.on_loan & pool.broken)[: count - reclaim.returned.size]
+        returned = np.concatenate((reclaim.returned, broken))
+        pool.on_loan[returned] = False
+        pool.role[returned] = NO_ROLE
         pool.clear_roles()
-        self.reclaims.append(_record(simulation.now, count, running, reclaim, ahead))
+        self.reclaims.append(_record(simulation.now, count, running, reclaim, broken.size, ahead))
 
     def _empty(self, simulation: Simulation, server: int) -> None:
         """Jobs that go on lose their flexible workers on the server."""
@@ -137,12 +140,14 @@ class Lender:
         )
 
 
-def _record(now: float, wanted: int, running: int, reclaim: Reclaim, ahead: bool) -> ReclaimRecord:
+def _record(
+    now: float, wanted: int, running: int, reclaim: Reclaim, broken: int, ahead: bool
+) -> ReclaimRecord:
     return ReclaimRecord(
         at=now,
         wanted=wanted,
-        returned=int(reclaim.returned.size),
-        idle=reclaim.returned_from(ReclaimGroup.IDLE),
+        returned=int(reclaim.returned.size) + broken,
+        idle=reclaim.returned_from(ReclaimGroup.IDLE) + broken,
         flexible=reclaim.returned_from(ReclaimGroup.FLEXIBLE),
         preempted=int(reclaim.preempted.size),
         running=running,

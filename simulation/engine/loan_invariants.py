@@ -32,8 +32,9 @@ class LoanInvariantCheck(InvariantCheck):
             if simulation.jobs.phase[row] != ACTIVE or not borrowed.any():
                 continue
             name = simulation.workload.job_id[row]
-            if not pool.on_loan[server_of[held[borrowed]]].all():
-                raise InvariantViolation(f"L2: job {name} is on a server that is not on loan")
+            there = pool.on_loan & ~pool.broken
+            if not there[server_of[held[borrowed]]].all():
+                raise InvariantViolation(f"L2: job {name} is on a server that is lost or not on loan")
             marks = pool.flexible[pool.offsets[position] : pool.offsets[position + 1]]
             if not borrowed.all():
                 _check_extension(pool, name, marks[borrowed])

@@ -31,7 +31,7 @@ class SharedInvariantCheck:
         if np.unique(pool.addresses).size != pool.addresses.size:
             raise InvariantViolation("L1: a GPU has two jobs")
         server_of = pool.servers.server_of()
-        there = np.concatenate((pool.usable, pool.on_loan[pool.usable.size :]))
+        there = np.concatenate((pool.usable, (pool.on_loan & ~pool.broken)[pool.usable.size :]))
         for position, row in enumerate(pool.rows.tolist()):
             held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
             if simulation.jobs.phase[row] != ACTIVE or not held.size:

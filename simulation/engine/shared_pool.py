@@ -28,7 +28,7 @@ NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
 class SharedPool(PoolState):
     """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be used.
 
-    ``broken``: servers of the inference cluster that failed and are not repaired; they are at home.
+    ``broken``: servers of the inference cluster that were fenced and are not back, at home or on loan.
     ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
     ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``: curves on the inference
     cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is the training cluster's kind too, and a job may
@@ -96,7 +96,7 @@ class SharedPool(PoolState):
 
     def fleet(self) -> Fleet:
         """All servers; those that are lost, or not on loan, have no GPUs."""
-        usable = np.concatenate((self.usable, self.on_loan[self.usable.size :]))
+        usable = np.concatenate((self.usable, (self.on_loan & ~self.broken)[self.usable.size :]))
         return loaned_fleet(self.servers, usable, self.on_loan, self.role)
 
     def _idle_on_silent_servers(self, held: IntArray) -> IntArray:
@@ -226,12 +226,11 @@ class SharedPool(PoolState):
     # Servers come and go -----------------------------------------------------------------------
 
     def set_usable(self, server: int, usable: bool) -> None:
-        """A server is lost, or back. One that was on loan is the inference cluster's again, which has it repaired."""
+        """A server is lost, or back; one that is on loan stays so."""
         if server < self.size.servers:
             super().set_usable(server, usable)
             return
         self.broken[server] = not usable
-        self.on_loan[server] &= usable
         self.clear_roles()
 
     @property

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from cluster.choices import LendingState, ReclaimState
-from cluster.models import InferenceCluster
+from cluster.models import Cluster, InferenceCluster
 from scheduling.choices import JobState, PromiseOutcome
 from scheduling.models import Job
 from scheduling.services.generations import coming_generation, live_generation
@@ -15,6 +15,7 @@ from scheduling.services.lending_orchestrator import orchestrate
 from scheduling.services.planning import run_planner
 from tests.control_plane.lending import ask_back, known_on_eight, lend, servers_of, states
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.test_failures import fall_silent
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -113,3 +114,20 @@ def test_it_shrinks_to_its_own_servers_when_that_is_asked_back_and_its_promise_s
     assert (promised.state, servers_of(promised)) == (JobState.RUNNING, {"node-1"})
     assert order.outcome["preempted_jobs"] == 0
     assert (promised.promise_outcome, promised.at_risk) == (PromiseOutcome.OPEN, False)
+
+
+def test_its_promise_stands_though_the_borrowed_server_is_lost(
+    cluster: Cluster,
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    promised: Job,
+) -> None:
+    assert servers_of(promised) == {"node-1", "serving-1"}
+    fall_silent(borrowed[0], cluster)
+    settle(owned, borrowed[1])
+    promised.refresh_from_db()
+    assert (promised.state, servers_of(promised)) == (JobState.RUNNING, {"node-1"})
+    assert (promised.promise_outcome, promised.at_risk, promised.failures) == (PromiseOutcome.OPEN, False, 0)
+    assert states()["serving-1"] == LendingState.ON_LOAN, "until it is asked back, or heard of again"
+    assert ask_back(inference, 1).state == ReclaimState.RETURNED

@@ -96,22 +96,34 @@ def on_loan(outcome: Outcome, periods: int) -> list[int]:
     return outcome.loans.on_loan[:periods].tolist()
 
 
-def test_a_job_begins_again_on_the_next_server_that_is_lent() -> None:
-    outcome = lent_while(usage_of(*[0.0] * 40), Happening(700.0, Kind.SERVER_LOST, FIRST))
-    assert on_loan(outcome, 4) == [1, 1, 1, 1], "the other one stands in for it"
-    # Without a checkpoint since 300 s, it begins anew when the other server is lent.
-    assert completion_seconds(outcome)[1] == 900.0 + 1_200.0 - 1.0
-
-
-def test_a_broken_server_is_lent_again_when_it_is_repaired() -> None:
+def test_a_job_begins_again_when_the_server_that_it_was_on_is_back() -> None:
     outcome = lent_while(
         usage_of(*[0.0] * 40),
         Happening(700.0, Kind.SERVER_LOST, FIRST),
-        Happening(710.0, Kind.SERVER_LOST, SECOND),
+        Happening(2_000.0, Kind.SERVER_BACK, FIRST),
+    )
+    assert on_loan(outcome, 8) == [1] * 8
+    # Its last checkpoint is that of its start.
+    assert completion_seconds(outcome)[1] == 2_000.0 + 1_200.0 - 1.0
+
+
+def test_a_broken_server_goes_home_when_it_is_asked_back_and_one_that_is_repaired_is_lent() -> None:
+    outcome = lent_while(
+        usage_of(0.0, 0.0, 0.0, 1.0, *[0.0] * 36),
+        Happening(700.0, Kind.SERVER_LOST, FIRST),
+        Happening(1_300.0, Kind.SERVER_LOST, SECOND),
         Happening(2_000.0, Kind.SERVER_BACK, SECOND),
     )
-    assert on_loan(outcome, 8) == [1, 1, 0, 0, 0, 0, 1, 1]
+    assert on_loan(outcome, 8) == [1, 1, 1, 0, 0, 0, 1, 1]
     assert completion_seconds(outcome)[1] == 2_100.0 + 1_200.0 - 1.0
+
+
+def test_a_broken_server_is_given_back_after_the_others() -> None:
+    settings = settings_of(WAITING, inference_servers=4, usage=usage_of(0.0, 0.0, *[0.5] * 400))
+    simulation = Simulation(workload_of(WAITING), settings, [Happening(700.0, Kind.SERVER_LOST, FIRST)])
+    simulation.run()
+    assert simulation.lender is not None
+    assert np.flatnonzero(simulation.lender.pool.on_loan).tolist() == [FIRST], "two of three were wanted"
 
 
 def test_a_silent_server_that_is_asked_back_goes_when_it_is_heard_of_again() -> None:
