@@ -22,6 +22,13 @@ from simulation.workloads.linear import TRAINING_GPU, linear_workload
 from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 
 SHARING = sorted(name for name, policy in POLICIES.items() if isinstance(policy, SharesWorkers))
+SEARCHING = ("lyra_pollux",)
+"""Takes seconds for each run."""
+WORLDS = {
+    "seed": st.integers(0, 2**16),
+    "scenario": st.sampled_from(list(Scenario)),
+    "method": st.sampled_from(list(ReclaimMethod)),
+}
 
 
 CHOICES = st.builds(
@@ -34,13 +41,18 @@ CHOICES = st.builds(
 
 
 @settings(max_examples=8, deadline=None)
-@given(
-    seed=st.integers(0, 2**16),
-    scenario=st.sampled_from(list(Scenario)),
-    method=st.sampled_from(list(ReclaimMethod)),
-)
-@pytest.mark.parametrize("policy", SHARING)
+@given(**WORLDS)
+@pytest.mark.parametrize("policy", sorted({*SHARING} - {*SEARCHING}))
 def test_random_jobs_beside_a_restless_inference_cluster(
+    policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
+) -> None:
+    check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
+
+
+@settings(max_examples=2, deadline=None)
+@given(**WORLDS)
+@pytest.mark.parametrize("policy", SEARCHING)
+def test_the_same_under_a_policy_that_searches(
     policy: str, seed: int, scenario: Scenario, method: ReclaimMethod
 ) -> None:
     check_run(policy, seed, RULES[scenario], Lending(6, restless_usage(seed), reclaim=method))
