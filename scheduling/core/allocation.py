@@ -11,10 +11,10 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.arrays import TIME_TOLERANCE, planned_gpus, set_plan
+from scheduling.core.arrays import planned_gpus, set_plan
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.filling import ALL_LEVELS, fill
-from scheduling.core.timeline import GIVE_BACK, TAKE, compact, occupy, piece_at
+from scheduling.core.timeline import GIVE_BACK, TAKE, compact, free_until, occupy, piece_at
 
 LOWEST_LEVEL = np.int64(0)
 STARTING = -1
@@ -111,9 +111,11 @@ def _best_step(  # type: ignore[no-untyped-def]
         return times, free, count, best
     highest = ALL_LEVELS if promised else LOWEST_LEVEL
     times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised)
+    # Not ``held`` more than ``left``: a stored plan may give GPUs back before the slot ends.
+    room = free_until(times, free, count, origin + slot)
     for step in range(2):
         target = following if step == 0 else present
-        if target == NO_TARGET or target - held > left:
+        if target == NO_TARGET or target - held > left or target > room:
             continue
         if not pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
             continue
@@ -148,10 +150,7 @@ def grant_leftover(  # type: ignore[no-untyped-def]
     job_of_rank = np.empty(rank.size, dtype=np.int64)
     for job in range(rank.size):
         job_of_rank[rank[job]] = job
-    left = np.int64(1 << 60)
-    for piece in range(count):
-        if times[piece] < origin + slot - TIME_TOLERANCE:
-            left = min(left, free[0, piece])
+    left = free_until(times, free, count, origin + slot)
     granted = [0 for _ in range(0)]
     heap = [
         (STARTING, -inf, rank[job]) for job in rows if plans.length[job] > 0 and jobs.finished_at[job] == inf

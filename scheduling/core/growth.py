@@ -18,7 +18,7 @@ from scheduling.core.compiling import kernel
 from scheduling.core.filling import ALL_LEVELS, fill
 from scheduling.core.knapsack import NO_ITEM, ItemGroups, choose_items
 from scheduling.core.snapshot import FloatArray, IntArray
-from scheduling.core.timeline import GIVE_BACK, TAKE, occupy
+from scheduling.core.timeline import GIVE_BACK, TAKE, free_until, occupy
 
 
 class Timeline(NamedTuple):
@@ -60,9 +60,10 @@ def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, le
             piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
         highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
         times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
+        room = free_until(times, free, count, rules.origin + rules.slot)
         for level in range(jobs.level_count[job]):
             target = jobs.levels[job, level]
-            if target <= held or target - held > left:
+            if target <= held or target - held > left or target > room:
                 continue
             if not pays(
                 jobs, job, held, target, times, free, count, rules.origin, rules.slot, rules.minimum_gain
@@ -116,25 +117,16 @@ def grow(jobs, plans, rows, sizes, promised, due, times, free, count, rules):  #
             piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
         highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
         times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
-        pieces, finish, gpu_time = fill(
-            jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, sizes[position], highest,
-            rules.suffix, 0.0, piece_time, piece_gpus,
-        )  # fmt: skip
-        if pieces > 0:
-            plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-            grown += 1
+        if sizes[position] <= free_until(times, free, count, rules.origin + rules.slot):
+            pieces, finish, gpu_time = fill(
+                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, sizes[position],
+                highest, rules.suffix, 0.0, piece_time, piece_gpus,
+            )  # fmt: skip
+            if pieces > 0:
+                plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+                grown += 1
         times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
     return plans, times, free, count, grown
-
-
-@kernel
-def free_in_next_slot(times, free, count, origin, slot):  # type: ignore[no-untyped-def]
-    """GPUs that nobody is planned on in the next slot."""
-    left = np.int64(1 << 60)
-    for piece in range(count):
-        if times[piece] < origin + slot - TIME_TOLERANCE:
-            left = min(left, free[0, piece])
-    return max(left, np.int64(0))
 
 
 def grow_by_knapsack(
@@ -151,7 +143,7 @@ def grow_by_knapsack(
 
     ``rows``: jobs that may grow, in a fixed order; only those with a plan and iterations left do.
     """
-    left = int(free_in_next_slot(*timeline, rules.origin, rules.slot))
+    left = int(free_until(*timeline, rules.origin + rules.slot))
     rows = rows[(plans.length[rows] > 0) & (jobs.finished_at[rows] == inf)]
     if left == 0 or rows.size == 0 or most == 0:
         return plans, timeline, 0

@@ -46,6 +46,17 @@ def piece_at(times, count, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
+def free_until(times, free, count, until):  # type: ignore[no-untyped-def]
+    """GPUs that are free all the time from the timeline's beginning to ``until``."""
+    left = max(free[0, 0], np.int64(0))
+    for piece in range(1, count):
+        if times[piece] >= until - TIME_TOLERANCE:
+            break
+        left = max(min(left, free[0, piece]), np.int64(0))
+    return left
+
+
+@kernel
 def split(times, free, count, at):  # type: ignore[no-untyped-def]
     """Make ``at`` a breakpoint; returns the timeline and the breakpoint's index."""
     index = piece_at(times, count, at)

@@ -129,3 +129,39 @@ def test_kept_promises_fall_back_on_their_least_shares_for_a_job_at_risk() -> No
     assert decision.at_risk == ("promised",)
     assert decision.plans["promised"].finish_at == pytest.approx(10.0), "two GPUs from now on, not four later"
     assert decision.plans["grown"].finish_at <= 100.0
+
+
+def stored(*pieces: tuple[float, int]) -> StoredPlan:
+    """A plan of (end, GPUs) pieces from now on."""
+    ends = np.array([end for end, _ in pieces])
+    starts = np.concatenate(([0.0], ends[:-1]))
+    return StoredPlan(starts, ends, np.array([gpus for _, gpus in pieces]), float(ends[-1]))
+
+
+def test_nobody_grows_into_what_a_stored_plan_takes_within_the_slot() -> None:
+    """Two jobs give a GPU back after 5 s, and a third has counted on both since; the slot lasts 10 s."""
+    linear = ScalingCurve(np.array([1, 2]), np.array([1.0, 2.0]), np.array([0.0, 0.0]))
+    pausing = (
+        JobSnapshot(
+            name, ServiceClass.SLO, 0.0, 200.0, 30.0, linear, promised=True, gpus_now=1, placement=(address,),
+            stored_plan=stored((5.0, 1), (40.0, 0), (80.0, 1)),
+        )
+        for name, address in (("one", 4), ("two", 5))
+    )  # fmt: skip
+    growing = JobSnapshot(
+        "growing", ServiceClass.SLO, 0.0, 15.0, 41.0, CURVE, promised=True, gpus_now=2, placement=(0, 1),
+        stored_plan=stored((5.0, 2), (15.0, 4)),
+    )  # fmt: skip
+    too_large = ScalingCurve(np.array([8]), np.array([6.0]), np.array([0.0]))
+    nowhere = dataclasses.replace(
+        growing, id="nowhere", curve=too_large, at_risk=True, gpus_now=0, placement=(), stored_plan=None
+    )
+    servers = (ServerSnapshot("a", 4), ServerSnapshot("b", 2))
+    decision = policy_named("punctual").replan(
+        Snapshot(0.0, 0.0, servers, (*pausing, growing, nowhere), settings=PlannerSettings(slot_seconds=10.0))
+    )
+    assert decision.at_risk == ("nowhere",)
+    plans = [plan for plan in decision.plans.values() if plan is not None]
+    for at in (0.0, 5.0, 9.9, 10.0):
+        held = [plan.gpus[(plan.start <= at) & (at < plan.end)].sum() for plan in plans]
+        assert sum(held) <= 6, f"after {at} s"
