@@ -18,7 +18,7 @@ from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.hurrying import hurry
+from scheduling.core.hurrying import Sparing
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
 from scheduling.core.searching import SearchLimits, searched
@@ -90,9 +90,17 @@ class Admission:
     no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
     plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
     published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon (decision 0016).
+    ``as_planned``: all present plans stay as they are where they keep their promises.
     """
 
-    def __init__(self, problem: Problem, budget: PauseBudget, *, search: SearchLimits | None = None) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        budget: PauseBudget,
+        *,
+        search: SearchLimits | None = None,
+        as_planned: bool = False,
+    ) -> None:
         self.problem = problem
         self.budget = budget
         self.search = search
@@ -101,10 +109,12 @@ class Admission:
         self.plans = copy_plans(problem.stored)
         self.rows = list(problem.promised)
         self.offers = np.arange(problem.count, problem.jobs.work.size)
+        self.sparing = Sparing(self)
         self._establish()
-        self._retest_at_risk()
-        if self.sparing():
-            self._make_room()
+        columns = problem.columns
+        self._retest(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist())
+        if not as_planned and self.sparing.make_room():
+            self._retest(self.at_risk)
 
     # Present promises ----------------------------------------------------------------------
 
@@ -143,44 +153,29 @@ class Admission:
                 late.remove(row)
         return late
 
-    def _retest_at_risk(self) -> None:
+    def _retest(self, rows: list[int]) -> None:
         """Jobs at risk whose deadline can be met again become regular again (spec 2.12)."""
-        columns = self.problem.columns
-        for row in self.in_deadline_order(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist()):
+        for row in self.in_deadline_order(rows):
             before = copy_plans(self.plans)
             if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
                 affordable = self.budget.affordable(self.plans, [*self.rows, row])
                 if affordable is not None:
                     self.plans = affordable
                     self.rows.append(row)
+                    self.at_risk = [other for other in self.at_risk if other != row]
                     continue
             self.plans = before
-            self.at_risk.append(row)
-
-    def _make_room(self) -> None:
-        """Keep the promises by their least shares where jobs at risk end earlier beside these than beside the present plans."""
-        afresh, failed = self.refilled(self.rows)
-        if failed or self._hurried_beside(afresh)[0] >= self._hurried_beside(self.plans)[0]:
-            return
-        affordable = self.budget.affordable(afresh, self.rows)
-        if affordable is not None:
-            self.plans = affordable
-
-    def _hurried_beside(self, plans: Plans) -> tuple[tuple[int, float], tuple[FloatArray, IntArray, int]]:
-        """Jobs at risk planned beside the promises: how many find no room and when the others end, in sum; and what is left."""
-        rows = self.in_deadline_order([row for row in self.at_risk if self.problem.jobs.level_count[row] > 0])
-        hurried, times, free, count = hurry(
-            self.problem, copy_plans(plans), rows, *self.timeline(self.rows, plans)
-        )
-        planned = hurried.length[rows] > 0
-        ends = hurried.finish[rows][planned]
-        return (len(rows) - ends.size, float(ends.sum())), (times, free, count)
+            if row not in self.at_risk:
+                self.at_risk.append(row)
 
     # Newcomers -----------------------------------------------------------------------------
 
     def decide_newcomers(self) -> list[Verdict]:
-        """Verdicts in submission order; the plans afterwards keep every promise made."""
-        if self.problem.settings.admission is AdmissionRule.BATCH:
+        """Verdicts in submission order; the plans afterwards keep every promise made.
+
+        While jobs at risk are spared, newcomers are decided one by one under either rule.
+        """
+        if self.problem.settings.admission is AdmissionRule.BATCH and not self.sparing.rows():
             return self._decide_batch(self.problem.newcomers)
         return [self.decide(row) for row in self.problem.newcomers]
 
@@ -246,7 +241,7 @@ class Admission:
     def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
         """Plans that keep all promises with the newcomer's, or the first job that fails."""
         problem = self.problem
-        if self.sparing():
+        if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None
         if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
@@ -266,15 +261,15 @@ class Admission:
         for suffix in variants:
             beside = self.filled_beside(row, due, suffix=suffix)
             affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
-            if affordable is not None:
+            if affordable is not None and not self.sparing.delayed_by(affordable, row):
                 return affordable
         return None
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
         """One more job planned on what the present plans leave, or None where that is too little."""
-        before = self.plans
+        before, room = self.plans, self.sparing.room_for_newcomers()
         self.plans = copy_plans(before)
-        fits = self._fill_one(row, due, self.room_for_newcomers(), guarded=True, suffix=suffix)
+        fits = self._fill_one(row, due, room, guarded=True, suffix=suffix)
         plans, self.plans = self.plans, before
         return plans if fits else None
 
@@ -293,7 +288,7 @@ class Admission:
         return self.budget.affordable(plans, [*self.rows, row])
 
     def _facts(self, row: int) -> reasons.JobFacts:
-        return reasons.job_facts(self.problem, row)
+        return reasons.job_facts(self.problem, row, spared=bool(self.sparing.rows()))
 
     # Tools ---------------------------------------------------------------------------------
 
@@ -312,14 +307,6 @@ class Admission:
             times, free, count, self.plans if plans is None else plans, chosen, True
         )
         return timeline
-
-    def sparing(self) -> bool:
-        """Whether newcomers have to leave jobs at risk what these need."""
-        return self.search is not None and bool(self.at_risk)
-
-    def room_for_newcomers(self) -> tuple[FloatArray, IntArray, int]:
-        """What promises leave free, and jobs at risk as well where these are spared."""
-        return self._hurried_beside(self.plans)[1] if self.sparing() else self.timeline(self.rows)
 
     def filled_in_order(
         self, order: list[int], carry: FloatArray, *, suffix: bool
@@ -417,7 +404,7 @@ class Admission:
         job = self._facts(row)
         due = float(problem.due[row]) - problem.slack_seconds
         needed = self._alone(row, due)
-        times, free, count = self.room_for_newcomers()
+        times, free, count = self.sparing.room_for_newcomers()
         before_due = np.flatnonzero(times[:count] < due)
         left = free[:, :count].min(axis=0)[before_due]
         tightest = int(np.argmin(left))

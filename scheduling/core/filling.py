@@ -268,12 +268,17 @@ def fill(  # type: ignore[no-untyped-def]
 def earliest_finish(  # type: ignore[no-untyped-def]
     jobs, job, times, free, count, guarded, origin, slot, out_time, out_gpus
 ):  # fmt: skip
-    """The earliest end of the last iteration over all level caps, on free capacity as it is."""
+    """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job keeps its GPUs for a slot."""
     best = inf
+    head = NO_GPUS
+    head_until = max(origin, jobs.earliest[job])
+    if jobs.locked[job]:
+        head = jobs.gpus[job]
+        head_until = origin + slot
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
-            jobs, job, inf, times, free, count, guarded, origin, slot, NO_GPUS,
-            max(origin, jobs.earliest[job]), WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time, out_gpus,
+            jobs, job, inf, times, free, count, guarded, origin, slot, head, head_until,
+            WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time, out_gpus,
         )  # fmt: skip
         if written > 0 and finish < best:
             best = finish

@@ -43,19 +43,19 @@ def find_offer(snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None
     ``snapshot`` holds everybody else; ``job`` asks. ``search``: as admission is asked. None where no deadline at all
     can be promised.
     """
-    admission, row = _with_newcomer(snapshot, job, search)
+    admission, row = _with_newcomer(snapshot, job, search, as_planned=True)
     return _OfferSearch(admission, row).found()
 
 
 def _with_newcomer(
-    snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None
+    snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None, *, as_planned: bool = False
 ) -> tuple[Admission, int]:
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    return Admission(
-        problem, PauseBudget(problem, Seating(problem)), search=search
-    ), problem.columns.ids.index(job.id)
+    budget = PauseBudget(problem, Seating(problem))
+    row = problem.columns.ids.index(job.id)
+    return Admission(problem, budget, search=search, as_planned=as_planned), row
 
 
 class _OfferSearch:
@@ -110,7 +110,7 @@ class _OfferSearch:
     def _earliest_finish_beside_present_plans(self) -> float:
         """The earliest last iteration over all level caps, all other plans as they are."""
         problem = self.problem
-        times, free, count = self.admission.room_for_newcomers()
+        times, free, count = self.admission.sparing.room_for_newcomers()
         piece_time, piece_gpus = problem.scratch(count)
         return float(
             earliest_finish(

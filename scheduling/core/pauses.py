@@ -23,7 +23,7 @@ from scheduling.core.occupancy import Occupancy
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import FloatArray, IntArray
-from scheduling.core.timeline import occupy_all
+from scheduling.core.timeline import free_until, occupy_all
 
 BASE_SECONDS = 2.0
 LARGE_CLUSTER_BASE_SECONDS = 7.0
@@ -128,6 +128,9 @@ def _refill_with_carry(  # type: ignore[no-untyped-def]
     """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
     times, free, count = occupy_all(times, free, count, plans, others, YES)
     head = planned_gpus(plans, job, origin) if keep_head else NO_HEAD
+    # A stored plan may give GPUs back within the slot, and another count on them.
+    if keep_head and not jobs.locked[job] and head > free_until(times, free, count, origin + slot):
+        return plans, False
     piece_time = np.zeros(count + 8)
     piece_gpus = np.zeros(count + 8, dtype=np.int64)
     pieces, finish, gpu_time = fill(

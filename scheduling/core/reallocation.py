@@ -143,7 +143,7 @@ class Planner:
         if grants > 1:
             half, _ = self._allocated(fresh, unpromised, grants // 2)
             outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
-        if outcome is None and self.problem.settings.stored_plans:
+        if outcome is None and self.problem.settings.stored_plans and fresh is not kept:
             admission.used_stored = True
             stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
             outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
@@ -168,7 +168,7 @@ class Planner:
     def _filled_afresh(self) -> Plans | None:
         """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers left them."""
         admission = self.admission
-        if admission.sparing():
+        if admission.sparing.rows():
             return None
         afresh, failed = admission.refilled(admission.rows)
         admission.used_stored = bool(failed)

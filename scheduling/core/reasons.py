@@ -21,8 +21,8 @@ class JobFacts:
     holders: str
 
 
-def job_facts(problem: Problem, row: int) -> JobFacts:
-    """The facts of one row."""
+def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
+    """The facts of one row. ``spared``: whether jobs at risk keep GPUs from it."""
     columns = problem.columns
     level = int(problem.jobs.levels[row, 0])
     return JobFacts(
@@ -30,8 +30,13 @@ def job_facts(problem: Problem, row: int) -> JobFacts:
         deadline_at=float(columns.deadline_at[row]),
         finishing_seconds=float(columns.finishing[row]),
         smallest_level=0 if level == NO_LEVEL else level,
-        holders="promises and held offers leave" if problem.offers else "promises leave",
+        holders=_holders(offers=bool(problem.offers), spared=spared),
     )
+
+
+def _holders(*, offers: bool, spared: bool) -> str:
+    holders = ["promises", *(["held offers"] if offers else []), *(["jobs at risk"] if spared else [])]
+    return " and ".join(filter(None, (", ".join(holders[:-1]), holders[-1]))) + " leave"
 
 
 def duration_text(seconds: float) -> str:

@@ -11,6 +11,7 @@ from scheduling.core.decide import replan
 from scheduling.core.decision import Decision
 from scheduling.core.snapshot import (
     NO_DEADLINE,
+    AdmissionRule,
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,
@@ -113,55 +114,111 @@ def test_an_offer_leaves_a_job_at_risk_what_it_needs_too() -> None:
     assert offers["elasticflow"].deadline_at == 11.0
 
 
-def test_kept_promises_fall_back_on_their_least_shares_for_a_job_at_risk() -> None:
+def beside_a_grown_promise(*, deadline: float) -> Snapshot:
+    """A job at risk that waits while another one, with time to spare, has grown onto all four GPUs."""
     grown = dataclasses.replace(
         promised(remaining=30.0, deadline=100.0),
         id="grown",
         stored_plan=StoredPlan(np.array([0.0]), np.array([30.0 / 3.5]), np.array([4]), 30.0 / 3.5),
     )
     late = dataclasses.replace(
-        promised(remaining=19.0, deadline=5.0), at_risk=True, gpus_now=0, placement=(), stored_plan=None
+        promised(remaining=19.0, deadline=deadline), at_risk=True, gpus_now=0, placement=(), stored_plan=None
     )
-    snapshot = Snapshot(
+    return Snapshot(
         0.0, 0.0, (ServerSnapshot("a", 4),), (grown, late), settings=PlannerSettings(slot_seconds=1.0)
     )
-    decision = policy_named("punctual").replan(snapshot)
+
+
+def test_kept_promises_fall_back_on_their_least_shares_for_a_job_at_risk() -> None:
+    decision = policy_named("punctual").replan(beside_a_grown_promise(deadline=5.0))
     assert decision.at_risk == ("promised",)
     assert decision.plans["promised"].finish_at == pytest.approx(10.0), "two GPUs from now on, not four later"
     assert decision.plans["grown"].finish_at <= 100.0
 
 
-def stored(*pieces: tuple[float, int]) -> StoredPlan:
-    """A plan of (end, GPUs) pieces from now on."""
-    ends = np.array([end for end, _ in pieces])
-    starts = np.concatenate(([0.0], ends[:-1]))
-    return StoredPlan(starts, ends, np.array([gpus for _, gpus in pieces]), float(ends[-1]))
+def test_a_job_at_risk_is_regular_again_when_the_least_shares_of_others_let_it_end_in_time() -> None:
+    decision = policy_named("punctual").replan(beside_a_grown_promise(deadline=12.0))
+    assert decision.at_risk == ()
+    assert decision.plans["promised"].finish_at <= 12.0
+    assert decision.plans["grown"].finish_at <= 100.0
 
 
-def test_nobody_grows_into_what_a_stored_plan_takes_within_the_slot() -> None:
-    """Two jobs give a GPU back after 5 s, and a third has counted on both since; the slot lasts 10 s."""
-    linear = ScalingCurve(np.array([1, 2]), np.array([1.0, 2.0]), np.array([0.0, 0.0]))
-    pausing = (
-        JobSnapshot(
-            name, ServiceClass.SLO, 0.0, 200.0, 30.0, linear, promised=True, gpus_now=1, placement=(address,),
-            stored_plan=stored((5.0, 1), (40.0, 0), (80.0, 1)),
-        )
-        for name, address in (("one", 4), ("two", 5))
+def test_a_job_at_risk_whose_agent_is_silent_is_spared_too() -> None:
+    """It keeps its two GPUs for a slot of 5 s, then has four: 19.4 s in all, unless the newcomer gets them."""
+    late = dataclasses.replace(
+        promised(remaining=60.0, deadline=5.0), at_risk=True, gpus_now=2, placement=(0, 1), locked=True,
+        stored_plan=None,
     )  # fmt: skip
-    growing = JobSnapshot(
-        "growing", ServiceClass.SLO, 0.0, 15.0, 41.0, CURVE, promised=True, gpus_now=2, placement=(0, 1),
-        stored_plan=stored((5.0, 2), (15.0, 4)),
-    )  # fmt: skip
-    too_large = ScalingCurve(np.array([8]), np.array([6.0]), np.array([0.0]))
-    nowhere = dataclasses.replace(
-        growing, id="nowhere", curve=too_large, at_risk=True, gpus_now=0, placement=(), stored_plan=None
-    )
+    newcomer = dataclasses.replace(rival(deadline=9.0), remaining_iterations=28.0)
     servers = (ServerSnapshot("a", 4), ServerSnapshot("b", 2))
     decision = policy_named("punctual").replan(
-        Snapshot(0.0, 0.0, servers, (*pausing, growing, nowhere), settings=PlannerSettings(slot_seconds=10.0))
+        Snapshot(0.0, 0.0, servers, (late, newcomer), settings=PlannerSettings(slot_seconds=5.0))
+    )
+    assert not decision.verdicts[0].admitted
+    assert decision.plans["promised"].finish_at == pytest.approx(5.0 + (60.0 - 5.0 * 1.9) / 3.5)
+
+
+def test_a_job_that_nothing_can_help_costs_newcomers_nothing() -> None:
+    too_large = ScalingCurve(np.array([8]), np.array([6.0]), np.array([0.0]))
+    nowhere = dataclasses.replace(
+        promised(remaining=40.0, deadline=5.0), id="nowhere", curve=too_large, at_risk=True, gpus_now=0,
+        placement=(), stored_plan=None,
+    )  # fmt: skip
+    grown = dataclasses.replace(
+        promised(remaining=300.0, deadline=1000.0),
+        id="grown",
+        stored_plan=StoredPlan(np.array([0.0]), np.array([86.0]), np.array([4]), 86.0),
+    )
+    newcomer = dataclasses.replace(rival(deadline=17.0), remaining_iterations=30.0)
+    decision = policy_named("punctual").replan(
+        Snapshot(
+            0.0,
+            0.0,
+            (ServerSnapshot("a", 4),),
+            (nowhere, grown, newcomer),
+            settings=PlannerSettings(slot_seconds=1.0),
+        )
     )
     assert decision.at_risk == ("nowhere",)
-    plans = [plan for plan in decision.plans.values() if plan is not None]
-    for at in (0.0, 5.0, 9.9, 10.0):
-        held = [plan.gpus[(plan.start <= at) & (at < plan.end)].sum() for plan in plans]
-        assert sum(held) <= 6, f"after {at} s"
+    assert decision.verdicts[0].promised
+
+
+def test_a_newcomer_is_promised_what_others_have_grown_onto_where_the_job_at_risk_loses_nothing() -> None:
+    single = ScalingCurve(np.array([2]), np.array([1.9]), np.array([0.0]))
+    late = dataclasses.replace(
+        promised(remaining=30.0, deadline=5.0), id="late", curve=single, at_risk=True, gpus_now=2,
+        placement=(4, 5), stored_plan=None,
+    )  # fmt: skip
+    grown = dataclasses.replace(
+        promised(remaining=300.0, deadline=1000.0),
+        id="grown",
+        stored_plan=StoredPlan(np.array([0.0]), np.array([86.0]), np.array([4]), 86.0),
+    )
+    newcomer = dataclasses.replace(rival(deadline=12.0), remaining_iterations=20.0)
+    servers = (ServerSnapshot("a", 4), ServerSnapshot("b", 2))
+    decision = policy_named("punctual").replan(
+        Snapshot(0.0, 0.0, servers, (late, grown, newcomer), settings=PlannerSettings(slot_seconds=1.0))
+    )
+    assert decision.verdicts[0].promised
+    assert decision.plans["late"].finish_at == pytest.approx(30.0 / 1.9)
+
+
+def test_an_offer_lies_beside_the_plans_that_promises_have_now() -> None:
+    snapshot = beside_a_grown_promise(deadline=5.0)
+    settings = dataclasses.replace(snapshot.settings, offer_hold_seconds=0.0)
+    offer = policy_named("punctual").find_offer(
+        dataclasses.replace(snapshot, settings=settings), rival(deadline=6.0)
+    )
+    assert offer is not None
+    assert offer.plan.start[offer.plan.gpus > 0].min() >= 30.0 / 3.5, (
+        "the promised job has all four until then"
+    )
+
+
+def test_a_batch_spares_a_job_at_risk_too() -> None:
+    batch = PlannerSettings(slot_seconds=1.0, admission=AdmissionRule.BATCH)
+    late = promised(remaining=40.0, deadline=10.0)
+    decision = policy_named("punctual").replan(
+        Snapshot(0.0, 0.0, (ServerSnapshot("a", 4),), (late, rival(deadline=11.0)), settings=batch)
+    )
+    assert not decision.verdicts[0].admitted

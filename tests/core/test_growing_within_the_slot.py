@@ -1,0 +1,96 @@
+"""Growth beside plans that change before the slot ends, as stored ones do after the slots have moved."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.admission import stored_plans_keep
+from scheduling.core.allocation import grant_leftover
+from scheduling.core.arrays import Plans, copy_plans
+from scheduling.core.compiling import YES
+from scheduling.core.growth import GrowthRules, Timeline, grow_by_knapsack
+from scheduling.core.problem import Problem, build_problem
+from scheduling.core.snapshot import (
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
+from scheduling.core.timeline import occupy_all
+
+SLOT = 10.0
+GPUS = 6
+LINEAR = ScalingCurve(np.array([1, 2]), np.array([1.0, 2.0]), np.zeros(2))
+CONCAVE = ScalingCurve(np.array([2, 4]), np.array([1.9, 3.5]), np.zeros(2))
+
+
+def job(
+    name: str, iterations: float, curve: ScalingCurve, placement: tuple[int, ...], *plan: tuple[float, int]
+) -> JobSnapshot:
+    """A promised job whose stored plan is (end, GPUs) pieces from now on, and not longer than its deadline lets it be."""
+    ends = np.array([end for end, _ in plan])
+    stored = StoredPlan(
+        np.concatenate(([0.0], ends[:-1])), ends, np.array([gpus for _, gpus in plan]), float(ends[-1])
+    )
+    return JobSnapshot(
+        name, ServiceClass.SLO, 0.0, float(ends[-1]), iterations, curve, promised=True, gpus_now=len(placement),
+        placement=placement, stored_plan=stored,
+    )  # fmt: skip
+
+
+def problem() -> Problem:
+    """Two jobs give their GPU back after 5 s, and a third has counted on both since then."""
+    jobs = (
+        job("growing", 44.0, CONCAVE, (0, 1), (5.0, 2), (15.0, 4)),
+        job("one", 30.0, LINEAR, (4,), (5.0, 1), (40.0, 0), (80.0, 1)),
+        job("two", 30.0, LINEAR, (5,), (5.0, 1), (40.0, 0), (80.0, 1)),
+    )
+    servers = (ServerSnapshot("a", 4), ServerSnapshot("b", 2))
+    return build_problem(Snapshot(0.0, 0.0, servers, jobs, settings=PlannerSettings(slot_seconds=SLOT)))
+
+
+def present_plans(asked: Problem) -> Plans:
+    """The stored plans, with when they end and the GPU time that they take."""
+    plans = copy_plans(asked.stored)
+    late, too_many = stored_plans_keep(asked.jobs, plans, np.arange(3), 3, asked.due, *asked.open_timeline())
+    assert not late.size
+    assert not too_many
+    return plans
+
+
+def held_at(plans: Plans, at: float) -> int:
+    """GPUs that all plans together take at that time."""
+    last = [int(np.searchsorted(plans.time[row, : plans.length[row]], at, "right")) - 1 for row in range(3)]
+    return sum(int(plans.gpus[row, piece]) for row, piece in enumerate(last))
+
+
+def left_beside(asked: Problem, plans: Plans) -> Timeline:
+    """What the plans leave free."""
+    return Timeline(*occupy_all(*asked.open_timeline(), plans, np.arange(3), YES))
+
+
+def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
+    asked = problem()
+    plans = present_plans(asked)
+    everybody, yes = np.arange(3), np.ones(3, dtype=np.bool_)
+    after, granted = grant_leftover(
+        asked.jobs, plans, everybody, yes, asked.due, asked.by_deadline, np.zeros(3, dtype=np.int64),
+        *left_beside(asked, plans), asked.origin, SLOT, False, 0.0, 1 << 40,
+    )  # fmt: skip
+    assert granted
+    for at in (0.0, 5.0, 9.9):
+        assert held_at(after, at) <= GPUS, f"after {at} s"
+
+
+def test_no_more_is_grown_by_the_knapsack_either() -> None:
+    asked = problem()
+    plans = present_plans(asked)
+    rules = GrowthRules(asked.origin, SLOT, False, 0.0, 1.0)
+    after, _, _ = grow_by_knapsack(
+        asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans), rules, 100
+    )  # fmt: skip
+    for at in (0.0, 5.0, 9.9):
+        assert held_at(after, at) <= GPUS, f"after {at} s"
