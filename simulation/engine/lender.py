@@ -55,27 +55,32 @@ class Lender:
         known = (self.sample - 1) % usage.usage.size
         measured = float(usage.usage[known])
         expected = float(self.forecast[known])
-        on_loan = int(self.pool.on_loan.sum())
+        # A broken server at home serves as little as one that is away.
+        on_loan = int((self.pool.on_loan | self.pool.broken).sum())
         owned_busy, lent_busy = self._busy_gpus(simulation)
         decision = self.rule.decide(measured, None if np.isnan(expected) else expected, on_loan=on_loan)
+        moved = 0
         if decision.reclaim:
             ahead = self.rule.decide(measured, None, on_loan=on_loan).reclaim == 0
-            self._reclaim(simulation, decision.reclaim, ahead)
+            moved = self._reclaim(simulation, decision.reclaim, ahead)
         elif decision.lend:
-            self._lend(decision.lend)
+            moved = self._lend(decision.lend)
         lent_now = int(self.pool.on_loan.sum())
         self.instants.append(
             (simulation.now, measured, expected, lent_now, decision.shortfall, owned_busy, lent_busy)
         )
         self.sample += 1
         self.next_at = self.sample * self.lending.period_seconds
-        return bool(decision.reclaim or decision.lend)
+        return moved > 0
 
-    def _lend(self, count: int) -> None:
-        """The inference side offers idle servers, the lowest numbers first."""
-        self.pool.on_loan[np.flatnonzero(self.pool.lendable)[:count]] = True
+    def _lend(self, count: int) -> int:
+        """The inference side offers idle servers, the lowest numbers first. Returns how many went."""
+        lent = np.flatnonzero(self.pool.lendable())[:count]
+        self.pool.on_loan[lent] = True
+        return int(lent.size)
 
-    def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> None:
+    def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> int:
+        """Servers go home, fewer than ``count`` where others cannot be emptied now. Returns how many did."""
         pool, jobs = self.pool, simulation.jobs
         pool.forget_ended(jobs)
         rows = pool.rows
@@ -105,7 +110,10 @@ class Lender:
         pool.on_loan[returned] = False
         pool.role[returned] = NO_ROLE
         pool.clear_roles()
-        self.reclaims.append(_record(simulation.now, count, running, reclaim, broken.size, ahead))
+        # One that brings nothing is asked for again a period later, and counted then.
+        if returned.size:
+            self.reclaims.append(_record(simulation.now, count, running, reclaim, broken.size, ahead))
+        return int(returned.size)
 
     def _empty(self, simulation: Simulation, server: int) -> None:
         """Jobs that go on lose their flexible workers on the server."""
@@ -124,8 +132,8 @@ class Lender:
 
     @property
     def gpus_on_loan(self) -> int:
-        """GPUs of the servers that are on loan now."""
-        return int(self.pool.servers.gpus[self.pool.on_loan].sum())
+        """GPUs of the servers that are on loan now and whole."""
+        return int(self.pool.servers.gpus[self.pool.on_loan & ~self.pool.broken].sum())
 
     def history(self) -> LoanHistory:
         """What was lent, used and asked back."""

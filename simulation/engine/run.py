@@ -323,6 +323,8 @@ class Simulation:
         elif happening.kind is Kind.SERVER_FENCED:
             self._fence(pool_state, server)
         elif happening.kind is Kind.SERVER_BACK:
+            if self._forget_fence(happening):
+                self._fence(pool_state, server)  # what ran there is gone, however soon it is back
             pool_state.set_usable(server, True)
         else:
             pool_state.silent[server] = happening.kind is Kind.AGENT_SILENT
@@ -337,6 +339,17 @@ class Simulation:
         pool.silent[server] = True
         fenced_at = self.now + self.settings.imperfections.fence_seconds
         insort(self._happenings, Happening(fenced_at, Kind.SERVER_FENCED, server, pool.number))
+
+    def _forget_fence(self, back: Happening) -> bool:
+        """Whether a fence of the server that is back was still to come; then it comes no more."""
+        for position in range(self._next_happening, len(self._happenings)):
+            other = self._happenings[position]
+            if other.at > self.now + self.settings.imperfections.fence_seconds:
+                break
+            if (other.kind, other.target, other.pool) == (Kind.SERVER_FENCED, back.target, back.pool):
+                del self._happenings[position]
+                return True
+        return False
 
     def _fence(self, pool: PoolState, server: int) -> None:
         """A lost server's jobs may start elsewhere."""

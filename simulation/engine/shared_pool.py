@@ -233,7 +233,6 @@ class SharedPool(PoolState):
         self.broken[server] = not usable
         self.clear_roles()
 
-    @property
     def lendable(self) -> BoolArray:
         """Servers of the inference cluster that are at home, whole and heard of."""
         able = ~self.on_loan & ~self.broken & ~self.silent

@@ -89,6 +89,15 @@ def test_a_lost_server_costs_the_work_since_the_last_checkpoint() -> None:
     assert outcome.counts["failures"] == 1
 
 
+def test_a_server_that_is_back_before_it_was_fenced_runs_its_jobs_from_their_checkpoint() -> None:
+    imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=60.0)
+    jobs = [Job(0, 400, curve={1: 1.0, 2: 2.0, 4: 4.0})]
+    moments = (Happening(37.0, Kind.SERVER_LOST, 0), Happening(47.0, Kind.SERVER_BACK, 0))
+    outcome = run(jobs, *moments, gpus=4, servers=1, imperfections=imperfections)
+    assert held(outcome, 0) == [(0.0, 4), (47.0, 0), (47.0, 4), (117.0, 0)]
+    assert outcome.jobs.completed_at[0] == pytest.approx(47.0 + (400 - 30 * 4.0) / 4.0)
+
+
 def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 100, 60.0, LINEAR), Job(0, 100, 70.0, LINEAR)]
