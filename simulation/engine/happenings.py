@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from bisect import insort
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import StrEnum
+from math import inf
 
 
 class Kind(StrEnum):
@@ -31,3 +34,35 @@ class Happening:
     kind: Kind
     target: int
     pool: int = 0
+
+
+class HappeningQueue:
+    """What is still to come, in order; what happens may add to it."""
+
+    def __init__(self, happenings: Iterable[Happening]) -> None:
+        self._happenings = sorted(happenings)
+        self._next = 0
+
+    @property
+    def next_at(self) -> float:
+        """When the next one comes; infinity after the last."""
+        return self._happenings[self._next].at if self._next < len(self._happenings) else inf
+
+    def pop(self) -> Happening:
+        """The next one, which is to come no more. Raises IndexError after the last."""
+        happening = self._happenings[self._next]
+        self._next += 1
+        return happening
+
+    def add(self, happening: Happening) -> None:
+        """Let one more come, no earlier than those that came."""
+        insort(self._happenings, happening, lo=self._next)
+
+    def forget(self, kind: Kind, target: int, pool: int) -> bool:
+        """Let the next one of that kind and target come no more. Returns whether there was any."""
+        for position in range(self._next, len(self._happenings)):
+            other = self._happenings[position]
+            if (other.kind, other.target, other.pool) == (kind, target, pool):
+                del self._happenings[position]
+                return True
+        return False

@@ -8,9 +8,7 @@ from __future__ import annotations
 
 import resource
 import time
-from bisect import insort
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from math import ceil, inf
 
 import numpy as np
@@ -22,7 +20,8 @@ from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
 from simulation.engine.description import described
-from simulation.engine.happenings import Happening, Kind
+from simulation.engine.fates import Fates
+from simulation.engine.happenings import Happening, HappeningQueue, Kind
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
@@ -39,35 +38,6 @@ from simulation.workloads.workload import Workload
 
 Progress = Callable[[int, int, float], None]
 """Told now and then: jobs that ended, all jobs, and the simulated time in seconds."""
-
-
-@dataclass
-class _Fates:
-    """What became of each job; written once a job, read at the end."""
-
-    end: list[JobEnd]
-    reason_code: list[str]
-    void_reason: list[str]
-    decided_at: np.ndarray
-    started_at: np.ndarray
-    completed_at: np.ndarray
-    planned_finish_at: np.ndarray
-    rescales: IntArray
-    migrations: IntArray
-    preemptions: IntArray
-
-    @classmethod
-    def of(cls, count: int) -> _Fates:
-        def unknown() -> np.ndarray:
-            return np.full(count, np.nan)
-
-        def none() -> IntArray:
-            return np.zeros(count, dtype=np.int64)
-
-        return cls(
-            [JobEnd.UNFINISHED] * count, [""] * count, [""] * count, unknown(), unknown(), unknown(), unknown(),
-            none(), none(), none(),
-        )  # fmt: skip
 
 
 class Simulation:
@@ -87,13 +57,12 @@ class Simulation:
         self.settings = settings
         self.policy: Policy = policy_named(settings.policy)
         self.jobs = JobStates.of(workload, len(self.policy.memory_columns))
-        self.fates = _Fates.of(workload.jobs)
+        self.fates = Fates.of(workload.jobs)
         self.recorder = Recorder()
         self.broken: dict[str, str] = {}
         self.now = 0.0
         self._ids = workload.job_id
-        self._happenings = sorted(happenings)
-        self._next_happening = 0
+        self._happenings = HappeningQueue(happenings)
         self._next_arrival = 0
         self._ended = 0
         self._idle_since = 0.0
@@ -165,9 +134,7 @@ class Simulation:
         if self._next_arrival < self.workload.jobs:
             submitted_at = float(self.workload.submitted_at[self._next_arrival])
             at = min(at, self._tick_from(submitted_at) if self.settings.on_ticks else submitted_at)
-        at = min(at, self._lender_looks_at())
-        if self._next_happening < len(self._happenings):
-            at = min(at, self._happenings[self._next_happening].at)
+        at = min(at, self._lender_looks_at(), self._happenings.next_at)
         return max(at, self.now) if at < inf else inf
 
     def _lender_looks_at(self) -> float:
@@ -293,12 +260,8 @@ class Simulation:
     def _let_happen(self) -> set[int]:
         """Returns the pools that must be planned again at once."""
         urgent: set[int] = set()
-        while self._next_happening < len(self._happenings):
-            happening = self._happenings[self._next_happening]
-            if happening.at > self.now + TIME_TOLERANCE:
-                break
-            self._next_happening += 1
-            pool = self._happen(happening)
+        while self._happenings.next_at <= self.now + TIME_TOLERANCE:
+            pool = self._happen(self._happenings.pop())
             if pool is not None:
                 urgent.add(pool)
         return urgent
@@ -323,7 +286,7 @@ class Simulation:
         elif happening.kind is Kind.SERVER_FENCED:
             self._fence(pool_state, server)
         elif happening.kind is Kind.SERVER_BACK:
-            if self._forget_fence(happening):
+            if self._happenings.forget(Kind.SERVER_FENCED, server, happening.pool):
                 self._fence(pool_state, server)  # what ran there is gone, however soon it is back
             pool_state.set_usable(server, True)
         else:
@@ -338,18 +301,7 @@ class Simulation:
                 self.jobs.strike(row, self.now, self.settings.imperfections.checkpoint_seconds)
         pool.silent[server] = True
         fenced_at = self.now + self.settings.imperfections.fence_seconds
-        insort(self._happenings, Happening(fenced_at, Kind.SERVER_FENCED, server, pool.number))
-
-    def _forget_fence(self, back: Happening) -> bool:
-        """Whether a fence of the server that is back was still to come; then it comes no more."""
-        for position in range(self._next_happening, len(self._happenings)):
-            other = self._happenings[position]
-            if other.at > self.now + self.settings.imperfections.fence_seconds:
-                break
-            if (other.kind, other.target, other.pool) == (Kind.SERVER_FENCED, back.target, back.pool):
-                del self._happenings[position]
-                return True
-        return False
+        self._happenings.add(Happening(fenced_at, Kind.SERVER_FENCED, server, pool.number))
 
     def _fence(self, pool: PoolState, server: int) -> None:
         """A lost server's jobs may start elsewhere."""

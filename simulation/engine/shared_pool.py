@@ -109,12 +109,8 @@ class SharedPool(PoolState):
         """Servers that are silent, or that a job is on which is on a silent one too: nobody can tell it to leave."""
         out = self.silent.copy()
         if out.any():
-            server_of = self.servers.server_of()[self.addresses]
-            out[
-                server_of[
-                    np.repeat(self._on_silent_servers(self.addresses, self.offsets), np.diff(self.offsets))
-                ]
-            ] = True
+            locked = np.repeat(self._on_silent_servers(self.addresses, self.offsets), np.diff(self.offsets))
+            out[self.servers.server_of()[self.addresses[locked]]] = True
         return out
 
     def _demands(self, jobs: JobStates, rows: IntArray, now: float) -> Demands:

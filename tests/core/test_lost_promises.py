@@ -114,13 +114,18 @@ def test_an_offer_leaves_a_job_at_risk_what_it_needs_too() -> None:
     assert offers["elasticflow"].deadline_at == 11.0
 
 
+def grown_promise(*, remaining: float, deadline: float) -> JobSnapshot:
+    """A promised job with time to spare that has grown onto four GPUs until it ends."""
+    ends_at = remaining / 3.5
+    stored = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
+    return dataclasses.replace(
+        promised(remaining=remaining, deadline=deadline), id="grown", stored_plan=stored
+    )
+
+
 def beside_a_grown_promise(*, deadline: float) -> Snapshot:
     """A job at risk that waits while another one, with time to spare, has grown onto all four GPUs."""
-    grown = dataclasses.replace(
-        promised(remaining=30.0, deadline=100.0),
-        id="grown",
-        stored_plan=StoredPlan(np.array([0.0]), np.array([30.0 / 3.5]), np.array([4]), 30.0 / 3.5),
-    )
+    grown = grown_promise(remaining=30.0, deadline=100.0)
     late = dataclasses.replace(
         promised(remaining=19.0, deadline=deadline), at_risk=True, gpus_now=0, placement=(), stored_plan=None
     )
@@ -164,11 +169,7 @@ def test_a_job_that_nothing_can_help_costs_newcomers_nothing() -> None:
         promised(remaining=40.0, deadline=5.0), id="nowhere", curve=too_large, at_risk=True, gpus_now=0,
         placement=(), stored_plan=None,
     )  # fmt: skip
-    grown = dataclasses.replace(
-        promised(remaining=300.0, deadline=1000.0),
-        id="grown",
-        stored_plan=StoredPlan(np.array([0.0]), np.array([86.0]), np.array([4]), 86.0),
-    )
+    grown = grown_promise(remaining=300.0, deadline=1000.0)
     newcomer = dataclasses.replace(rival(deadline=17.0), remaining_iterations=30.0)
     decision = policy_named("punctual").replan(
         Snapshot(
@@ -189,11 +190,7 @@ def test_a_newcomer_is_promised_what_others_have_grown_onto_where_the_job_at_ris
         promised(remaining=30.0, deadline=5.0), id="late", curve=single, at_risk=True, gpus_now=2,
         placement=(4, 5), stored_plan=None,
     )  # fmt: skip
-    grown = dataclasses.replace(
-        promised(remaining=300.0, deadline=1000.0),
-        id="grown",
-        stored_plan=StoredPlan(np.array([0.0]), np.array([86.0]), np.array([4]), 86.0),
-    )
+    grown = grown_promise(remaining=300.0, deadline=1000.0)
     newcomer = dataclasses.replace(rival(deadline=12.0), remaining_iterations=20.0)
     servers = (ServerSnapshot("a", 4), ServerSnapshot("b", 2))
     decision = policy_named("punctual").replan(
