@@ -1,16 +1,13 @@
 """Environments: a function's requirements, installed once as an overlay on the runtime's packages.
 
-Only wheels are installed, by name: installing one runs no code of its author, which matters because this
-happens in the platform's own process. The overlay is constrained to the runtime's torch and numpy.
+The installing itself is in `scheduling/environments/`; here are the rows, their lease, and the jobs that wait.
 """
 
 from __future__ import annotations
 
-import importlib.metadata
 import os
 import secrets
 import subprocess
-import sys
 import tarfile
 import tempfile
 from datetime import timedelta
@@ -28,15 +25,13 @@ from scheduling.choices import TERMINAL_STATES, EnvironmentState
 from scheduling.models import Environment, Job
 from scheduling.services.lifecycle import fail_job
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.requirement_installer import RequirementInstaller
 from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
 BUILD_LIMIT_SECONDS = 1500
 LEASE = timedelta(seconds=BUILD_LIMIT_SECONDS + 60)
-KEPT_LOG_CHARACTERS = 20_000
-#: The overlay may not replace what the runtime itself runs on.
-CONSTRAINED = ("torch", "numpy")
 
 
 def build_environments() -> int:
@@ -87,50 +82,11 @@ def _build(environment: Environment) -> None:
 
 def _install(requirements: str, folder: Path, overlay: Path) -> tuple[bool, str]:
     """Run the installer with nothing of the platform's in its environment. Returns success and its output."""
-    (folder / "requirements.txt").write_text(requirements)
-    (folder / "constraints.txt").write_text(
-        "".join(f"{name}=={importlib.metadata.version(name)}\n" for name in CONSTRAINED if _installed(name))
-    )
-    overlay.mkdir()
-    command = [sys.executable, "-m", "uv", "pip", "install", "--no-progress", "--only-binary", ":all:"]
-    command += ["--python", sys.executable, "--target", str(overlay), "--link-mode", "copy"]
-    command += [
-        "--constraint",
-        str(folder / "constraints.txt"),
-        "--requirement",
-        str(folder / "requirements.txt"),
-    ]
-    for place in os.environ.get("PIP_FIND_LINKS", "").split():
-        command += ["--find-links", place]
-    kept = {name: os.environ[name] for name in os.environ if name in _PASSED_ON}
+    installer = RequirementInstaller.beside_the_runtime(folder)
     try:
-        done = subprocess.run(
-            command,
-            cwd=folder,
-            env={**kept, "HOME": str(folder), "UV_CACHE_DIR": str(folder / "cache")},
-            capture_output=True,
-            text=True,
-            timeout=BUILD_LIMIT_SECONDS,
-            check=False,
-        )
+        return installer.install(requirements, overlay, limit_seconds=BUILD_LIMIT_SECONDS)
     except subprocess.TimeoutExpired:
         return False, f"The installation did not end within {BUILD_LIMIT_SECONDS} seconds."
-    output = (done.stdout + done.stderr).replace(str(folder), "")[-KEPT_LOG_CHARACTERS:]
-    return done.returncode == 0, output
-
-
-_PASSED_ON = (
-    "PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "http_proxy", "https_proxy", "no_proxy", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL",
-)  # fmt: skip
-
-
-def _installed(name: str) -> bool:
-    try:
-        importlib.metadata.version(name)
-    except importlib.metadata.PackageNotFoundError:
-        return False
-    return True
 
 
 def _store(digest: str, folder: Path, overlay: Path) -> tuple[str, int]:

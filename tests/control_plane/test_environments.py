@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import importlib.metadata
 import io
 import tarfile
 import zipfile
@@ -26,24 +27,30 @@ def requirement(text: str) -> Environment:
     return Environment.objects.create(digest=hashlib.sha256(text.encode()).hexdigest(), requirements=text)
 
 
+def add_wheel(folder: Path, name: str, version: str, *requirements: str) -> None:
+    """A wheel of one small module, as an index would serve it."""
+    information = f"{name}-{version}.dist-info"
+    with zipfile.ZipFile(folder / f"{name}-{version}-py3-none-any.whl", "w") as wheel:
+        wheel.writestr(f"{name}.py", "SHADOW = 'long'\n")
+        wheel.writestr(
+            f"{information}/METADATA",
+            f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+            + "".join(f"Requires-Dist: {requirement}\n" for requirement in requirements),
+        )
+        wheel.writestr(
+            f"{information}/WHEEL",
+            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
+        )
+        names = (f"{name}.py", f"{information}/METADATA", f"{information}/WHEEL", f"{information}/RECORD")
+        wheel.writestr(f"{information}/RECORD", "".join(f"{file},,\n" for file in names))
+
+
 @pytest.fixture
 def wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with one small wheel, known to the installer as pip's find-links are."""
     folder = tmp_path / "wheels"
     folder.mkdir()
-    with zipfile.ZipFile(folder / "sundial-1.2-py3-none-any.whl", "w") as wheel:
-        wheel.writestr("sundial.py", "SHADOW = 'long'\n")
-        wheel.writestr(
-            "sundial-1.2.dist-info/METADATA", "Metadata-Version: 2.1\nName: sundial\nVersion: 1.2\n"
-        )
-        wheel.writestr(
-            "sundial-1.2.dist-info/WHEEL",
-            "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n",
-        )
-        wheel.writestr(
-            "sundial-1.2.dist-info/RECORD",
-            "sundial.py,,\nsundial-1.2.dist-info/METADATA,,\nsundial-1.2.dist-info/WHEEL,,\nsundial-1.2.dist-info/RECORD,,\n",
-        )
+    add_wheel(folder, "sundial", "1.2")
     monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
     return folder
 
@@ -83,3 +90,36 @@ def test_a_requirement_that_does_not_exist_fails_the_job_with_the_log(submit: Ca
     assert job.failure["reason"] == "environment_failed"
     assert "sundial" in job.failure["traceback"]
     assert not job.generations.exists()
+
+
+@pytest.mark.usefixtures("cluster", "storage")
+def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Path) -> None:
+    """Whatever build of PyTorch the nodes have: one such as 2.13.0+cpu lies in no index."""
+    release = importlib.metadata.version("torch").split("+")[0]
+    add_wheel(wheels, "sundialtrainer", "3.0", f"torch (=={release})", "numpy (>1.0)", "sundial")
+    environment = requirement("sundialtrainer\nnumpy\n")
+    build_environments()
+    environment.refresh_from_db()
+    assert environment.state == EnvironmentState.READY, environment.log
+    archive = open_environment(environment.digest)
+    assert archive is not None
+    with tarfile.open(fileobj=io.BytesIO(archive.read())) as packed:
+        tops = {name.split("/")[0] for name in packed.getnames()}
+    archive.close()
+    assert tops == {
+        "sundialtrainer.py",
+        "sundialtrainer-3.0.dist-info",
+        "sundial.py",
+        "sundial-1.2.dist-info",
+    }
+
+
+@pytest.mark.usefixtures("cluster", "storage")
+@pytest.mark.parametrize("asked", ["torch<2", "sundialtrainer", "numpy<1.20"])
+def test_another_pytorch_or_numpy_than_the_nodes_have_is_refused_in_words(wheels: Path, asked: str) -> None:
+    add_wheel(wheels, "sundialtrainer", "3.0", "torch (<2)")
+    environment = requirement(f"{asked}\n")
+    build_environments()
+    environment.refresh_from_db()
+    assert environment.state == EnvironmentState.FAILED
+    assert f"The nodes bring torch {importlib.metadata.version('torch')} and numpy" in environment.log
