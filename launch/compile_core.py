@@ -1,8 +1,10 @@
 """Has the decision core compiled before anybody waits for a verdict: `python -m launch.compile_core`.
 
-Its hot loops are compiled at first use and kept on disk; that takes tens of seconds on a busy machine, which is longer than a
-planning task may run. So it is done once, as a step of the start that people see. The way there is a small
-cluster's life: newcomers of every class, a promise that cannot be made, a plan that has to move, shrink and suspend.
+Its hot loops are compiled at first use and kept on disk; that takes tens of seconds on a busy machine,
+which is longer than a planning task may run. So it is done once, as a step of the start that people see.
+The way there is a small cluster's life: newcomers of every class, a promise that cannot be made, a plan
+that has to move, shrink and suspend; then the same with borrowed servers, of another kind of GPU and of
+the cluster's own.
 """
 
 from __future__ import annotations
@@ -28,14 +30,28 @@ from scheduling.core.snapshot import (
 from scheduling.policies import DEFAULT_POLICY, policy_named
 
 _SLOT_SECONDS = 5.0
+_SLOTS = 16
 
 
 def compile_core() -> None:
     """Run the default policy and the search for offers on small snapshots."""
+    rng = np.random.default_rng(0)
+    owned = tuple(ServerSnapshot(f"server-{number}", 4, usable=number < 2) for number in range(3))
+    _live(owned, rng)
+    for same_kind in (False, True):
+        lent = tuple(
+            ServerSnapshot(f"lent-{number}", 4, on_loan=True, same_kind=same_kind) for number in range(2)
+        )
+        _live(owned + lent, rng)
+    _reclaim_servers()
+
+
+def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None:
+    """A cluster's life of some slots. Of borrowed servers, the last one goes back early."""
     policy = policy_named(DEFAULT_POLICY)
-    snapshot = _first_snapshot()
+    snapshot = _first_snapshot(servers)
     impossible = replace(_job("impossible", ServiceClass.SLO, 20.0), remaining_iterations=1e6)
-    for step in range(6):
+    for step in range(_SLOTS):
         admitted = policy.admit(snapshot)
         snapshot = _after(snapshot, admitted, snapshot.next_slot_at)
         found = offers.find_offer(snapshot, impossible)
@@ -45,11 +61,16 @@ def compile_core() -> None:
         newcomers = (
             _job(f"tight-{step}", ServiceClass.SLO, snapshot.now + 60.0, newcomer=True, now=snapshot.now),
             _job(f"free-{step}", ServiceClass.BEST_EFFORT, float("inf"), newcomer=True, now=snapshot.now),
+            *(_one_of_a_crowd(rng, f"crowd-{step}-{number}", snapshot.now) for number in range(3)),
         )
-        blocked = (BlockedGpus((0, 1), snapshot.now + 10.0),) if step % 2 else ()
-        snapshot = replace(snapshot, jobs=(*snapshot.jobs, *newcomers), blocked=blocked)
+        last = sum(server.gpus for server in servers) - 1
+        blocked = (BlockedGpus((0, 1, last), snapshot.now + 10.0),) if step % 2 else ()
+        # One job is in the middle of a change now and then: it keeps what it holds.
+        jobs = [replace(job, locked=step % 3 == 2 and job.id.startswith("free")) for job in snapshot.jobs]
+        if step == 3 and servers[-1].on_loan:
+            snapshot = replace(snapshot, servers=(*servers[:-1], replace(servers[-1], usable=False)))
+        snapshot = replace(snapshot, jobs=(*jobs, *newcomers), blocked=blocked)
     offers.what_if(snapshot, impossible)
-    _reclaim_servers()
 
 
 def _reclaim_servers() -> None:
@@ -72,13 +93,12 @@ def _reclaim_servers() -> None:
         choose_servers(question, method)
 
 
-def _first_snapshot() -> Snapshot:
+def _first_snapshot(servers: tuple[ServerSnapshot, ...]) -> Snapshot:
     jobs = (
         _job("hard", ServiceClass.SLO, 120.0, newcomer=True),
         _job("wish", ServiceClass.SOFT, 90.0, newcomer=True),
         _job("free", ServiceClass.BEST_EFFORT, float("inf"), newcomer=True),
     )
-    servers = tuple(ServerSnapshot(f"server-{number}", 4, usable=number < 2) for number in range(3))
     settings = PlannerSettings(slot_seconds=_SLOT_SECONDS, reserve_servers=0)
     return Snapshot(0.0, _SLOT_SECONDS, servers, jobs, settings=settings)
 
@@ -92,8 +112,19 @@ def _job(
         pause_seconds=np.array([0.5, 0.5, 0.6, 0.7]),
     )
     return JobSnapshot(
-        name, service_class, now, deadline_at, 200.0, curve, newcomer=newcomer, finishing_seconds=0.5
-    )
+        name, service_class, now, deadline_at, 200.0, curve,
+        newcomer=newcomer, finishing_seconds=0.5, lent_curve=curve,
+    )  # fmt: skip
+
+
+def _one_of_a_crowd(rng: np.random.Generator, name: str, now: float) -> JobSnapshot:
+    """A newcomer that leaves little room, so that plans have to be mended for the moves that it forces."""
+    levels = 2 ** np.arange(rng.integers(1, 4))
+    rates = np.asarray(rng.uniform(0.5, 2.0) * levels**0.8, dtype=np.float64)
+    curve = ScalingCurve(levels, rates, rng.uniform(0.5, 4.0, levels.size))
+    seconds = rng.uniform(5.0, 40.0)
+    job = _job(name, ServiceClass.SLO, now + seconds * rng.uniform(1.1, 2.0), newcomer=True, now=now)
+    return replace(job, curve=curve, remaining_iterations=float(rates[-1] * seconds))
 
 
 def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
@@ -113,6 +144,7 @@ def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
                 stored_plan=decision.plans.get(job.id),
                 gpus_now=len(placement),
                 placement=placement,
+                flexible=decision.flexible.get(job.id, ()),
                 remaining_iterations=max(5.0, job.remaining_iterations - 10.0),
             )
         )

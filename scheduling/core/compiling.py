@@ -1,8 +1,8 @@
 """How the hot loops are compiled: numba, cached on disk under a digest of all kernel sources.
 
 Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of
-another file would keep the old callee after an update. The cache folder therefore carries a
-digest of every source file of this package, and of the policies, that holds kernels: any change compiles afresh.
+another file, or takes a constant from there, would keep the old one after an update. The cache folder
+therefore carries a digest of every source file of this package and of the policies: any change compiles afresh.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any, cast
 
@@ -23,22 +23,30 @@ _CONFIG: Any = numba.config
 # an array returned from one of several branches was overwritten while it was being read).
 _CONFIG.LLVM_REFPRUNE_PASS = 0
 _PACKAGE = Path(__file__).resolve().parent
-_WITH_KERNELS = (_PACKAGE, _PACKAGE.parent / "policies")
+PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
+"""Where kernels stand that call each other. One elsewhere may call these and those of its own file alone."""
 
 
-def _source_digest() -> str:
+def source_digest(folders: Iterable[Path]) -> str:
+    """Digest of all Python sources under the folders, and of numba's version: sixteen hexadecimal digits.
+
+    It reads every file, not those alone that look as though they held kernels: a rule of that kind was wrong once.
+    """
     digest = hashlib.sha256(numba.__version__.encode())
-    for source in sorted(source for folder in _WITH_KERNELS for source in folder.glob("*.py")):
-        text = source.read_bytes()
-        if b"import kernel" in text or source.name == Path(__file__).name:
-            digest.update(source.name.encode())
-            digest.update(text)
+    for folder in folders:
+        for source in sorted(folder.rglob("*.py")):
+            for part in (
+                f"{folder.name}/{source.relative_to(folder).as_posix()}".encode(),
+                source.read_bytes(),
+            ):
+                digest.update(len(part).to_bytes(8))
+                digest.update(part)
     return digest.hexdigest()[:16]
 
 
 def _cache_folder() -> str:
     """A writable folder for compiled code: the configured one, beside the sources, or temporary."""
-    name = f"kernels-{_source_digest()}"
+    name = f"kernels-{source_digest(PACKAGES)}"
     configured = os.environ.get("NUMBA_CACHE_DIR")
     candidates = [Path(configured)] if configured else []
     candidates += [_PACKAGE / "__pycache__", Path.home() / ".cache" / "punctual"]
