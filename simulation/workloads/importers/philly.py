@@ -1,4 +1,4 @@
-"""Philly jobs: ``timestamp, duration, num_gpus``, with the virtual cluster in ``cluster``.
+"""Philly jobs: ``timestamp, duration, num_gpus``, with the virtual cluster in ``cluster``; several chosen ones are joined by ``+``.
 
 Seconds count from the first job of the selection. Model, batch and deadline are drawn by seed, iterations are
 ``floor(duration * throughput)`` (spec 4.1).
@@ -45,15 +45,16 @@ def _of_virtual_cluster(rows: Sequence[TraceRow], wanted: str | None) -> Sequenc
         raise TraceError(
             "a virtual cluster was asked for, but there is no column cluster", path=rows[0].path, line=1
         )
-    chosen = [row for row in rows if row.values["cluster"] == wanted]
-    if not chosen:
-        known = sorted({row.values["cluster"] for row in rows})
-        raise TraceError(
-            f"no job is of virtual cluster {quoted(wanted)}; known are {listed(known)}",
-            path=rows[0].path,
-            column="cluster",
-        )
-    return chosen
+    together = wanted.split("+")
+    known = {row.values["cluster"] for row in rows}
+    for one in together:
+        if one not in known:
+            raise TraceError(
+                f"no job is of virtual cluster {quoted(one)}; known are {listed(sorted(known))}",
+                path=rows[0].path,
+                column="cluster",
+            )
+    return [row for row in rows if row.values["cluster"] in together]
 
 
 def _time(row: TraceRow) -> datetime:

@@ -100,6 +100,13 @@ def test_one_virtual_cluster_of_philly_may_be_chosen(tmp_path: Path) -> None:
     assert jobs.requested_gpus.tolist() == [8]
 
 
+def test_several_virtual_clusters_of_philly_may_share_one_cluster(tmp_path: Path) -> None:
+    trace = write(tmp_path, "philly.csv", PHILLY + "2017-10-09 08:00:00,1200.0,4,4800.0,third\n")
+    jobs = load_workload(f"{trace}:virtual_cluster=third+second", throughputs=table(tmp_path))
+    assert jobs.submitted_at.tolist() == [0.0, 3600.0]
+    assert jobs.requested_gpus.tolist() == [8, 4]
+
+
 def test_drawn_models_ran_on_the_gpus_that_the_job_asks_for(tmp_path: Path) -> None:
     rows = "".join(f"{at},3600,4\n" for at in range(20))
     trace = write(tmp_path, "raw.csv", f"submission_time,duration,num_gpu\n{rows}")

@@ -152,8 +152,9 @@ def test_a_philly_date_must_be_one(tmp_path: Path) -> None:
 
 def test_an_unknown_virtual_cluster_lists_those_there_are(tmp_path: Path) -> None:
     text = "timestamp,duration,num_gpus,gpu_time,cluster\n2017-10-09 07:01:00,900,1,900,abc\n"
-    line = refusal(tmp_path, text, options=WorkloadOptions(virtual_cluster="xyz"))
-    assert "'xyz'; known are abc" in line
+    for wanted in ("xyz", "abc+xyz"):
+        line = refusal(tmp_path, text, options=WorkloadOptions(virtual_cluster=wanted))
+        assert "'xyz'; known are abc" in line
 
 
 def test_a_trace_of_which_no_job_is_usable_says_why(tmp_path: Path) -> None:
