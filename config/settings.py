@@ -46,6 +46,7 @@ INSTALLED_APPS = [
 ]
 
 MIDDLEWARE = [
+    "projects.browser_security.BrowserSecurityMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
@@ -84,6 +85,7 @@ DEFAULT_AUTO_FIELD = "django.db.models.BigAutoField"
 REDIS_URL = env.str("REDIS_URL", "redis://localhost:6379/0")
 
 AUTH_USER_MODEL = "projects.User"
+AUTHENTICATION_BACKENDS = ["projects.login_attempts.ThrottledBackend"]
 AUTH_PASSWORD_VALIDATORS = [
     {"NAME": "django.contrib.auth.password_validation.MinimumLengthValidator"},
     {"NAME": "django.contrib.auth.password_validation.CommonPasswordValidator"},
@@ -117,6 +119,15 @@ SECURE_HSTS_SECONDS = 31_536_000 if _https else 0
 SECURE_PROXY_SSL_HEADER = (
     ("HTTP_X_FORWARDED_PROTO", "https") if env.bool("TRUST_FORWARDED_PROTO", False) else None
 )
+# Proxies whose X-Forwarded-For is believed (projects/client_address.py); without any, the caller is the peer.
+TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", 0)
+# A cookie belongs to a host name, whatever the port: what a job serves on a port of the same name is sent it too.
+# Under HTTPS the prefix ties it to this host and to TLS. On plain HTTP other sites cannot even lead a browser here.
+if _https:
+    SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
+SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax" if _https else "Strict"
+# Pages hand the token to their scripts themselves.
+CSRF_COOKIE_HTTPONLY = True
 SECURE_CONTENT_TYPE_NOSNIFF = True
 X_FRAME_OPTIONS = "DENY"
 
@@ -144,8 +155,6 @@ REST_FRAMEWORK = {
         "what_if": env.str("THROTTLE_SUBMISSIONS", "600/min"),
         "login": "30/min",
     },
-    # Proxies whose X-Forwarded-For is believed; without any, callers are told apart by their own address.
-    "NUM_PROXIES": env.int("TRUSTED_PROXIES", 0),
 }
 
 SPECTACULAR_SETTINGS = {

@@ -6,6 +6,7 @@ from config.settings import DATABASES
 ROOT_URLCONF = "config.urls_streams"
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 MIDDLEWARE = [
+    "projects.browser_security.BrowserSecurityMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",

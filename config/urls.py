@@ -3,6 +3,7 @@
 from django.contrib import admin
 from django.urls import include, path
 
+from dashboard.views.login import admin_login
 from projects.api.health import healthz
 from scheduling.api.metrics import MetricsView
 
@@ -10,6 +11,8 @@ urlpatterns = [
     path("api/v1/", include("config.urls_api")),
     path("healthz", healthz, name="healthz"),
     path("metrics", MetricsView.as_view(), name="metrics"),
+    # One login page for people, one place where guessing is slowed down.
+    path("admin/login/", admin_login),
     path("admin/", admin.site.urls),
     path("", include("dashboard.urls")),
 ]

@@ -1,7 +1,7 @@
 """The whole REST API below /api/v1/, with its OpenAPI document and an interactive page."""
 
 from django.urls import include, path
-from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerView
+from drf_spectacular.views import SpectacularAPIView, SpectacularSwaggerSplitView
 
 app_name = "api"
 urlpatterns = [
@@ -9,5 +9,5 @@ urlpatterns = [
     path("", include("scheduling.api.urls")),
     path("", include("simulation.api.urls")),
     path("schema/", SpectacularAPIView.as_view(), name="schema"),
-    path("docs/", SpectacularSwaggerView.as_view(url_name="api:schema"), name="docs"),
+    path("docs/", SpectacularSwaggerSplitView.as_view(url_name="api:schema"), name="docs"),
 ]

@@ -13,6 +13,7 @@ from django.http import HttpRequest, HttpResponseBase, JsonResponse
 from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_safe
 
+from projects.browser_security import HEADER, PAGE, policy_text
 from projects.models import User
 
 View = Callable[..., HttpResponseBase]
@@ -47,28 +48,13 @@ def _bracketed(host: str) -> str:
 
 
 def secure(view: View) -> View:
-    """Adds the content security policy: our own scripts and styles only, nothing inline that could run.
-
-    Plotly writes style attributes and a style sheet of its own, hence 'unsafe-inline' for styles alone.
-    """
+    """Adds the content security policy of pages that follow the stream server."""
 
     @wraps(view)
     def wrapped(request: HttpRequest, *args: object, **kwargs: object) -> HttpResponseBase:
         response = view(request, *args, **kwargs)
-        response["Content-Security-Policy"] = "; ".join(
-            (
-                "default-src 'none'",
-                "script-src 'self'",
-                "style-src 'self' 'unsafe-inline'",
-                "img-src 'self' data:",
-                "font-src 'self'",
-                f"connect-src 'self' {stream_origin(request)}",
-                "form-action 'self'",
-                "frame-ancestors 'none'",
-                "base-uri 'none'",
-            )
-        )
-        response["Referrer-Policy"] = "same-origin"
+        connect = f"{PAGE['connect-src']} {stream_origin(request)}"
+        response[HEADER] = policy_text({**PAGE, "connect-src": connect})
         return response
 
     return wrapped

@@ -1,26 +1,20 @@
-"""Logging in and out with a session. Guessing passwords is slowed down per address and per name."""
+"""Logging in with a session. Guessing is slowed down by the authentication backend, here as at every door."""
 
 from __future__ import annotations
 
-import hashlib
-import logging
 from typing import Any
 
-from django.contrib.auth.forms import AuthenticationForm
 from django.contrib.auth.views import LoginView as DjangoLoginView
-from django.core.cache import cache
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import redirect
 from django.utils.decorators import method_decorator
-from redis.exceptions import RedisError
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.views.decorators.cache import never_cache
 
 from dashboard.views.access import secure
-
-log = logging.getLogger(__name__)
-
-#: Failures within the window after which the next attempt waits: of one name from one address, and of either
-#: alone. The latter are generous, for behind a proxy everybody may come from one address.
-MAXIMUM_ATTEMPTS = {"both": 20, "address": 200, "name": 200}
-WINDOW_SECONDS = 300
+from projects.login_attempts import WINDOW_SECONDS, TooManyAttempts
 
 
 @method_decorator(secure, name="dispatch")
@@ -31,44 +25,24 @@ class LoginView(DjangoLoginView):
     redirect_authenticated_user = True
 
     def post(self, request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponse:
-        if any(_failures(key) >= MAXIMUM_ATTEMPTS[kind] for kind, key in _keys(request).items()):
-            form = self.get_form()
+        try:
+            return super().post(request, *args, **kwargs)
+        except TooManyAttempts:
+            # Not bound to what was sent: rendering a bound form would look at the password again.
+            form = self.get_form_class()(request)
             response = self.render_to_response(self.get_context_data(form=form, too_many_attempts=True))
             response.status_code = 429
             response["Retry-After"] = str(WINDOW_SECONDS)
             return response
-        return super().post(request, *args, **kwargs)
-
-    def form_invalid(self, form: AuthenticationForm) -> HttpResponse:
-        for key in _keys(self.request).values():
-            _count_failure(key)
-        return super().form_invalid(form)
 
 
-def _keys(request: HttpRequest) -> dict[str, str]:
-    address = request.META.get("REMOTE_ADDR", "")
-    # A digest: names may hold characters that a cache refuses in keys.
-    name = hashlib.sha256(request.POST.get("username", "").casefold().encode()).hexdigest()
-    return {
-        "both": f"login-failures:{address}:{name}",
-        "address": f"login-failures:address:{address}",
-        "name": f"login-failures:name:{name}",
-    }
-
-
-def _failures(key: str) -> int:
-    try:
-        return int(cache.get(key, 0))
-    except RedisError:
-        # The cache may be away at any time; nobody is locked out for that.
-        log.warning("login failures cannot be counted: the cache is away")
-        return 0
-
-
-def _count_failure(key: str) -> None:
-    try:
-        cache.add(key, 0, WINDOW_SECONDS)
-        cache.incr(key)
-    except (RedisError, ValueError):
-        # ValueError: the key expired in between.
-        log.warning("a login failure was not counted: the cache is away")
+@never_cache
+def admin_login(request: HttpRequest) -> HttpResponse:
+    """The admin has no login of its own: strangers go to the login page, others are told what is missing."""
+    user = request.user
+    if user.is_authenticated and not (user.is_active and user.is_staff):
+        raise PermissionDenied("The admin is for operators with the right to enter it (staff).")
+    wanted = request.GET.get("next", "")
+    safe = url_has_allowed_host_and_scheme(wanted, {request.get_host()}, request.is_secure())
+    target = wanted if safe else "/admin/"
+    return redirect(target) if user.is_authenticated else redirect_to_login(target)

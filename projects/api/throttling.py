@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from hashlib import sha256
-from typing import Any
-
 import structlog
 from redis.exceptions import RedisError
 from rest_framework.request import Request
 from rest_framework.throttling import ScopedRateThrottle
 from rest_framework.views import APIView
+
+from projects.client_address import throttled_address
 
 log = structlog.get_logger(__name__)
 
@@ -24,13 +23,5 @@ class Throttle(ScopedRateThrottle):
             log.warning("throttle_unavailable", error=str(error))
             return True
 
-
-class LoginNameThrottle(Throttle):
-    """Counts attempts per user name, from wherever they come."""
-
-    def get_cache_key(self, request: Request, view: APIView) -> str | None:
-        data: Any = request.data
-        name = data.get("username") if isinstance(data, dict) else None
-        if not isinstance(name, str) or not name:
-            return None
-        return self.cache_format % {"scope": "login_name", "ident": sha256(name.encode()).hexdigest()}
+    def get_ident(self, request: Request) -> str:
+        return throttled_address(request._request)

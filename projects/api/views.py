@@ -8,12 +8,10 @@ from drf_spectacular.utils import OpenApiExample, OpenApiResponse, extend_schema
 from rest_framework.permissions import AllowAny
 from rest_framework.request import Request
 from rest_framework.response import Response
-from rest_framework.throttling import BaseThrottle
 
 from projects import selectors, services
 from projects.api import serializers as shapes
 from projects.api.base import ApiView
-from projects.api.throttling import LoginNameThrottle
 from projects.models import ApiToken, Membership, Project, Role, User
 
 
@@ -25,9 +23,6 @@ class LoginView(ApiView):
     permission_classes: Any = (AllowAny,)
     throttle_scopes = {"POST": "login"}
     remembers_answers = False
-
-    def get_throttles(self) -> list[BaseThrottle]:
-        return [*super().get_throttles(), LoginNameThrottle()]
 
     @extend_schema(
         operation_id="login",

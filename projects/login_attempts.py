@@ -1,0 +1,112 @@
+"""Guessing passwords is slowed down, at whichever door: per name, per address, and per both.
+
+The authentication backend counts, so that a door that somebody adds later is throttled without its doing.
+"""
+
+from __future__ import annotations
+
+import unicodedata
+from hashlib import sha256
+from typing import Any
+
+import structlog
+from asgiref.sync import sync_to_async
+from django.contrib.auth.backends import ModelBackend
+from django.contrib.auth.base_user import AbstractBaseUser
+from django.core.cache import cache
+from django.http import HttpRequest
+from redis.exceptions import RedisError
+
+from projects.client_address import client_address, throttled_address
+from projects.errors import DomainError
+
+log = structlog.get_logger(__name__)
+
+#: Failures within the window after which the next attempt waits: of one name from one address, and of either
+#: alone. The latter are generous, for behind a proxy everybody may come from one address.
+MAXIMUM_FAILURES = {"both": 20, "address": 200, "name": 200}
+WINDOW_SECONDS = 300
+
+
+class TooManyAttempts(DomainError):
+    """429: passwords were guessed too often; the window has to pass."""
+
+    status = 429
+    code = "too_many_attempts"
+    title = "Too many attempts"
+
+    def __init__(self) -> None:
+        super().__init__(
+            "Too many attempts to log in failed. Try again in a few minutes.",
+            extra={"retry_after_seconds": WINDOW_SECONDS},
+        )
+
+
+def normalised_name(username: str) -> str:
+    """The name as accounts spell it: what forms and the API strip and fold is the same person's name."""
+    return unicodedata.normalize("NFKC", username).strip()
+
+
+class ThrottledBackend(ModelBackend):
+    """User name and password, counted. Every login of the platform goes through here."""
+
+    def authenticate(  # type: ignore[override]
+        self, request: HttpRequest | None, username: str | None = None, password: str | None = None, **_: Any
+    ) -> AbstractBaseUser | None:
+        """The account that the pair opens, or None.
+
+        Raises:
+            TooManyAttempts: name or address have failed too often.
+        """
+        if username is None or password is None:
+            return None
+        name = normalised_name(username)
+        keys = _keys(request, name)
+        # Counted before the password is looked at: many attempts at once are all counted.
+        if any(_count(key) > MAXIMUM_FAILURES[kind] for kind, key in keys.items()):
+            log.warning("login_throttled", address=_address(request))
+            raise TooManyAttempts
+        user = super().authenticate(request, username=name, password=password)
+        if user is None:
+            # The name is left out: people type their password there by mistake.
+            log.warning("login_failed", address=_address(request))
+        else:
+            for key in keys.values():
+                _take_back(key)
+        return user
+
+    async def aauthenticate(self, request: HttpRequest | None, **credentials: Any) -> AbstractBaseUser | None:  # type: ignore[override]
+        return await sync_to_async(self.authenticate)(request, **credentials)
+
+
+def _address(request: HttpRequest | None) -> str:
+    return "" if request is None else client_address(request)
+
+
+def _keys(request: HttpRequest | None, name: str) -> dict[str, str]:
+    # A digest: names may hold characters that a cache refuses in keys. Case is folded: accounts whose names
+    # differ in case alone share their attempts, which costs less than a fresh count for each spelling.
+    digest = sha256(unicodedata.normalize("NFKC", name.casefold()).encode()).hexdigest()
+    keys = {"name": f"login-failures:name:{digest}"}
+    address = "" if request is None else throttled_address(request)
+    if address:
+        keys["address"] = f"login-failures:address:{address}"
+        keys["both"] = f"login-failures:{address}:{digest}"
+    return keys
+
+
+def _count(key: str) -> int:
+    try:
+        cache.add(key, 0, WINDOW_SECONDS)
+        return int(cache.incr(key))
+    except (RedisError, OSError, ValueError):
+        # ValueError: the key expired in between. The cache may be away at any time; nobody is locked out for it.
+        log.warning("login_attempt_not_counted")
+        return 0
+
+
+def _take_back(key: str) -> None:
+    try:
+        cache.decr(key)
+    except (RedisError, OSError, ValueError):
+        log.warning("login_attempt_not_taken_back")
