@@ -8,6 +8,8 @@ import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+from django.conf import settings
+from django.core.exceptions import RequestDataTooBig
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.views.decorators.csrf import csrf_exempt
 from django.views.decorators.http import require_GET, require_POST
@@ -15,13 +17,14 @@ from pydantic import BaseModel, ValidationError
 
 from cluster.models import Agent
 from projects.errors import DomainError
+from punctual.protocol.reports import Report
 from scheduling.agents.authentication import agent_of
-from scheduling.agents.schemas import Enrolment, Report
+from scheduling.agents.schemas import Enrolment
 from scheduling.models import Assignment, Bundle
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol
 from scheduling.services.environments import open_environment
-from scheduling.services.reports import Fenced, apply_report
+from scheduling.services.reports import Fenced, apply_report, renew_lease
 
 AgentView = Callable[..., HttpResponseBase]
 Model = TypeVar("Model", bound=BaseModel)
@@ -87,10 +90,15 @@ def enrol(request: HttpRequest) -> HttpResponse:
 @for_agents
 @require_POST
 def report(request: HttpRequest, agent: Agent) -> HttpResponse:
-    """Take a heartbeat with everything in it; renew the lease."""
-    body = _parse(request, Report)
+    """Take a heartbeat with everything in it; renew the lease, whatever else the report holds."""
     try:
-        answer = apply_report(agent, body.model_dump(mode="json"))
+        try:
+            body = _parse(request, Report)
+        except _Malformed as error:
+            # The agent is alive; what it cannot say right is no reason to give its work away.
+            error.extend(lease_seconds=renew_lease(agent))
+            raise
+        answer = apply_report(agent, body.model_dump())
     except Fenced:
         return problem(
             409,
@@ -139,18 +147,38 @@ def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse
 
 
 class _Malformed(Exception):
-    def __init__(self, response: HttpResponse) -> None:
-        super().__init__("malformed request")
-        self.response = response
+    def __init__(self, status: int, code: str, detail: str, **extra: Any) -> None:
+        super().__init__(detail)
+        self._problem: dict[str, Any] = {"status": status, "code": code, "detail": detail, **extra}
+
+    def extend(self, **extra: Any) -> None:
+        """Say more in the problem document."""
+        self._problem |= extra
+
+    @property
+    def response(self) -> HttpResponse:
+        return problem(title="Invalid request", **self._problem)
 
 
 def _parse(request: HttpRequest, model: type[Model]) -> Model:
     try:
-        return model.model_validate(json.loads(request.body))
-    except ValidationError as error:
-        errors = {".".join(map(str, item["loc"])): [item["msg"]] for item in error.errors()[:20]}
+        return model.model_validate(json.loads(request.body, parse_int=_whole_number))
+    except RequestDataTooBig as error:
         raise _Malformed(
-            problem(400, "invalid", "Invalid request", "The body is malformed.", errors=errors)
+            413, "too_large", f"A body has at most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
         ) from error
+    except ValidationError as error:
+        errors = {
+            ".".join(map(str, item["loc"])): [item["msg"]]
+            for item in error.errors(include_url=False, include_input=False, include_context=False)[:20]
+        }
+        raise _Malformed(400, "invalid", "The body is malformed.", errors=errors) from error
+    except RecursionError as error:
+        raise _Malformed(400, "invalid", "The body is nested too deeply.") from error
     except ValueError as error:
-        raise _Malformed(problem(400, "invalid", "Invalid request", "The body is not JSON.")) from error
+        raise _Malformed(400, "invalid", "The body is not JSON.") from error
+
+
+def _whole_number(digits: str) -> int | float:
+    """A number of thousands of digits is none of ours; it must spoil its own item only, not the whole body."""
+    return int(digits) if len(digits) < 40 else float(digits)

@@ -6,16 +6,23 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+import structlog
+from django.conf import settings
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster
+from punctual.protocol.limits import LONGEST_PAUSE_SECONDS
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
+from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
 from scheduling.services.wakeups import wake
+
+log = structlog.get_logger(__name__)
 
 #: A first start may have fetched an environment or data; later ones will not.
 MAXIMUM_START_SECONDS = 30.0
@@ -24,21 +31,40 @@ Handler = Callable[[Job, Generation, Mapping[str, Any], Cluster, datetime], None
 
 
 def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime) -> None:
-    """Apply one event under the cluster's row. Events of unknown jobs, or of another server's work, change nothing."""
-    generation = (
-        Generation.objects.filter(
-            job_id=event["job"],
-            number=event["generation"],
-            assignments__gpu__server_id=agent.server_id,
-        )
-        .select_related("master_server")
-        .first()
+    """Apply one well-formed event under the cluster's row.
+
+    Raises:
+        RefusedEvent: it is of work that was not given to the agent's server, or says what cannot be.
+    """
+    whose = event["rank"] if event["kind"] in _OF_ANY_RANK else 0
+    problem = OwnWork(agent.server_id, [event["job"]]).problem(event, rank=whose)
+    if problem is not None:
+        raise RefusedEvent(problem)
+    generation = Generation.objects.select_related("master_server").get(
+        job_id=event["job"], number=event["generation"]
     )
-    handler = HANDLERS.get(str(event.get("kind")))
-    if generation is None or handler is None:
-        return
     job = Job.objects.select_related("checkpoint", "curve", "project", "owner").get(pk=generation.job_id)
-    handler(job, generation, event, cluster, happened_at)
+    iteration = event.get("iteration") or 0
+    if iteration > job.max_iterations:
+        raise RefusedEvent(f"iteration: {iteration} of a job that has {job.max_iterations}")
+    HANDLERS[event["kind"]](job, generation, event, cluster, happened_at)
+
+
+def _stored_at(job: Job, key: str, told: str) -> str:
+    """Where a file of the job is in the platform's own store, whatever address the agent tells.
+
+    Agents and the control plane open these addresses with rights of their own, so none is taken from outside.
+    """
+    uri = f"{settings.CHECKPOINT_URL.rstrip('/')}/jobs/{job.pk}/{key}"
+    if told.removeprefix("file://") != uri.removeprefix("file://"):
+        log.warning("an agent keeps a file elsewhere: is its checkpoint_url right?", told=told, expected=uri)
+    return uri
+
+
+def _pause_seconds(generation: Generation, told_seconds: float) -> float:
+    """What a change cost, as a worker tells it: never more than the time since the change was decided."""
+    since = (timezone.now() - generation.created_at).total_seconds()
+    return min(told_seconds, max(0.0, since))
 
 
 def _first_iteration(
@@ -46,24 +72,24 @@ def _first_iteration(
 ) -> None:
     if generation.purpose != Purpose.TRAINING or job.finished():
         return
-    generation.pause_seconds = float(event.get("pause_seconds", 0.0))
+    generation.pause_seconds = _pause_seconds(generation, event["pause_seconds"])
     generation.save(update_fields=["pause_seconds"])
-    became_live(job, generation, int(event["iteration"]), cluster)
+    became_live(job, generation, event["iteration"], cluster)
 
 
 def _checkpoint_stored(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    iteration = int(event["iteration"])
+    iteration = event["iteration"]
     checkpoint, _ = Checkpoint.objects.update_or_create(
         job=job,
         generation=generation.number,
         iteration=iteration,
         defaults={
-            "uri": event["uri"],
-            "size_bytes": int(event.get("bytes", 0)),
-            "reason": str(event.get("reason", "periodic"))[:20],
-            "store_seconds": float(event.get("store_seconds", 0.0)),
+            "uri": _stored_at(job, f"checkpoints/{generation.number}-{iteration}.pt", event["uri"]),
+            "size_bytes": event["bytes"],
+            "reason": event["reason"],
+            "store_seconds": event["store_seconds"],
         },
     )
     # The pointer only moves forward, and a generation that has been replaced moves it no further
@@ -103,23 +129,28 @@ def _profile_level(
     curve = generation.curve or job.curve
     if curve is None or generation.purpose != Purpose.PROFILING:
         return
-    speed = float(event["iterations_per_second"])
-    train_seconds = float(event.get("train_seconds", 0.0))
+    levels = (generation.profile or {}).get("levels", [])
+    if event["gpus"] not in levels:
+        raise RefusedEvent(f"gpus: {event['gpus']} is none of the levels to be measured, {levels}")
+    speed = event["iterations_per_second"]
+    train_seconds = event["train_seconds"]
     # What a change onto new GPUs costs until running jobs show it: the time this measurement took to get going.
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
     CurveLevel.objects.update_or_create(
         curve=curve,
-        gpus=int(event["gpus"]),
+        gpus=event["gpus"],
         defaults={
             "iterations_per_second": speed,
             "profiled_iterations_per_second": speed,
             "train_seconds": train_seconds,
             "profiled_train_seconds": train_seconds,
             "pause_seconds": max(
-                float(event.get("pause_seconds", 0.0)), min(start_seconds, MAXIMUM_START_SECONDS), 1.0
+                _pause_seconds(generation, event["pause_seconds"]),
+                min(start_seconds, MAXIMUM_START_SECONDS),
+                1.0,
             ),
-            "memory_bytes": int(event.get("memory_bytes", 0)),
+            "memory_bytes": event["memory_bytes"],
             "source": "profiled",
             "measured_at": timezone.now(),
         },
@@ -141,7 +172,7 @@ def _profile_done(
     measured = CurveLevel.objects.filter(curve=curve).exists()
     top = (generation.profile or {}).get("levels", [0])[-1]
     reached_batch = top * 2 > job.global_batch_size or job.global_batch_size % (top * 2) != 0
-    complete = event.get("reason") == "no_gain" or (event.get("reason") == "all_levels" and reached_batch)
+    complete = event["reason"] == "no_gain" or (event["reason"] == "all_levels" and reached_batch)
     ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY if measured else CurveState.FAILED,
         complete=complete,
@@ -160,16 +191,21 @@ def _completed(
     if generation.state not in (GenerationState.LIVE, GenerationState.HANDOVER, GenerationState.PREPARING):
         return
     now = timezone.now()
-    for artifact in event.get("artifacts", []):
+    for artifact in event["artifacts"]:
+        key = f"artifacts/{generation.number}/{artifact['name']}"
         Artifact.objects.update_or_create(
             job=job,
             name=artifact["name"],
-            defaults={"uri": artifact["uri"], "size_bytes": artifact["bytes"], "sha256": artifact["sha256"]},
+            defaults={
+                "uri": _stored_at(job, key, artifact["uri"]),
+                "size_bytes": artifact["bytes"],
+                "sha256": artifact["sha256"],
+            },
         )
     let_go(job, "completed")
-    job.iterations_done = int(event["iteration"])
-    job.final_metrics = event.get("metrics") or {}
-    job.sample_order_digest = event.get("sample_order_digest", "")
+    job.iterations_done = event["iteration"]
+    job.final_metrics = event["metrics"]
+    job.sample_order_digest = event["sample_order_digest"]
     if job.state in (JobState.ADMITTED, JobState.SUSPENDED):
         # It finished before its first iteration was reported: both reports are one fact here.
         job.state = JobState.RUNNING
@@ -187,7 +223,8 @@ def _completed(
         f"Completed at iteration {job.iterations_done} ({event.get('reason')}){slack}.",
     )
     if job.curve is not None:
-        seconds = float(event.get("store_seconds", 0.0))
+        # The store may have been away for hours: that is no property of the function.
+        seconds = min(event["store_seconds"], LONGEST_PAUSE_SECONDS)
         ScalingCurve.objects.filter(pk=job.curve.pk, finishing_seconds__lt=seconds).update(
             finishing_seconds=seconds
         )
@@ -198,15 +235,25 @@ def _completed(
 def _failed(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    reason = str(event.get("reason", "killed"))
-    message = str(event.get("message", ""))[:2000]
     was_profiling = generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED
-    worker_failed(job, generation, reason, message, str(event.get("traceback", ""))[:20000], cluster)
+    worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     curve = generation.curve or job.curve
     if was_profiling and curve is not None and not job.finished():
         ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=CurveState.UNKNOWN)
 
 
+def _refused(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """Its agent has refused something that a worker of the job said or left."""
+    note(
+        job.pk,
+        f"Rank {event['rank']} of generation {generation.number}: {event['what']} refused: {event['reason']}",
+    )
+
+
+#: Told of any rank; the others are rank 0's business.
+_OF_ANY_RANK = ("failed", "refused")
 HANDLERS: dict[str, Handler] = {
     "first_iteration": _first_iteration,
     "checkpoint_stored": _checkpoint_stored,
@@ -214,4 +261,5 @@ HANDLERS: dict[str, Handler] = {
     "profile_done": _profile_done,
     "completed": _completed,
     "failed": _failed,
+    "refused": _refused,
 }

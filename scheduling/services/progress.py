@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
 
+from punctual.protocol.reports import CheckedItem, RefusedItem
 from scheduling.choices import GenerationState, Purpose
-from scheduling.models import Assignment, Generation, Job, JobMetric, LogChunk
+from scheduling.models import Generation, Job, JobMetric, LogChunk
+from scheduling.selectors.own_work import OwnWork
 from scheduling.services.wakeups import hint
 
 #: Bytes of log kept for one job; older chunks make room.
@@ -18,80 +20,86 @@ MAXIMUM_LOG_BYTES = 8 * 1024 * 1024
 
 
 @transaction.atomic
-def store_metrics(metrics: list[Mapping[str, Any]], now: datetime) -> None:
-    """Store what living generations measured; a retired generation's numbers are refused."""
-    latest: dict[tuple[str, int], Mapping[str, Any]] = {}
+def store_metrics(server_id: int, items: Sequence[CheckedItem], now: datetime) -> list[RefusedItem]:
+    """Store what living generations measured, whose rank 0 this server was given; returns what is refused.
+
+    A retired generation's numbers are left out without a word: they were on their way when it ended.
+    """
+    own = OwnWork(server_id, (item.value["job"] for item in items))
+    live = _living_generations({item.value["job"] for item in items})
+    refused = []
     rows = []
-    live = _generations([(entry["job"], entry["generation"]) for entry in metrics])
-    for entry in metrics:
-        key = (entry["job"], entry["generation"])
-        if key not in live:
+    latest: dict[str, CheckedItem] = {}
+    for item in items:
+        entry = item.value
+        problem = own.problem(entry, rank=0)
+        found = live.get((entry["job"], entry["generation"]))
+        if problem is None and found is not None and entry["iteration"] > found.max_iterations:
+            problem = f"iteration: {entry['iteration']} of a job that has {found.max_iterations}"
+        if problem is not None:
+            refused.append(RefusedItem("metrics", item.index, problem, entry["job"]))
             continue
-        latest[key] = max(latest.get(key, entry), entry, key=lambda item: int(item["iteration"]))
+        if found is None:
+            continue
+        latest[entry["job"]] = max(
+            latest.get(entry["job"], item), item, key=lambda candidate: int(candidate.value["iteration"])
+        )
         rows.append(
             JobMetric(
                 job_id=entry["job"],
                 generation=entry["generation"],
                 iteration=entry["iteration"],
-                values=_finite(entry.get("values", {})),
-                iterations_per_second=entry.get("iterations_per_second", 0.0),
-                train_seconds=entry.get("train_seconds", 0.0),
-                gpus=live[key],
-                measured_at=now - timedelta(seconds=float(entry.get("age_seconds", 0.0))),
+                values=entry["values"],
+                iterations_per_second=entry["iterations_per_second"],
+                train_seconds=entry["train_seconds"],
+                gpus=found.world_size,
+                measured_at=now - timedelta(seconds=entry["age_seconds"]),
             )
         )
     JobMetric.objects.bulk_create(rows, ignore_conflicts=True)
-    for (job_id, _), entry in latest.items():
+    for job_id, item in latest.items():
+        entry = item.value
         Job.objects.filter(pk=job_id, iterations_done__lte=entry["iteration"]).update(
             iterations_done=entry["iteration"],
-            iterations_per_second=entry.get("iterations_per_second", 0.0),
-            iterations_reported_at=now - timedelta(seconds=float(entry.get("age_seconds", 0.0))),
+            iterations_per_second=entry["iterations_per_second"],
+            iterations_reported_at=now - timedelta(seconds=entry["age_seconds"]),
         )
         hint(f"job:{job_id}", kind="metrics")
+    return refused
 
 
-def _generations(keys: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
-    """World size of those that are the living training generation of their job."""
-    if not keys:
-        return {}
+@dataclass(frozen=True)
+class _Living:
+    world_size: int
+    max_iterations: int
+
+
+def _living_generations(jobs: set[str]) -> dict[tuple[str, int], _Living]:
+    """The living training generation of each job."""
     found = Generation.objects.filter(
-        job_id__in={job for job, _ in keys}, purpose=Purpose.TRAINING, state=GenerationState.LIVE
-    ).values_list("job_id", "number", "world_size")
-    wanted = set(keys)
-    return {(job, number): size for job, number, size in found if (job, number) in wanted}
-
-
-def _finite(values: Mapping[str, Any]) -> dict[str, float | None]:
-    """JSON has no infinity: a diverged loss is shown as missing."""
-    return {
-        name: value if value is not None and math.isfinite(value) else None for name, value in values.items()
-    }
+        job_id__in=jobs, purpose=Purpose.TRAINING, state=GenerationState.LIVE
+    ).values_list("job_id", "number", "world_size", "job__max_iterations")
+    return {(job, number): _Living(size, iterations) for job, number, size, iterations in found}
 
 
 @transaction.atomic
-def store_logs(server_id: int, logs: list[Mapping[str, Any]]) -> None:
-    """Store log pieces of workers that this server was given; a repeated piece changes nothing."""
-    if not logs:
-        return
-    own = set(
-        Assignment.objects.filter(
-            gpu__server_id=server_id, job_id__in={entry["job"] for entry in logs}
-        ).values_list("job_id", "generation__number", "rank")
-    )
-    LogChunk.objects.bulk_create(
-        [
-            LogChunk(
-                job_id=entry["job"],
-                generation=entry["generation"],
-                rank=entry["rank"],
-                offset=entry["offset"],
-                # PostgreSQL text cannot hold NUL.
-                text=entry["text"].replace("\x00", "\N{REPLACEMENT CHARACTER}"),
-            )
-            for entry in logs
-            if (entry["job"], entry["generation"], entry["rank"]) in own
-        ],
-        ignore_conflicts=True,
-    )
-    for job_id in {entry["job"] for entry in logs}:
+def store_logs(server_id: int, items: Sequence[CheckedItem]) -> list[RefusedItem]:
+    """Store log pieces of workers that this server was given; a repeated piece changes nothing. Returns what is refused."""
+    own = OwnWork(server_id, (item.value["job"] for item in items))
+    problems = [(item, own.problem(item.value)) for item in items]
+    taken = [item.value for item, problem in problems if problem is None]
+    LogChunk.objects.bulk_create([LogChunk(**_chunk(entry)) for entry in taken], ignore_conflicts=True)
+    for job_id in {entry["job"] for entry in taken}:
         hint(f"job:{job_id}", kind="logs")
+    return [
+        RefusedItem("logs", item.index, problem, item.value["job"])
+        for item, problem in problems
+        if problem is not None
+    ]
+
+
+def _chunk(entry: Mapping[str, Any]) -> dict[str, Any]:
+    return {
+        "job_id": entry["job"],
+        **{name: entry[name] for name in ("generation", "rank", "offset", "text")},
+    }

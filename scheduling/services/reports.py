@@ -2,29 +2,43 @@
 
 A report may come twice, late or after a later one. Heartbeats and progress change no planning fact; a changed
 phase or an event does, and is applied under the cluster's row.
+
+User code has a say in much of a report. So the lease is renewed first and whatever the rest of the report holds, each
+item is looked at by itself, each must be of work that the sender's server was given, and one that cannot be taken is
+dropped with a note after one attempt. What only has to wait (the cluster's row is held by somebody) is sent again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import uuid
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
+import structlog
+from django.db import OperationalError, connection, transaction
 from django.utils import timezone
 
-from cluster.choices import LendingState, ServerState
+from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
-from scheduling.choices import GenerationState
-from scheduling.models import AppliedEvent, Generation, Job, Worker
+from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
+from scheduling.models import AppliedEvent
 from scheduling.services.agent_events import apply_event
-from scheduling.services.generations import hold_gpus, release_cleared
 from scheduling.services.inventory import inventory_update
-from scheduling.services.lifecycle import advance
 from scheduling.services.progress import store_logs, store_metrics
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.report_refusals import TOLD_ITEMS, RefusedEvent, note_refusals
+from scheduling.services.reported_workers import ReportedWorkers, apply_workers, own_workers
 from scheduling.services.wakeups import hint, wake
+
+log = structlog.get_logger(__name__)
+
+#: How long a part of a report waits for rows that others hold, as a share of the lease: an agent gives up waiting
+#: for its answer after a quarter.
+LOCK_SHARE_OF_LEASE = 0.04
+LONGEST_LOCK_WAIT_SECONDS = 2.0
 
 
 class Fenced(Exception):
@@ -33,41 +47,113 @@ class Fenced(Exception):
 
 @dataclass(frozen=True)
 class ReportAnswer:
-    """What the agent learns from its report."""
+    """What the agent learns from its report.
+
+    Attributes:
+        acknowledged: ids of events that are settled: applied, or refused for good.
+        refused: items that were dropped, with reasons.
+        deferred: parts of the report that could not be applied just now; the agent sends them again.
+    """
 
     lease_seconds: float
     epoch: int
     desired_version: int
     acknowledged: list[str] = field(default_factory=list)
+    refused: list[dict[str, Any]] = field(default_factory=list)
+    deferred: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Applying:
+    """One report on its way into the database."""
+
+    agent: Agent
+    cluster: Cluster
+    now: datetime
+    refused: list[RefusedItem] = field(default_factory=list)
+    deferred: list[str] = field(default_factory=list)
+
+    @contextmanager
+    def part(self, name: str) -> Iterator[None]:
+        """Apply one part; what goes wrong in it spoils no other part, nor the lease."""
+        try:
+            with self.bounded_waiting():
+                yield
+        except OperationalError as error:
+            log.warning(
+                "part of a report deferred", server=self.agent.server.name, part=name, error=str(error)
+            )
+            self.deferred.append(name)
+        except Exception:
+            log.exception("part of a report failed", server=self.agent.server.name, part=name)
+            self.refused.append(
+                RefusedItem(name, 0, "it cannot be applied; the control plane's log says why")
+            )
+
+    @contextmanager
+    def bounded_waiting(self) -> Iterator[None]:
+        """A transaction that waits for no row longer than an agent can wait for its answer."""
+        seconds = min(LONGEST_LOCK_WAIT_SECONDS, self.cluster.fence_seconds * LOCK_SHARE_OF_LEASE)
+        with transaction.atomic():
+            with connection.cursor() as cursor:
+                cursor.execute(
+                    "SELECT set_config('lock_timeout', %s, true)", [f"{max(1, int(seconds * 1000))}ms"]
+                )
+            yield
+
+
+def renew_lease(agent: Agent) -> float:
+    """Renew the lease of an agent whose report cannot be read; returns its length in seconds.
+
+    Raises:
+        Fenced: the agent's work was given away.
+    """
+    with transaction.atomic():
+        current = Agent.objects.select_for_update().get(pk=agent.pk)
+        if current.fenced_at is not None:
+            raise Fenced
+        Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now())
+    return float(Cluster.objects.values_list("fence_seconds", flat=True).get(pk=agent.server.cluster_id))
 
 
 def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
-    """Apply one report and renew the lease.
+    """Apply one report (the envelope is checked, its items are not) and renew the lease.
 
     Raises:
         Fenced: the agent still has workers of work that was given away.
     """
-    now = timezone.now()
     cluster = Cluster.objects.get(pk=agent.server.cluster_id)
+    applying = _Applying(agent, cluster, timezone.now())
     stale = report["boot_id"] == agent.boot_id and report["sequence"] <= agent.sequence
     if not stale:
-        _greet(agent, report, cluster, now)
-        if report.get("inventory"):
-            inventory_update(agent.server, report["inventory"])
-        _apply_workers(agent, report["workers"], cluster, now)
-        store_metrics(report.get("metrics", []), now)
-        store_logs(agent.server_id, report.get("logs", []))
-    acknowledged = _apply_events(agent, report.get("events", []), cluster, now)
+        entries, malformed = check_items("workers", report["workers"])
+        workers, strange = own_workers(agent, entries, malformed)
+        applying.refused += [*malformed, *strange]
+        returned = _greet(agent, report, workers.any_alive, applying.now)
+        if returned:
+            with applying.part("workers"):
+                _bring_back(agent, cluster, applying.now)
+        _apply_state(applying, report, workers)
+        _apply_progress(applying, report)
+    acknowledged = _apply_events(applying, report.get("events", []))
+    with applying.part("refusals"):
+        note_refusals(agent, applying.refused)
     server = Server.objects.only("desired_version").get(pk=agent.server_id)
     epoch = Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)
-    return ReportAnswer(cluster.fence_seconds, epoch, server.desired_version, acknowledged)
+    return ReportAnswer(
+        cluster.fence_seconds,
+        epoch,
+        server.desired_version,
+        acknowledged,
+        [item.to_json() for item in applying.refused[:TOLD_ITEMS]],
+        applying.deferred,
+    )
 
 
-def _greet(agent: Agent, report: Mapping[str, Any], cluster: Cluster, now: datetime) -> None:
-    """Renew the lease; bring a silent or fenced server back."""
+def _greet(agent: Agent, report: Mapping[str, Any], alive: bool, now: datetime) -> bool:
+    """Renew the lease. Returns whether the server was silent or fenced before."""
     with transaction.atomic():
         current = Agent.objects.select_for_update().get(pk=agent.pk)
-        alive = [worker for worker in report["workers"] if worker["phase"] != "exited"]
         if current.fenced_at is not None and alive:
             raise Fenced
         returned = current.fenced_at is not None or agent.server.state in (
@@ -78,96 +164,95 @@ def _greet(agent: Agent, report: Mapping[str, Any], cluster: Cluster, now: datet
         current.boot_id = report["boot_id"]
         current.sequence = report["sequence"]
         current.epoch_seen = report.get("epoch_seen", 0)
-        current.desired_version_seen = report.get("desired_version", 0)
+        # Nobody has obeyed what does not exist yet.
+        known = Server.objects.values_list("desired_version", flat=True).get(pk=agent.server_id)
+        current.desired_version_seen = min(report.get("desired_version", 0), known)
         current.fenced_at = None
         current.save()
         agent.refresh_from_db()
-    if returned:
-        with transaction.atomic():
-            lock_cluster(cluster.pk)
-            Server.objects.filter(
-                pk=agent.server_id, state__in=[ServerState.SUSPECT, ServerState.DOWN]
-            ).update(state=ServerState.UP, state_changed_at=now)
-            planning_fact_changed(cluster)
-            hint(f"cluster:{cluster.pk}", kind="servers")
-            wake("plan", trigger=f"server {agent.server.name} is back")
+    return returned
 
 
-def _apply_workers(agent: Agent, reported: list[Mapping[str, Any]], cluster: Cluster, now: datetime) -> None:
-    """Note what changed about this server's workers and advance the jobs concerned."""
-    known = {
-        (worker.generation.job_id, worker.generation.number, worker.rank): worker
-        for worker in Worker.objects.filter(server_id=agent.server_id, gone=False).select_related(
-            "generation"
-        )
-    }
-    by_key = {(entry["job"], entry["generation"], entry["rank"]): entry for entry in reported}
-    changed = [key for key, entry in by_key.items() if key not in known or known[key].phase != entry["phase"]]
-    vanished = [key for key in known if key not in by_key]
-    alive = {key for key, entry in by_key.items() if entry["phase"] != "exited"}
-    clearing = agent.server.gpus.filter(assignments__state="clearing").exists()
-    if not changed and not vanished and not clearing:
-        return
-    with transaction.atomic():
-        lock_cluster(cluster.pk)
-        touched: set[str] = set()
-        for key in changed:
-            touched |= _note_worker(agent, key, by_key[key], now)
-        for key in vanished:
-            worker = known[key]
-            worker.gone = True
-            worker.changed_at = now
-            worker.save(update_fields=["gone", "changed_at"])
-            touched.add(key[0])
-        freed_for = release_cleared(agent, alive)
-        for job_id in freed_for:
-            for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
-                state=GenerationState.RETIRED
-            ):
-                hold_gpus(generation)
-        for job in Job.objects.filter(pk__in=touched | freed_for).select_related("checkpoint").order_by("pk"):
-            advance(job, cluster)
-        if clearing:
-            wake("plan", trigger="GPUs were freed")
-            if agent.server.lending_state == LendingState.RECLAIMING:
-                wake("orchestrate")
-            planning_fact_changed(cluster)
-
-
-def _note_worker(
-    agent: Agent, key: tuple[str, int, int], entry: Mapping[str, Any], now: datetime
-) -> set[str]:
-    job_id, number, rank = key
-    generation = Generation.objects.filter(job_id=job_id, number=number).first()
-    if generation is None:
-        return set()
-    Worker.objects.update_or_create(
-        generation=generation,
-        rank=rank,
-        defaults={
-            "server_id": agent.server_id,
-            "key": entry.get("key", ""),
-            "gpu_index": entry["gpu_index"],
-            "phase": entry["phase"],
-            "exit": entry.get("exit"),
-            "changed_at": now,
-            "gone": False,
-        },
+def _bring_back(agent: Agent, cluster: Cluster, now: datetime) -> None:
+    """New work may be planned on the server again."""
+    lock_cluster(cluster.pk)
+    Server.objects.filter(pk=agent.server_id, state__in=[ServerState.SUSPECT, ServerState.DOWN]).update(
+        state=ServerState.UP, state_changed_at=now
     )
-    return {job_id}
+    planning_fact_changed(cluster)
+    hint(f"cluster:{cluster.pk}", kind="servers")
+    wake("plan", trigger=f"server {agent.server.name} is back")
 
 
-def _apply_events(
-    agent: Agent, events: list[Mapping[str, Any]], cluster: Cluster, now: datetime
-) -> list[str]:
-    """Apply each event once, in order. An event of a job that is gone is acknowledged and forgotten."""
-    acknowledged = []
-    for event in events:
-        with transaction.atomic():
-            lock_cluster(cluster.pk)
-            _, fresh = AppliedEvent.objects.get_or_create(id=event["id"])
+def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: ReportedWorkers) -> None:
+    """What the server has, and which workers run there."""
+    agent = applying.agent
+    if report.get("inventory"):
+        inventory, problem = check(Inventory, report["inventory"])
+        if inventory is None:
+            applying.refused.append(RefusedItem("inventory", 0, problem))
+        else:
+            with applying.part("inventory"):
+                inventory_update(agent.server, inventory)
+    with applying.part("workers"):
+        apply_workers(agent, workers, applying.cluster, applying.now)
+
+
+def _apply_progress(applying: _Applying, report: Mapping[str, Any]) -> None:
+    """Metrics and logs, those of each job by themselves."""
+    stores: dict[str, Callable[[list[CheckedItem]], list[RefusedItem]]] = {
+        "metrics": lambda items: store_metrics(applying.agent.server_id, items, applying.now),
+        "logs": lambda items: store_logs(applying.agent.server_id, items),
+    }
+    for part, store in stores.items():
+        items, malformed = check_items(part, report.get(part, []))
+        applying.refused += malformed
+        by_job: dict[str, list[CheckedItem]] = {}
+        for item in items:
+            by_job.setdefault(item.value["job"], []).append(item)
+        for of_one_job in by_job.values():
+            if part not in applying.deferred:
+                with applying.part(part):
+                    applying.refused += store(of_one_job)
+
+
+def _apply_events(applying: _Applying, events: list[Any]) -> list[str]:
+    """Apply each event once, in order. Returns the ids of those that are settled."""
+    items, malformed = check_items("events", events)
+    applying.refused += malformed
+    settled = [item.id for item in malformed if item.id is not None]
+    for item in items:
+        event = item.value
+        reason = _apply_one(applying, event)
+        if "events" in applying.deferred:
+            break
+        if reason is not None:
+            applying.refused.append(RefusedItem("events", item.index, reason, event["job"], event["id"]))
+        settled.append(event["id"])
+    return settled
+
+
+def _apply_one(applying: _Applying, event: Mapping[str, Any]) -> str | None:
+    """Apply an event, if that was not done before. Returns why it is refused, if it is."""
+    reason: str | None = None
+    # An agent chooses its events' ids: no other agent's event may be taken for one that was applied.
+    known_as = uuid.uuid5(uuid.UUID(event["id"]), str(applying.agent.server_id))
+    try:
+        with applying.bounded_waiting():
+            lock_cluster(applying.cluster.pk)
+            _, fresh = AppliedEvent.objects.get_or_create(id=known_as)
             if fresh:
-                happened_at = now - timedelta(seconds=float(event.get("age_seconds", 0.0)))
-                apply_event(agent, event, cluster, happened_at)
-        acknowledged.append(event["id"])
-    return acknowledged
+                happened_at = applying.now - timedelta(seconds=event["age_seconds"])
+                apply_event(applying.agent, event, applying.cluster, happened_at)
+    except OperationalError as error:
+        log.warning("event deferred", server=applying.agent.server.name, id=event["id"], error=str(error))
+        applying.deferred.append("events")
+        return None
+    except RefusedEvent as error:
+        reason = str(error)
+    except Exception:
+        log.exception("event failed", server=applying.agent.server.name, id=event["id"], kind=event["kind"])
+        reason = f"{event['kind']} cannot be applied; the control plane's log says why"
+    if reason is not None:
+        AppliedEvent.objects.get_or_create(id=known_as)
+    return reason

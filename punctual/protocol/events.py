@@ -1,0 +1,134 @@
+"""Events of workers: what must not be lost and is applied once (docs/protocols.md 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from punctual.protocol import limits
+from punctual.protocol.fields import (
+    Age,
+    ArtifactName,
+    Count,
+    EventId,
+    GpuCount,
+    JobId,
+    Label,
+    Message,
+    Metrics,
+    Number,
+    Pause,
+    Rate,
+    ShortText,
+    Text,
+    TrainSeconds,
+)
+
+Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+Digest = Annotated[str, Field(pattern=rf"^[A-Za-z0-9+/=_:.-]{{0,{limits.DIGEST_CHARACTERS}}}$")]
+Uri = Annotated[str, Field(max_length=2000)]
+
+
+class FirstIteration(Message):
+    """Rank 0 has finished its first iteration after loading: the generation trains."""
+
+    iteration: Count
+    pause_seconds: Pause
+
+
+class ProfileLevel(Message):
+    """One measured level of a scaling curve."""
+
+    gpus: GpuCount
+    iterations_per_second: Rate
+    train_seconds: TrainSeconds
+    pause_seconds: Pause
+    memory_bytes: Count = 0
+
+
+class ProfileDone(Message):
+    """The curve is complete for this block."""
+
+    reason: Literal["no_gain", "all_levels", "time", "out_of_memory"]
+
+
+class Failed(Message):
+    """This rank cannot go on."""
+
+    reason: Literal[
+        "function_error",
+        "function_load_error",
+        "environment_failed",
+        "data_unavailable",
+        "peer_lost",
+        "start_failed",
+        "killed",
+    ]
+    message: Text = ""
+    traceback: Text = ""
+    iteration: Count | None = 0
+
+
+class CheckpointStored(Message):
+    """A state is durable. Made by the agent."""
+
+    iteration: Count
+    uri: Uri
+    bytes: Count = 0
+    store_seconds: Age = 0.0
+    reason: Literal["periodic", "suspend", "handover", "stop"] = "periodic"
+
+
+class StoredArtifact(Message):
+    """A file that a completed job leaves."""
+
+    name: ArtifactName
+    uri: Uri
+    bytes: Count
+    sha256: Sha256
+
+
+class Completed(Message):
+    """Final weights and metrics are durable. Made by the agent."""
+
+    iteration: Count
+    reason: Literal["max_iterations", "target", "should_stop"] = "max_iterations"
+    artifacts: Annotated[list[StoredArtifact], Field(max_length=limits.ARTIFACTS_OF_A_JOB)] = []
+    metrics: Metrics = {}
+    sample_order_digest: Digest = ""
+    store_seconds: Age = 0.0
+
+
+class Refused(Message):
+    """The agent has refused something that a worker said or left. Made by the agent, a few for each worker."""
+
+    what: Label
+    reason: Text
+
+
+#: What user code may say itself; job, generation and rank are the agent's to add.
+FROM_WORKERS: Mapping[str, type[Message]] = {
+    "first_iteration": FirstIteration,
+    "profile_level": ProfileLevel,
+    "profile_done": ProfileDone,
+    "failed": Failed,
+}
+EVENTS: Mapping[str, type[Message]] = {
+    **FROM_WORKERS,
+    "checkpoint_stored": CheckpointStored,
+    "completed": Completed,
+    "refused": Refused,
+}
+
+
+class EventHead(Message):
+    """Which event it is, and whose. `rank` is missing where it is rank 0's by its nature."""
+
+    id: EventId
+    kind: ShortText
+    job: JobId
+    generation: Number
+    rank: Number = 0
+    age_seconds: Age = 0.0

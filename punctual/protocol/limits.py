@@ -1,0 +1,63 @@
+"""Bounds on what workers and agents may report. Both sides of every message hold to these."""
+
+from __future__ import annotations
+
+#: Whole numbers that JSON readers everywhere keep exactly: iterations, bytes, offsets, versions.
+LARGEST_COUNT = 2**53 - 1
+#: Generations and ranks are kept in four bytes.
+LARGEST_NUMBER = 2**31 - 1
+LARGEST_GPU_INDEX = 1023
+LARGEST_GPU_COUNT = 65_536
+
+#: Iterations per second that a plan can be made of: one in eleven days, a million a second.
+SLOWEST_RATE = 1e-6
+FASTEST_RATE = 1e6
+#: What one change of GPUs may claim to have cost. The control plane gives up changes that take longer.
+LONGEST_PAUSE_SECONDS = 3600.0
+#: The function's own part of one iteration.
+LONGEST_TRAIN_SECONDS = 1e6
+#: How long ago something happened: about thirty years.
+LONGEST_AGE_SECONDS = 1e9
+
+METRICS_OF_AN_ITERATION = 100
+METRIC_NAME_CHARACTERS = 100
+TEXT_CHARACTERS = 20_000
+ARTIFACTS_OF_A_JOB = 1000
+ARTIFACT_NAME_CHARACTERS = 200
+DIGEST_CHARACTERS = 64
+
+_REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
+
+
+def clean_text(text: str, characters: int = TEXT_CHARACTERS) -> str:
+    """At most `characters` of `text`, without what cannot be stored or sent: NUL, and halves of surrogate pairs."""
+    return "".join(
+        _REPLACEMENT if character == "\0" or "\ud800" <= character <= "\udfff" else character
+        for character in text[:characters]
+    )
+
+
+def metric_name_problem(name: object) -> str | None:
+    """Why `name` cannot be the name of a metric; None where it can.
+
+    A name is a text of 1 to 100 printable characters: no NUL, no line break, nothing that changes the direction of
+    the text around it.
+    """
+    if not isinstance(name, str):
+        return f"a metric's name is a text, not {type(name).__name__}"
+    if not 1 <= len(name) <= METRIC_NAME_CHARACTERS:
+        return f"a metric's name has 1 to {METRIC_NAME_CHARACTERS} characters, not {len(name)}"
+    if not name.isprintable():
+        return f"a metric's name holds printable characters only, unlike {name!a}"
+    return None
+
+
+def artifact_name_problem(name: str) -> str | None:
+    """Why `name` (a path below the job's own folder) cannot be the name of an artifact; None where it can."""
+    if not 1 <= len(name) <= ARTIFACT_NAME_CHARACTERS:
+        return f"an artifact's name has 1 to {ARTIFACT_NAME_CHARACTERS} characters, not {len(name)}"
+    if not name.isprintable():
+        return f"an artifact's name holds printable characters only, unlike {name[:80]!a}"
+    if any(part in ("", ".", "..") for part in name.split("/")):
+        return f"an artifact's name is a path below the job's folder, unlike {name[:80]!a}"
+    return None

@@ -1,0 +1,121 @@
+"""The workers that an agent says it has, compared with those that were known."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+
+from cluster.choices import LendingState
+from cluster.models import Agent, Cluster
+from punctual.protocol.reports import CheckedItem, RefusedItem
+from scheduling.choices import GenerationState
+from scheduling.models import Generation, Job, Worker
+from scheduling.selectors.own_work import OwnWork, Place
+from scheduling.services.generations import hold_gpus, release_cleared
+from scheduling.services.lifecycle import advance
+from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.wakeups import wake
+
+
+@dataclass(frozen=True)
+class ReportedWorkers:
+    """Workers by place. `unclear`: some entry could not be read, so that more may be there than is listed."""
+
+    by_place: Mapping[Place, Mapping[str, Any]]
+    unclear: bool
+
+    @property
+    def alive(self) -> set[Place]:
+        return {place for place, entry in self.by_place.items() if entry["phase"] != "exited"}
+
+    @property
+    def any_alive(self) -> bool:
+        return self.unclear or bool(self.alive)
+
+
+def own_workers(
+    agent: Agent, entries: Sequence[CheckedItem], malformed: Sequence[RefusedItem]
+) -> tuple[ReportedWorkers, list[RefusedItem]]:
+    """The entries that are of work given to the agent's server, and those that are refused for it is another's."""
+    own = OwnWork(agent.server_id, (item.value["job"] for item in entries))
+    by_place: dict[Place, Mapping[str, Any]] = {}
+    strange = []
+    for item in entries:
+        problem = own.problem(item.value)
+        if problem is None:
+            by_place[item.value["job"], item.value["generation"], item.value["rank"]] = item.value
+        else:
+            strange.append(RefusedItem("workers", item.index, problem, item.value["job"]))
+    return ReportedWorkers(by_place, unclear=bool(malformed)), strange
+
+
+def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now: datetime) -> None:
+    """Note what changed about this server's workers and advance the jobs concerned.
+
+    Nothing is taken for gone, and no GPU for free, from a list that is unclear.
+    """
+    known = {
+        (worker.generation.job_id, worker.generation.number, worker.rank): worker
+        for worker in Worker.objects.filter(server_id=agent.server_id, gone=False).select_related(
+            "generation"
+        )
+    }
+    listed = reported.by_place
+    changed = [place for place, entry in listed.items() if _differs(known.get(place), entry)]
+    vanished = [] if reported.unclear else [place for place in known if place not in listed]
+    clearing = not reported.unclear and agent.server.gpus.filter(assignments__state="clearing").exists()
+    if not changed and not vanished and not clearing:
+        return
+    with transaction.atomic():
+        lock_cluster(cluster.pk)
+        touched: set[str] = set()
+        for place in changed:
+            touched |= _note_worker(agent, place, listed[place], now)
+        for place in vanished:
+            worker = known[place]
+            worker.gone = True
+            worker.changed_at = now
+            worker.save(update_fields=["gone", "changed_at"])
+            touched.add(place[0])
+        freed_for = release_cleared(agent, reported.alive) if clearing else set()
+        for job_id in freed_for:
+            for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
+                state=GenerationState.RETIRED
+            ):
+                hold_gpus(generation)
+        for job in Job.objects.filter(pk__in=touched | freed_for).select_related("checkpoint").order_by("pk"):
+            advance(job, cluster)
+        if clearing:
+            wake("plan", trigger="GPUs were freed")
+            if agent.server.lending_state == LendingState.RECLAIMING:
+                wake("orchestrate")
+            planning_fact_changed(cluster)
+
+
+def _differs(worker: Worker | None, entry: Mapping[str, Any]) -> bool:
+    return worker is None or worker.phase != entry["phase"]
+
+
+def _note_worker(agent: Agent, place: Place, entry: Mapping[str, Any], now: datetime) -> set[str]:
+    job_id, number, rank = place
+    generation = Generation.objects.filter(job_id=job_id, number=number).first()
+    if generation is None:
+        return set()
+    Worker.objects.update_or_create(
+        generation=generation,
+        rank=rank,
+        defaults={
+            "server_id": agent.server_id,
+            "key": entry["key"],
+            "gpu_index": entry["gpu_index"],
+            "phase": entry["phase"],
+            "exit": entry["exit"],
+            "changed_at": now,
+            "gone": False,
+        },
+    )
+    return {job_id}

@@ -1,0 +1,242 @@
+"""Every message of an agent, as the server that holds the work sends it, a stranger, a neighbour and a revoked agent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Agent, Gpu, Server
+from scheduling.models import (
+    AppliedEvent,
+    Artifact,
+    Assignment,
+    Checkpoint,
+    CurveLevel,
+    Environment,
+    Generation,
+    Job,
+    JobEvent,
+    JobMetric,
+    LogChunk,
+    ScalingCurve,
+    Worker,
+)
+from tests.control_plane.agent_api import (
+    EVENT_FIELDS,
+    busy_server,
+    event,
+    fetch,
+    log_piece,
+    metric,
+    send,
+    training_job,
+    worker,
+)
+from tests.factories import GenerationFactory, ServerFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+ENVIRONMENT = "e" * 64
+Sender = Server | str | None
+
+
+class World:
+    """A job on two servers, rank 0 on `holder` and rank 1 on `second`; other servers with work of their own."""
+
+    def __init__(self) -> None:
+        self.holder = busy_server("holder")
+        self.second = busy_server("second")
+        self.neighbour = busy_server("neighbour")
+        self.stranger = ServerFactory.create(name="stranger", cluster__name="elsewhere")
+        self.revoked = busy_server("revoked")
+        self.job, self.generation = training_job(self.holder)
+        version = self.job.function_version
+        version.requirements_digest = ENVIRONMENT
+        version.save()
+        for server, rank in ((self.second, 1), (self.revoked, 2)):
+            Assignment.objects.create(
+                generation=self.generation,
+                job=self.job,
+                gpu=Gpu.objects.get(server=server, index=0),
+                rank=rank,
+                state="held",
+                held_at=timezone.now(),
+            )
+        self.profiling: Generation = GenerationFactory.create(
+            job=self.job,
+            number=2,
+            purpose="profiling",
+            profile={"levels": [1]},
+            held_at=timezone.now(),
+            gpus=[Gpu.objects.get(server=self.holder, index=1)],
+        )
+        training_job(self.neighbour)
+        Agent.objects.filter(server=self.revoked).update(revoked_at=timezone.now())
+        self.senders: dict[str, Sender] = {
+            "a server beside it, with other work": self.neighbour,
+            "a server of another cluster": self.stranger,
+            "an agent that was revoked": self.revoked,
+            "somebody without a credential": None,
+            "somebody with a wrong one": "agent_wrong",
+        }
+
+
+@pytest.fixture
+def world(tmp_path: Path, settings: Any) -> World:
+    settings.CHECKPOINT_URL = tmp_path.as_uri()
+    made = World()
+    (tmp_path / "environment.tar.gz").write_bytes(b"packages")
+    Environment.objects.create(
+        digest=ENVIRONMENT,
+        requirements="x",
+        state="ready",
+        uri=(tmp_path / "environment.tar.gz").as_uri(),
+    )
+    return made
+
+
+OUTSIDERS = (
+    "a server beside it, with other work",
+    "a server of another cluster",
+    "an agent that was revoked",
+    "somebody without a credential",
+    "somebody with a wrong one",
+)
+
+
+def _event(kind: str) -> Callable[[World], dict[str, Any]]:
+    def make(world: World) -> dict[str, Any]:
+        generation = world.profiling if kind.startswith("profile") else world.generation
+        return {"events": [event(generation, kind)]}
+
+    return make
+
+
+ITEMS: dict[str, Callable[[World], dict[str, Any]]] = {
+    "workers": lambda world: {"workers": [worker(world.generation)]},
+    "workers that ended": lambda world: {
+        "workers": [worker(world.generation, phase="exited", exit={"code": 1})]
+    },
+    "metrics": lambda world: {"metrics": [metric(world.generation)]},
+    "logs": lambda world: {"logs": [log_piece(world.generation)]},
+    **{f"event {kind}": _event(kind) for kind in EVENT_FIELDS},
+}
+DOWNLOADS: dict[str, Callable[[World], str]] = {
+    "bundle": lambda world: f"functions/{world.job.function_version.bundle_id}",
+    "environment": lambda world: f"environments/{ENVIRONMENT}",
+}
+
+
+def everything_of(job: Job) -> dict[str, Any]:
+    """All rows of a job that an agent's message may change."""
+    of_job = {"job": job}
+    rows: dict[str, Any] = {
+        model.__name__: list(model.objects.filter(**where).order_by("pk").values())
+        for model, where in (
+            (Job, {"pk": job.pk}),
+            (Generation, of_job),
+            (Assignment, of_job),
+            (Worker, {"generation__job": job}),
+            (JobMetric, of_job),
+            (LogChunk, of_job),
+            (JobEvent, of_job),
+            (Checkpoint, of_job),
+            (Artifact, of_job),
+            (ScalingCurve, {"pk": job.curve_id}),
+            (CurveLevel, {"curve_id": job.curve_id}),
+        )
+    }
+    return rows
+
+
+@pytest.mark.parametrize("message", ITEMS)
+def test_the_server_that_holds_the_work_is_heard(world: World, message: str) -> None:
+    before = everything_of(world.job)
+    answer = send(world.holder, ITEMS[message](world))
+    assert answer.status_code == 200
+    assert answer.json()["refused"] == []
+    assert everything_of(world.job) != before
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+@pytest.mark.parametrize("message", ITEMS)
+def test_nobody_else_is(world: World, message: str, who: str) -> None:
+    before = everything_of(world.job)
+    report = ITEMS[message](world)
+    answer = send(world.senders[who], report)
+    assert everything_of(world.job) == before
+    if isinstance(world.senders[who], Server) and world.senders[who] is not world.revoked:
+        assert [item["part"] for item in answer.json()["refused"]] == [next(iter(report))]
+    else:
+        assert answer.status_code == 401
+        assert "lease_seconds" not in answer.json()
+
+
+@pytest.mark.parametrize(
+    "message", ["metrics", *(f"event {kind}" for kind in EVENT_FIELDS if kind not in ("failed", "refused"))]
+)
+def test_what_rank_0_alone_can_say_is_not_taken_from_rank_1s_server(world: World, message: str) -> None:
+    before = everything_of(world.job)
+    answer = send(world.second, ITEMS[message](world))
+    assert len(answer.json()["refused"]) == 1
+    after = everything_of(world.job)
+    told = after.pop("JobEvent")
+    before.pop("JobEvent")
+    assert after == before
+    assert [line["kind"] for line in told] == ["report_refused"], "it is the job's business all the same"
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+@pytest.mark.parametrize("download", DOWNLOADS)
+def test_functions_and_environments_are_for_those_who_run_them(world: World, download: str, who: str) -> None:
+    path = DOWNLOADS[download](world)
+    assert fetch(world.holder, path).status_code == 200
+    refused = fetch(world.senders[who], path)
+    assert refused.status_code in (401, 404)
+    assert refused.headers["Content-Type"] == "application/problem+json"
+
+
+@pytest.mark.parametrize("who", OUTSIDERS)
+def test_the_desired_state_names_a_servers_own_work_alone(world: World, who: str) -> None:
+    own = fetch(world.holder, "desired").json()["generations"]
+    assert [entry["job"] for entry in own] == [world.job.pk] * 2
+    told = fetch(world.senders[who], "desired")
+    assert told.status_code in (200, 401)
+    assert world.job.pk not in told.content.decode()
+    assert world.generation.secret not in told.content.decode()
+
+
+def test_an_event_cannot_be_used_up_by_another_agent(world: World) -> None:
+    done = event(world.generation, "completed")
+    send(world.neighbour, {"events": [done]})
+    assert AppliedEvent.objects.exists()
+    send(world.holder, {"events": [done]})
+    world.job.refresh_from_db()
+    assert world.job.state == "completed"
+
+
+@pytest.mark.parametrize(
+    "uri", ["file:///etc/passwd", "s3://other/state.pt", "file://{store}/jobs/other/checkpoints/1-9.pt"]
+)
+def test_a_checkpoint_is_looked_for_in_the_jobs_own_folder_whatever_its_agent_says(
+    world: World, settings: Any, uri: str
+) -> None:
+    told = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
+    send(world.holder, {"events": [event(world.generation, "checkpoint_stored", uri=told)]})
+    artifact = {"name": "weights.pt", "uri": told, "bytes": 4, "sha256": "0" * 64}
+    send(world.holder, {"events": [event(world.generation, "completed", artifacts=[artifact])]})
+    folder = f"{settings.CHECKPOINT_URL}/jobs/{world.job.pk}"
+    assert Checkpoint.objects.get().uri == f"{folder}/checkpoints/1-9.pt"
+    assert Artifact.objects.get().uri == f"{folder}/artifacts/1/weights.pt"
+
+
+def test_a_report_changes_its_own_servers_inventory_alone(world: World) -> None:
+    inventory = {"gpus": [{"index": 0, "kind": "emulated-other"}], "hostname": "new"}
+    before = list(Gpu.objects.exclude(server=world.neighbour).order_by("pk").values())
+    send(world.neighbour, {"inventory": inventory})
+    assert list(Gpu.objects.exclude(server=world.neighbour).order_by("pk").values()) == before
+    assert Server.objects.get(pk=world.neighbour.pk).hostname == "new"
