@@ -6,8 +6,8 @@ not do is refused with the reason (403).
 
 from __future__ import annotations
 
-from projects.errors import NotAllowed
-from projects.models import Membership, Project, Role, User
+from projects.errors import MissingScope, NotAllowed
+from projects.models import Project, Role, Scope, User
 
 _RANK = {Role.VIEWER: 0, Role.MEMBER: 1, Role.OWNER: 2}
 _MAY = {
@@ -19,7 +19,7 @@ _MAY = {
 
 def role_in(user: User, project: Project) -> Role | None:
     """The caller's own role in the project; None for a stranger (operators included)."""
-    role = Membership.objects.filter(user=user, project=project).values_list("role", flat=True).first()
+    role = user.reachable_memberships().filter(project=project).values_list("role", flat=True).first()
     return None if role is None else Role(role)
 
 
@@ -47,3 +47,27 @@ def require_operator(user: User) -> None:
     """
     if not user.operates():
         raise NotAllowed("Only operators of the cluster may do this.")
+
+
+def require_scope(user: User, scope: Scope) -> None:
+    """Let sessions and tokens of that scope pass.
+
+    Raises:
+        MissingScope: the token was made for less.
+    """
+    token = user.acting_token
+    if token is not None and scope not in token.scopes:
+        raise MissingScope(
+            f"This token lacks the scope {scope.value}; it has {', '.join(token.scopes) or 'none'}.",
+            extra={"scope": scope.value},
+        )
+
+
+def require_all_projects(user: User) -> None:
+    """Let sessions and tokens pass that are not limited to single projects.
+
+    Raises:
+        NotAllowed: the token is.
+    """
+    if user.acting_token is not None and user.acting_token.project_ids is not None:
+        raise NotAllowed("This token is limited to single projects; use one that is not.")

@@ -54,6 +54,13 @@ class NotAllowed(DomainError):
     title = "Not allowed"
 
 
+class MissingScope(NotAllowed):
+    """403: the token was made for less than this."""
+
+    code = "missing_scope"
+    title = "Missing scope"
+
+
 class Conflict(DomainError):
     """409: the object's present state forbids it."""
 

@@ -6,8 +6,9 @@ import hashlib
 from datetime import datetime
 
 from django.contrib.auth.models import AbstractUser
+from django.contrib.postgres.fields import ArrayField
 from django.db import models
-from django.db.models import Q
+from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 
@@ -15,9 +16,36 @@ class User(AbstractUser):
     """A person. Operators see and steer the whole cluster; everyone else sees their projects."""
 
     is_operator = models.BooleanField(default=False)
+    #: The token by which this person asks, whose limits are theirs for the request; None: a session, or no request.
+    acting_token: ApiToken | None = None
 
     def operates(self) -> bool:
-        return self.is_active and (self.is_operator or self.is_superuser)
+        """Whether the person acts as an operator, which a token must allow."""
+        token = self.acting_token
+        allowed = token is None or (Scope.OPERATE in token.scopes and token.project_ids is None)
+        return allowed and self.is_active and (self.is_operator or self.is_superuser)
+
+    def reachable_memberships(self) -> QuerySet[Membership]:
+        """The person's memberships, within the limits of the token by which they ask."""
+        own = Membership.objects.filter(user=self)
+        token = self.acting_token
+        return (
+            own if token is None or token.project_ids is None else own.filter(project__in=token.project_ids)
+        )
+
+
+class Scope(models.TextChoices):
+    """What a token opens, within what its person may do."""
+
+    READ = "read", "Read"
+    SUBMIT = "submit", "Submit and steer jobs, upload functions"
+    MANAGE = "manage", "Manage projects, members and tokens"
+    OPERATE = "operate", "Act as operator of the cluster"
+
+
+def all_scopes() -> list[str]:
+    """What a token opens that nothing limits."""
+    return list(Scope.values)
 
 
 class Role(models.TextChoices):
@@ -75,6 +103,25 @@ class ApiToken(models.Model):
     expires_at = models.DateTimeField(null=True, blank=True)
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
+    scopes = ArrayField(models.CharField(max_length=10, choices=Scope.choices), default=all_scopes)
+    #: The only projects that it opens; null: all of the person's. A project that is gone stays in the list, so
+    #: that a token for it never comes to open all.
+    project_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
+    issued_by = models.ForeignKey(
+        "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="issued"
+    )
+
+    def covers(self, other: ApiToken) -> bool:
+        """Whether ``other`` opens nothing that this token does not open, and for no longer."""
+        if not set(other.scopes) <= set(self.scopes):
+            return False
+        if self.project_ids is not None and not (
+            other.project_ids is not None and set(other.project_ids) <= set(self.project_ids)
+        ):
+            return False
+        return self.expires_at is None or (
+            other.expires_at is not None and other.expires_at <= self.expires_at
+        )
 
     def usable(self, now: datetime) -> bool:
         """Whether the token opens the door at ``now``."""

@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from django.db.models import Prefetch, QuerySet
+from django.utils import timezone
 
 from projects.errors import NotFound
-from projects.models import ApiToken, Membership, Project, Quota, User
+from projects.models import ApiToken, Membership, Project, Quota, User, token_digest
 
 
 def projects_visible_to(user: User) -> QuerySet[Project]:
     """All projects for an operator, else those that the person is a member of."""
     if user.operates():
         return Project.objects.all()
-    return Project.objects.filter(memberships__user=user)
+    return Project.objects.filter(pk__in=user.reachable_memberships().values("project"))
 
 
 def projects_for_list(user: User) -> QuerySet[Project]:
     """Projects with the caller's own membership at hand as ``own_memberships``."""
-    own = Prefetch("memberships", Membership.objects.filter(user=user), to_attr="own_memberships")
+    own = Prefetch("memberships", user.reachable_memberships(), to_attr="own_memberships")
     return projects_visible_to(user).prefetch_related(own)
 
 
@@ -52,6 +53,15 @@ def membership_get(project: Project, username: str) -> Membership:
 def project_quota(project: Project) -> Quota:
     """The project's limits; the defaults when none were ever set."""
     return Quota.objects.filter(project=project).first() or Quota(project=project)
+
+
+def token_bearer(secret: str) -> ApiToken | None:
+    """The token of that secret, if it opens the door now; its user asks within its limits."""
+    token = ApiToken.objects.select_related("user").filter(digest=token_digest(secret)).first()
+    if token is None or not token.usable(timezone.now()) or not token.user.is_active:
+        return None
+    token.user.acting_token = token
+    return token
 
 
 def tokens_of(user: User) -> QuerySet[ApiToken]:

@@ -10,7 +10,8 @@ from rest_framework.authentication import BaseAuthentication, get_authorization_
 from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
-from projects.models import ApiToken, User, token_digest
+from projects.models import ApiToken, User
+from projects.selectors import token_bearer
 
 #: ``last_used_at`` is for people who clean up: a write per minute says as much as a write per request.
 USE_NOTED_EVERY = timedelta(minutes=1)
@@ -25,10 +26,10 @@ class TokenAuthentication(BaseAuthentication):
             return None
         if scheme.lower() != "bearer" or not token.strip():
             raise AuthenticationFailed("Send the token as `Authorization: Bearer <token>`.")
-        found = ApiToken.objects.select_related("user").filter(digest=token_digest(token.strip())).first()
-        now = timezone.now()
-        if found is None or not found.usable(now) or not found.user.is_active:
+        found = token_bearer(token.strip())
+        if found is None:
             raise AuthenticationFailed("The token is unknown, expired or revoked.")
+        now = timezone.now()
         if found.last_used_at is None or now - found.last_used_at > USE_NOTED_EVERY:
             ApiToken.objects.filter(pk=found.pk).update(last_used_at=now)
         return found.user, found

@@ -17,9 +17,11 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
+from projects.access import require_scope
 from projects.api.problems import MEDIA_TYPE, problem_exception_handler
 from projects.api.throttling import Throttle
-from projects.models import IdempotencyRecord, User
+from projects.errors import NotAllowed
+from projects.models import ApiToken, IdempotencyRecord, Scope, User
 from projects.services.idempotency import (
     idempotency_amend,
     idempotency_claim,
@@ -29,6 +31,11 @@ from projects.services.idempotency import (
 
 #: Answers that say "not now": the same request may succeed later, so they are not remembered.
 NOT_REMEMBERED = (409, 429, 503)
+#: In ``token_scopes``: whatever the token's scopes are.
+ANY_TOKEN = None
+#: For views that none but operators use.
+OPERATORS_ALONE = dict.fromkeys(("GET", "HEAD", "POST", "PATCH", "DELETE"), Scope.OPERATE)
+_READING = {"GET": Scope.READ, "HEAD": Scope.READ}
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _Serializer = TypeVar("_Serializer", bound=serializers.BaseSerializer)
 
@@ -49,6 +56,9 @@ class ApiView(GenericAPIView):
     """Base of all views. ``throttle_scopes`` names the rate that applies to each method."""
 
     throttle_scopes: ClassVar[Mapping[str, str]] = {}
+    #: The scope that each method asks of a token (:data:`ANY_TOKEN`: none). Reading asks for ``read`` unless told;
+    #: a method that changes something and is not named here is refused to every token.
+    token_scopes: ClassVar[Mapping[str, Scope | None]] = {}
     #: False where an answer holds a secret that must not be stored.
     remembers_answers: ClassVar[bool] = True
     filter_backends: Any = ()
@@ -60,6 +70,22 @@ class ApiView(GenericAPIView):
             return []
         self.throttle_scope = scope
         return [Throttle()]
+
+    def check_permissions(self, request: Request) -> None:
+        """Also: a token opens what its scopes name. Sessions and inference schedulers have no scopes."""
+        super().check_permissions(request)
+        method = request.method or ""
+        if isinstance(request.auth, ApiToken) and hasattr(self, method.lower()):
+            if method not in (scopes := self.scopes_by_method()):
+                raise NotAllowed("This cannot be done with a token.")
+            scope = scopes[method]
+            if scope is not ANY_TOKEN:
+                require_scope(self.user, scope)
+
+    @classmethod
+    def scopes_by_method(cls) -> Mapping[str, Scope | None]:
+        """What each method asks of a token."""
+        return {**_READING, **cls.token_scopes}
 
     def finalize_response(self, request: Request, response: Any, *args: Any, **kwargs: Any) -> Any:
         answer = super().finalize_response(request, response, *args, **kwargs)
@@ -129,9 +155,11 @@ class ApiView(GenericAPIView):
             )
 
     def _request_digest(self) -> str:
-        """Binds a key to method, address and content (not to a multipart boundary, which differs each time)."""
+        """Binds a key to method, address, content and the token's projects; not to a multipart boundary, which varies."""
         request = self.request
-        digest = hashlib.sha256(f"{request.method} {request.path}\n".encode())
+        token = self.user.acting_token
+        limits = "" if token is None or token.project_ids is None else f" for {sorted(token.project_ids)}"
+        digest = hashlib.sha256(f"{request.method} {request.path}{limits}\n".encode())
         files = getattr(request, "FILES", None) or {}
         data = request.data
         plain = (

@@ -26,6 +26,13 @@ PROBLEMS = {
 class PunctualAutoSchema(AutoSchema):
     """Adds what follows from an operation's kind, so that no view can forget it."""
 
+    def get_description(self) -> str:  # type: ignore[override]
+        """The view's own words, and the scope that a token needs."""
+        words: str = super().get_description()  # type: ignore[call-arg]
+        by_method = getattr(self.view, "scopes_by_method", None)
+        scope = by_method().get(self.method) if by_method else None
+        return f"{words}\n\nA token needs the scope `{scope.value}`.".strip() if scope else words
+
     def get_override_parameters(self) -> list[Any]:
         if self.method != "POST" or not getattr(self.view, "remembers_answers", False):
             return []

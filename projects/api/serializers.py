@@ -11,7 +11,7 @@ from rest_framework import serializers
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
-from projects.models import ApiToken, Membership, Project, Quota, Role, User
+from projects.models import ApiToken, Membership, Project, Quota, Role, Scope, User
 
 
 class ProblemSerializer(serializers.Serializer):
@@ -58,18 +58,48 @@ class OwnRoleSerializer(serializers.ModelSerializer):
         fields = ("name", "role")
 
 
+class TokenSerializer(serializers.ModelSerializer):
+    """A token without its secret."""
+
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))  # type: ignore[assignment]
+    projects = serializers.SerializerMethodField(help_text="The only projects that it opens; null: all.")
+    issued_by = serializers.IntegerField(
+        source="issued_by_id",
+        allow_null=True,
+        help_text="The token that asked for it; null: a login or a session.",
+    )
+
+    class Meta:
+        model = ApiToken
+        fields = (
+            "id", "name", "prefix", "created_at", "expires_at", "last_used_at", "scopes", "projects", "issued_by",
+        )  # fmt: skip
+
+    @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
+    def get_projects(self, token: ApiToken) -> list[str] | None:
+        if token.project_ids is None:
+            return None
+        names = Project.objects.filter(pk__in=token.project_ids).values_list("name", flat=True)
+        return sorted(names)
+
+
 class MeSerializer(serializers.ModelSerializer):
     """Who the caller is."""
 
     is_operator = serializers.BooleanField(source="operates")
-    projects = OwnRoleSerializer(source="memberships", many=True)
+    projects = serializers.SerializerMethodField()
+    token = TokenSerializer(source="acting_token", allow_null=True, help_text="The token that asks.")
     stream_url = serializers.SerializerMethodField(
         help_text="Address of the event streams; empty: not served."
     )
 
     class Meta:
         model = User
-        fields = ("username", "is_operator", "projects", "stream_url")
+        fields = ("username", "is_operator", "projects", "stream_url", "token")
+
+    @extend_schema_field(OwnRoleSerializer(many=True))
+    def get_projects(self, user: User) -> Any:
+        return OwnRoleSerializer(user.reachable_memberships().select_related("project"), many=True).data
 
     def get_stream_url(self, user: User) -> str:
         from django.conf import settings
@@ -78,14 +108,6 @@ class MeSerializer(serializers.ModelSerializer):
 
 
 # --- tokens ---------------------------------------------------------------------------------------------------
-
-
-class TokenSerializer(serializers.ModelSerializer):
-    """A token without its secret."""
-
-    class Meta:
-        model = ApiToken
-        fields = ("id", "name", "prefix", "created_at", "expires_at", "last_used_at")
 
 
 class IssuedTokenSerializer(TokenSerializer):
@@ -103,7 +125,27 @@ class IssuedTokenSerializer(TokenSerializer):
 
 class TokenRequestSerializer(StrictSerializer):
     name = fields.Text(max_length=100)
-    expires_at = fields.Moment(allow_null=True, default=None, help_text="Null: never.")
+    expires_at = fields.Moment(
+        allow_null=True,
+        default=None,
+        help_text="Null: never, or when the asking token expires; no token outlives the one that asks for it.",
+    )
+    scopes = serializers.ListField(  # type: ignore[assignment]
+        child=serializers.ChoiceField(Scope.choices),
+        allow_null=True,
+        allow_empty=False,
+        default=None,
+        max_length=len(Scope.values),
+        help_text="What it opens; null: as much as the asking token or session.",
+    )
+    projects = serializers.ListField(  # type: ignore[assignment]
+        child=fields.Text(max_length=64),
+        allow_null=True,
+        allow_empty=False,
+        default=None,
+        max_length=100,
+        help_text="The only projects that it opens; null: all that the asking token or session opens.",
+    )
 
 
 # --- projects -------------------------------------------------------------------------------------------------

@@ -10,9 +10,10 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from projects import selectors, services
+from projects.access import require_all_projects
 from projects.api import serializers as shapes
-from projects.api.base import ApiView
-from projects.models import ApiToken, Membership, Project, Role, User
+from projects.api.base import ANY_TOKEN, ApiView
+from projects.models import ApiToken, Membership, Project, Role, Scope
 
 
 @extend_schema(tags=["session"])
@@ -56,16 +57,18 @@ class LoginView(ApiView):
 class MeView(ApiView):
     """The caller."""
 
+    token_scopes = {"GET": ANY_TOKEN}
+
     @extend_schema(operation_id="me", summary="Who am I", responses=shapes.MeSerializer)
     def get(self, request: Request) -> Response:
-        user = User.objects.prefetch_related("memberships__project").get(pk=self.user.pk)
-        return Response(shapes.MeSerializer(user).data)
+        return Response(shapes.MeSerializer(self.user).data)
 
 
 @extend_schema(tags=["tokens"])
 class TokensView(ApiView):
     """One's own tokens."""
 
+    token_scopes = {"POST": Scope.MANAGE}
     queryset = ApiToken.objects.none()
     remembers_answers = False
 
@@ -89,8 +92,9 @@ class TokensView(ApiView):
 
 @extend_schema(tags=["tokens"])
 class TokenView(ApiView):
-    """One token."""
+    """One token. A token may end itself; to end another one it needs the scope `manage`."""
 
+    token_scopes = {"DELETE": ANY_TOKEN}
     queryset = ApiToken.objects.none()
 
     @extend_schema(operation_id="token", summary="Show a token", responses=shapes.TokenSerializer)
@@ -99,7 +103,7 @@ class TokenView(ApiView):
 
     @extend_schema(operation_id="token_revoke", summary="Revoke a token", request=None, responses={204: None})
     def delete(self, request: Request, token_id: int) -> Response:
-        services.token_revoke(token=selectors.token_get(self.user, token_id))
+        services.token_revoke(token=selectors.token_get(self.user, token_id), actor=self.user)
         return Response(status=204)
 
 
@@ -107,6 +111,7 @@ class TokenView(ApiView):
 class TokenRotateView(ApiView):
     """A new secret for a token."""
 
+    token_scopes = {"POST": ANY_TOKEN}
     queryset = ApiToken.objects.none()
     remembers_answers = False
 
@@ -118,7 +123,7 @@ class TokenRotateView(ApiView):
         responses={200: shapes.IssuedTokenSerializer},
     )
     def post(self, request: Request, token_id: int) -> Response:
-        token, secret = services.token_rotate(token=selectors.token_get(self.user, token_id))
+        token, secret = services.token_rotate(token=selectors.token_get(self.user, token_id), actor=self.user)
         return Response(shapes.IssuedTokenSerializer(token, context={"secret": secret}).data)
 
 
@@ -126,6 +131,7 @@ class TokenRotateView(ApiView):
 class ProjectsView(ApiView):
     """The caller's projects (all of them, for an operator)."""
 
+    token_scopes = {"POST": Scope.MANAGE}
     queryset = Project.objects.none()
 
     @extend_schema(
@@ -150,6 +156,7 @@ class ProjectsView(ApiView):
         return self.idempotently(self._create)
 
     def _create(self) -> Response:
+        require_all_projects(self.user)
         project = services.project_create(creator=self.user, **self.read(shapes.ProjectRequestSerializer))
         return Response(
             shapes.ProjectSerializer(project, context=self.get_serializer_context()).data, status=201
@@ -160,6 +167,7 @@ class ProjectsView(ApiView):
 class ProjectView(ApiView):
     """One project."""
 
+    token_scopes = {"PATCH": Scope.MANAGE}
     queryset = Project.objects.none()
 
     @extend_schema(operation_id="project", summary="Show a project", responses=shapes.ProjectSerializer)
@@ -185,6 +193,7 @@ class ProjectView(ApiView):
 class MembersView(ApiView):
     """A project's members."""
 
+    token_scopes = {"POST": Scope.MANAGE}
     queryset = Membership.objects.none()
 
     @extend_schema(
@@ -216,6 +225,7 @@ class MembersView(ApiView):
 class MemberView(ApiView):
     """One member."""
 
+    token_scopes = {"PATCH": Scope.MANAGE, "DELETE": Scope.MANAGE}
     queryset = Membership.objects.none()
 
     @extend_schema(operation_id="member", summary="Show a member", responses=shapes.MemberSerializer)
@@ -253,6 +263,7 @@ class MemberView(ApiView):
 class QuotaView(ApiView):
     """A project's limits."""
 
+    token_scopes = {"PATCH": Scope.OPERATE}
     queryset = Project.objects.none()
 
     @extend_schema(operation_id="quota", summary="Show a project's limits", responses=shapes.QuotaSerializer)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Sequence
 from datetime import datetime
 
 from django.contrib.auth import authenticate
@@ -10,8 +11,10 @@ from django.db import transaction
 from django.http import HttpRequest
 from django.utils import timezone
 
-from projects.errors import Conflict, InvalidRequest, QuotaExceeded, WrongCredentials
-from projects.models import ApiToken, User, token_digest
+from projects.access import require_scope
+from projects.errors import Conflict, InvalidRequest, NotAllowed, QuotaExceeded, WrongCredentials
+from projects.models import ApiToken, Scope, User, all_scopes, token_digest
+from projects.selectors import projects_visible_to
 
 #: Enough for people and machines, few enough to be overseen.
 MAXIMUM_TOKENS = 200
@@ -23,38 +26,98 @@ def _new_secret() -> str:
 
 
 @transaction.atomic
-def token_issue(*, user: User, name: str, expires_at: datetime | None = None) -> tuple[ApiToken, str]:
+def token_issue(
+    *,
+    user: User,
+    name: str,
+    expires_at: datetime | None = None,
+    scopes: Sequence[str] | None = None,
+    projects: Sequence[str] | None = None,
+) -> tuple[ApiToken, str]:
     """Give the person a new token; returns its row and the token itself.
 
+    A token that asks for another one gives no more than it has: what is left out is taken from it, its end included.
+
     Raises:
-        InvalidRequest: ``expires_at`` has passed.
+        InvalidRequest: ``expires_at`` has passed or lies behind the asking token's; no such project.
+        NotAllowed: more scopes or projects than the asking token has.
         QuotaExceeded: the person holds too many.
     """
-    if expires_at is not None and expires_at <= timezone.now():
-        raise InvalidRequest(
-            "The token would be expired.", errors={"expires_at": ["Must lie in the future."]}
-        )
+    issuer = user.acting_token
+    token = ApiToken(
+        user=user,
+        name=name,
+        issued_by=issuer,
+        expires_at=_expiry(issuer, expires_at),
+        scopes=_scopes(issuer, scopes),
+        project_ids=_project_ids(user, projects),
+    )
     # The user's row serialises this person's requests, so that the count holds.
     User.objects.select_for_update(no_key=True).get(pk=user.pk)
     if ApiToken.objects.filter(user=user, revoked_at__isnull=True).count() >= MAXIMUM_TOKENS:
         raise QuotaExceeded(f"You hold {MAXIMUM_TOKENS} tokens already; revoke one that is not used.")
     secret = _new_secret()
-    token = ApiToken.objects.create(
-        user=user,
-        name=name,
-        prefix=secret[:PREFIX_LENGTH],
-        digest=token_digest(secret),
-        expires_at=expires_at,
-    )
+    token.prefix, token.digest = secret[:PREFIX_LENGTH], token_digest(secret)
+    token.save()
     return token, secret
 
 
-def token_rotate(*, token: ApiToken) -> tuple[ApiToken, str]:
-    """Replace the token by a new one under the same id, name and expiry; the old one stops working at once.
+def _expiry(issuer: ApiToken | None, wanted: datetime | None) -> datetime | None:
+    if wanted is not None and wanted <= timezone.now():
+        raise InvalidRequest(
+            "The token would be expired.", errors={"expires_at": ["Must lie in the future."]}
+        )
+    latest = None if issuer is None else issuer.expires_at
+    if latest is None:
+        return wanted
+    if wanted is not None and wanted > latest:
+        raise InvalidRequest(
+            "A token cannot outlive the one that asks for it.",
+            errors={"expires_at": [f"At the latest {latest.isoformat()}, when the asking token expires."]},
+        )
+    return wanted or latest
+
+
+def _scopes(issuer: ApiToken | None, wanted: Sequence[str] | None) -> list[str]:
+    most = all_scopes() if issuer is None else issuer.scopes
+    if wanted is None:
+        return list(most)
+    missing = [scope for scope in wanted if scope not in most]
+    if missing:
+        raise NotAllowed(
+            f"A token cannot give more than it has: this one lacks {', '.join(missing)}.",
+            errors={"scopes": [f"At most: {', '.join(most)}."]},
+        )
+    return [scope for scope in all_scopes() if scope in wanted]
+
+
+def _project_ids(user: User, wanted: Sequence[str] | None) -> list[int] | None:
+    if wanted is None:
+        issuer = user.acting_token
+        return None if issuer is None else issuer.project_ids
+    found = dict(projects_visible_to(user).filter(name__in=wanted).values_list("name", "pk"))
+    missing = sorted(set(wanted) - set(found))
+    if missing:
+        raise InvalidRequest(
+            f"There is no project {missing[0]} among yours.",
+            errors={"projects": [f"No such project: {', '.join(missing)}."]},
+        )
+    return sorted(found.values())
+
+
+def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
+    """Replace the token by a new one under the same id, name, limits and expiry; the old one stops working at once.
 
     Raises:
+        NotAllowed: another token asks, and it has less than this one, or may not manage tokens.
         Conflict: the token was revoked, has expired, or was rotated by somebody else at the same time.
     """
+    _require_own_or_managing(token, actor)
+    asking = actor.acting_token
+    if asking is not None and asking.pk != token.pk and not asking.covers(token):
+        raise NotAllowed(
+            "A token cannot give more than it has: the one to rotate has more scopes or projects, or lasts longer."
+        )
     if not token.usable(timezone.now()):
         raise Conflict("An expired or revoked token cannot be rotated; create a new one.")
     secret = _new_secret()
@@ -70,9 +133,20 @@ def token_rotate(*, token: ApiToken) -> tuple[ApiToken, str]:
     return token, secret
 
 
-def token_revoke(*, token: ApiToken) -> None:
-    """Close the door for this token, now and for ever. Harmless when repeated."""
+def token_revoke(*, token: ApiToken, actor: User) -> None:
+    """Close the door for this token, now and for ever. Harmless when repeated.
+
+    Raises:
+        MissingScope: another token asks that may not manage tokens.
+    """
+    _require_own_or_managing(token, actor)
     ApiToken.objects.filter(pk=token.pk, revoked_at__isnull=True).update(revoked_at=timezone.now())
+
+
+def _require_own_or_managing(token: ApiToken, actor: User) -> None:
+    """Whoever holds a token may always end or replace it; for others the scope is needed."""
+    if actor.acting_token is not None and actor.acting_token.pk != token.pk:
+        require_scope(actor, Scope.MANAGE)
 
 
 def log_in(

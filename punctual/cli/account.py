@@ -31,6 +31,15 @@ class Role(StrEnum):
     OWNER = "owner"
 
 
+class Scope(StrEnum):
+    """What a token opens."""
+
+    READ = "read"
+    SUBMIT = "submit"
+    MANAGE = "manage"
+    OPERATE = "operate"
+
+
 @tokens_app.callback(invoke_without_command=True)
 def tokens(context: typer.Context, as_json: options.Json = False) -> None:
     """List your tokens."""
@@ -42,12 +51,14 @@ def tokens(context: typer.Context, as_json: options.Json = False) -> None:
         output.print_json([token.raw for token in found])
         return
     output.print_table(
-        ("ID", "NAME", "BEGINS WITH", "CREATED", "EXPIRES", "LAST USED", ""),
+        ("ID", "NAME", "BEGINS WITH", "SCOPES", "PROJECTS", "CREATED", "EXPIRES", "LAST USED", ""),
         [
             (
                 token.id,
                 token.name,
                 token.prefix,
+                ", ".join(token.scopes),
+                "all" if token.projects is None else ", ".join(token.projects) or "none",
                 token.created_at,
                 token.expires_at or "never",
                 output.age_text(token.last_used_at),
@@ -69,11 +80,21 @@ def create_token(
     expires: Annotated[
         str | None, typer.Option("--expires", help="30d, or 2030-01-31T00:00Z; else it never does.")
     ] = None,
+    scope: Annotated[
+        list[Scope] | None,
+        typer.Option("--scope", help="What it opens; repeatable. Else as much as your login."),
+    ] = None,
+    project: Annotated[
+        list[str] | None, typer.Option("--project", help="The only project that it opens; repeatable.")
+    ] = None,
     as_json: options.Json = False,
 ) -> None:
     """Create a token. It is shown this once."""
+    scopes = [item.value for item in scope] if scope else None
     with session.client() as client:
-        token = client.tokens.create(name, expires_at=_expiry(expires))
+        token = client.tokens.create(
+            name, expires_at=_expiry(expires), scopes=scopes, projects=project or None
+        )
     _show_secret(token, as_json)
 
 
@@ -106,9 +127,7 @@ def rotate_token(token: TokenId, as_json: options.Json = False) -> None:
 
 
 def _rotate(client: Client, token_id: str) -> tuple[Token, bool]:
-    was_own = any(
-        str(token.id) == token_id and is_same(token, client.profile.token) for token in client.tokens.list()
-    )
+    was_own = str((client.me().get("token") or {}).get("id", "")) == token_id
     return client.tokens.rotate(token_id), was_own
 
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 
 from punctual.cli import options, output, session
-from punctual.cli.account import is_same
 from punctual.client import Client, Profile
 from punctual.client.configuration import checked_url, configuration_path, load_configuration, save_profile
 from punctual.errors import ApiError, ConnectionFailedError, InvalidInputError, NoPlatformError
@@ -104,9 +103,9 @@ def _revoke(stored: Profile) -> bool:
     """Whether the platform took the token back (one that it does not know any more counts as well)."""
     try:
         with Client(stored.url, stored.token, retry_seconds=0) as client:
-            for token in client.tokens.list():
-                if is_same(token, stored.token):
-                    client.tokens.revoke(token.id)
+            own = client.me().get("token") or {}
+            if own:
+                client.tokens.revoke(own["id"])
     except ConnectionFailedError:
         return False
     except ApiError as error:

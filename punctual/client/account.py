@@ -23,11 +23,26 @@ class Tokens:
         """All tokens, without the secrets themselves."""
         return [read(Token, item) for item in self._transport.pages("tokens/")]
 
-    def create(self, name: str, *, expires_at: datetime | None = None) -> Token:
-        """Issue a token; `token.token` is shown this once."""
+    def create(
+        self,
+        name: str,
+        *,
+        expires_at: datetime | None = None,
+        scopes: Sequence[str] | None = None,
+        projects: Sequence[str] | None = None,
+    ) -> Token:
+        """Issue a token; `token.token` is shown this once.
+
+        `scopes` (of `read`, `submit`, `manage`, `operate`) and `projects` limit what it opens. What is left out, it has
+        from the token that asks, which it does not outlive.
+        """
         body: dict[str, Any] = {"name": name}
         if expires_at is not None:
             body["expires_at"] = utc(expires_at).isoformat()
+        if scopes is not None:
+            body["scopes"] = list(scopes)
+        if projects is not None:
+            body["projects"] = list(projects)
         return read(Token, self._transport.send("POST", "tokens/", body, repeatable=False))
 
     def rotate(self, token_id: str | int) -> Token:

@@ -253,6 +253,10 @@ class Token:
     expires_at: datetime | None = moment()
     last_used_at: datetime | None = moment()
     revoked_at: datetime | None = moment()
+    #: What it opens: `read`, `submit`, `manage`, `operate`.
+    scopes: tuple[str, ...] = field(default=(), metadata={"read": tuple})
+    #: The only projects that it opens; None: all of its owner's.
+    projects: tuple[str, ...] | None = field(default=None, metadata={"read": tuple})
     token: str = field(default="", repr=False)
     raw: dict[str, Any] = raw_object()
 

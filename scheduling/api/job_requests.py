@@ -14,7 +14,7 @@ from projects.access import require_role
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.errors import InvalidRequest
-from projects.models import Membership, Project, Role, User
+from projects.models import Project, Role, User
 from projects.selectors import projects_visible_to
 from scheduling.api import job_fields
 from scheduling.choices import ServiceClass
@@ -157,7 +157,7 @@ def _project(user: User, name: str | None) -> Project:
             )
         require_role(user, project, Role.MEMBER)
         return project
-    able = Membership.objects.filter(user=user, role__in=(Role.MEMBER, Role.OWNER)).select_related("project")
+    able = user.reachable_memberships().filter(role__in=(Role.MEMBER, Role.OWNER)).select_related("project")
     memberships = list(able[:21])
     if len(memberships) != 1:
         names = ", ".join(sorted(membership.project.name for membership in memberships[:20]))

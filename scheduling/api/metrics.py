@@ -21,6 +21,7 @@ from cluster.models import Cluster
 from cluster.selectors import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
+from projects.models import Scope
 from scheduling.api.lending_metrics import lending_metrics
 from scheduling.models import Decision
 from scheduling.selectors import cluster_summary
@@ -32,6 +33,7 @@ RECENT_SECONDS = 300
 class MetricsView(ApiView):
     """Prometheus text for operators: by session, or by an operator's token."""
 
+    token_scopes = {"GET": Scope.OPERATE}
     schema = None
 
     def get(self, request: Request) -> HttpResponse:

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from django.utils import timezone
-
 from cluster.models import Agent, Cluster, Server
-from projects.models import ApiToken, User, token_digest
+from projects.models import Scope, User, token_digest
+from projects.selectors import token_bearer
 from scheduling.models import Job, LogChunk
 from scheduling.selectors.visibility import visible_jobs
 
 
-def user_of_token(token: str) -> User | None:
-    """The person whose token this is, unless it is unknown, expired, revoked or the person inactive."""
-    found = ApiToken.objects.select_related("user").filter(digest=token_digest(token)).first()
-    if found is None or not found.usable(timezone.now()) or not found.user.is_active:
-        return None
-    return found.user
+def user_of_token(secret: str) -> User | None:
+    """The person whose token this is, within its limits; None if it is worthless or not made for reading."""
+    token = token_bearer(secret)
+    return token.user if token is not None and Scope.READ in token.scopes else None
 
 
 def agent_of_credential(credential: str) -> Agent | None:

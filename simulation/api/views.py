@@ -11,7 +11,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from projects.access import require_operator
-from projects.api.base import ApiView
+from projects.api.base import OPERATORS_ALONE, ApiView
 from projects.api.filters import read_filters
 from simulation.api import serializers as shapes
 from simulation.api.examples import STUDY_EXAMPLES
@@ -32,6 +32,7 @@ from simulation.services.studies import run_cancel, study_cancel, study_delete, 
 class OperatorsView(ApiView):
     """Base of views that are for operators alone."""
 
+    token_scopes = OPERATORS_ALONE
     queryset: Any = SimulationStudy.objects.none()
 
     def initial(self, request: Request, *args: Any, **kwargs: Any) -> None:

@@ -249,6 +249,21 @@ def test_tokens_are_listed_created_rotated_and_revoked(logged_in: str, run: Run)
     assert run("tokens", "revoke", "999999").code == 4
 
 
+def test_a_limited_token_does_what_it_was_made_for_and_logs_out(logged_in: str, run: Run) -> None:
+    created = json.loads(
+        run("tokens", "create", "watcher", "--scope", "read", "--project", "vision", "--json").out
+    )
+    assert (created["scopes"], created["projects"]) == (["read"], ["vision"])
+    assert "read" in run("tokens").out
+    assert run("--profile", "watcher", "login", logged_in, "--token", created["token"]).code == 0
+    assert run("--profile", "watcher", "jobs").code == 0
+    refused = run("--profile", "watcher", "tokens", "create", "more")
+    assert refused.code == 4
+    assert "manage" in refused.err
+    assert run("--profile", "watcher", "logout").code == 0
+    assert "watcher" not in run("tokens").out
+
+
 def test_projects_and_members_are_managed(logged_in: str, run: Run) -> None:
     UserFactory(username="bob")
     assert run("projects", "create", "speech", "--description", "Voices").code == 0

@@ -19,6 +19,7 @@ from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.api.serializers import ProblemSerializer
 from projects.errors import InvalidRequest, NotFound
+from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
@@ -106,6 +107,7 @@ class ServerView(OccupiedView):
 class DrainView(OccupiedView):
     """Emptying a server."""
 
+    token_scopes = {"POST": Scope.OPERATE}
     queryset = Server.objects.none()
 
     @extend_schema(
@@ -136,6 +138,7 @@ class DrainView(OccupiedView):
 class UndrainView(OccupiedView):
     """Using a server again."""
 
+    token_scopes = {"POST": Scope.OPERATE}
     queryset = Server.objects.none()
 
     @extend_schema(
@@ -183,6 +186,7 @@ class AgentsView(ApiView):
 class AgentRevokeView(ApiView):
     """Locking an agent out."""
 
+    token_scopes = {"POST": Scope.OPERATE}
     queryset = Agent.objects.none()
 
     @extend_schema(
@@ -205,6 +209,7 @@ class AgentRevokeView(ApiView):
 class EnrolmentTokensView(ApiView):
     """Letting agents in."""
 
+    token_scopes = {"POST": Scope.OPERATE}
     remembers_answers = False
 
     @extend_schema(

@@ -15,7 +15,7 @@ from projects.access import require_operator
 from projects.api.base import ApiView, StrictSerializer
 from projects.api.filters import read_filters
 from projects.errors import NotFound
-from projects.models import User
+from projects.models import Scope, User
 from scheduling.api.job_serializers import EventSerializer
 from scheduling.models import Decision
 from scheduling.selectors.decisions import (
@@ -122,6 +122,7 @@ class DecisionView(ApiView):
 class SnapshotView(ApiView):
     """A decision's whole input."""
 
+    token_scopes = {"GET": Scope.OPERATE}
     queryset = Decision.objects.none()
 
     @extend_schema(

@@ -15,7 +15,7 @@ from projects.api.base import ApiView
 from projects.api.filters import read_filters
 from projects.api.parsing import TOO_LARGE_KEY
 from projects.errors import InvalidRequest, TooLarge
-from projects.models import Role
+from projects.models import Role, Scope
 from projects.selectors import projects_visible_to
 from scheduling.api import function_serializers as shapes
 from scheduling.models import Bundle, FunctionVersion
@@ -27,6 +27,7 @@ from scheduling.services.functions import function_upload
 class FunctionsView(ApiView):
     """The caller's functions."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
     queryset = FunctionVersion.objects.none()
     parser_classes = (MultiPartParser,)
     throttle_scopes = {"POST": "submissions"}

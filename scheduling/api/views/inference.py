@@ -26,7 +26,7 @@ from cluster.models import (
     UsageSample,
 )
 from projects.access import require_operator
-from projects.api.base import ApiView
+from projects.api.base import OPERATORS_ALONE, ApiView
 from projects.api.pagination import NewestFirstCursorPagination
 from projects.errors import NotAllowed, NotFound
 from scheduling.api import inference_serializers as shapes
@@ -49,6 +49,7 @@ class LatestPeriodFirst(NewestFirstCursorPagination):
 class InferenceView(ApiView):
     """Base of views that operators and inference schedulers use."""
 
+    token_scopes = OPERATORS_ALONE
     authentication_classes: Any = (
         InferenceSchedulerAuthentication,
         *api_settings.DEFAULT_AUTHENTICATION_CLASSES,

@@ -14,7 +14,7 @@ from projects.api import fields
 from projects.api.base import ApiView, StrictSerializer
 from projects.api.filters import read_filters
 from projects.api.pagination import LatestSubmittedFirst
-from projects.models import User
+from projects.models import Scope, User
 from scheduling.api import job_serializers as shapes
 from scheduling.api.examples import JOB_EXAMPLES
 from scheduling.api.job_requests import (
@@ -92,6 +92,7 @@ class JobAnswerView(ApiView):
 class JobsView(JobAnswerView):
     """The caller's jobs."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
     pagination_class = LatestSubmittedFirst
     throttle_scopes = {"POST": "submissions"}
 
@@ -144,6 +145,8 @@ class JobView(JobAnswerView):
 
 class JobActionView(JobAnswerView):
     """Base of views that change a job by a service and answer with it."""
+
+    token_scopes = {"POST": Scope.SUBMIT}
 
     def act(self, job_id: str) -> Response:
         def action() -> Response:
@@ -214,6 +217,8 @@ class JobResumeView(JobActionView):
 class JobAcceptOfferView(JobAnswerView):
     """Taking an offered deadline."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
+
     @extend_schema(
         operation_id="job_accept_offer",
         summary="Accept the deadline offered to a declined job",
@@ -233,6 +238,7 @@ class JobAcceptOfferView(JobAnswerView):
 class JobCloneView(JobAnswerView):
     """Submitting a job again."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
     throttle_scopes = {"POST": "submissions"}
 
     @extend_schema(
@@ -272,6 +278,7 @@ class JobCloneView(JobAnswerView):
 class JobDeadlineView(JobAnswerView):
     """Asking for another deadline."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
     throttle_scopes = {"POST": "submissions"}
 
     @extend_schema(
@@ -315,6 +322,7 @@ class JobDeadlineView(JobAnswerView):
 class WhatIfView(ApiView):
     """Asking without submitting."""
 
+    token_scopes = {"POST": Scope.SUBMIT}
     throttle_scopes = {"POST": "what_if"}
     remembers_answers = False
 
