@@ -8,7 +8,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-.PHONY: help setup setup-dev run demo status down test test-all lint format check bench clean lock openapi
+.PHONY: help setup setup-dev run demo status down test test-all images test-images lint format check bench clean lock openapi
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -46,7 +46,13 @@ test: setup-dev ## Lint, types, contracts, drift checks and all tests but the sl
 	$(call all_tests,)
 
 test-all: setup-dev ## The same with the slow tests
-	$(call all_tests,-m '')
+	$(call all_tests,-m 'not images')
+
+images: setup ## Build the images without a container engine, by buildah and mmdebstrap (docker/README.md)
+	@$(PY) docker/build_images.py
+
+test-images: setup-dev ## Build the images and train a job with them, in a quarter of an hour
+	$(PY) -m pytest -m images tests/images
 
 lint: setup-dev ## Style, types and import contracts
 	$(PY) -m ruff check .
@@ -75,7 +81,7 @@ bench: setup-dev ## The short set of benchmarks: ratios, not bare times
 	@for file in $(filter-out benchmarks/lending_live.py,$(wildcard benchmarks/[a-z]*.py)); do echo "== $$file"; $(PY) -m benchmarks.$$(basename $$file .py) || exit 1; done
 
 lock: setup-dev ## Write constraints.txt from the requirements
-	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt -o constraints.txt
+	@.tool/bin/uv pip compile --quiet --no-header --no-annotate --upgrade requirements-dev.txt requirements-storage.txt -o constraints.txt
 	@sed -i 's/+cpu$$//' constraints.txt
 
 clean: ## Remove the environment and all caches; the platform's data stays

@@ -1,7 +1,12 @@
 """Settings of the agent API process: the same platform behind other URLs, without sessions or pages."""
 
+from config.public_addresses import with_host_of
 from config.settings import *  # noqa: F403
+from config.settings import AGENT_URL
+from config.settings import ALLOWED_HOSTS as HOSTS_OF_PAGES
 
+# Agents dial the address that the setting tells them, which may be a name of its own.
+ALLOWED_HOSTS = with_host_of(AGENT_URL, HOSTS_OF_PAGES)
 ROOT_URLCONF = "config.urls_agents"
 MIDDLEWARE = [
     "projects.browser_security.BrowserSecurityMiddleware",

@@ -1,8 +1,11 @@
 """Settings of the stream process. It keeps no database connection between requests (ASGI would pile them up)."""
 
+from config.public_addresses import with_host_of
 from config.settings import *  # noqa: F403
-from config.settings import DATABASES
+from config.settings import ALLOWED_HOSTS as HOSTS_OF_PAGES
+from config.settings import DATABASES, STREAM_URL
 
+ALLOWED_HOSTS = with_host_of(STREAM_URL, HOSTS_OF_PAGES)
 ROOT_URLCONF = "config.urls_streams"
 DATABASES["default"]["CONN_MAX_AGE"] = 0
 MIDDLEWARE = [

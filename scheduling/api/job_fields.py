@@ -13,6 +13,7 @@ from rest_framework.exceptions import ValidationError
 
 from projects.api import fields
 from projects.api.base import StrictSerializer
+from scheduling.data_schemes import DATA_SCHEMES, missing_library, readable_schemes
 
 MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
 MAXIMUM_NESTING = 4
@@ -20,7 +21,6 @@ MAXIMUM_LABELS = 32
 MAXIMUM_DATA_SOURCES = 32
 LARGEST_INTEGER = 2**31 - 1
 LARGEST_ITERATIONS = 10**12
-DATA_SCHEMES = ("https", "http", "s3", "gs", "gcs", "az", "abfs", "abfss", "hf", "hdfs", "ftp", "sftp", "oss")
 
 _LABEL_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._/-]{0,62}")
 _DATA_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
@@ -181,7 +181,11 @@ class DataSourceSerializer(StrictSerializer):
     """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every node mounts read-only."""
 
     name = fields.Text(max_length=100)
-    url = fields.Text(max_length=2000, required=False, help_text=f"One of {', '.join(DATA_SCHEMES)}.")
+    url = fields.Text(
+        max_length=2000,
+        required=False,
+        help_text=f"One of {', '.join(DATA_SCHEMES)}; those whose library is installed.",
+    )
     path = fields.Text(max_length=1000, required=False)
 
     def validate_name(self, name: str) -> str:
@@ -193,9 +197,12 @@ class DataSourceSerializer(StrictSerializer):
 
     def validate_url(self, url: str) -> str:
         scheme, separator, _ = url.partition("://")
+        known = f"Must begin with one of {', '.join(f'{name}://' for name in readable_schemes())}."
         if not separator or scheme.lower() not in DATA_SCHEMES or "::" in url:
+            raise ValidationError(known)
+        if missing := missing_library(scheme.lower()):
             raise ValidationError(
-                f"Must begin with one of {', '.join(f'{name}://' for name in DATA_SCHEMES)}."
+                f"{scheme}:// cannot be read on this platform: {missing.rstrip('.')}. {known}"
             )
         return url
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import fsspec
 import pytest
 
 from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
@@ -76,3 +77,25 @@ def test_what_must_be_set_is_named(tmp_path: Path) -> None:
 
 def test_a_token_is_never_printed(tmp_path: Path) -> None:
     assert "secret-token" not in repr(load(tmp_path, BASE, PUNCTUAL_ENROL_TOKEN="secret-token"))
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [
+        'data_schemes = ["https", "sftp"]',
+        'checkpoint_url = "sftp://host/store"',
+        'checkpoint_url = "nowhere://x"',
+    ],
+)
+def test_storage_whose_library_is_not_installed_is_refused_at_the_start(tmp_path: Path, setting: str) -> None:
+    base = BASE.replace('checkpoint_url = "store"\n', "") if setting.startswith("checkpoint") else BASE
+    scheme = "nowhere" if "nowhere" in setting else "sftp"
+    with pytest.raises(ConfigurationError, match=f"{scheme}:// cannot be used on this server"):
+        load(tmp_path, base + setting)
+
+
+def test_only_schemes_that_can_be_read_are_offered_to_jobs(tmp_path: Path) -> None:
+    schemes = load(tmp_path, BASE).data_schemes
+    assert {"http", "https"} <= set(schemes)
+    for scheme in set(schemes) - {"http", "https"}:  # read without fsspec
+        fsspec.get_filesystem_class(scheme)

@@ -95,6 +95,10 @@ def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any)
         ({"labels": {"team": 5}}, "labels.team"),
         ({"labels": {f"l{n}": "x" for n in range(40)}}, "labels"),
         ({"data": [{"name": "a", "url": "file:///etc/passwd"}]}, "data.0.url"),
+        (
+            {"data": [{"name": "a", "url": "sftp://host/set"}]},
+            "data.0.url",
+        ),  # its library is not installed here
         ({"data": [{"name": "a", "path": "../x"}]}, "data.0.path"),
         ({"data": [{"name": "a"}]}, "data.0"),
         ({"data": [{"name": "a", "path": "/x"}, {"name": "a", "path": "/y"}]}, "data"),

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import fnmatch
 import os
 import re
 import subprocess
 import sys
+import textwrap
+
+import pytest
 
 from launch.folders import PROJECT
 
@@ -45,3 +49,51 @@ def test_serving_without_a_secret_key_is_refused():
     )
     assert "serves" not in done.stdout
     assert "SECRET_KEY" in done.stderr
+
+
+def example_environment() -> dict[str, str]:
+    """The variables of the `.env` that the page on images gives as an example."""
+    text = (PROJECT / "docker" / "README.md").read_text()
+    match = re.search(r"cat > docker/\.env <<END\n(.*?)\n\s*END", text, re.DOTALL)
+    assert match is not None
+    lines = textwrap.dedent(match[1]).splitlines()
+    return dict(line.split("=", 1) for line in lines)
+
+
+@pytest.mark.parametrize(
+    ("module", "address"),
+    [("config.settings_agents", "AGENT_URL"), ("config.settings_streams", "STREAM_URL")],
+)
+def test_each_process_answers_under_the_address_that_the_example_gives_it(module, address):
+    example = example_environment()
+    host = example[address].removeprefix("https://")
+    environment = os.environ | example | {"DJANGO_SETTINGS_MODULE": module}
+    code = (
+        "import django; django.setup();"
+        "from django.test import RequestFactory;"
+        f"print(RequestFactory().get('/', HTTP_HOST='{host}').get_host())"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        cwd=PROJECT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout.strip() == host, done.stderr
+
+
+def test_the_images_are_given_every_folder_that_they_copy():
+    """The list of what a build may see forgets new rooms easily."""
+    seen = [
+        line.removeprefix("!")
+        for line in (PROJECT / ".dockerignore").read_text().splitlines()
+        if line[:1] == "!"
+    ]
+    copied = re.findall(r"^COPY (.+) \S+$", (PROJECT / "docker" / "Dockerfile").read_text(), re.MULTILINE)
+    sources = [source for line in copied for source in line.split()]
+    assert sources
+    for source in sources:
+        assert (PROJECT / source).exists(), source
+        assert any(fnmatch.fnmatch(source.split("/")[0], name) for name in seen), f"{source} is not handed in"

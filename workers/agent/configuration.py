@@ -10,6 +10,8 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from workers.agent import storage_libraries
+
 EMULATED_PREFIX = "emulated-"
 DEVICE_MODEL_FIELDS = (
     "fixed_seconds",
@@ -65,7 +67,7 @@ class Configuration:
     hide: tuple[Path, ...] = ()
     readable: tuple[Path, ...] = ()
     data_roots: tuple[Path, ...] = ()
-    data_schemes: tuple[str, ...] = ("http", "https", "s3", "gs", "abfs")
+    data_schemes: tuple[str, ...] = field(default_factory=storage_libraries.usual_schemes)
     data_options: Mapping[str, Mapping[str, Any]] = field(
         default_factory=lambda: {"s3": {"anon": True}, "gs": {"token": "anon"}, "abfs": {"anon": True}}
     )
@@ -157,6 +159,9 @@ def _check(values: dict[str, Any], base: Path) -> Configuration:
     if "://" not in checked["checkpoint_url"]:
         checked["checkpoint_url"] = (base / checked["checkpoint_url"]).absolute().as_uri()
     checked["checkpoint_url"] = checked["checkpoint_url"].rstrip("/")
+    for scheme in (checked["checkpoint_url"].partition("://")[0], *checked.get("data_schemes", ())):
+        if missing := storage_libraries.missing_library(scheme):
+            raise ConfigurationError(f"{scheme}:// cannot be used on this server: {missing}")
     checked.setdefault("data", base / "agent-data")
     checked.setdefault("name", socket.gethostname())
     checked.setdefault("address", socket.gethostname())
