@@ -121,6 +121,7 @@ SECURE_PROXY_SSL_HEADER = (
 )
 # Proxies whose X-Forwarded-For is believed (projects/client_address.py); without any, the caller is the peer.
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", 0)
+SESSION_ENGINE = "projects.sessions"
 # A cookie belongs to a host name, whatever the port: what a job serves on a port of the same name is sent it too.
 # Under HTTPS the prefix ties it to this host and to TLS. On plain HTTP other sites cannot even lead a browser here.
 if _https:

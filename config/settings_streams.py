@@ -1,4 +1,4 @@
-"""Settings of the stream process. It keeps no database connection between requests (ASGI would pile them up)."""
+"""Settings of the stream process. It reads no cookies: pages bring a ticket (dashboard/streams/tickets.py). It keeps no database connection between requests (ASGI would pile them up)."""
 
 from config.public_addresses import with_host_of
 from config.settings import *  # noqa: F403
@@ -11,6 +11,4 @@ DATABASES["default"]["CONN_MAX_AGE"] = 0
 MIDDLEWARE = [
     "projects.browser_security.BrowserSecurityMiddleware",
     "django.middleware.security.SecurityMiddleware",
-    "django.contrib.sessions.middleware.SessionMiddleware",
-    "django.contrib.auth.middleware.AuthenticationMiddleware",
 ]

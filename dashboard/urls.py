@@ -10,6 +10,7 @@ from dashboard.views.login import LoginView
 from dashboard.views.overview import overview, overview_panel
 from dashboard.views.servers import servers
 from dashboard.views.simulations import simulation, simulation_panel, simulations
+from dashboard.views.streams import stream_address
 from projects.api import converters as _converters  # noqa: F401 - registers them
 
 app_name = "dashboard"
@@ -17,6 +18,7 @@ urlpatterns = [
     path("", overview, name="overview"),
     path("login/", LoginView.as_view(), name="login"),
     path("logout/", LogoutView.as_view(), name="logout"),
+    path("stream-address/", stream_address, name="stream-address"),
     path("panels/<slug:name>/", overview_panel, name="overview-panel"),
     path("jobs/", jobs, name="jobs"),
     path("jobs/<str:job_id>/", job, name="job"),

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from typing import Any
 
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
+from django.contrib.sessions.base_session import AbstractBaseSession
 from django.db import models
 from django.db.models import Q, QuerySet
 from django.utils import timezone
@@ -126,6 +128,18 @@ class ApiToken(models.Model):
     def usable(self, now: datetime) -> bool:
         """Whether the token opens the door at ``now``."""
         return self.revoked_at is None and (self.expires_at is None or now < self.expires_at)
+
+
+class BrowserSession(AbstractBaseSession):
+    """A session of a browser. Its key is the cookie; the digest names it where the key must not be seen."""
+
+    key_digest = models.CharField(max_length=64, unique=True)
+
+    @classmethod
+    def get_session_store_class(cls) -> type[Any]:
+        from projects.sessions import SessionStore
+
+        return SessionStore
 
 
 def token_digest(token: str) -> str:

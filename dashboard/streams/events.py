@@ -7,7 +7,6 @@ import logging
 from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
-from urllib.parse import urlsplit
 
 from django.conf import settings
 from django.db import Error as DatabaseError
@@ -56,20 +55,20 @@ class Connections:
 connections = Connections()
 
 
-def stream_response(request: HttpRequest, caller: str, events: Events) -> HttpResponseBase:
+def stream_response(
+    request: HttpRequest, caller: str, events: Events, origin: str | None = None
+) -> HttpResponseBase:
     """Answers with the events, unless too many streams are open already: then 503 or 429, to come back later."""
     if connections.full():
-        return problem(
-            request, 503, "too_many_streams", "Too many streams are open. Poll, or try again soon."
-        )
+        return problem(503, "too_many_streams", "Too many streams are open. Poll, or try again soon.")
     if connections.full_for(caller):
-        return problem(request, 429, "too_many_streams", "You have too many streams open. Close some first.")
+        return problem(429, "too_many_streams", "You have too many streams open. Close some first.")
     response = StreamingHttpResponse(
         _counted(caller, events), content_type="text/event-stream; charset=utf-8"
     )
     response["Cache-Control"] = "no-cache, no-transform"
     response["X-Accel-Buffering"] = "no"
-    return with_cors(request, response)
+    return with_cors(request, response, origin)
 
 
 async def _counted(caller: str, events: Events) -> Events:
@@ -86,8 +85,8 @@ async def _counted(caller: str, events: Events) -> Events:
         await events.aclose()
 
 
-def problem(request: HttpRequest, status: int, code: str, detail: str) -> HttpResponseBase:
-    """An RFC 9457 problem document that the browser lets the page read."""
+def problem(status: int, code: str, detail: str) -> HttpResponseBase:
+    """An RFC 9457 problem document. Pages cannot read it: they ask for another ticket and try again."""
     titles = {401: "Not authenticated", 404: "Not found", 405: "Method not allowed", 429: "Too many requests"}
     body = {
         "type": "about:blank",
@@ -100,16 +99,12 @@ def problem(request: HttpRequest, status: int, code: str, detail: str) -> HttpRe
         response["WWW-Authenticate"] = "Bearer, Agent"
     if status in (429, 503):
         response["Retry-After"] = "5"
-    return with_cors(request, response)
+    return response
 
 
-def with_cors(request: HttpRequest, response: HttpResponseBase) -> HttpResponseBase:
-    """Lets pages of the same host name (the web process on another port) read with the person's cookies."""
+def with_cors(request: HttpRequest, response: HttpResponseBase, origin: str | None) -> HttpResponseBase:
+    """Lets the page to which the ticket was given read the answer, and no other; without credentials."""
     response["Vary"] = "Origin"
-    origin = request.headers.get("Origin")
-    if origin:
-        page, here = urlsplit(origin), urlsplit(f"//{request.get_host()}")
-        if page.scheme in ("http", "https") and page.hostname == here.hostname:
-            response["Access-Control-Allow-Origin"] = origin
-            response["Access-Control-Allow-Credentials"] = "true"
+    if origin is not None and request.headers.get("Origin") == origin:
+        response["Access-Control-Allow-Origin"] = origin
     return response

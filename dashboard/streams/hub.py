@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 PATTERN = "punctual:*"
 #: Subscribes to the notes of every cluster.
 ALL_CLUSTERS = "punctual:cluster:*"
+_SESSIONS = "punctual:session:"
 _QUEUE_LENGTH = 256
 _SILENCE_SECONDS = 5.0
 _LONGEST_BACKOFF_SECONDS = 2.0
@@ -31,10 +32,12 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One message of a channel; ``resync`` ones say that some may have been missed."""
+    """One message of a channel; ``resync`` ones say that some may have been missed, ``recheck`` ones that the reader may
+    have lost the right to read."""
 
     payload: dict[str, Any]
     resync: bool = False
+    recheck: bool = False
 
 
 RESYNC = Note({}, resync=True)
@@ -70,18 +73,20 @@ class Hub:
         self._listener: asyncio.Task[None] | None = None
 
     @asynccontextmanager
-    async def subscribe(self, channel: str) -> AsyncIterator[Subscription]:
-        """Notes of a channel from now on. Subscribe first and read the database then, so that none falls between."""
+    async def subscribe(self, *channels: str) -> AsyncIterator[Subscription]:
+        """Notes of these channels from now on. Subscribe first and read the database then, so that none falls between."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="redis-listener")
         subscription = Subscription()
-        self._subscriptions[channel].add(subscription)
+        for channel in channels:
+            self._subscriptions[channel].add(subscription)
         try:
             yield subscription
         finally:
-            self._subscriptions[channel].discard(subscription)
-            if not self._subscriptions[channel]:
-                del self._subscriptions[channel]
+            for channel in channels:
+                self._subscriptions[channel].discard(subscription)
+                if not self._subscriptions[channel]:
+                    del self._subscriptions[channel]
 
     async def _listen(self) -> None:
         backoff = 0.1
@@ -125,7 +130,7 @@ class Hub:
             return
         if not isinstance(payload, dict):
             return
-        note = Note(payload)
+        note = Note(payload, recheck=channel.startswith(_SESSIONS))
         names = [channel] + ([ALL_CLUSTERS] if channel.startswith("punctual:cluster:") else [])
         for name in names:
             for subscription in self._subscriptions.get(name, ()):

@@ -1,13 +1,17 @@
-"""Who opened a stream: a person by bearer token or session, an agent by its credential."""
+"""Who opened a stream: a person by bearer token or by a page's ticket, an agent by its credential. Never by a cookie,
+which browsers send to every port of a host, and from pages of every port."""
 
 from __future__ import annotations
 
-from django.contrib.auth import get_user
+from dataclasses import dataclass
+
 from django.http import HttpRequest
 
 from cluster.models import Agent
+from dashboard.streams import tickets
 from dashboard.streams.database import in_database
 from projects.models import User
+from projects.sessions import user_of_session
 from scheduling.selectors.streams import agent_of_credential, user_of_token
 
 
@@ -16,17 +20,49 @@ def _credential(request: HttpRequest, scheme: str) -> str | None:
     return value.strip() if given.lower() == scheme and value.strip() else None
 
 
-def _find_user(request: HttpRequest) -> User | None:
-    token = _credential(request, "bearer")
-    if token is not None:
-        return user_of_token(token)
-    user = get_user(request)
-    return user if user.is_authenticated and user.is_active else None
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """A person, and by what they came in, so that it can be looked at again while the stream lasts."""
+
+    user: User
+    token: str = ""
+    ticket: tickets.Ticket | None = None
+
+    @property
+    def session_channel(self) -> str | None:
+        """Where it is told that the session has ended."""
+        return None if self.ticket is None else session_channel(self.ticket.session)
 
 
-async def calling_user(request: HttpRequest) -> User | None:
-    """The person, or None. A token that is given and wrong is not made good by a session."""
-    return await in_database(_find_user, request)
+def session_channel(key_digest: str) -> str:
+    """The broker's channel of one session."""
+    return f"punctual:session:{key_digest}"
+
+
+def _find(request: HttpRequest) -> Caller | None:
+    # A token that is given and wrong is not made good by a ticket.
+    if "Authorization" in request.headers:
+        token = _credential(request, "bearer")
+        user = None if token is None else user_of_token(token)
+        return None if user is None or token is None else Caller(user, token=token)
+    text = request.GET.get("ticket")
+    ticket = tickets.read(text, request.path.removeprefix("/stream/").rstrip("/")) if text else None
+    if ticket is None or request.headers.get("Origin", ticket.origin) != ticket.origin:
+        return None
+    user = user_of_session(ticket.session)
+    return None if user is None else Caller(user, ticket=ticket)
+
+
+async def caller_of(request: HttpRequest) -> Caller | None:
+    """The person who opens a stream, or None."""
+    return await in_database(_find, request)
+
+
+async def still_there(caller: Caller) -> User | None:
+    """The person, as long as token or session opens the door; a ticket's half minute is for opening alone."""
+    if caller.ticket is not None:
+        return await in_database(user_of_session, caller.ticket.session)
+    return await in_database(user_of_token, caller.token)
 
 
 async def calling_agent(request: HttpRequest) -> Agent | None:

@@ -15,9 +15,8 @@ from cluster.models import Agent
 from dashboard.streams.database import in_database
 from dashboard.streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
 from dashboard.streams.hub import ALL_CLUSTERS, Note, Subscription, hub
-from dashboard.streams.identity import calling_agent, calling_user
+from dashboard.streams.identity import Caller, caller_of, calling_agent, still_there
 from dashboard.streams.logs import LogReader, as_json
-from projects.models import User
 from scheduling.selectors.streams import desired_version, job_is_visible
 
 log = logging.getLogger(__name__)
@@ -34,12 +33,12 @@ View = Callable[..., Coroutine[Any, Any, HttpResponseBase]]
 def _get_only(view: View) -> View:
     async def wrapped(request: HttpRequest, **kwargs: str) -> HttpResponseBase:
         if request.method != "GET":
-            return problem(request, 405, "method_not_allowed", "A stream is read with GET.")
+            return problem(405, "method_not_allowed", "A stream is read with GET.")
         try:
             return await view(request, **kwargs)
         except DatabaseError as error:
             log.warning("a stream was refused because the database is away: %s", error)
-            return problem(request, 503, "database_away", "The database cannot be reached. Try again soon.")
+            return problem(503, "database_away", "The database cannot be reached. Try again soon.")
 
     return wrapped
 
@@ -47,40 +46,41 @@ def _get_only(view: View) -> View:
 @_get_only
 async def cluster_stream(request: HttpRequest) -> HttpResponseBase:
     """Kinds of change in the cluster (`planned`, `servers`, `jobs`, `usage`, `orders`). Names no job."""
-    user = await calling_user(request)
-    if user is None:
-        return _not_authenticated(request)
+    caller = await caller_of(request)
+    if caller is None:
+        return _not_authenticated()
 
     async def allowed() -> bool:
-        return await calling_user(request) is not None
+        return await still_there(caller) is not None
 
-    return stream_response(request, f"user:{user.pk}", _changes(ALL_CLUSTERS, allowed))
+    return _respond(request, caller, _changes(_channels(ALL_CLUSTERS, caller), allowed))
 
 
 @_get_only
 async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """Kinds of change of one job: `changed`, `metrics`, `logs`."""
-    user = await calling_user(request)
-    if user is None:
-        return _not_authenticated(request)
-    if not await in_database(job_is_visible, user, job_id):
-        return _no_such_job(request)
-    events = _changes(f"punctual:job:{job_id}", _sees_job(request, job_id))
-    return stream_response(request, f"user:{user.pk}", events)
+    caller = await caller_of(request)
+    if caller is None:
+        return _not_authenticated()
+    if not await in_database(job_is_visible, caller.user, job_id):
+        return _no_such_job()
+    channels = _channels(f"punctual:job:{job_id}", caller)
+    return _respond(request, caller, _changes(channels, _sees_job(caller, job_id)))
 
 
 @_get_only
 async def job_logs(request: HttpRequest, job_id: str) -> HttpResponseBase:
     """A job's log after `?after=` (or `Last-Event-ID`), then what is added; `event: end` when the job is over."""
-    user: User | None = await calling_user(request)
-    if user is None:
-        return _not_authenticated(request)
-    if not await in_database(job_is_visible, user, job_id):
-        return _no_such_job(request)
+    caller = await caller_of(request)
+    if caller is None:
+        return _not_authenticated()
+    if not await in_database(job_is_visible, caller.user, job_id):
+        return _no_such_job()
     resumed = _number(request.headers.get("Last-Event-ID"))
     after = resumed if resumed is not None else _number(request.GET.get("after")) or 0
     reader = LogReader(job_id, after, _number(request.GET.get("rank")))
-    return stream_response(request, f"user:{user.pk}", _log(reader, _sees_job(request, job_id)))
+    channels = _channels(f"punctual:job:{job_id}", caller)
+    return _respond(request, caller, _log(reader, channels, _sees_job(caller, job_id)))
 
 
 @_get_only
@@ -88,7 +88,7 @@ async def agent_wakeups(request: HttpRequest) -> HttpResponseBase:
     """Versions of the desired state of the calling agent's server, the present one first."""
     agent = await calling_agent(request)
     if agent is None:
-        return _not_authenticated(request)
+        return _not_authenticated()
 
     async def allowed() -> bool:
         return await calling_agent(request) is not None
@@ -96,17 +96,27 @@ async def agent_wakeups(request: HttpRequest) -> HttpResponseBase:
     return stream_response(request, f"agent:{agent.pk}", _wakeups(agent, allowed))
 
 
-def _not_authenticated(request: HttpRequest) -> HttpResponseBase:
-    return problem(request, 401, "not_authenticated", "Log in, or send a valid token.")
+def _not_authenticated() -> HttpResponseBase:
+    return problem(401, "not_authenticated", "Log in, or send a valid token.")
 
 
-def _no_such_job(request: HttpRequest) -> HttpResponseBase:
-    return problem(request, 404, "not_found", "There is no such job among your projects' jobs.")
+def _no_such_job() -> HttpResponseBase:
+    return problem(404, "not_found", "There is no such job among your projects' jobs.")
 
 
-def _sees_job(request: HttpRequest, job_id: str) -> StillAllowed:
+def _respond(request: HttpRequest, caller: Caller, events: Events) -> HttpResponseBase:
+    origin = None if caller.ticket is None else caller.ticket.origin
+    return stream_response(request, f"user:{caller.user.pk}", events, origin)
+
+
+def _channels(channel: str, caller: Caller) -> tuple[str, ...]:
+    """The stream's own channel, and the one that tells when the session ends."""
+    return (channel,) if caller.session_channel is None else (channel, caller.session_channel)
+
+
+def _sees_job(caller: Caller, job_id: str) -> StillAllowed:
     async def allowed() -> bool:
-        user = await calling_user(request)
+        user = await still_there(caller)
         return user is not None and await in_database(job_is_visible, user, job_id)
 
     return allowed
@@ -122,15 +132,17 @@ async def _notes(subscription: Subscription, allowed: StillAllowed) -> AsyncIter
     checked = time.monotonic()
     while True:
         note = await subscription.next(KEEP_ALIVE_SECONDS)
-        if time.monotonic() - checked > RECHECK_SECONDS:
+        recheck = note is not None and note.recheck
+        if recheck or time.monotonic() - checked > RECHECK_SECONDS:
             if not await allowed():
                 return
             checked = time.monotonic()
-        yield note
+        if not recheck:
+            yield note
 
 
-async def _changes(channel: str, allowed: StillAllowed) -> Events:
-    async with hub(settings.REDIS_URL).subscribe(channel) as subscription:
+async def _changes(channels: tuple[str, ...], allowed: StillAllowed) -> Events:
+    async with hub(settings.REDIS_URL).subscribe(*channels) as subscription:
         async for note in _notes(subscription, allowed):
             if note is None:
                 yield KEEP_ALIVE
@@ -141,9 +153,9 @@ async def _changes(channel: str, allowed: StillAllowed) -> Events:
                 yield event({"kind": str(note.payload.get("kind", "changed"))})
 
 
-async def _log(reader: LogReader, allowed: StillAllowed) -> Events:
+async def _log(reader: LogReader, channels: tuple[str, ...], allowed: StillAllowed) -> Events:
     checked = time.monotonic()
-    async with hub(settings.REDIS_URL).subscribe(f"punctual:job:{reader.job_id}") as subscription:
+    async with hub(settings.REDIS_URL).subscribe(*channels) as subscription:
         while True:
             state = await reader.finished_state()
             while pieces := await reader.next_pieces():
@@ -157,7 +169,7 @@ async def _log(reader: LogReader, allowed: StillAllowed) -> Events:
                 return
             if note is None:
                 yield KEEP_ALIVE
-            if time.monotonic() - checked > RECHECK_SECONDS:
+            if (note is not None and note.recheck) or time.monotonic() - checked > RECHECK_SECONDS:
                 if not await allowed():
                     return
                 checked = time.monotonic()

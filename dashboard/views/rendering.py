@@ -10,7 +10,7 @@ from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
 from cluster.utilisation import servers_without_sandbox
-from dashboard.views.access import person, stream_origin
+from dashboard.views.access import person
 
 Loader = Callable[[HttpRequest], Any]
 
@@ -47,7 +47,6 @@ def base_context(request: HttpRequest, section: str) -> dict[str, Any]:
     """What the frame around every page shows."""
     return {
         "section": section,
-        "stream_origin": stream_origin(request),
         "operates": person(request).operates(),
         "servers_without_sandbox": servers_without_sandbox(),
     }

@@ -28,7 +28,7 @@ class PunctualAutoSchema(AutoSchema):
 
     def get_description(self) -> str:  # type: ignore[override]
         """The view's own words, and the scope that a token needs."""
-        words: str = super().get_description()  # type: ignore[call-arg]
+        words: str = super().get_description()
         by_method = getattr(self.view, "scopes_by_method", None)
         scope = by_method().get(self.method) if by_method else None
         return f"{words}\n\nA token needs the scope `{scope.value}`.".strip() if scope else words

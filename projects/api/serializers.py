@@ -61,7 +61,7 @@ class OwnRoleSerializer(serializers.ModelSerializer):
 class TokenSerializer(serializers.ModelSerializer):
     """A token without its secret."""
 
-    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))  # type: ignore[assignment]
+    scopes = serializers.ListField(child=serializers.ChoiceField(Scope.choices))
     projects = serializers.SerializerMethodField(help_text="The only projects that it opens; null: all.")
     issued_by = serializers.IntegerField(
         source="issued_by_id",
@@ -130,7 +130,7 @@ class TokenRequestSerializer(StrictSerializer):
         default=None,
         help_text="Null: never, or when the asking token expires; no token outlives the one that asks for it.",
     )
-    scopes = serializers.ListField(  # type: ignore[assignment]
+    scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
         allow_null=True,
         allow_empty=False,
@@ -138,7 +138,7 @@ class TokenRequestSerializer(StrictSerializer):
         max_length=len(Scope.values),
         help_text="What it opens; null: as much as the asking token or session.",
     )
-    projects = serializers.ListField(  # type: ignore[assignment]
+    projects = serializers.ListField(
         child=fields.Text(max_length=64),
         allow_null=True,
         allow_empty=False,

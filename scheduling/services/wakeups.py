@@ -1,7 +1,7 @@
 """Messages that follow from committed rows: written with them, sent on commit, swept up when lost.
 
-Topics: those in ``TASK_TOPICS`` start the Celery task of that name; ``agent:<server id>``, ``job:<job id>`` and
-``cluster:<cluster id>`` are published on Redis for whoever listens. Nothing depends on any of them:
+Topics: those in ``TASK_TOPICS`` start the Celery task of that name; ``agent:<server id>``, ``job:<job id>``,
+``cluster:<cluster id>`` and ``session:<digest of its key>`` are published on Redis for whoever listens. Nothing depends on any of them:
 every receiver also looks at the rows by itself after a while.
 """
 
@@ -21,6 +21,7 @@ from kombu.exceptions import OperationalError
 from redis import Redis
 from redis.exceptions import RedisError
 
+from projects.models import BrowserSession
 from scheduling.models import OutboxMessage
 
 log = structlog.get_logger(__name__)
@@ -53,6 +54,11 @@ def wake(topic: str, **payload: Any) -> None:
 def hint(topic: str, **payload: Any) -> None:
     """Publish on commit without a row: for pages and followers, which lose nothing but a little time."""
     transaction.on_commit(lambda: _deliver_or_log(topic, payload))
+
+
+def session_ended(instance: BrowserSession, **_: Any) -> None:
+    """Tell the stream process that somebody logged out, so that the session's streams end at once."""
+    hint(f"session:{instance.key_digest}")
 
 
 def sweep_outbox() -> int:

@@ -13,8 +13,6 @@ from typing import Any
 
 import httpx
 import pytest
-from django.conf import settings
-from django.test import Client
 from django.utils import timezone
 from redis import Redis
 
@@ -155,21 +153,6 @@ def test_the_cluster_stream_tells_the_kind_of_change_and_nothing_else(
             redis, reader, "punctual:cluster:1", {"kind": "planned", "job": "of somebody else's"}
         )
         assert event["data"] == {"kind": "planned"}
-
-
-def test_a_session_cookie_opens_the_stream_for_pages_of_the_same_host(
-    stream_server: StreamServer, client: Client, redis: Redis
-) -> None:
-    client.force_login(factories.UserFactory.create())
-    cookie = client.cookies[settings.SESSION_COOKIE_NAME].value
-    headers = {"Cookie": f"{settings.SESSION_COOKIE_NAME}={cookie}"}
-    with reading(stream_server, "cluster", {**headers, "Origin": "http://127.0.0.1:1234"}) as reader:
-        assert reader.status == 200
-        assert reader.response_headers["access-control-allow-origin"] == "http://127.0.0.1:1234"
-        assert reader.response_headers["access-control-allow-credentials"] == "true"
-        assert publish_until_seen(redis, reader, "punctual:cluster:1", {"kind": "jobs"})
-    with reading(stream_server, "cluster", {**headers, "Origin": "https://evil.example"}) as reader:
-        assert "access-control-allow-origin" not in reader.response_headers
 
 
 def test_a_job_stream_carries_that_jobs_notes_alone(

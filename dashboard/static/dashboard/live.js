@@ -1,10 +1,11 @@
+import { openStream } from "./requests.js";
+
 // Follows the stream server, which says what kind of thing changed. While it cannot be reached, pages poll.
 
 const POLL_SECONDS = 4;
 const RECONNECT_MILLISECONDS = 3000;
 
 export function startLive(panels) {
-  const address = document.body.dataset.stream;
   const light = document.getElementById("live");
   let live = false;
 
@@ -15,10 +16,36 @@ export function startLive(panels) {
   };
 
   let source = null;
-  const connect = () => {
-    if (document.hidden) return;
+  let attempt = 0;
+  let again = 0;
+  const close = () => {
+    attempt += 1;
+    clearTimeout(again);
     source?.close();
-    source = new EventSource(address, { withCredentials: true });
+    source = null;
+  };
+  const fail = () => {
+    live = false;
+    show("polling", "polling", `The stream server cannot be reached: this page asks every ${POLL_SECONDS} s instead`);
+    close();
+    again = setTimeout(connect, RECONNECT_MILLISECONDS);
+  };
+  const connect = async () => {
+    close();
+    if (document.hidden) return;
+    const own = attempt;
+    let opened;
+    try {
+      opened = await openStream(document.body.dataset.stream);
+    } catch {
+      if (own === attempt) fail();
+      return;
+    }
+    if (own !== attempt) {
+      opened.close();
+      return;
+    }
+    source = opened;
     source.onopen = () => {
       live = true;
       show("live", "live", "Changes appear as they happen");
@@ -29,18 +56,13 @@ export function startLive(panels) {
       panels.changed(kind);
     };
     source.addEventListener("resync", () => panels.changed("resync"));
-    source.onerror = () => {
-      live = false;
-      show("polling", "polling", `The stream server cannot be reached: this page asks every ${POLL_SECONDS} s instead`);
-      // A browser gives up after some errors (an HTTP status, say); we do not.
-      if (source.readyState === EventSource.CLOSED) setTimeout(connect, RECONNECT_MILLISECONDS);
-    };
+    source.onerror = fail;
   };
 
   connect();
   setInterval(() => panels.tick(live, POLL_SECONDS), 1000);
   // A browser keeps few connections to one host: pages that nobody looks at let theirs go.
-  document.addEventListener("visibilitychange", () => { if (document.hidden) source?.close(); else connect(); });
-  window.addEventListener("pagehide", () => source?.close());
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else connect(); });
+  window.addEventListener("pagehide", close);
   window.addEventListener("pageshow", (event) => { if (event.persisted) connect(); });
 }

@@ -1,5 +1,5 @@
 // The log of a job: its end at first, then piece by piece. Text is only ever added as text.
-import { read } from "./requests.js";
+import { openStream, read } from "./requests.js";
 
 const MAXIMUM_CHARACTERS = 400_000;
 const POLL_MILLISECONDS = 4000;
@@ -52,22 +52,43 @@ export function startLog() {
   };
 
   let source = null;
-  const connect = () => {
-    if (document.hidden || finished) return;
+  let attempt = 0;
+  let again = 0;
+  const close = () => {
+    attempt += 1;
+    clearTimeout(again);
+    streaming = false;
     source?.close();
-    source = new EventSource(`${box.dataset.logStream}?after=${lastId}`, { withCredentials: true });
+    source = null;
+  };
+  const fail = () => {
+    close();
+    if (!finished) again = setTimeout(connect, RECONNECT_MILLISECONDS);
+  };
+  const connect = async () => {
+    close();
+    if (document.hidden || finished) return;
+    const own = attempt;
+    let opened;
+    try {
+      opened = await openStream(box.dataset.logStream, { after: lastId });
+    } catch {
+      if (own === attempt) fail();
+      return;
+    }
+    if (own !== attempt) {
+      opened.close();
+      return;
+    }
+    source = opened;
     source.onopen = () => { streaming = true; };
     source.onmessage = (message) => { add(JSON.parse(message.data)); scroll(); };
-    source.addEventListener("end", () => { finished = true; source.close(); });
-    source.onerror = () => {
-      streaming = false;
-      source.close();
-      if (!finished) setTimeout(connect, RECONNECT_MILLISECONDS);
-    };
+    source.addEventListener("end", () => { finished = true; close(); });
+    source.onerror = fail;
   };
   // A browser keeps few connections to one host: pages that nobody looks at let theirs go.
-  document.addEventListener("visibilitychange", () => { if (document.hidden) source?.close(); else connect(); });
-  window.addEventListener("pagehide", () => source?.close());
+  document.addEventListener("visibilitychange", () => { if (document.hidden) close(); else connect(); });
+  window.addEventListener("pagehide", close);
 
   ranks.addEventListener("change", () => {
     box.replaceChildren();

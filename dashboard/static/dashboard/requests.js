@@ -34,6 +34,15 @@ export async function read(address) {
   return response;
 }
 
+// Opens a stream of the stream server with a ticket of its own: another origin never gets the session's cookie.
+// A ticket opens once, so whoever comes back asks for another one.
+export async function openStream(stream, query = {}) {
+  const { address } = await (await read(`/stream-address/?${new URLSearchParams({ stream })}`)).json();
+  const url = new URL(address);
+  for (const [name, value] of Object.entries(query)) url.searchParams.set(name, value);
+  return new EventSource(url);
+}
+
 // A page that is not served over HTTPS has no crypto.randomUUID.
 export function newId() {
   if (crypto.randomUUID) return crypto.randomUUID();

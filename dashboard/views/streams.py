@@ -1,0 +1,22 @@
+"""Where a page finds a stream: its address, with a ticket that opens it once."""
+
+from __future__ import annotations
+
+from urllib.parse import urlencode
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+
+from dashboard.streams import tickets
+from dashboard.views.access import data, person, stream_origin
+from scheduling.selectors.streams import job_is_visible
+
+
+@data
+def stream_address(request: HttpRequest) -> HttpResponse:
+    """The address of the stream that `?stream=` names (`cluster`, `jobs/ID/events`, `jobs/ID/logs`), good for one opening."""
+    stream = request.GET.get("stream", "")
+    named = tickets.STREAM.fullmatch(stream)
+    if named is None or (named["job_id"] and not job_is_visible(person(request), named["job_id"])):
+        raise Http404("no such stream")
+    query = urlencode({"ticket": tickets.issue(request, stream)})
+    return JsonResponse({"address": f"{stream_origin(request)}/stream/{stream}?{query}"})
