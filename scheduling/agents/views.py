@@ -66,10 +66,10 @@ def for_agents(view: AgentView) -> AgentView:
 @csrf_exempt
 @require_POST
 def enrol(request: HttpRequest) -> HttpResponse:
-    """Spend a one-time token, get a credential."""
+    """Spend a one-time token, get a credential. An agent that is enrolled already may show its present one."""
     try:
         body = _parse(request, Enrolment)
-        enrolled = agent_enrol(body.model_dump())
+        enrolled = agent_enrol(body.model_dump(), agent_of(request))
     except _Malformed as error:
         return error.response
     except DomainError as error:

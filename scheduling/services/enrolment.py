@@ -71,11 +71,14 @@ def enrolment_token_create(
 
 
 @transaction.atomic
-def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
-    """Spend a token and make (or take over) the server of that name.
+def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enrolled:
+    """Spend a token and make the server of that name, or take it over.
+
+    Taking over what is there needs a token made for that name, or the server's own agent (``present``, by its
+    credential): whoever holds any other token could steal the server's jobs and state.
 
     Raises:
-        RefusedToken: the token is not good (any more), or is for a server of another name.
+        RefusedToken: the token is not good (any more), or not good for a server of this name.
         InvalidRequest: the port range or the inventory makes no sense.
     """
     now = timezone.now()
@@ -95,7 +98,13 @@ def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
             "The port range is wrong.", errors={"port_range": ["two ports between 1024 and 65535, ascending"]}
         )
     cluster = lock_cluster(token.cluster_id)
-    home = _home(token, cluster, name)
+    known = Server.objects.filter(cluster=cluster, name=name).first()
+    if known is not None and not token.server_name and (present is None or present.server_id != known.pk):
+        raise RefusedToken(
+            f"There is a server {name} already, and this token enrols new ones only. Take another name, or ask an "
+            f"operator for a token for {name}."
+        )
+    home = _home(token, known, name)
     credential = f"agent_{secrets.token_urlsafe(32)}"
     server, _ = Server.objects.update_or_create(
         cluster=cluster,
@@ -131,13 +140,12 @@ def agent_enrol(request: Mapping[str, Any]) -> Enrolled:
     return Enrolled(server, credential, cluster)
 
 
-def _home(token: EnrolmentToken, cluster: Cluster, name: str) -> dict[str, Any]:
+def _home(token: EnrolmentToken, known: Server | None, name: str) -> dict[str, Any]:
     """Where a new server belongs; nothing for a known one, which stays where it is between home and loan.
 
     Raises:
         RefusedToken: the server of that name belongs elsewhere.
     """
-    known = Server.objects.filter(cluster=cluster, name=name).first()
     if known is not None:
         if known.inference_cluster_id != token.inference_cluster_id:
             raise RefusedToken(f"Server {name} belongs to another cluster than this token is for.")

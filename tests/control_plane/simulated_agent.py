@@ -49,7 +49,9 @@ class SimulatedAgent:
     ) -> SimulatedAgent:
         enrolled = agent_enrol(
             {
-                "token": enrolment_token_create(created_by=None, inference_cluster=inference_cluster),
+                "token": enrolment_token_create(
+                    created_by=None, server_name=name, inference_cluster=inference_cluster
+                ),
                 "name": name,
                 "address": "127.0.0.1",
                 "port_range": (20_000, 20_100),
