@@ -12,6 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from punctual.protocol.limits import artifact_name_problem
+
 if TYPE_CHECKING:
     from torch import Tensor, nn
     from torch.optim import Optimizer
@@ -122,6 +124,9 @@ def artifact_path(name: str) -> Path:
     """
     if Path(name).name != name or name in {"weights.pt", "metrics.json", "", ".", ".."}:
         raise ValueError(f"an artifact needs a plain file name of its own, not {name!r}")
+    problem = artifact_name_problem(name)
+    if problem is not None:
+        raise ValueError(problem)
     folder = _folders["artifacts"]
     folder.mkdir(parents=True, exist_ok=True)
     return folder / name

@@ -74,15 +74,20 @@ class WorkerEntry(Message):
     exit: Exit | None = None
 
 
-class MetricEntry(Message):
-    """What a function measured at one iteration."""
+class Measurement(Message):
+    """What a function measured at one iteration, as its worker says it."""
 
-    job: JobId
-    generation: Number
     iteration: Count
     values: Metrics = {}
     iterations_per_second: RateOrZero = 0.0
     train_seconds: TrainSeconds = 0.0
+
+
+class MetricEntry(Measurement):
+    """The same, as its agent reports it."""
+
+    job: JobId
+    generation: Number
     age_seconds: Age = 0.0
 
 

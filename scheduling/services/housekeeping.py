@@ -21,6 +21,7 @@ from scheduling.services.progress import MAXIMUM_LOG_BYTES
 log = structlog.get_logger(__name__)
 
 KEPT_CHECKPOINTS = 2
+TRIMMED = f"[older output is dropped: of a job's log the last {MAXIMUM_LOG_BYTES >> 20} MiB are kept]\n"
 
 
 def keep_house() -> None:
@@ -37,7 +38,7 @@ def keep_house() -> None:
 
 
 def trim_logs() -> None:
-    """Drop the oldest chunks of jobs whose logs outgrew their allowance."""
+    """Drop the oldest chunks of jobs whose logs outgrew their allowance, and say so where the rest begins."""
     large = (
         LogChunk.objects.values("job")
         .annotate(total=Sum(Length("text")), newest=Max("id"))
@@ -54,6 +55,10 @@ def trim_logs() -> None:
             doomed.append(pk)
             excess -= length
         LogChunk.objects.filter(pk__in=doomed).delete()
+        oldest = LogChunk.objects.filter(job=row["job"]).order_by("id").first()
+        if doomed and oldest is not None and not oldest.text.startswith(TRIMMED):
+            oldest.text = TRIMMED + oldest.text
+            oldest.save(update_fields=["text"])
 
 
 def delete_old_checkpoints(now: datetime) -> None:

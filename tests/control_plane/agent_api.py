@@ -26,10 +26,8 @@ def credential(server: Server) -> str:
 
 def send(sender: Server | str | None, report: dict[str, Any] | bytes) -> Any:
     """Post a report as that server's agent; parts that are left out are empty."""
-    body = report
-    if isinstance(report, dict):
-        envelope = {"sequence": next(_sequences), "boot_id": "boot", "workers": []}
-        body = json.dumps({**envelope, **report})
+    envelope = {"sequence": next(_sequences), "boot_id": "boot", "workers": []}
+    body = json.dumps({**envelope, **report}) if isinstance(report, dict) else report
     return Client().post(
         "/agent/v1/report", body, content_type="application/json", headers=authorization(sender)
     )

@@ -16,8 +16,11 @@ from hypothesis import strategies as st
 
 from cluster.models import Agent, Cluster, Server
 from scheduling.models import Artifact, Checkpoint, Generation, Job, JobMetric, LogChunk
+from scheduling.services.housekeeping import TRIMMED, trim_logs
+from scheduling.services.progress import MAXIMUM_LOG_BYTES
 from tests.control_plane import agent_api
 from tests.control_plane.agent_api import busy_server, event, log_piece, metric, send, training_job, worker
+from tests.factories import LogChunkFactory
 
 pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
 
@@ -234,6 +237,18 @@ def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
     assert JobMetric.objects.filter(job_id=neighbour.job_id).exists(), "what needs no such row is taken"
     again = send(server, report).json()
     assert (again["acknowledged"], again["deferred"]) == ([stored["id"]], [])
+
+
+def test_a_log_that_outgrew_its_allowance_says_where_it_begins(hostile: Generation) -> None:
+    piece = "x" * (1 << 20)
+    for place in range(11):
+        LogChunkFactory.create(job=hostile.job, offset=place << 20, text=f"{place}\n{piece}")
+    for _ in range(2):
+        trim_logs()
+        texts = list(LogChunk.objects.filter(job=hostile.job).order_by("id").values_list("text", flat=True))
+        assert texts[0].startswith(TRIMMED)
+        assert sum(text.count("older output is dropped") for text in texts) == 1
+        assert sum(len(text) for text in texts) <= MAXIMUM_LOG_BYTES + len(TRIMMED)
 
 
 # --- any item whatever ------------------------------------------------------------------------------------------

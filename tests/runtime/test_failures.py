@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from punctual import artifact_path
 from tests.runtime.conftest import REGRESSION, emulated, regression
 from workers.runtime.local_agent import LOOPBACK, LocalAgent, free_port
 from workers.runtime.process_group import listen_on
@@ -47,6 +48,35 @@ def test_a_function_that_cannot_be_loaded_is_refused_with_a_reason(
     event = generation.leader.wait_for_event("failed")
     assert event["reason"] == "function_load_error"
     assert event["message"].startswith(message)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "a\0b",
+            "train() returned a metric that cannot be kept: a metric's name holds printable characters only",
+        ),
+        ("n" * 101, "train() returned a metric that cannot be kept: a metric's name has 1 to 100 characters"),
+    ],
+)
+def test_a_metric_that_cannot_be_kept_is_told_when_it_is_first_returned(
+    agent: LocalAgent, tmp_path: Path, name: str, message: str
+) -> None:
+    source = REGRESSION.read_text().replace('"distance"', repr(name))
+    assert source != REGRESSION.read_text()
+    file = tmp_path / REGRESSION.name
+    file.write_text(source)
+    generation = agent.start_generation(file, regression(), 1).wait_until_ready().train_from_nothing()
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "function_error"
+    assert event["message"].startswith(message)
+
+
+def test_a_file_that_nobody_could_ask_for_cannot_be_an_artifact() -> None:
+    for name in ("n" * 201, "a\nb", "\ud800"):
+        with pytest.raises(ValueError, match="artifact's name"):
+            artifact_path(name)
 
 
 def test_a_model_that_train_bypasses_is_noticed(agent: LocalAgent) -> None:

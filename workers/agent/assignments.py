@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+from punctual.protocol.limits import clean_text
 from workers.agent import clock
 from workers.agent.configuration import Configuration
 from workers.agent.desired_state import GenerationDesire, Goal, WorkerSlot, goal_rank
@@ -15,9 +16,24 @@ from workers.agent.inventory import Accelerator
 from workers.agent.main_loop import MainLoop
 from workers.agent.provisioning import NotYet, Provisioner, ProvisioningError
 from workers.agent.uploads import StoredUpload, Upload, Uploads
-from workers.agent.worker_messages import FileWritten, Hello, Message, Metrics, PhaseChange, WorkerEvent
+from workers.agent.worker_messages import (
+    FileWritten,
+    Hello,
+    Message,
+    Metrics,
+    PhaseChange,
+    Refusal,
+    WorkerEvent,
+)
 from workers.agent.worker_pool import STOP_GRACE_SECONDS, WorkerPool
-from workers.agent.worker_record import ENDING_PHASES, LEASE_ENDED, STARTING_PHASES, Assignment, WorkerRecord
+from workers.agent.worker_record import (
+    ENDING_PHASES,
+    LEASE_ENDED,
+    STARTING_PHASES,
+    STEP_OF_PHASE,
+    Assignment,
+    WorkerRecord,
+)
 from workers.agent.worker_sockets import WorkerSockets
 
 logger = logging.getLogger(__name__)
@@ -25,6 +41,13 @@ logger = logging.getLogger(__name__)
 FIRST_RETRY_SECONDS = 0.5
 LONGEST_RETRY_SECONDS = 10.0
 PROVISIONING_THREADS = 4
+# What one worker may say: a well-behaved one needs a tenth of it.
+EVENTS_OF_A_WORKER = 200
+FILES_OF_A_WORKER = 8
+# Refusals that its job's people are told of; the next ones are in the agent's log, and then nowhere.
+TOLD_REFUSALS = 5
+LOGGED_REFUSALS = 50
+REASON_CHARACTERS = 500
 
 
 class Assignments:
@@ -249,6 +272,8 @@ class Assignments:
         record.heard_at = clock.boot_time_seconds()
         if message is None:
             record.connected = False
+        elif isinstance(message, Refusal):
+            self._refuse(record, "message", message.reason)
         elif isinstance(message, Hello):
             self._greet(record, message)
         elif record.assignment is None:
@@ -284,6 +309,9 @@ class Assignments:
             self._send_goal(record)
 
     def _take_phase(self, record: WorkerRecord, message: PhaseChange) -> None:
+        if STEP_OF_PHASE[message.phase] < STEP_OF_PHASE[record.phase]:
+            self._refuse(record, "phase", f"{message.phase} after {record.phase}")
+            return
         record.iteration = message.iteration
         record.warm = False
         if record.phase != message.phase:
@@ -292,6 +320,11 @@ class Assignments:
             self._changed()
 
     def _take_event(self, record: WorkerRecord, assignment: Assignment, message: WorkerEvent) -> None:
+        if message.local_id not in record.events_heard:
+            if len(record.events_heard) >= EVENTS_OF_A_WORKER:
+                self._refuse(record, "event", f"a worker has at most {EVENTS_OF_A_WORKER} events")
+                return
+            record.events_heard.add(message.local_id)
         identifier = event_id(record.key, message.local_id)
         self._add_event(record, assignment, {"id": identifier, **message.body})
         self._sockets.send(record.key, {"acknowledged": [message.local_id]})
@@ -303,11 +336,38 @@ class Assignments:
 
     def _take_file(self, record: WorkerRecord, assignment: Assignment, message: FileWritten) -> None:
         now = clock.boot_time_seconds()
-        self._uploads.add(Upload(record.key, record.box, assignment.job, assignment.generation, message, now))
+        upload = Upload(record.key, record.box, assignment.job, assignment.generation, message, now)
+        pending = self._uploads.pending(record.key)
+        if len(pending) >= FILES_OF_A_WORKER and all(upload.identity != other.identity for other in pending):
+            self._refuse(record, "file", f"at most {FILES_OF_A_WORKER} files of a worker wait to be stored")
+            return
+        self._uploads.add(upload)
+
+    def _refuse(self, record: WorkerRecord, what: str, reason: str) -> None:
+        """A worker said, or left, what is not taken: tell its people, a few times."""
+        record.refusals += 1
+        if record.refusals <= LOGGED_REFUSALS:
+            logger.warning("worker %s: %s refused: %s", record.key, what, reason)
+        if record.assignment is not None and record.refusals <= TOLD_REFUSALS:
+            identifier = event_id(record.key, f"refused/{what}/{reason}")
+            self._add_event(
+                record,
+                record.assignment,
+                {
+                    "id": identifier,
+                    "kind": "refused",
+                    "what": what,
+                    "reason": clean_text(reason, REASON_CHARACTERS),
+                },
+            )
 
     def stored(self, result: StoredUpload) -> None:
         """A file is durable: report it, then tell the worker."""
         upload = result.upload
+        record = self._pool.records.get(upload.worker_key)
+        for reason in result.refused if record is not None else ():
+            assert record is not None
+            self._refuse(record, "artifact", reason)
         if result.event is not None:
             self._outbox.add(result.event, worker_key=upload.worker_key)
             self._changed()
@@ -347,7 +407,7 @@ class Assignments:
                 "id": event_id(record.key, "failure"),
                 "kind": "failed",
                 "reason": reason,
-                "message": message,
+                "message": clean_text(message),
                 "traceback": "",
                 "iteration": record.iteration,
             },

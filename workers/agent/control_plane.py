@@ -29,11 +29,15 @@ class Fenced(Exception):
 
 
 class RequestRefused(Exception):
-    """The control plane will never accept this request. `status` is the HTTP status."""
+    """The control plane will never accept this request.
 
-    def __init__(self, status: int, message: str) -> None:
+    `status` is the HTTP status; `lease_seconds` the lease that it renewed all the same, None where it did not.
+    """
+
+    def __init__(self, status: int, message: str, lease_seconds: float | None = None) -> None:
         super().__init__(message)
         self.status = status
+        self.lease_seconds = lease_seconds
 
 
 class ControlPlane:
@@ -112,7 +116,16 @@ def _raise_for_status(response: httpx.Response) -> None:
         raise Fenced(message)
     if response.status_code in (408, 425, 429) or response.status_code >= 500:
         raise Unreachable(message)
-    raise RequestRefused(response.status_code, message)
+    raise RequestRefused(response.status_code, message, _lease_seconds(response))
+
+
+def _lease_seconds(response: httpx.Response) -> float | None:
+    try:
+        body = response.json()
+    except ValueError:
+        return None
+    seconds = body.get("lease_seconds") if isinstance(body, dict) else None
+    return float(seconds) if isinstance(seconds, (int, float)) and 0 <= seconds < 1e6 else None
 
 
 def _problem(response: httpx.Response) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 import uuid
 from pathlib import Path
@@ -9,6 +10,10 @@ from typing import Any
 
 from workers.agent import clock
 from workers.agent.durable_files import read_json, synchronise_folder, write_json
+from workers.agent.fair_shares import in_turns
+
+#: Events that were set aside, to be looked at by a person.
+REFUSED_KEPT = 100
 
 # Names events of workers: the same event sent twice keeps its id, and no worker can claim the id of another one's.
 _NAMESPACE = uuid.UUID("6f2c1d0a-5d0e-4c55-9a58-8a5f6d1f5a2e")
@@ -54,12 +59,19 @@ class EventOutbox:
         write_json(path, stored)
         self._events[event["id"]] = (path, stored)
 
-    def pending(self, limit: int) -> list[dict[str, Any]]:
-        """The oldest events, each with its age."""
-        return [
-            {**stored["event"], "age_seconds": _age_seconds(stored)}
-            for _, stored in list(self._events.values())[:limit]
-        ]
+    def pending(self, count: int, size_bytes: int) -> list[dict[str, Any]]:
+        """The oldest events of all jobs in turns, each with its age; at most `count` and, beyond the first, `size_bytes`."""
+        by_job: dict[str, list[dict[str, Any]]] = {}
+        for _, stored in self._events.values():
+            by_job.setdefault(stored["event"]["job"], []).append(stored)
+        chosen: list[dict[str, Any]] = []
+        for stored in in_turns(list(by_job.values()))[:count]:
+            event = {**stored["event"], "age_seconds": _age_seconds(stored)}
+            size_bytes -= len(json.dumps(event))
+            if chosen and size_bytes < 0:
+                break
+            chosen.append(event)
+        return chosen
 
     def concerns(self, worker_key: str) -> bool:
         """Whether an event of that worker still waits."""
@@ -75,8 +87,12 @@ class EventOutbox:
 
     def refuse(self, identifier: str) -> None:
         """Set aside an event that the control plane will never accept, so that it does not hold up the others."""
+        if identifier not in self._events:
+            return
         path, _ = self._events.pop(identifier)
         path.rename(self._refused / path.name)
+        for old in sorted(self._refused.iterdir())[:-REFUSED_KEPT]:
+            old.unlink(missing_ok=True)
 
 
 def _age_seconds(stored: dict[str, Any]) -> float:

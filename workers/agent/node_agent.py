@@ -34,6 +34,7 @@ from workers.agent.runtime_staging import stage_runtime
 from workers.agent.sandboxing import Sandboxing
 from workers.agent.uploads import StoredUpload, Uploads
 from workers.agent.wakeups import WakeupFollower
+from workers.agent.worker_messages import Message
 from workers.agent.worker_pool import WorkerPool
 from workers.agent.worker_record import WorkerRecord
 from workers.agent.worker_sockets import WorkerSockets
@@ -65,9 +66,7 @@ class NodeAgent:
         accelerators = find_accelerators(configuration)
         self._outbox = EventOutbox(configuration.data / "events")
         self._reporter = Reporter(state, self._outbox, describe(accelerators, sandboxing.mode))
-        self._sockets = WorkerSockets(
-            lambda key, message: self._loop.post(lambda: self._assignments.hear(key, message))
-        )
+        self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))
         self._nursery = Nursery(runtime) if configuration.nursery else None
         self._pool = WorkerPool(
             configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery
@@ -134,6 +133,10 @@ class NodeAgent:
     def stop(self, *, stop_workers: bool) -> None:
         """End the agent; may be called from a signal handler. With `stop_workers` they store their state and end first."""
         self._loop.post(lambda: self._begin_stop("workers" if stop_workers else "agent"))
+
+    def _hear(self, key: str, message: Message | None) -> None:
+        self._assignments.hear(key, message)
+        self._sockets.handled(key)
 
     def _stored(self, result: StoredUpload) -> None:
         self._assignments.stored(result)
@@ -256,7 +259,7 @@ class NodeAgent:
             lambda: self._send(report, lease_deadline),
             lambda answer: self._reported(report, answer),
             self._not_reported,
-            lambda reason: self._reporter.refused(report, reason),
+            lambda error: self._report_refused(report, error),
         )
 
     def _send(self, report: Report, lease_deadline: float) -> dict[str, Any]:
@@ -276,22 +279,32 @@ class NodeAgent:
         if not isinstance(lease_seconds, (int, float)) or lease_seconds < 0:
             logger.error("the answer to a report grants no lease: %s", answer)
             return
-        # From when the report was sent: the control plane counts from when it came, which is later.
-        self._lease_deadline = max(self._lease_deadline, report.sent_boot_seconds + lease_seconds)
-        self._pool.renew(self._lease_deadline)
+        self._renew_lease(report, lease_seconds)
         self._reporter.answered(report, answer)
-        if len(self._outbox):
+        if len(self._outbox) and not answer.get("deferred"):
             self._report_soon()
         version = answer.get("desired_version")
         if self._desired is None or version != self._desired.version:
             self._fetch_again = True
+
+    def _report_refused(self, report: Report, error: RequestRefused) -> None:
+        """What the report says is one thing, that this agent lives another."""
+        self._note_answer()
+        if error.lease_seconds is not None:
+            self._renew_lease(report, error.lease_seconds)
+        self._reporter.refused(report, str(error))
+
+    def _renew_lease(self, report: Report, lease_seconds: float) -> None:
+        # From when the report was sent: the control plane counts from when it came, which is later.
+        self._lease_deadline = max(self._lease_deadline, report.sent_boot_seconds + lease_seconds)
+        self._pool.renew(self._lease_deadline)
 
     def _call(
         self,
         call: Callable[[], dict[str, Any]],
         done: Callable[[dict[str, Any]], None],
         failed: Callable[[], None],
-        refused: Callable[[str], None] | None = None,
+        refused: Callable[[RequestRefused], None] | None = None,
     ) -> None:
         """Ask the control plane in a thread, and go on in the main one."""
 
@@ -311,10 +324,10 @@ class NodeAgent:
                 self._loop.post(failed)
                 self._loop.post(lambda: self._revoke(reason))
             except RequestRefused as error:
-                reason = str(error)
+                refusal = error
                 self._loop.post(failed)
                 self._loop.post(
-                    lambda: refused(reason) if refused else logger.error("control plane: %s", reason)
+                    lambda: refused(refusal) if refused else logger.error("control plane: %s", refusal)
                 )
             except (
                 Exception

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +11,7 @@ from typing import Any
 from workers.agent import clock, worker_logs
 from workers.agent.agent_state import AgentState
 from workers.agent.event_outbox import EventOutbox
+from workers.agent.metric_buffer import Measured, MetricBuffer
 from workers.agent.worker_logs import LogPiece
 from workers.agent.worker_messages import Metrics
 from workers.agent.worker_record import Assignment, WorkerRecord
@@ -19,8 +19,12 @@ from workers.agent.worker_record import Assignment, WorkerRecord
 logger = logging.getLogger(__name__)
 
 EVENTS_PER_REPORT = 200
+EVENT_BYTES_PER_REPORT = 1 << 20
 METRICS_PER_REPORT = 500
-METRICS_KEPT = 5_000
+METRIC_BYTES_PER_REPORT = 1 << 19
+#: More items than any report has: no limit.
+ALL_ITEMS = 1 << 20
+TOLD_REFUSALS = 20
 
 
 @dataclass(frozen=True)
@@ -28,9 +32,14 @@ class Report:
     """One report, and what of the agent's buffers it carries."""
 
     body: dict[str, Any]
-    metrics: int
+    metrics: tuple[Measured, ...]
     logs: tuple[LogPiece, ...]
     sent_boot_seconds: float
+
+    @property
+    def items(self) -> int:
+        """How much it carries beside the list of workers."""
+        return len(self.body["events"]) + len(self.metrics) + len(self.logs)
 
 
 class Reporter:
@@ -42,22 +51,12 @@ class Reporter:
         self._inventory = inventory
         self._inventory_known = False
         self._boot_id = uuid.uuid4().hex
-        self._metrics: deque[tuple[float, dict[str, Any]]] = deque(maxlen=METRICS_KEPT)
-        self._careful = False
+        self._metrics = MetricBuffer()
+        self._items_at_most = ALL_ITEMS
 
     def add_metrics(self, assignment: Assignment, metrics: Metrics) -> None:
-        """Keep what a worker measured for the next report; the oldest are dropped when too many wait."""
-        entry: dict[str, Any] = {
-            "job": assignment.job,
-            "generation": assignment.generation,
-            "iteration": metrics.iteration,
-            "values": dict(metrics.values),
-        }
-        if metrics.iterations_per_second is not None:
-            entry["iterations_per_second"] = metrics.iterations_per_second
-        if metrics.train_seconds is not None:
-            entry["train_seconds"] = metrics.train_seconds
-        self._metrics.append((clock.boot_time_seconds(), entry))
+        """Keep what a worker measured for the next report."""
+        self._metrics.add(assignment, metrics)
 
     def build(
         self, records: Iterable[WorkerRecord], lost: Iterable[dict[str, Any]], desired_version: int
@@ -68,8 +67,12 @@ class Reporter:
         """
         records = list(records)
         now = clock.boot_time_seconds()
-        logs = () if self._careful else tuple(worker_logs.next_pieces(records))
-        count = 0 if self._careful else min(len(self._metrics), METRICS_PER_REPORT)
+        left = self._items_at_most
+        events = self._outbox.pending(min(left, EVENTS_PER_REPORT), EVENT_BYTES_PER_REPORT)
+        left -= len(events)
+        metrics = self._metrics.next(min(left, METRICS_PER_REPORT), METRIC_BYTES_PER_REPORT)
+        left -= len(metrics)
+        logs = worker_logs.next_pieces(records)[:left]
         body = {
             "sequence": self._state.next_sequence(),
             "boot_id": self._boot_id,
@@ -77,18 +80,31 @@ class Reporter:
             "desired_version": desired_version,
             "inventory": None if self._inventory_known else self._inventory,
             "workers": [*(listing for record in records if (listing := record.listing())), *lost],
-            "events": self._outbox.pending(1 if self._careful else EVENTS_PER_REPORT),
-            "metrics": [{**entry, "age_seconds": now - at} for at, entry in list(self._metrics)[:count]],
+            "events": events,
+            "metrics": [
+                {**measured.entry, "age_seconds": max(0.0, now - measured.at_boot_seconds)}
+                for measured in metrics
+            ],
             "logs": [piece.to_json() for piece in logs],
         }
-        return Report(body, count, logs, clock.boot_time_seconds())
+        return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())
 
     def answered(self, report: Report, answer: dict[str, Any]) -> None:
-        """The control plane has taken the report."""
-        self._inventory_known = True
-        self._careful = False
-        self._forget_metrics(report)
-        worker_logs.delivered(report.logs)
+        """The control plane has taken the report, or all of it but what it names."""
+        deferred = answer.get("deferred") or []
+        if "inventory" not in deferred:
+            self._inventory_known = True
+        self._items_at_most = min(ALL_ITEMS, 2 * self._items_at_most)
+        if "metrics" not in deferred:
+            self._metrics.forget(list(report.metrics))
+        if "logs" not in deferred:
+            worker_logs.delivered(report.logs)
+        refused = [item for item in answer.get("refused") or [] if isinstance(item, dict)]
+        for item in refused[:TOLD_REFUSALS]:
+            logger.error("the control plane refuses a part of a report: %s", item)
+        for item in refused:
+            if item.get("part") == "events" and isinstance(item.get("index"), int):
+                self._set_aside(report, item["index"])
         acknowledged = answer.get("acknowledged")
         if isinstance(acknowledged, list):
             self._outbox.acknowledge(
@@ -96,23 +112,25 @@ class Reporter:
             )
 
     def refused(self, report: Report, reason: str) -> None:
-        """The control plane will never take this report: give up part of it, so that the lease can be renewed.
+        """The control plane cannot read this report: send half of it, down to the one item that it cannot read.
 
-        First metrics, logs and all events but one are left out; if it is refused even so, that event is set aside.
+        That item is set aside, so that it holds up no other.
         """
         logger.error("a report was refused: %s", reason)
-        events = report.body["events"]
-        if self._careful and len(events) == 1:
-            logger.error("an event is set aside, as the control plane refuses it: %s", events[0])
-            self._outbox.refuse(events[0]["id"])
-        self._forget_metrics(report)
+        if report.items > 1:
+            self._items_at_most = max(1, report.items // 2)
+            return
+        if report.body["events"]:
+            logger.error("an event is set aside: %s", report.body["events"][0])
+            self._set_aside(report, 0)
+        self._metrics.forget(list(report.metrics))
         worker_logs.delivered(report.logs)
-        self._careful = True
+
+    def _set_aside(self, report: Report, index: int) -> None:
+        events = report.body["events"]
+        if 0 <= index < len(events):
+            self._outbox.refuse(events[index]["id"])
 
     def forget_everything_measured(self) -> None:
         """After a fence: what was measured here belongs to nobody."""
         self._metrics.clear()
-
-    def _forget_metrics(self, report: Report) -> None:
-        for _ in range(min(report.metrics, len(self._metrics))):
-            self._metrics.popleft()

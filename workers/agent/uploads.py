@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from punctual.protocol import limits
 from workers.agent import box_files, clock
 from workers.agent.durable_files import read_json, write_json
 from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, checkpoint_key
@@ -42,10 +43,14 @@ class Upload:
 
 @dataclass(frozen=True)
 class StoredUpload:
-    """What has become of an upload: the event to report, or None where there was nothing to store."""
+    """What has become of an upload: the event to report, or None where there was nothing to store.
+
+    `refused`: why files of it were left out.
+    """
 
     upload: Upload
     event: dict[str, Any] | None
+    refused: tuple[str, ...] = ()
 
 
 class Uploads:
@@ -101,7 +106,7 @@ class Uploads:
     def _run(self, upload: Upload, wait_seconds: float) -> None:
         """In an upload thread. Whatever a store's own library raises, the answer is to try again."""
         try:
-            event = store_upload(self._store, upload)
+            event, refused = store_upload(self._store, upload)
         except box_files.BoxFileError as error:
             reason = str(error)
             self._loop.post(lambda: self._missing(upload, reason))
@@ -110,7 +115,7 @@ class Uploads:
             longer_seconds = min(LONGEST_WAIT_SECONDS, wait_seconds * 2)
             self._loop.post_later(wait_seconds, lambda: self._submit(upload, longer_seconds))
         else:
-            self._loop.post(lambda: self._finish(upload, event))
+            self._loop.post(lambda: self._finish(upload, event, refused))
 
     def _missing(self, upload: Upload, reason: str) -> None:
         """Nothing to store: the worker wrote something else than it said, or the state was stored under another reason."""
@@ -123,16 +128,16 @@ class Uploads:
                 self._finish(upload, again)
                 return
         logger.error("job %s: %s cannot be stored: %s", upload.job, upload.written.path, reason)
-        self._finish(upload, None)
+        self._finish(upload, _unstorable(upload, reason) if upload.written.kind == "final" else None)
 
-    def _finish(self, upload: Upload, event: dict[str, Any] | None) -> None:
+    def _finish(self, upload: Upload, event: dict[str, Any] | None, refused: tuple[str, ...] = ()) -> None:
         if self._pending.pop((upload.worker_key, upload.identity), None) is None:
             return
         if event is not None and upload.box.exists():
             finished = _read_finished(upload.box)
             finished[upload.identity] = event
             write_json(upload.box.parent / "stored.json", finished)
-        self._done(StoredUpload(upload, event))
+        self._done(StoredUpload(upload, event, refused))
         if not any(other.written.path == upload.written.path for other in self.pending(upload.worker_key)):
             box_files.delete(upload.box, upload.written.path.removeprefix("out/"))
         self._write_pending(upload)
@@ -143,40 +148,62 @@ class Uploads:
             write_json(upload.box.parent / "uploads.json", entries)
 
 
-def store_upload(store: DurableStore, upload: Upload) -> dict[str, Any]:
-    """Copy an upload into the durable store; returns the event that says so. Raises BoxFileError and the store's errors."""
+def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Copy an upload into the durable store.
+
+    Returns the event that says so, and why files were left out. Raises BoxFileError and the store's errors.
+    """
     written = upload.written
     name = written.path.removeprefix("out/")
-    event: dict[str, Any] = {
-        "id": _event_id(upload),
-        "job": upload.job,
-        "generation": upload.generation,
-        "iteration": written.iteration,
-        "reason": written.reason,
-    }
+    event: dict[str, Any] = {**_head(upload), "iteration": written.iteration, "reason": written.reason}
+    refused: tuple[str, ...] = ()
     with box_files.open_output_folder(upload.box) as folder:
         if written.kind == "checkpoint":
             with box_files.open_file(folder, name) as file:
                 stored = store.store(file, checkpoint_key(upload.job, upload.generation, written.iteration))
             event |= {"kind": "checkpoint_stored", "uri": stored.uri, "bytes": stored.bytes}
         else:
+            artifacts, refused = _store_folder(store, upload, folder, name)
             event |= {
                 "kind": "completed",
-                "artifacts": _store_folder(store, upload, folder, name),
+                "artifacts": artifacts,
                 "metrics": dict(written.metrics),
                 "sample_order_digest": written.sample_order_digest,
             }
     event["store_seconds"] = max(0.0, clock.boot_time_seconds() - upload.since_boot_seconds)
-    return event
+    return event, refused
 
 
-def _store_folder(store: DurableStore, upload: Upload, folder: int, name: str) -> list[dict[str, Any]]:
-    artifacts = []
+def _head(upload: Upload) -> dict[str, Any]:
+    return {"id": _event_id(upload), "job": upload.job, "generation": upload.generation}
+
+
+def _unstorable(upload: Upload, reason: str) -> dict[str, Any]:
+    """A job whose results can never be stored has failed: trained again, it would come to the same end."""
+    return {
+        **_head(upload),
+        "kind": "failed",
+        "reason": "function_error",
+        "message": limits.clean_text(f"its results cannot be stored: {reason}"),
+        "traceback": "",
+        "iteration": upload.written.iteration,
+    }
+
+
+def _store_folder(
+    store: DurableStore, upload: Upload, folder: int, name: str
+) -> tuple[list[dict[str, Any]], tuple[str, ...]]:
+    """Store a folder's files; those whose names nobody could ask for are left out."""
+    artifacts, refused = [], []
     for path in box_files.list_files(folder, name):
+        problem = limits.artifact_name_problem(path)
+        if problem is not None:
+            refused.append(problem)
+            continue
         with box_files.open_nested_file(folder, f"{name}/{path}") as file:
             stored: StoredFile = store.store(file, artifact_key(upload.job, upload.generation, path))
         artifacts.append({"name": path, **asdict(stored)})
-    return artifacts
+    return artifacts, tuple(refused)
 
 
 def _event_id(upload: Upload) -> str:

@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
 from typing import Any
+
+from punctual.protocol import limits
+from punctual.protocol.events import FROM_WORKERS
+from punctual.protocol.reports import Measurement, check
+
+logger = logging.getLogger(__name__)
 
 PHASES = frozenset(
     {
@@ -26,21 +33,10 @@ PHASES = frozenset(
         "profiling",
     }
 )
-TEXT_LIMIT = 20_000
-METRICS_LIMIT = 100
-FAILURES = (
-    "function_error",
-    "function_load_error",
-    "environment_failed",
-    "data_unavailable",
-    "peer_lost",
-    "start_failed",
-    "killed",
-)
 
 
 class MessageError(ValueError):
-    """A worker said something that makes no sense; it is logged and ignored."""
+    """A worker said something that makes no sense; it is told in its job's history, and ignored."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +68,13 @@ class Metrics:
 
 
 @dataclass(frozen=True)
+class Refusal:
+    """A worker said something that is not taken, and why."""
+
+    reason: str
+
+
+@dataclass(frozen=True)
 class WorkerEvent:
     """An event that needs no file. `body` has its kind and fields."""
 
@@ -95,7 +98,7 @@ class FileWritten:
         return dict(self.__dict__)
 
 
-Message = Hello | PhaseChange | Metrics | WorkerEvent | FileWritten
+Message = Hello | PhaseChange | Metrics | WorkerEvent | FileWritten | Refusal
 
 
 def parse_message(line: bytes) -> Message:
@@ -103,7 +106,7 @@ def parse_message(line: bytes) -> Message:
     try:
         value = json.loads(line)
     except (ValueError, RecursionError) as error:
-        raise MessageError(f"not JSON: {line[:80]!r}") from error
+        raise MessageError(f"not JSON, or nested too deeply: {line[:80]!r}") from error
     if not isinstance(value, dict):
         raise MessageError("not an object")
     if "phase" in value:
@@ -126,53 +129,44 @@ def _hello(body: dict[str, Any]) -> Hello:
 def _phase(value: dict[str, Any]) -> PhaseChange:
     phase = value["phase"]
     if not isinstance(phase, str) or phase not in PHASES:
-        raise MessageError(f"unknown phase {phase!r}")
+        raise MessageError(f"unknown phase {phase!a:.100}")
     return PhaseChange(phase, _whole(value, "iteration", default=0))
 
 
 def _metrics(body: dict[str, Any]) -> Metrics:
+    """Numbers that JSON cannot carry (a diverged loss) are left out; anything else that is wrong refuses the message."""
     values = body.get("values")
-    if not isinstance(values, dict) or len(values) > METRICS_LIMIT:
-        raise MessageError(f"metrics without values, or with more than {METRICS_LIMIT}")
-    numbers = {
-        str(name)[:100]: number for name, value in values.items() if (number := _finite(value)) is not None
+    if not isinstance(values, dict):
+        raise MessageError("metrics: values is not an object")
+    measured = {
+        "iteration": body.get("iteration"),
+        "values": {name: value for name, value in values.items() if _finite(value) is not None},
     }
+    for name in ("iterations_per_second", "train_seconds"):
+        if _finite(body.get(name)) is not None:
+            measured[name] = body[name]
+    fields = _checked("metrics", Measurement, measured)
     return Metrics(
-        _whole(body, "iteration"),
-        numbers,
-        _not_negative(body.get("iterations_per_second")),
-        _not_negative(body.get("train_seconds")),
+        fields["iteration"],
+        fields["values"],
+        fields["iterations_per_second"] if "iterations_per_second" in measured else None,
+        fields["train_seconds"] if "train_seconds" in measured else None,
     )
-
-
-def _not_negative(value: Any) -> float | None:
-    number = _finite(value)
-    return number if number is not None and number >= 0 else None
 
 
 def _event(body: dict[str, Any]) -> WorkerEvent:
     kind = body.get("kind")
-    if kind == "first_iteration":
-        fields: dict[str, Any] = {
-            "iteration": _whole(body, "iteration"),
-            "pause_seconds": _finite(body.get("pause_seconds")),
-        }
-    elif kind == "profile_level":
-        fields = {"gpus": _whole(body, "gpus"), "memory_bytes": _whole(body, "memory_bytes", default=0)}
-        for name in ("iterations_per_second", "train_seconds", "pause_seconds"):
-            fields[name] = _finite(body.get(name))
-    elif kind == "profile_done":
-        fields = {"reason": _one_of(body, "reason", ("no_gain", "all_levels", "time", "out_of_memory"))}
-    elif kind == "failed":
-        fields = {
-            "reason": _one_of(body, "reason", FAILURES),
-            "message": _text(body, "message", TEXT_LIMIT, default=""),
-            "traceback": _text(body, "traceback", TEXT_LIMIT, default=""),
-            "iteration": _whole(body, "iteration", default=0),
-        }
-    else:
-        raise MessageError(f"a worker may not send an event of kind {kind!r}")
-    return WorkerEvent(_text(body, "id", 100), {"kind": kind, **fields})
+    model = FROM_WORKERS.get(kind) if isinstance(kind, str) else None
+    if model is None:
+        raise MessageError(f"a worker may not send an event of kind {kind!a:.100}")
+    return WorkerEvent(_text(body, "id", 100), {"kind": kind, **_checked(str(kind), model, body)})
+
+
+def _checked(what: str, model: Any, body: dict[str, Any]) -> dict[str, Any]:
+    fields, problem = check(model, body)
+    if fields is None:
+        raise MessageError(f"{what}: {problem}")
+    return fields
 
 
 def _file(body: dict[str, Any]) -> FileWritten:
@@ -180,17 +174,29 @@ def _file(body: dict[str, Any]) -> FileWritten:
     if path.is_absolute() or len(path.parts) != 2 or path.parts[0] != "out" or path.parts[1] == "..":
         raise MessageError(f"{path} is not directly inside out/")
     kind = _one_of(body, "kind", ("checkpoint", "final"))
-    metrics = body.get("metrics") or {}
-    if not isinstance(metrics, dict) or len(json.dumps(metrics)) > TEXT_LIMIT:
-        raise MessageError("metrics are not an object or too long")
+    digest = _text(body, "sample_order_digest", limits.DIGEST_CHARACTERS + 1, default="")
     return FileWritten(
         path=str(path),
         kind=kind,
         iteration=_whole(body, "iteration"),
         reason=_one_of(body, "reason", _FILE_REASONS[kind]),
-        metrics=_finite_only(metrics),
-        sample_order_digest=_text(body, "sample_order_digest", 200, default=""),
+        metrics=_final_metrics(body.get("metrics")),
+        sample_order_digest=digest
+        if digest.isascii() and digest.isalnum() and len(digest) <= limits.DIGEST_CHARACTERS
+        else "",
     )
+
+
+def _final_metrics(metrics: Any) -> dict[str, float]:
+    """Those of a finished job's metrics that can be kept: its weights are not given up for the name of a number."""
+    good: dict[str, float] = {}
+    for name, value in metrics.items() if isinstance(metrics, dict) else ():
+        number = _finite(value)
+        if number is None or limits.metric_name_problem(name) or len(good) == limits.METRICS_OF_AN_ITERATION:
+            logger.warning("a final metric is left out: %.100a", name)
+        else:
+            good[name] = number
+    return good
 
 
 _FILE_REASONS = {
@@ -211,15 +217,14 @@ def _text(body: dict[str, Any], name: str, limit: int, *, default: str | None = 
         return default
     if not isinstance(value, str):
         raise MessageError(f"{name} is not a text")
-    # PostgreSQL stores no NUL, and half a surrogate pair is not UTF-8.
-    return value[:limit].replace("\0", "\ufffd").encode("utf-8", "replace").decode()
+    return limits.clean_text(value, limit)
 
 
 def _whole(body: dict[str, Any], name: str, *, default: int | None = None) -> int:
     value = body.get(name)
     if value is None and default is not None:
         return default
-    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**53:
+    if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value <= limits.LARGEST_COUNT:
         raise MessageError(f"{name} is not a whole number of at least 0")
     return value
 
@@ -235,18 +240,8 @@ def _finite(value: Any) -> float | None:
     return number if math.isfinite(number) else None
 
 
-def _finite_only(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {str(name)[:100].replace("\0", ""): _finite_only(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_finite_only(item) for item in value]
-    if isinstance(value, float):
-        return _finite(value)
-    return value.replace("\0", "\ufffd") if isinstance(value, str) else value
-
-
 def _one_of(body: dict[str, Any], name: str, allowed: tuple[str, ...]) -> str:
     value = body.get(name)
-    if value not in allowed:
-        raise MessageError(f"{name} is {value!r}, not one of {', '.join(allowed)}")
+    if not isinstance(value, str) or value not in allowed:
+        raise MessageError(f"{name} is {value!a:.100}, not one of {', '.join(allowed)}")
     return str(value)

@@ -26,6 +26,7 @@ from workers.agent.sandbox import Sandbox
 logger = logging.getLogger(__name__)
 
 WARMING_NICE = 10
+TEXT_CHARACTERS = 2000
 _READABLE_BOX_FOLDERS = ("in", "data")
 
 
@@ -153,7 +154,23 @@ def read_exit(folder: Path) -> ExitStatus | None:
     value = read_json(folder / "exit.json")
     if value is None:
         return None
-    return ExitStatus(value["code"], value["signal"], value["reason"], value.get("message") or "")
+    # How a worker ended is told from inside its sandbox.
+    return ExitStatus(
+        _small_number(value.get("code")),
+        _small_number(value.get("signal")),
+        _plain_text(value.get("reason")) or "lost",
+        _plain_text(value.get("message")),
+    )
+
+
+def _small_number(value: Any) -> int | None:
+    whole = isinstance(value, int) and not isinstance(value, bool)
+    return value if whole and abs(value) < 2**31 else None
+
+
+def _plain_text(value: Any) -> str:
+    text = value[:TEXT_CHARACTERS] if isinstance(value, str) else ""
+    return text.replace("\0", "\ufffd").encode("utf-8", "replace").decode()
 
 
 def write_exit(folder: Path, status: ExitStatus) -> None:

@@ -17,6 +17,18 @@ from workers.agent.worker_processes import ExitStatus, LauncherHandle
 ENDING_PHASES = frozenset({"completed", "suspended", "handed_over", "failed"})
 LEASE_ENDED = "its lease ended"
 STARTING_PHASES = frozenset({"starting", "preparing"})
+# A worker's way, in steps: it may skip some, and goes back to none.
+_STEPS: tuple[tuple[str, ...], ...] = (
+    ("starting",),
+    ("preparing",),
+    ("ready",),
+    ("loading", "profiling"),
+    ("training",),
+    ("handing_over", "suspending", "finishing"),
+    ("handed_over", "suspended", "completed"),
+    ("failed",),
+)
+STEP_OF_PHASE: Mapping[str, int] = {phase: step for step, phases in enumerate(_STEPS) for phase in phases}
 
 
 @dataclass(frozen=True)
@@ -73,6 +85,8 @@ class WorkerRecord:
     kill_reason: str | None = None
     exit: ExitStatus | None = None
     log_offset: int = 0
+    events_heard: set[str] = field(default_factory=set)
+    refusals: int = 0
 
     @property
     def box(self) -> Path:

@@ -13,13 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from workers.agent.worker_messages import Message, MessageError, parse_message
+from workers.agent.worker_messages import Message, MessageError, Refusal, parse_message
 
 logger = logging.getLogger(__name__)
 
 LINE_LIMIT_BYTES = 1 << 20
 OUTGOING_LIMIT_BYTES = 4 << 20
 READ_BYTES = 1 << 16
+#: Messages of one worker that wait for the agent's main thread; beyond, nothing more is read from it for a while.
+WAITING_MESSAGES = 256
 
 Receive = Callable[[str, Message | None], None]
 
@@ -30,6 +32,7 @@ class _Connection:
     socket: socket.socket
     received: bytearray = field(default_factory=bytearray)
     outgoing: bytearray = field(default_factory=bytearray)
+    paused: bool = False
 
 
 class WorkerSockets(threading.Thread):
@@ -49,6 +52,8 @@ class WorkerSockets(threading.Thread):
         self._listeners: dict[str, socket.socket] = {}
         self._connections: dict[str, _Connection] = {}
         self._requests: list[Callable[[], None]] = []
+        #: By worker: handed to `receive` and not yet handled. Guarded by the lock.
+        self._waiting: dict[str, int] = {}
         self._stopped = False
 
     def listen(self, key: str, box: Path, user_id: int | None) -> None:
@@ -74,6 +79,16 @@ class WorkerSockets(threading.Thread):
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._later(lambda: self._queue(key, line))
 
+    def handled(self, key: str) -> None:
+        """A message of that worker was dealt with: one that talks faster than the agent listens is read again."""
+        with self._lock:
+            if key not in self._waiting:
+                return
+            self._waiting[key] -= 1
+            waiting = self._waiting[key]
+        if waiting == WAITING_MESSAGES // 2:
+            self._later(lambda: self._resume(key))
+
     def forget(self, key: str) -> None:
         """Listen for that worker no more."""
         self._later(lambda: self._remove(key))
@@ -83,6 +98,8 @@ class WorkerSockets(threading.Thread):
         self._stopped = True
         self._later(lambda: None)
         self.join()
+        self._wake_read.close()
+        self._wake_write.close()
 
     def run(self) -> None:
         """Serve until stopped."""
@@ -153,12 +170,42 @@ class WorkerSockets(threading.Thread):
             self._lose(connection)
             return
         for line in lines:
+            message: Message
             try:
                 message = parse_message(bytes(line))
             except MessageError as error:
-                logger.warning("worker %s: %s", connection.key, error)
-                continue
-            self._receive(connection.key, message)
+                message = Refusal(str(error))
+            self._hand_over(connection.key, message)
+        with self._lock:
+            connection.paused = self._waiting.get(connection.key, 0) > WAITING_MESSAGES
+        if connection.paused:
+            self._wait_for(connection)
+
+    def _hand_over(self, key: str, message: Message | None) -> None:
+        with self._lock:
+            self._waiting[key] = self._waiting.get(key, 0) + 1
+        self._receive(key, message)
+
+    def _resume(self, key: str) -> None:
+        connection = self._connections.get(key)
+        with self._lock:
+            much_waits = self._waiting.get(key, 0) > WAITING_MESSAGES
+        # Much may have come since this was asked for; then it is asked for again.
+        if connection is not None and connection.paused and not much_waits:
+            connection.paused = False
+            self._wait_for(connection)
+
+    def _wait_for(self, connection: _Connection) -> None:
+        """Wait for what is of interest on a connection: for nothing while it is paused and has nothing to get."""
+        reading = 0 if connection.paused else selectors.EVENT_READ
+        events = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
+        registered = connection.socket in self._selector.get_map()
+        if registered and events:
+            self._selector.modify(connection.socket, events, connection)
+        elif registered:
+            self._selector.unregister(connection.socket)
+        elif events:
+            self._selector.register(connection.socket, events, connection)
 
     def _queue(self, key: str, line: bytes) -> None:
         connection = self._connections.get(key)
@@ -179,21 +226,23 @@ class WorkerSockets(threading.Thread):
         if len(connection.outgoing) > OUTGOING_LIMIT_BYTES:  # a worker that reads nothing
             self._lose(connection)
             return
-        waiting = selectors.EVENT_WRITE if connection.outgoing else 0
-        self._selector.modify(connection.socket, selectors.EVENT_READ | waiting, connection)
+        self._wait_for(connection)
 
     def _lose(self, connection: _Connection) -> None:
         self._drop(connection.key)
-        self._receive(connection.key, None)
+        self._hand_over(connection.key, None)
 
     def _drop(self, key: str) -> None:
         connection = self._connections.pop(key, None)
         if connection is not None:
-            self._selector.unregister(connection.socket)
+            if connection.socket in self._selector.get_map():
+                self._selector.unregister(connection.socket)
             connection.socket.close()
 
     def _remove(self, key: str) -> None:
         self._drop(key)
+        with self._lock:
+            self._waiting.pop(key, None)
         listener = self._listeners.pop(key, None)
         if listener is not None:
             self._selector.unregister(listener)

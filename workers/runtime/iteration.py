@@ -19,6 +19,7 @@ from torch import Tensor
 from torch.nn.utils import get_total_norm
 from torch.optim.lr_scheduler import ReduceLROnPlateau
 
+from punctual.protocol import limits
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.device_models import Pacer
@@ -285,7 +286,28 @@ def _read_result(returned: Any) -> tuple[Tensor, Mapping[str, Any]]:
         raise WorkerFailureError("function_error", "train() must return its metrics as a dict of numbers")
     if "loss" in metrics:
         metrics = {name: value for name, value in metrics.items() if name != "loss"}
+    check_metric_names(metrics, "train()")
     return loss.reshape(()), metrics
+
+
+def check_metric_names(metrics: Mapping[Any, Any], where: str) -> None:
+    """Raise WorkerFailureError where a metric has a name that cannot be kept, or there are too many.
+
+    Args:
+        where: which function of the person's returned them.
+    """
+    most = limits.METRICS_OF_AN_ITERATION - METRIC_SLOTS - 1
+    if len(metrics) > most:
+        raise WorkerFailureError(
+            "function_error",
+            f"{where} returned {len(metrics)} metrics, at most {most} are kept",
+        )
+    for name in metrics:
+        problem = limits.metric_name_problem(name)
+        if problem is not None:
+            raise WorkerFailureError(
+                "function_error", f"{where} returned a metric that cannot be kept: {problem}"
+            )
 
 
 def _fingerprint(names: list[str]) -> float:

@@ -22,7 +22,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function, s
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.handover import HandoverServer, receive_state
-from workers.runtime.iteration import Control, IterationResult, IterationRunner, finite
+from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -274,7 +274,9 @@ class TrainingGeneration:
         try:
             with blaming_the_function("evaluate()"), torch.no_grad():
                 measured = self.context.function.evaluate(module)
-                return {name: float(value) for name, value in measured.items()}
+                values = {name: float(value) for name, value in measured.items()}
+            check_metric_names(values, "evaluate()")
+            return values
         finally:
             module.train()
 

@@ -2,7 +2,7 @@
 
 Hyperparameters: `crash` (end without a word after the first iteration), `final_after` (complete after so many iterations),
 `shout` (print so many lines), `spawn` (start a process that tries to outlive everything), `deaf` (obey no goal),
-`look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path).
+`babble` (say without end what cannot be), `look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path).
 """
 
 import contextlib
@@ -157,6 +157,28 @@ class Worker:
         self.become("training")
         self.train()
 
+    def babble(self) -> None:
+        nested: Any = 1.0
+        for _ in range(300):
+            nested = [nested]
+        nonsense = [
+            {"metrics": {"iteration": 1, "values": {"a\0": 1.0}}},
+            {"metrics": {"iteration": 1, "values": {"\ud800": 1.0}}},
+            {"metrics": {"iteration": 1, "values": {f"m{n}": 1.0 for n in range(1000)}}},
+            {"metrics": {"iteration": 1, "values": nested}},
+            {"metrics": {"iteration": 1, "values": {"fine": 1.0}}},
+            {"event": {"id": "x", "kind": "first_iteration", "iteration": 1}},
+            {"event": {"id": "y", "kind": "profile_level", "gpus": 1}},
+            {"phase": "preparing"},
+            {"phase": "unheard of"},
+            {"surprise": nested},
+            17,
+        ]
+        for number in range(300):
+            for message in nonsense:
+                self.send(message)
+            self.event(kind="failed", reason="because", message="\0" * number)
+
     def train(self) -> None:
         first = True
         while self.goal == "train" or self.wishes.get("deaf"):
@@ -175,6 +197,8 @@ class Worker:
                         }
                     }
                 )
+                if self.wishes.get("babble"):
+                    threading.Thread(target=self.babble, daemon=True).start()
                 if self.wishes.get("crash"):
                     os.kill(os.getpid(), signal.SIGKILL)
             if self.iteration == self.wishes.get("final_after"):
