@@ -228,6 +228,8 @@ CLUSTER_DEFAULTS = {
 }
 MAXIMUM_BUNDLE_BYTES = env.int("MAXIMUM_BUNDLE_BYTES", 20 * 1024 * 1024)
 MAXIMUM_UNPACKED_BUNDLE_BYTES = env.int("MAXIMUM_UNPACKED_BUNDLE_BYTES", 100 * 1024 * 1024)
+#: Address space of the process that reads an uploaded bundle.
+BUNDLE_READING_BYTES = env.int("BUNDLE_READING_BYTES", 512 * 1024 * 1024)
 SNAPSHOT_RETENTION_DAYS = env.int("SNAPSHOT_RETENTION_DAYS", 14)
 #: The most that simulations may take: runs of a study, jobs and GPUs of a run, unfinished runs in all, a run's seconds.
 SIMULATION_LIMITS = {

@@ -8,3 +8,9 @@ urlpatterns = [
     path("agent/v1/", include("scheduling.agents.urls")),
     path("healthz", healthz),
 ]
+
+# For programs an error is a problem document wherever it arises.
+handler400 = "projects.api.problems.bad_request"
+handler403 = "projects.api.problems.permission_denied"
+handler404 = "projects.api.problems.page_not_found"
+handler500 = "projects.api.problems.server_error"

@@ -18,7 +18,7 @@ from rest_framework.response import Response
 from rest_framework.throttling import BaseThrottle
 
 from projects.access import require_scope
-from projects.api.problems import MEDIA_TYPE, problem_exception_handler
+from projects.api.problems import MEDIA_TYPE, problem_response
 from projects.api.throttling import Throttle
 from projects.errors import NotAllowed
 from projects.models import ApiToken, IdempotencyRecord, Scope, User
@@ -146,7 +146,7 @@ class ApiView(GenericAPIView):
             idempotency_amend(record=self._record, body=_plain(response.data))
 
     def _remember_error(self, record: IdempotencyRecord, error: Exception) -> None:
-        answer = problem_exception_handler(error, self.get_exception_handler_context())
+        answer = problem_response(error)
         if answer is None or answer.status_code in NOT_REMEMBERED or answer.status_code >= 500:
             idempotency_release(record=record)
         else:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping
+import re
+from collections.abc import Callable, Mapping
 from typing import IO, Any
 
 from django.conf import settings
@@ -18,10 +19,67 @@ from rest_framework.request import Request
 
 #: Set on a request whose upload was larger than is taken; see :class:`LimitedUploadHandler`.
 TOO_LARGE_KEY = "punctual.upload_too_large"
+#: Lists and objects within each other. No request needs ten; what stores and shows them must not recurse without end.
+MAXIMUM_DEPTH = 64
+#: Names, commas and brackets in one body: an empty list takes two bytes of a body and fifty of memory.
+MAXIMUM_MARKS = 500_000
+_MARKS = re.compile(r'"(?:[^"\\]++|\\.)*+"|[\[\]{},]', re.DOTALL)
+
+
+class MalformedJson(ValueError):
+    """A body that is no JSON that is taken; the message says why, and where that is known."""
+
+
+def read_json(content: bytes) -> Any:
+    """What a body says, if PostgreSQL can hold it: no NUL, no half surrogates, no infinities.
+
+    Raises:
+        MalformedJson: as :func:`parse_json`, or for what cannot be stored.
+    """
+    data = parse_json(content, _refuse_constant)
+    try:
+        _check(data)
+    except ValueError as error:
+        raise MalformedJson(str(error)) from error
+    return data
+
+
+def parse_json(
+    content: bytes,
+    parse_constant: Callable[[str], Any] | None = None,
+    parse_int: Callable[[str], Any] | None = None,
+) -> Any:
+    """What a body says; constants and whole numbers by functions, as ``json.loads`` has them. Its depth and size are checked on the text, before anything is built of it.
+
+    Raises:
+        MalformedJson: in words for whoever sent it.
+    """
+    try:
+        text = content.decode("utf-8-sig")
+        _check_shape(text)
+        return json.loads(text, parse_constant=parse_constant, parse_int=parse_int)
+    except MalformedJson:
+        raise
+    except ValueError as error:
+        raise MalformedJson(str(error)) from error
+
+
+def _check_shape(text: str) -> None:
+    depth = 0
+    for number, mark in enumerate(_MARKS.finditer(text), start=1):
+        if number > MAXIMUM_MARKS:
+            raise MalformedJson(f"it holds more than {MAXIMUM_MARKS} names, commas and brackets")
+        character = text[mark.start()]
+        if character in "[{":
+            depth += 1
+            if depth > MAXIMUM_DEPTH:
+                raise MalformedJson(f"it is nested more than {MAXIMUM_DEPTH} levels deep")
+        elif character in "]}":
+            depth -= 1
 
 
 class LimitedJSONParser(JSONParser):
-    """JSON of bounded size that PostgreSQL can hold: no NUL, no half surrogates, no infinities.
+    """JSON of bounded size that PostgreSQL can hold; see :func:`read_json`.
 
     Django's own limit guards ``request.body`` alone, which the framework's parser bypasses.
     """
@@ -34,13 +92,9 @@ class LimitedJSONParser(JSONParser):
         if len(content) > limit:
             raise RequestDataTooBig(f"The body is larger than {limit} bytes.")
         try:
-            data = json.loads(content, parse_constant=_refuse_constant)
-            _check(data)
-        except RecursionError as error:
-            raise ParseError("The JSON is nested too deeply.") from error
-        except ValueError as error:
-            raise ParseError(f"The body is not valid JSON: {error}") from error
-        return data
+            return read_json(content)
+        except MalformedJson as error:
+            raise ParseError(f"The body is not valid JSON: {error}.") from error
 
 
 def _refuse_constant(name: str) -> None:

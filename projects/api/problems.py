@@ -13,6 +13,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.http.multipartparser import MultiPartParserError
 from django.views import defaults
 from rest_framework import exceptions
+from rest_framework.renderers import JSONRenderer
 from rest_framework.response import Response
 from rest_framework.views import set_rollback
 
@@ -47,8 +48,21 @@ def problem(
     return {**(extra or {}), **document}
 
 
-def problem_exception_handler(error: Exception, context: dict[str, Any]) -> Response | None:
-    """Turn what a view raised into a problem document; None (a 500) for what nobody foresaw."""
+def problem_exception_handler(error: Exception, context: dict[str, Any]) -> HttpResponse | None:
+    """What a view raised as an answer; None (a 500) for what nobody foresaw."""
+    answer = problem_response(error)
+    # The OpenAPI document and its page have renderers of their own, which would write YAML and HTML.
+    renderer = getattr(context.get("request"), "accepted_renderer", None)
+    if answer is None or isinstance(renderer, JSONRenderer):
+        return answer
+    plain = _plain_answer(answer.data, answer.status_code)
+    for name, value in answer.items():
+        plain.setdefault(name, value)
+    return plain
+
+
+def problem_response(error: Exception) -> Response | None:
+    """Turn what a view raised into a problem document; None for what nobody foresaw."""
     document, headers = _document(error)
     if document is None:
         return None
@@ -135,15 +149,25 @@ def _messages(detail: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
 # --- answers outside of views: unknown addresses, unreadable requests, defects --------------------------------
 
 
+#: Where programs call, in whichever process; elsewhere people read pages.
+_FOR_PROGRAMS = ("/api/", "/agent/", "/stream/")
+
+
 def _is_api(request: HttpRequest) -> bool:
-    return request.path.startswith("/api/")
+    return request.path.startswith(_FOR_PROGRAMS)
 
 
 def _plain_problem(status: int, code: str, detail: str) -> HttpResponse:
-    return JsonResponse(problem(status, code, detail), status=status, content_type=MEDIA_TYPE)
+    return _plain_answer(problem(status, code, detail), status)
+
+
+def _plain_answer(document: dict[str, Any], status: int) -> HttpResponse:
+    return JsonResponse(document, status=status, content_type=MEDIA_TYPE)
 
 
 def bad_request(request: HttpRequest, exception: Exception) -> HttpResponse:
+    if _is_api(request) and isinstance(exception, RequestDataTooBig):
+        return _plain_problem(413, "too_large", str(exception))
     if _is_api(request):
         return _plain_problem(400, "malformed", "The request cannot be read.")
     return defaults.bad_request(request, exception)

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-import json
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
+from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
-from django.views.decorators.http import require_GET, require_POST
 from pydantic import BaseModel, ValidationError
 
 from cluster.models import Agent
+from projects.api.parsing import MalformedJson, parse_json
 from projects.errors import DomainError
 from punctual.protocol.reports import Report
 from scheduling.agents.authentication import agent_of
@@ -63,8 +63,26 @@ def for_agents(view: AgentView) -> AgentView:
     return csrf_exempt(wrapped)
 
 
+def answers_only(method: str) -> Callable[[AgentView], AgentView]:
+    """Answer any other method with a problem document."""
+
+    def decorated(view: AgentView) -> AgentView:
+        @functools.wraps(view)
+        def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
+            if request.method == method or (request.method, method) == ("HEAD", "GET"):
+                return view(request, *args, **kwargs)
+            detail = f"{request.path} answers {method} only."
+            refused = problem(405, "method_not_allowed", "Method not allowed", detail)
+            refused["Allow"] = method
+            return refused
+
+        return wrapped
+
+    return decorated
+
+
 @csrf_exempt
-@require_POST
+@answers_only("POST")
 def enrol(request: HttpRequest) -> HttpResponse:
     """Spend a one-time token, get a credential. An agent that is enrolled already may show its present one."""
     try:
@@ -87,8 +105,8 @@ def enrol(request: HttpRequest) -> HttpResponse:
     )
 
 
+@answers_only("POST")
 @for_agents
-@require_POST
 def report(request: HttpRequest, agent: Agent) -> HttpResponse:
     """Take a heartbeat with everything in it; renew the lease, whatever else the report holds."""
     try:
@@ -109,8 +127,8 @@ def report(request: HttpRequest, agent: Agent) -> HttpResponse:
     return JsonResponse(dataclasses.asdict(answer))
 
 
+@answers_only("GET")
 @for_agents
-@require_GET
 def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
     """What should be true on this node."""
     if agent.fenced_at is not None:
@@ -118,8 +136,8 @@ def desired(request: HttpRequest, agent: Agent) -> HttpResponse:
     return JsonResponse(desired_state(agent.server_id))
 
 
+@answers_only("GET")
 @for_agents
-@require_GET
 def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResponse:
     """The bytes of a function that this node was given to run."""
     needed = Assignment.objects.filter(
@@ -131,8 +149,8 @@ def function_bundle(request: HttpRequest, agent: Agent, digest: str) -> HttpResp
     return HttpResponse(bytes(bundle.content), content_type="application/octet-stream")
 
 
+@answers_only("GET")
 @for_agents
-@require_GET
 def environment(request: HttpRequest, agent: Agent, digest: str) -> HttpResponseBase:
     """The archive of an environment that this node needs."""
     needed = Assignment.objects.filter(
@@ -162,21 +180,21 @@ class _Malformed(Exception):
 
 def _parse(request: HttpRequest, model: type[Model]) -> Model:
     try:
-        return model.model_validate(json.loads(request.body, parse_int=_whole_number))
+        return model.model_validate(parse_json(request.body, parse_int=_whole_number))
     except RequestDataTooBig as error:
         raise _Malformed(
             413, "too_large", f"A body has at most {settings.DATA_UPLOAD_MAX_MEMORY_SIZE} bytes."
         ) from error
+    except UnreadablePostError as error:
+        raise _Malformed(400, "malformed", "The body ended too early.") from error
     except ValidationError as error:
         errors = {
             ".".join(map(str, item["loc"])): [item["msg"]]
             for item in error.errors(include_url=False, include_input=False, include_context=False)[:20]
         }
         raise _Malformed(400, "invalid", "The body is malformed.", errors=errors) from error
-    except RecursionError as error:
-        raise _Malformed(400, "invalid", "The body is nested too deeply.") from error
-    except ValueError as error:
-        raise _Malformed(400, "invalid", "The body is not JSON.") from error
+    except MalformedJson as error:
+        raise _Malformed(400, "invalid", f"The body is not JSON that is taken: {error}.") from error
 
 
 def _whole_number(digits: str) -> int | float:

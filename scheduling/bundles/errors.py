@@ -10,4 +10,6 @@ class BundleError(InvalidRequest):
 
     def __init__(self, reason: str, detail: str, *, field: str = "bundle") -> None:
         super().__init__(detail, errors={field: [detail]})
+        self.reason = reason
+        self.field = field
         self.code = f"bundle_{reason}"

@@ -5,11 +5,10 @@ from __future__ import annotations
 import ast
 import keyword
 import re
-import threading
 import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from scheduling.bundles.errors import BundleError
 
@@ -22,19 +21,24 @@ MAXIMUM_ENTRY_CHARACTERS = 200
 MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
 #: As in the base class, for functions that do not say.
 DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
-_PARSING = threading.Lock()
-_PARSING_ATTEMPTS = 3
+MAXIMUM_DESCRIPTION_CHARACTERS = 2000
 
 
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
-    """A class as its source shows it. ``bases`` are dotted names with imports resolved."""
+    """A class as its source shows it, without its syntax tree, which takes a hundred times its source's memory.
+
+    ``bases`` are dotted names with imports resolved. ``speed_neutral_line`` is where the class assigns
+    ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no literal.
+    """
 
     module: str
     name: str
     bases: tuple[str, ...]
     methods: frozenset[str]
-    node: ast.ClassDef = field(repr=False, compare=False)
+    description: str
+    speed_neutral: tuple[str, ...] | None
+    speed_neutral_line: int | None
 
     @property
     def dotted(self) -> str:
@@ -105,21 +109,15 @@ def _parse(path: str, source: bytes) -> ast.Module:
         where = f"line {error.lineno}, column {error.offset}" if error.lineno else "unknown line"
         raise BundleError("syntax_error", f"{path}, {where}: {error.msg}.") from error
     except (ValueError, RecursionError, MemoryError) as error:
+        # The parser says MemoryError also where source is nested too deeply for it.
         raise BundleError(
             "syntax_error", f"{path} cannot be read as Python: {str(error) or 'nested too deeply'}."
         ) from error
 
 
 def _parsed(text: str, path: str) -> ast.Module:
-    # CPython 3.11 keeps the depth of the tree that it builds in one place for all threads, and raises SystemError
-    # when another thread parsed meanwhile. Ours take turns; a parser elsewhere in the process is rare, so try again.
-    with _PARSING, warnings.catch_warnings():
+    with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for _ in range(_PARSING_ATTEMPTS - 1):
-            try:
-                return ast.parse(text, filename=path)
-            except SystemError:
-                continue
         return ast.parse(text, filename=path)
 
 
@@ -150,7 +148,10 @@ def _classes(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[Cla
             bases = tuple(_resolve(base, names) for base in statement.bases)
             methods = frozenset(_defined(statement))
             names[statement.name] = f"{module}.{statement.name}"
-            yield ClassInfo(module, statement.name, bases, methods, statement)
+            description = _storable(ast.get_docstring(statement) or "")[:MAXIMUM_DESCRIPTION_CHARACTERS]
+            yield ClassInfo(
+                module, statement.name, bases, methods, description, *_speed_neutral_of(statement)
+            )
 
 
 def _origin(module: str, statement: ast.ImportFrom, *, is_package: bool) -> str:
@@ -201,7 +202,7 @@ def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> Functi
         )
     return FunctionClass(
         entry=chosen_entry,
-        description=_storable(ast.get_docstring(chosen.node) or "")[:2000],
+        description=chosen.description,
         speed_neutral=_speed_neutral(chosen, classes),
     )
 
@@ -280,11 +281,25 @@ def _check_methods(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> None:
 
 def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple[str, ...]:
     for ancestor in _ancestors(chosen, classes):
-        for statement in ancestor.node.body:
-            value = _assigned(statement, "speed_neutral")
-            if value is not None:
-                return _literal_strings(value, ancestor)
+        if ancestor.speed_neutral_line is None:
+            continue
+        if ancestor.speed_neutral is None:
+            raise BundleError(
+                "speed_neutral",
+                f"{ancestor.module}, line {ancestor.speed_neutral_line}: speed_neutral must be a literal set of names,"
+                ' such as {"learning_rate"}: it is read without running the file.',
+            )
+        return ancestor.speed_neutral
     return DEFAULT_SPEED_NEUTRAL
+
+
+def _speed_neutral_of(node: ast.ClassDef) -> tuple[tuple[str, ...] | None, int | None]:
+    """``speed_neutral`` and ``speed_neutral_line`` of :class:`ClassInfo`."""
+    for statement in node.body:
+        value = _assigned(statement, "speed_neutral")
+        if value is not None:
+            return _literal_strings(value), value.lineno
+    return None, None
 
 
 def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:
@@ -301,7 +316,7 @@ def _is_name(item: ast.expr) -> bool:
     return isinstance(item, ast.Constant) and isinstance(item.value, str) and item.value.isprintable()
 
 
-def _literal_strings(value: ast.expr, where: ClassInfo) -> tuple[str, ...]:
+def _literal_strings(value: ast.expr) -> tuple[str, ...] | None:
     if (
         isinstance(value, ast.Call)
         and isinstance(value.func, ast.Name)
@@ -315,8 +330,4 @@ def _literal_strings(value: ast.expr, where: ClassInfo) -> tuple[str, ...]:
         items = [str(ast.literal_eval(item)) for item in value.elts if _is_name(item)]
         if len(items) == len(value.elts):
             return tuple(sorted(set(items)))
-    raise BundleError(
-        "speed_neutral",
-        f"{where.module}, line {value.lineno}: speed_neutral must be a literal set of names, "
-        'such as {"learning_rate"}: it is read without running the file.',
-    )
+    return None

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import hashlib
+
 from django.conf import settings
 from django.db import transaction
 from django.db.models import Max, Sum
 
 from projects.errors import QuotaExceeded
 from projects.models import Project, Quota, User
-from scheduling.bundles import BundleFacts, BundleLimits, read_bundle
+from scheduling.bundles import BundleFacts, BundleLimits, ReadingBounds, read_bundle_apart
 from scheduling.models import Bundle, Environment, Function, FunctionVersion
 
 
@@ -22,9 +24,13 @@ def function_upload(
     Raises:
         BundleError: the bundle cannot be used, and why.
         QuotaExceeded: the project's bundles would take more bytes than they may.
+        Unavailable: too many others are uploading; try again soon.
     """
+    # Before anything is read: who may store no more may not make the platform work either.
+    _check_quota(project, hashlib.sha256(content).hexdigest(), len(content))
     limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
-    facts = read_bundle(content, filename, entry, limits)
+    bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
+    facts = read_bundle_apart(content, filename, entry, limits, bounds)
     with transaction.atomic():
         return _store(project, actor, name, content, facts)
 
@@ -38,7 +44,7 @@ def _store(
     known = FunctionVersion.objects.filter(function=function, bundle=facts.digest, entry=facts.entry).first()
     if known is not None:
         return known, False
-    _check_quota(project, facts)
+    _check_quota(project, facts.digest, facts.size_bytes)
     Bundle.objects.get_or_create(
         digest=facts.digest, defaults={"content": content, "size_bytes": facts.size_bytes}
     )
@@ -61,20 +67,20 @@ def _store(
     return version, True
 
 
-def _check_quota(project: Project, facts: BundleFacts) -> None:
+def _check_quota(project: Project, digest: str, size_bytes: int) -> None:
     quota = Quota.objects.filter(project=project).first()
     limit = None if quota is None else quota.stored_bundle_bytes
     if limit is None:
         return
     own = Bundle.objects.filter(functionversion__function__project=project).distinct()
-    if own.filter(digest=facts.digest).exists():
+    if own.filter(digest=digest).exists():
         return
     stored = (
         Bundle.objects.filter(digest__in=own.values("digest")).aggregate(bytes=Sum("size_bytes"))["bytes"]
         or 0
     )
-    if stored + facts.size_bytes > limit:
+    if stored + size_bytes > limit:
         raise QuotaExceeded(
             f"Project {project.name} stores {stored} bytes of bundles and may store {limit}; "
-            f"this one has {facts.size_bytes}. An operator can raise the limit."
+            f"this one has {size_bytes}. An operator can raise the limit."
         )

@@ -3,17 +3,30 @@
 from __future__ import annotations
 
 import io
+import os
+import resource
 import stat
 import struct
+import subprocess
 import zipfile
 from collections.abc import Callable
 from contextlib import suppress
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as some
 
-from scheduling.bundles import BundleError, BundleFacts, BundleLimits, read_bundle
+from projects.errors import Unavailable
+from scheduling.bundles import (
+    BundleError,
+    BundleFacts,
+    BundleLimits,
+    ReadingBounds,
+    bounded,
+    read_bundle,
+    read_bundle_apart,
+)
 from tests.api.conftest import SOURCE
 
 LIMITS = BundleLimits(unpacked_bytes=5 * 1024 * 1024, files=50)
@@ -225,3 +238,83 @@ def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> N
     content[at % len(content)] = byte
     with suppress(BundleError):
         facts(bytes(content))
+
+
+# --- in a process of its own ---------------------------------------------------------------------------------
+
+BOUNDS = ReadingBounds(memory_bytes=256 * 1024**2)
+
+
+def apart(content: bytes, bounds: ReadingBounds = BOUNDS, filename: str = "train.py") -> BundleFacts:
+    return read_bundle_apart(content, filename, None, LIMITS, bounds)
+
+
+def test_a_process_of_its_own_says_the_same() -> None:
+    content = zipped(("train.py", SOURCE), ("requirements.txt", "pandas\n"))
+    assert apart(content, filename="train.zip") == facts(content)
+    with pytest.raises(BundleError) as caught:
+        apart(b"x = (\n")
+    assert (caught.value.code, caught.value.detail) == (
+        "bundle_syntax_error",
+        refusal(b"x = (\n", "train.py").detail,
+    )
+
+
+@pytest.mark.parametrize(
+    "literal", ["[" + "[[]]," * 300_000 + "]", "[" + "1," * 700_000 + "]", "[" + "{}," * 500_000 + "]"]
+)
+def test_a_source_that_takes_gigabytes_takes_them_from_nobody(literal: str) -> None:
+    """1.5 MB of list literals took 1.8 GB of the process that served, of which 851 MB stayed."""
+    before = resident_bytes()
+    with pytest.raises(BundleError) as caught:
+        apart(f"{SOURCE}\nx = {literal}\n".encode())
+    assert caught.value.code == "bundle_too_costly_to_read"
+    assert "256 MiB of memory" in caught.value.detail
+    assert caught.value.status == 400
+    assert resident_bytes() - before < 64 * 1024**2
+    assert resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * 1024 < 2 * 1024**3
+
+
+def resident_bytes() -> int:
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * resource.getpagesize()
+
+
+def test_nesting_that_the_parser_refuses_is_no_lack_of_memory() -> None:
+    with pytest.raises(BundleError) as caught:
+        apart(b"x = " + b"-" * 100_000 + b"1")
+    assert caught.value.code == "bundle_syntax_error"
+
+
+@pytest.mark.parametrize("bounds", [ReadingBounds(cpu_seconds=1), ReadingBounds(wall_seconds=0.5)])
+def test_a_source_that_takes_long_is_given_up(bounds: ReadingBounds, monkeypatch: pytest.MonkeyPatch) -> None:
+    # A parser that never ends stands for one that takes minutes.
+    endless = "reading_process._answer = lambda asked: any(iter(int, 1)); reading_process.main()"
+    started = bounded._PROGRAM.partition("from")[0]
+    program = f"{started}from scheduling.bundles import reading_process; {endless}"
+    monkeypatch.setattr(bounded, "_PROGRAM", program)
+    with pytest.raises(BundleError) as caught:
+        apart(SOURCE.encode(), bounds)
+    assert caught.value.code == "bundle_too_costly_to_read"
+    assert "1 s of processor time" in caught.value.detail or "takes more than 0.5 s" in caught.value.detail
+
+
+def test_the_reading_process_has_none_of_the_platforms_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DATABASE_URL", "postgres://secret")
+    started: list[dict[str, Any]] = []
+    run = subprocess.run
+
+    def remember(*arguments: Any, **options: Any) -> Any:
+        started.append(options)
+        return run(*arguments, **options)
+
+    monkeypatch.setattr(subprocess, "run", remember)
+    apart(SOURCE.encode())
+    assert set(started[0]["env"]) == {"PATH", "LANG"}
+    assert "secret" not in os.environ["PATH"]
+    assert started[0].get("close_fds", True)
+
+
+def test_who_waits_too_long_for_others_is_told_to_come_back() -> None:
+    with bounded._READING, pytest.raises(Unavailable):
+        apart(SOURCE.encode(), ReadingBounds(wall_seconds=0.05))

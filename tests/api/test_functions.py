@@ -89,6 +89,24 @@ def test_a_projects_bundles_are_limited(world: World) -> None:
     assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
 
 
+def test_who_may_store_no_more_makes_nobody_read(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    Quota.objects.create(project=world.project, stored_bundle_bytes=10)
+
+    def read(*_: Any) -> None:
+        pytest.fail("a bundle beyond the quota was read")
+
+    monkeypatch.setattr("scheduling.services.functions.read_bundle_apart", read)
+    refused = upload(world, SOURCE + "\nx = [" + "[]," * 100_000 + "]")
+    assert (refused.status_code, refused.json()["code"]) == (429, "quota_exceeded")
+
+
+def test_a_source_that_cannot_be_read_cheaply_is_refused(world: World, settings: Any) -> None:
+    settings.BUNDLE_READING_BYTES = 256 * 1024**2
+    refused = upload(world, SOURCE + "\nx = [" + "[[]]," * 300_000 + "]")
+    assert (refused.status_code, refused.json()["code"]) == (400, "bundle_too_costly_to_read")
+    assert "256 MiB" in refused.json()["detail"]
+
+
 @pytest.mark.parametrize(
     ("field", "value"),
     [("name", "no spaces"), ("name", ""), ("project", "nowhere"), ("entry", "nonsense"), ("surprise", "x")],

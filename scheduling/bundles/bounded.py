@@ -1,0 +1,121 @@
+"""Reading a bundle in a process of its own, with bounded memory and time.
+
+A syntax tree takes a thousand bytes for each two of a list of lists, and what the parser has taken stays with the
+process that took it. So the process is not the one that serves.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from projects.errors import Unavailable
+from scheduling.bundles.archive import BundleFile, BundleLimits
+from scheduling.bundles.errors import BundleError
+from scheduling.bundles.reading import BundleFacts
+from scheduling.bundles.requirements import Requirements
+
+_SOURCE_ROOT = Path(__file__).resolve().parents[2]
+_PROGRAM = (
+    "import sys; sys.path.insert(0, sys.argv[1]); from scheduling.bundles.reading_process import main; main()"
+)
+#: One at a time in each serving process: together they take no more than its bound for each of them.
+_READING = threading.BoundedSemaphore(1)
+_MEBIBYTE = 1024**2
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingBounds:
+    """What reading one bundle may take: address space, processor time, and time by the clock (busy machines)."""
+
+    memory_bytes: int = 512 * _MEBIBYTE
+    cpu_seconds: int = 10
+    wall_seconds: float = 30.0
+
+
+def read_bundle_apart(
+    content: bytes, filename: str, entry: str | None, limits: BundleLimits, bounds: ReadingBounds
+) -> BundleFacts:
+    """As :func:`scheduling.bundles.reading.read_bundle`, in a process that knows nothing of this one.
+
+    Raises:
+        BundleError: what is wrong, also when reading takes more than ``bounds``.
+        Unavailable: others' bundles are being read; try again soon.
+    """
+    asked = {
+        "filename": filename,
+        "entry": entry,
+        "limits": dataclasses.asdict(limits),
+        "memory_bytes": bounds.memory_bytes,
+        "cpu_seconds": bounds.cpu_seconds,
+    }
+    if not _READING.acquire(timeout=bounds.wall_seconds):
+        raise Unavailable("Other functions are being read; send this one again soon.")
+    try:
+        answer = _ask(json.dumps(asked).encode() + b"\n" + content, bounds)
+    finally:
+        _READING.release()
+    if "facts" not in answer:
+        raise BundleError(**answer["refused"])
+    return _facts(answer["facts"])
+
+
+def _ask(message: bytes, bounds: ReadingBounds) -> dict[str, Any]:
+    command = [sys.executable, "-I", "-B", "-c", _PROGRAM, str(_SOURCE_ROOT)]
+    try:
+        # The environment holds the platform's credentials: none of it is handed on.
+        done = subprocess.run(
+            command,
+            input=message,
+            capture_output=True,
+            timeout=bounds.wall_seconds,
+            check=False,
+            cwd="/",
+            env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        )
+    except subprocess.TimeoutExpired as error:
+        raise _too_much(f"{bounds.wall_seconds:g} s") from error
+    if done.returncode in (-signal.SIGXCPU, -signal.SIGKILL):
+        raise _too_much(f"{bounds.cpu_seconds} s of processor time")
+    # Where memory ends inside of the parser, it cannot always say so.
+    if done.returncode < 0 or b"MemoryError" in done.stderr:
+        raise _too_much_memory(bounds)
+    if done.returncode != 0:
+        raise RuntimeError(f"the bundle could not be read: {done.stderr[-2000:].decode(errors='replace')}")
+    answer: dict[str, Any] = json.loads(done.stdout)
+    if answer.get("out_of_memory"):
+        raise _too_much_memory(bounds)
+    return answer
+
+
+def _too_much_memory(bounds: ReadingBounds) -> BundleError:
+    return _too_much(f"{bounds.memory_bytes // _MEBIBYTE} MiB of memory")
+
+
+def _too_much(what: str) -> BundleError:
+    return BundleError(
+        "too_costly_to_read",
+        f"Reading the bundle's source takes more than {what}. Data does not belong into source: "
+        "name it in the job's `data`.",
+    )
+
+
+def _facts(told: dict[str, Any]) -> BundleFacts:
+    requirements = told["requirements"]
+    return BundleFacts(
+        digest=told["digest"],
+        size_bytes=told["size_bytes"],
+        entry=told["entry"],
+        description=told["description"],
+        speed_neutral=tuple(told["speed_neutral"]),
+        requirements=None if requirements is None else Requirements(**requirements),
+        files=tuple(BundleFile(**file) for file in told["files"]),
+    )

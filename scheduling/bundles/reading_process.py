@@ -1,0 +1,54 @@
+"""The process that reads one bundle and ends: what a hostile file makes the parser take goes with it.
+
+Started by ``bounded``. One line of JSON and the bundle's bytes come on standard input, one line of JSON goes back. It
+binds itself before it looks at a single byte, and knows nothing that would be worth taking.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import resource
+import sys
+from pathlib import Path
+from typing import Any
+
+from scheduling.bundles.archive import BundleLimits
+from scheduling.bundles.errors import BundleError
+from scheduling.bundles.reading import read_bundle
+
+
+def main() -> None:
+    """Read what standard input holds and say what it is."""
+    asked: dict[str, Any] = json.loads(sys.stdin.buffer.readline())
+    _bind(asked["memory_bytes"], asked["cpu_seconds"])
+    answer = _answer(asked)
+    sys.stdout.write(json.dumps(answer) + "\n")
+
+
+def _bind(memory_bytes: int, cpu_seconds: int) -> None:
+    resource.setrlimit(resource.RLIMIT_AS, (memory_bytes, memory_bytes))
+    resource.setrlimit(resource.RLIMIT_CPU, (cpu_seconds, cpu_seconds))
+    for what in (resource.RLIMIT_CORE, resource.RLIMIT_FSIZE):
+        resource.setrlimit(what, (0, 0))
+
+
+def _answer(asked: dict[str, Any]) -> dict[str, Any]:
+    try:
+        content = sys.stdin.buffer.read()
+        facts = read_bundle(content, asked["filename"], asked["entry"], BundleLimits(**asked["limits"]))
+    except BundleError as error:
+        if isinstance(error.__cause__, MemoryError) and _peak_bytes() > asked["memory_bytes"] / 2:
+            return {"out_of_memory": True}
+        return {"refused": {"reason": error.reason, "detail": error.detail, "field": error.field}}
+    except MemoryError:
+        return {"out_of_memory": True}
+    return {"facts": dataclasses.asdict(facts)}
+
+
+def _peak_bytes() -> int:
+    """The largest address space that this process has had: tells memory that ended from a parser that says so."""
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmPeak:"):
+            return 1024 * int(line.split()[1])
+    return 0
