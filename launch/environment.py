@@ -41,6 +41,7 @@ def main() -> int:
         with one_at_a_time():
             install("requirements-dev.txt" if "--dev" in sys.argv else "requirements.txt")
             make_command()
+            make_importable()
             if "--browser" in sys.argv:
                 install_browser()
     except SetupError as error:
@@ -140,7 +141,7 @@ def make_virtual_environment() -> None:
 def make_command() -> None:
     """Put the command `punctual` into the environment.
 
-    A few lines that name this folder, not an installed package: that would put the folder on the path of everything that
+    A few lines that name this folder, not an installed package: that may put the folder on the path of everything that
     runs in the environment, training functions included. `/bin/sh` starts it, for a path may hold spaces.
     """
     lines = [
@@ -161,6 +162,19 @@ def make_command() -> None:
     if not command.exists() or command.read_text() != text:
         command.write_text(text)
         command.chmod(0o755)
+
+
+def make_importable() -> None:
+    """Let `import punctual` work in the environment from any folder.
+
+    A link to the one package that people import. The folder that it lies in would bring all rooms of the platform along.
+    """
+    for packages in VIRTUAL_ENVIRONMENT.glob("lib/python3*/site-packages"):
+        link = packages / "punctual"
+        if not (link.is_symlink() and os.readlink(link) == str(PROJECT / "punctual")):
+            with contextlib.suppress(FileNotFoundError):
+                link.unlink()
+            link.symlink_to(PROJECT / "punctual")
 
 
 def find_uv() -> str:

@@ -82,3 +82,26 @@ def test_set_up_is_repeated_only_when_something_changed(tmp_path, monkeypatch):
 def test_the_uv_that_set_up_fetches_is_the_pinned_one():
     found = runpy.run_path(environment.__file__, run_name="imported")["UV"]
     assert found in (environment.PROJECT / "requirements.txt").read_text().split()
+
+
+def test_the_package_can_be_imported_from_any_folder_and_the_rooms_of_the_platform_cannot(
+    tmp_path, monkeypatch
+):
+    packages = tmp_path / "environment" / "lib" / "python3.11" / "site-packages"
+    packages.mkdir(parents=True)
+    monkeypatch.setattr(environment, "VIRTUAL_ENVIRONMENT", tmp_path / "environment")
+    for _ in range(2):
+        environment.make_importable()
+    code = (
+        "import importlib.util as u, punctual; from punctual import Client, TrainingFunction;"
+        "print(bool(u.find_spec('config')))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", code],
+        cwd=tmp_path,
+        env={"PYTHONPATH": str(packages)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "False\n", done.stderr
