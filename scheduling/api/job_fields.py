@@ -19,6 +19,7 @@ MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
 MAXIMUM_NESTING = 4
 MAXIMUM_LABELS = 32
 MAXIMUM_DATA_SOURCES = 32
+MAXIMUM_DATA_WORKERS = 32
 LARGEST_INTEGER = 2**31 - 1
 LARGEST_ITERATIONS = 10**12
 
@@ -67,10 +68,15 @@ _NO_GPU_COUNT = (
 
 
 def gpu_counts_in(data: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """Fields that name a number of GPUs or workers: (dotted path, the message)."""
+    """Fields that name a number of GPUs or workers: (dotted path, the message).
+
+    The hyperparameter ``num_workers`` is PyTorch's word for processes that load data, and no such number.
+    """
     if not isinstance(data, Mapping) or len(path) > MAXIMUM_NESTING:
         return
     for name, value in data.items():
+        if path and name == "num_workers":
+            continue
         if re.sub(r"[-_ ]", "", str(name)).lower() in GPU_COUNTS:
             yield ".".join([*path, str(name)]), _NO_GPU_COUNT.format(name=name)
         elif path or name == "hyperparameters":
@@ -116,6 +122,7 @@ class Hyperparameters(serializers.Field):
             raise ValidationError(
                 {"global_batch_size": ["Needed: samples per iteration, a whole number from 1."]}
             )
+        _check_data_workers(data)
         if _depth(data) > MAXIMUM_NESTING:
             raise ValidationError(f"Nested more than {MAXIMUM_NESTING} deep.")
         if len(json.dumps(data)) > MAXIMUM_HYPERPARAMETER_BYTES:
@@ -123,6 +130,22 @@ class Hyperparameters(serializers.Field):
                 f"Larger than {MAXIMUM_HYPERPARAMETER_BYTES} bytes; large settings belong in data."
             )
         return data
+
+
+def _check_data_workers(data: Mapping[str, Any]) -> None:
+    """``num_workers`` is PyTorch's name for ``data_workers``, which the runtime reads."""
+    for name in ("data_workers", "num_workers"):
+        count = data.get(name, 0)
+        if isinstance(count, bool) or not isinstance(count, int) or not 0 <= count <= MAXIMUM_DATA_WORKERS:
+            raise ValidationError(
+                {
+                    name: [
+                        f"Processes that load data for each GPU: a whole number from 0 to {MAXIMUM_DATA_WORKERS}."
+                    ]
+                }
+            )
+    if "data_workers" in data and data.get("num_workers", data["data_workers"]) != data["data_workers"]:
+        raise ValidationError({"num_workers": ["Means the same as data_workers: give one of them."]})
 
 
 def _depth(value: Any) -> int:

@@ -51,7 +51,8 @@ def test_the_class_follows_from_the_deadline_unless_told(
         {"num_gpus": 4},
         {"gpu-count": 4},
         {"worldSize": 4},
-        {"hyperparameters": {"global_batch_size": 8, "num_workers": 2}},
+        {"num_workers": 2},
+        {"hyperparameters": {"global_batch_size": 8, "workers": 2}},
         {"hyperparameters": {"global_batch_size": 8, "model": {"world_size": 2}}},
     ],
 )
@@ -59,6 +60,13 @@ def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any)
     answer = submit(world, **changes)
     assert answer.status_code == 400
     assert "Punctual decides how many GPUs" in answer.json()["detail"]
+
+
+def test_processes_that_load_data_are_no_number_of_gpus(world: World) -> None:
+    """The hyperparameter `num_workers` is PyTorch's word for them."""
+    answer = submit(world, hyperparameters={"global_batch_size": 8, "num_workers": 2})
+    assert answer.status_code == 201
+    assert answer.json()["hyperparameters"]["num_workers"] == 2
 
 
 @pytest.mark.parametrize(
@@ -80,6 +88,11 @@ def test_a_number_of_gpus_is_refused_with_the_reason(world: World, changes: Any)
         ({"hyperparameters": {"global_batch_size": "8"}}, "hyperparameters.global_batch_size"),
         ({"hyperparameters": {"global_batch_size": 8, "a": [[[[[1]]]]]}}, "hyperparameters"),
         ({"hyperparameters": {"global_batch_size": 8, "a": "x" * 20_000}}, "hyperparameters"),
+        ({"hyperparameters": {"global_batch_size": 8, "num_workers": 1000}}, "hyperparameters.num_workers"),
+        (
+            {"hyperparameters": {"global_batch_size": 8, "num_workers": 2, "data_workers": 4}},
+            "hyperparameters.num_workers",
+        ),
         ({"termination": {}}, "termination.max_iterations"),
         ({"termination": {"max_iterations": 1.5}}, "termination.max_iterations"),
         ({"termination": {"max_iterations": 5, "target": {"metric": "loss"}}}, "termination.target"),

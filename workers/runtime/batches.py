@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from copy import copy
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -137,18 +138,37 @@ def _accept_termination(_worker: int) -> None:
 
 
 def move_to(content: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch (in lists, tuples, dicts) to `device`."""
+    """Move the tensors of a batch to `device`: in lists, tuples, mappings of any type, and data classes, however nested.
+
+    What has a method `to` of its own moves itself, such as packed sequences and the batches of tokenizers.
+    """
     if device.type == "cpu":
         return content
     if isinstance(content, Tensor):
         return content.to(device, non_blocking=True)
-    if isinstance(content, dict):
-        return {key: move_to(value, device) for key, value in content.items()}
+    if callable(getattr(content, "to", None)):
+        return content.to(device)
+    if isinstance(content, Mapping):
+        return _with_values(content, {key: move_to(value, device) for key, value in content.items()})
+    if is_dataclass(content) and not isinstance(content, type):
+        moved = copy(content)  # its constructor may ask for other things than its fields
+        for field in fields(content):
+            object.__setattr__(moved, field.name, move_to(getattr(content, field.name), device))
+        return moved
     if isinstance(content, tuple) and hasattr(content, "_fields"):
         return type(content)(*(move_to(value, device) for value in content))
     if isinstance(content, list | tuple):
         return type(content)(move_to(value, device) for value in content)
     return content
+
+
+def _with_values(mapping: Mapping[Any, Any], values: dict[Any, Any]) -> Any:
+    """A mapping of the same type with other values; a plain dict where the type cannot be filled."""
+    if not isinstance(mapping, MutableMapping):
+        return values
+    filled = copy(mapping)
+    filled.update(values)
+    return filled
 
 
 def dataset_size(dataset: Any) -> int:

@@ -245,20 +245,29 @@ class LocalAgent:
         return worker
 
     def start_generation(
-        self, source: Path, assignment: Mapping[str, Any], world_size: int, *, auto_store: bool = True
+        self,
+        source: Path,
+        assignment: Mapping[str, Any],
+        world_size: int,
+        *,
+        auto_store: bool = True,
+        seconds: float = 60.0,
     ) -> Generation:
-        """Start the workers of a generation on the function in `source` and wait until they are warm.
+        """Start the workers of a generation on the function in `source` and wait until they are warm, each for `seconds`.
 
         Args:
             assignment: what differs from :func:`assignment_defaults`.
         """
-        return Generation(self, self.warm_workers(world_size, auto_store=auto_store), source, assignment)
+        workers = self.warm_workers(world_size, auto_store=auto_store, seconds=seconds)
+        return Generation(self, workers, source, assignment)
 
-    def warm_workers(self, count: int, *, auto_store: bool = True) -> list[LocalWorker]:
+    def warm_workers(
+        self, count: int, *, auto_store: bool = True, seconds: float = 60.0
+    ) -> list[LocalWorker]:
         """Start workers and wait until they are warm."""
         workers = [self.start_worker(auto_store=auto_store) for _ in range(count)]
         for worker in workers:
-            worker.wait_for(lambda message: "hello" in message)
+            worker.wait_for(lambda message: "hello" in message, seconds)
         return workers
 
 

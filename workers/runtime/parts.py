@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -115,8 +116,13 @@ def build_loader(
         rank=assignment.rank,
         world_size=world_size,
         device=device,
-        data_workers=int(assignment.hyperparameters.get("data_workers") or 0),
+        data_workers=_data_workers(assignment.hyperparameters),
     )
+
+
+def _data_workers(hyperparameters: Mapping[str, Any]) -> int:
+    """Processes that load ahead; ``num_workers`` is PyTorch's name for them."""
+    return int(hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0)
 
 
 def distribute(parts: TrainingParts, group: dist.ProcessGroup | None = None) -> DistributedModel:

@@ -12,7 +12,9 @@ import argparse
 import ast
 import json
 import sys
+import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -41,7 +43,8 @@ def find_entry(source: Path) -> str:
 
 def train_unscaled(agent: LocalAgent, source: Path, assignment: Message) -> Message:
     """Train on one worker from beginning to end; returns metrics.json."""
-    generation = agent.start_generation(source, assignment, 1).wait_until_ready(_PATIENCE_SECONDS)
+    generation = agent.start_generation(source, assignment, 1, seconds=_PATIENCE_SECONDS)
+    generation.wait_until_ready(_PATIENCE_SECONDS)
     report = generation.train_from_nothing().report(_PATIENCE_SECONDS)
     generation.leader.end()
     return report
@@ -50,25 +53,54 @@ def train_unscaled(agent: LocalAgent, source: Path, assignment: Message) -> Mess
 def train_rescaled(
     agent: LocalAgent, source: Path, assignment: Message, worlds: Sequence[int]
 ) -> tuple[Message, list[float]]:
-    """Train on `worlds[0]` workers, then `worlds[1]`, …; returns metrics.json and the pauses in seconds."""
+    """Train on `worlds[0]` workers, then `worlds[1]`, …; returns metrics.json and the pauses in seconds.
+
+    All generations are prepared before the first one trains: a short run would be over before its successor had been.
+
+    Raises:
+        ValueError: the training was over before it could be handed over.
+    """
     iterations = int(assignment["termination"]["max_iterations"])
+    generations = [
+        agent.start_generation(
+            source, {**assignment, "generation": place + 1}, world_size, seconds=_PATIENCE_SECONDS
+        )
+        for place, world_size in enumerate(worlds)
+    ]
+    for generation in generations:
+        generation.wait_until_ready(_PATIENCE_SECONDS)
+    current = generations[0].train_from_nothing()
     pauses: list[float] = []
-    current: Generation | None = None
-    warm = [agent.warm_workers(world_size) for world_size in worlds]
-    for place, workers in enumerate(warm):
-        coming = Generation(agent, workers, source, {**assignment, "generation": place + 1})
-        coming.wait_until_ready(_PATIENCE_SECONDS)
-        if current is None:
-            coming.train_from_nothing()
-        else:
-            coming.train_from(current)
-            pauses.append(float(coming.leader.wait_for_event("first_iteration")["pause_seconds"]))
-            current.stop()
+    for place, coming in enumerate(generations[1:], start=1):
+        current.leader.wait_for(partial(_has_come, iterations * place // len(worlds) // 2), _PATIENCE_SECONDS)
+        coming.train_from(current)
+        pauses.append(_pause_of_handover(current, coming))
+        current.stop()
         current = coming
-        if place + 1 < len(worlds):
-            current.wait_for_iteration(iterations * (place + 1) // len(worlds) // 2, _PATIENCE_SECONDS)
-    assert current is not None
     return current.report(_PATIENCE_SECONDS), pauses
+
+
+def _has_come(iteration: int, message: Message) -> bool:
+    """Whether a worker says that it has done so many iterations, or all of them."""
+    trained = message.get("phase") == "training" and message["iteration"] >= iteration
+    return trained or message.get("file", {}).get("kind") == "final"
+
+
+def _pause_of_handover(current: Generation, coming: Generation) -> float:
+    """Seconds between the last iteration of one generation and the first of the next."""
+    deadline = time.monotonic() + _PATIENCE_SECONDS
+    while time.monotonic() < deadline:
+        if any(file["kind"] == "final" for file in current.leader.of_kind("file")):
+            raise ValueError(
+                f"All iterations were done on {len(current.workers)} worker(s) before the training could be handed over: "
+                "give it more --iterations."
+            )
+        try:
+            return float(coming.leader.wait_for_event("first_iteration", 0.5)["pause_seconds"])
+        except WorkerEndedError:
+            if coming.leader.process.poll() is not None:
+                raise
+    raise ValueError("The training was not handed over in time.")
 
 
 def main() -> int:
@@ -90,6 +122,8 @@ def main() -> int:
             "seed": arguments.seed,
         }
         worlds = [int(part) for part in arguments.workers.split(",")]
+        if arguments.iterations < 1 or arguments.batch_size < 1 or min(worlds) < 1:
+            raise ValueError("--iterations, --batch-size and each of --workers must be at least 1")
         with LocalAgent() as agent:
             unscaled = train_unscaled(agent, arguments.file, assignment)
             rescaled, pauses = train_rescaled(agent, arguments.file, assignment, worlds)

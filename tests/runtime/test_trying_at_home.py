@@ -1,0 +1,54 @@
+"""What a person does before submitting: the guide's example, tried on this machine as the guide says."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from launch.folders import PROJECT
+
+GUIDE = (PROJECT / "docs" / "functions.md").read_text()
+
+
+def try_function(source: Path, *options: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "workers.runtime.try_function", str(source), *options],
+        cwd=PROJECT,
+        capture_output=True,
+        text=True,
+        timeout=150,
+        check=False,
+    )
+
+
+@pytest.fixture
+def digits(tmp_path: Path) -> Path:
+    match = re.search(r"```python\n(.*?)```", GUIDE, re.DOTALL)
+    assert match is not None
+    (tmp_path / "digits.py").write_text(match[1])
+    return tmp_path / "digits.py"
+
+
+def test_the_example_of_the_guide_runs_as_the_guide_says(digits: Path) -> None:
+    command = re.search(r"python -m workers\.runtime\.try_function digits\.py (.*)", GUIDE)
+    assert command is not None
+    # Fewer workers than there, so that it is quick: the last option wins.
+    done = try_function(digits, *command[1].split(), "--workers", "1,2")
+    assert done.returncode == 0, done.stderr
+    assert "same samples in the same order: yes" in done.stdout
+
+
+def test_a_run_too_short_to_be_handed_over_ends_and_says_so_or_is_handed_over(digits: Path) -> None:
+    """It was prepared for its successor for longer than it trained, and waited for ever."""
+    done = try_function(digits, "--batch-size", "32", "--iterations", "3", "--workers", "1,2")
+    assert done.returncode == 0 or "give it more --iterations" in done.stderr, done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_wrong_numbers_are_told_in_one_line(digits: Path) -> None:
+    done = try_function(digits, "--iterations", "0")
+    assert (done.returncode, done.stderr.count("\n")) == (1, 1)
