@@ -155,6 +155,7 @@ REST_FRAMEWORK = {
         "submissions": env.str("THROTTLE_SUBMISSIONS", "600/min"),
         "what_if": env.str("THROTTLE_SUBMISSIONS", "600/min"),
         "login": "30/min",
+        "invitations": "60/hour",
     },
 }
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
-from django.contrib import admin
+from collections.abc import Callable
+
+from django.contrib import admin, messages
 from django.contrib.auth.admin import UserAdmin as FrameworkUserAdmin
+from django.db.models import QuerySet
 from django.http import HttpRequest
 
-from projects.models import ApiToken, IdempotencyRecord, Membership, Project, Quota, User
+from projects.errors import DomainError
+from projects.models import ApiToken, IdempotencyRecord, Membership, Project, Quota, User, UserQuota
+from projects.services import project_archive, project_delete, project_restore
+
+
+class UserQuotaInline(admin.StackedInline):
+    model = UserQuota
+    verbose_name = "limits of the person's projects in sum"
 
 
 @admin.register(User)
 class UserAdmin(FrameworkUserAdmin):
     list_display = ("username", "email", "is_operator", "is_active", "last_login")
     list_filter = ("is_operator", "is_active", "is_superuser")
+    inlines = (UserQuotaInline,)
     fieldsets = (*(FrameworkUserAdmin.fieldsets or ()), ("Cluster", {"fields": ("is_operator",)}))
 
 
@@ -29,9 +40,43 @@ class QuotaInline(admin.StackedInline):
 
 @admin.register(Project)
 class ProjectAdmin(admin.ModelAdmin):
-    list_display = ("name", "description", "created_at")
+    """Projects are closed by the same rules as everywhere: none with unfinished jobs, none with jobs deleted."""
+
+    list_display = ("name", "description", "created_by", "created_at", "archived_at")
+    list_select_related = ("created_by",)
+    list_filter = (("archived_at", admin.EmptyFieldListFilter),)
     search_fields = ("name",)
+    readonly_fields = ("created_at", "archived_at")
+    autocomplete_fields = ("created_by",)
     inlines = (MembershipInline, QuotaInline)
+    actions = ("archive", "restore", "delete_without_jobs")
+
+    def has_delete_permission(self, request: HttpRequest, obj: Project | None = None) -> bool:
+        # The admin's own deletion follows the rows and would take jobs that run with it.
+        return False
+
+    @admin.action(description="Archive (no unfinished jobs)")
+    def archive(self, request: HttpRequest, queryset: QuerySet[Project]) -> None:
+        self._each(request, queryset, project_archive)
+
+    @admin.action(description="Restore archived ones")
+    def restore(self, request: HttpRequest, queryset: QuerySet[Project]) -> None:
+        self._each(request, queryset, project_restore)
+
+    @admin.action(description="Delete (no jobs at all)", permissions=["change"])
+    def delete_without_jobs(self, request: HttpRequest, queryset: QuerySet[Project]) -> None:
+        self._each(request, queryset, project_delete)
+
+    def _each(
+        self, request: HttpRequest, projects: QuerySet[Project], service: Callable[..., object]
+    ) -> None:
+        for project in projects:
+            try:
+                service(project=project, actor=request.user)
+            except DomainError as error:
+                self.message_user(request, error.detail, messages.ERROR)
+            else:
+                self.message_user(request, f"{project.name}: done.", messages.SUCCESS)
 
 
 @admin.register(ApiToken)
@@ -41,7 +86,7 @@ class ApiTokenAdmin(admin.ModelAdmin):
     list_display = ("name", "user", "prefix", "created_at", "expires_at", "last_used_at", "revoked_at")
     list_select_related = ("user",)
     search_fields = ("name", "user__username", "prefix")
-    readonly_fields = ("user", "name", "prefix", "created_at", "last_used_at")
+    readonly_fields = ("user", "name", "prefix", "created_at", "last_used_at", "issued_by")
     exclude = ("digest",)
 
     def has_add_permission(self, request: HttpRequest) -> bool:

@@ -64,6 +64,10 @@ class Project(models.Model):
     name = models.SlugField(max_length=64, unique=True)
     description = models.CharField(max_length=500, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
+    #: Whose limits on projects in sum hold for it, whoever owns it by now.
+    created_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, blank=True, related_name="+")
+    #: Kept to be looked at, without new work; null: open.
+    archived_at = models.DateTimeField(null=True, blank=True)
     members = models.ManyToManyField(User, through="Membership", related_name="projects")
 
     def __str__(self) -> str:
@@ -92,6 +96,37 @@ class Quota(models.Model):
     promised_gpu_hours = models.FloatField(null=True, blank=True)
     profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=3600.0)
     stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=2 * 1024**3)
+
+
+class UserQuota(models.Model):
+    """Limits of all projects in sum that one person created: opening more projects brings nothing. Empty means no limit."""
+
+    user = models.OneToOneField(User, on_delete=models.CASCADE, related_name="quota")
+    projects = models.PositiveIntegerField(null=True, blank=True, default=20)
+    active_jobs = models.PositiveIntegerField(null=True, blank=True, default=2000)
+    promised_gpu_hours = models.FloatField(null=True, blank=True)
+    profiling_seconds_per_day = models.FloatField(null=True, blank=True, default=7200.0)
+    stored_bundle_bytes = models.BigIntegerField(null=True, blank=True, default=4 * 1024**3)
+
+
+class Invitation(models.Model):
+    """Asks a person into a project. It holds a name, not an account: whether there is one is nobody's business.
+
+    A declined one stays as it is for those who sent it, until it expires.
+    """
+
+    project = models.ForeignKey(Project, on_delete=models.CASCADE, related_name="invitations")
+    username = models.CharField(max_length=150)
+    role = models.CharField(max_length=10, choices=Role.choices, default=Role.MEMBER)
+    invited_by = models.ForeignKey(User, on_delete=models.SET_NULL, null=True, related_name="+")
+    created_at = models.DateTimeField(default=timezone.now)
+    expires_at = models.DateTimeField()
+    declined_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["project", "username"], name="invitation_once_per_name")
+        ]
 
 
 class ApiToken(models.Model):

@@ -6,7 +6,16 @@ from django.db.models import Prefetch, QuerySet
 from django.utils import timezone
 
 from projects.errors import NotFound
-from projects.models import ApiToken, Membership, Project, Quota, User, token_digest
+from projects.models import (
+    ApiToken,
+    Invitation,
+    Membership,
+    Project,
+    Quota,
+    User,
+    UserQuota,
+    token_digest,
+)
 
 
 def projects_visible_to(user: User) -> QuerySet[Project]:
@@ -53,6 +62,38 @@ def membership_get(project: Project, username: str) -> Membership:
 def project_quota(project: Project) -> Quota:
     """The project's limits; the defaults when none were ever set."""
     return Quota.objects.filter(project=project).first() or Quota(project=project)
+
+
+def user_quota(user: User) -> UserQuota:
+    """Limits of the person's projects in sum; the defaults when none were ever set."""
+    return UserQuota.objects.filter(user=user).first() or UserQuota(user=user)
+
+
+def user_get(asker: User, username: str) -> User:
+    """Oneself; anybody, for an operator.
+
+    Raises:
+        NotFound: no such person, or another one.
+    """
+    found = User.objects.filter(username=username).first()
+    if found is None or (found.pk != asker.pk and not asker.operates()):
+        raise NotFound("There is no such person, or it is not you.")
+    return found
+
+
+def invitations_of(project: Project) -> QuerySet[Invitation]:
+    """What the project's owners asked and may still take back; whether somebody declined is not told."""
+    return Invitation.objects.filter(project=project, expires_at__gt=timezone.now()).select_related(
+        "project", "invited_by"
+    )
+
+
+def invitations_for(user: User) -> QuerySet[Invitation]:
+    """What the person may say yes or no to."""
+    waiting = Invitation.objects.filter(
+        username=user.username, expires_at__gt=timezone.now(), declined_at__isnull=True
+    )
+    return waiting.select_related("project", "invited_by")
 
 
 def token_bearer(secret: str) -> ApiToken | None:

@@ -8,7 +8,10 @@ class SchedulingConfig(AppConfig):
     def ready(self) -> None:
         from django.db.models.signals import post_delete
 
-        from projects.models import BrowserSession
+        from projects.models import BrowserSession, Project
+        from projects.services.openness import project_closing
+        from scheduling.services.projects import close_project
         from scheduling.services.wakeups import session_ended
 
         post_delete.connect(session_ended, sender=BrowserSession, dispatch_uid="session-ended")
+        project_closing.connect(close_project, sender=Project, dispatch_uid="close-project")

@@ -11,7 +11,7 @@ from rest_framework import serializers
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
-from projects.models import ApiToken, Membership, Project, Quota, Role, Scope, User
+from projects.models import ApiToken, Invitation, Membership, Project, Quota, Role, Scope, User, UserQuota
 
 
 class ProblemSerializer(serializers.Serializer):
@@ -160,7 +160,7 @@ class ProjectSerializer(serializers.ModelSerializer):
 
     class Meta:
         model = Project
-        fields = ("name", "description", "created_at", "role")
+        fields = ("name", "description", "created_at", "role", "archived_at")
 
     @extend_schema_field(serializers.ChoiceField(Role.choices, allow_null=True))
     def get_role(self, project: Project) -> str | None:
@@ -195,6 +195,21 @@ class MemberRequestSerializer(StrictSerializer):
     role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
 
 
+class InvitationSerializer(serializers.ModelSerializer):
+    """A question to somebody to join a project. Whether there is somebody of that name is not told."""
+
+    project = serializers.CharField(source="project.name")
+    invited_by = serializers.CharField(source="invited_by.username", allow_null=True, default=None)
+
+    class Meta:
+        model = Invitation
+        fields = ("id", "project", "username", "role", "invited_by", "created_at", "expires_at")
+
+
+class ProjectFilterSerializer(StrictSerializer):
+    archived = serializers.BooleanField(required=False, help_text="Archived projects instead of open ones.")
+
+
 class RoleRequestSerializer(StrictSerializer):
     role = serializers.ChoiceField(Role.choices)
 
@@ -205,6 +220,14 @@ class QuotaSerializer(serializers.ModelSerializer):
     class Meta:
         model = Quota
         fields = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
+
+
+class UserQuotaSerializer(serializers.ModelSerializer):
+    """Limits of what a person's projects use in sum; null: none."""
+
+    class Meta:
+        model = UserQuota
+        fields = ("projects", *QuotaSerializer.Meta.fields)
 
 
 class QuotaPatchSerializer(StrictSerializer):
@@ -219,3 +242,9 @@ class QuotaPatchSerializer(StrictSerializer):
         if not attrs:
             raise serializers.ValidationError("Name at least one limit to change.")
         return attrs
+
+
+class UserQuotaPatchSerializer(QuotaPatchSerializer):
+    """Only the limits named are changed; null takes a limit away."""
+
+    projects = fields.Integer(min_value=0, max_value=2**31 - 1, allow_null=True, required=False)

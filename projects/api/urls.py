@@ -3,7 +3,7 @@
 from django.urls import path
 
 from projects.api import converters as _converters  # noqa: F401 - registers them
-from projects.api import views
+from projects.api import invitation_views, views
 
 urlpatterns = [
     path("login/", views.LoginView.as_view(), name="login"),
@@ -13,6 +13,30 @@ urlpatterns = [
     path("tokens/<row:token_id>/rotate/", views.TokenRotateView.as_view(), name="token-rotate"),
     path("projects/", views.ProjectsView.as_view(), name="projects"),
     path("projects/<project:name>/", views.ProjectView.as_view(), name="project"),
+    path("projects/<project:name>/archive/", views.ProjectArchiveView.as_view(), name="project-archive"),
+    path("projects/<project:name>/restore/", views.ProjectRestoreView.as_view(), name="project-restore"),
+    path(
+        "projects/<project:name>/invitations/",
+        invitation_views.ProjectInvitationsView.as_view(),
+        name="project-invitations",
+    ),
+    path(
+        "projects/<project:name>/invitations/<row:invitation_id>/",
+        invitation_views.ProjectInvitationView.as_view(),
+        name="project-invitation",
+    ),
+    path("invitations/", invitation_views.InvitationsView.as_view(), name="invitations"),
+    path(
+        "invitations/<row:invitation_id>/accept/",
+        invitation_views.AcceptView.as_view(),
+        name="invitation-accept",
+    ),
+    path(
+        "invitations/<row:invitation_id>/decline/",
+        invitation_views.DeclineView.as_view(),
+        name="invitation-decline",
+    ),
+    path("users/<username:username>/quota/", views.UserQuotaView.as_view(), name="user-quota"),
     path("projects/<project:name>/members/", views.MembersView.as_view(), name="members"),
     path("projects/<project:name>/members/<username:username>/", views.MemberView.as_view(), name="member"),
     path("projects/<project:name>/quota/", views.QuotaView.as_view(), name="quota"),

@@ -13,7 +13,8 @@ from projects import selectors, services
 from projects.access import require_all_projects
 from projects.api import serializers as shapes
 from projects.api.base import ANY_TOKEN, ApiView
-from projects.models import ApiToken, Membership, Project, Role, Scope
+from projects.api.filters import read_filters
+from projects.models import ApiToken, Membership, Project, Role, Scope, User
 
 
 @extend_schema(tags=["session"])
@@ -135,10 +136,15 @@ class ProjectsView(ApiView):
     queryset = Project.objects.none()
 
     @extend_schema(
-        operation_id="project_list", summary="List projects", responses=shapes.ProjectSerializer(many=True)
+        operation_id="project_list",
+        summary="List projects",
+        parameters=[shapes.ProjectFilterSerializer],
+        responses=shapes.ProjectSerializer(many=True),
     )
     def get(self, request: Request) -> Response:
-        return self.page(selectors.projects_for_list(self.user), shapes.ProjectSerializer)
+        archived = read_filters(request, shapes.ProjectFilterSerializer).get("archived", False)
+        rows = selectors.projects_for_list(self.user).filter(archived_at__isnull=not archived)
+        return self.page(rows, shapes.ProjectSerializer)
 
     @extend_schema(
         operation_id="project_create",
@@ -167,7 +173,7 @@ class ProjectsView(ApiView):
 class ProjectView(ApiView):
     """One project."""
 
-    token_scopes = {"PATCH": Scope.MANAGE}
+    token_scopes = {"PATCH": Scope.MANAGE, "DELETE": Scope.MANAGE}
     queryset = Project.objects.none()
 
     @extend_schema(operation_id="project", summary="Show a project", responses=shapes.ProjectSerializer)
@@ -185,7 +191,55 @@ class ProjectView(ApiView):
         body = self.read(shapes.ProjectPatchSerializer)
         return self._answer(services.project_update(project=project, actor=self.user, **body))
 
+    @extend_schema(
+        operation_id="project_delete",
+        summary="Delete a project without jobs (owner)",
+        description="With its functions, members and invitations. A project with jobs is archived instead: 409.",
+        request=None,
+        responses={204: None},
+    )
+    def delete(self, request: Request, name: str) -> Response:
+        services.project_delete(project=selectors.project_get(self.user, name), actor=self.user)
+        return Response(status=204)
+
     def _answer(self, project: Project) -> Response:
+        return Response(shapes.ProjectSerializer(project, context=self.get_serializer_context()).data)
+
+
+@extend_schema(tags=["projects"])
+class ProjectArchiveView(ApiView):
+    """Closing a project."""
+
+    token_scopes = {"POST": Scope.MANAGE}
+    queryset = Project.objects.none()
+
+    @extend_schema(
+        operation_id="project_archive",
+        summary="Archive a project (owner)",
+        description="It can be looked at and takes nothing new. All of its jobs must have finished: else 409.",
+        request=None,
+        responses=shapes.ProjectSerializer,
+    )
+    def post(self, request: Request, name: str) -> Response:
+        project = services.project_archive(project=selectors.project_get(self.user, name), actor=self.user)
+        return Response(shapes.ProjectSerializer(project, context=self.get_serializer_context()).data)
+
+
+@extend_schema(tags=["projects"])
+class ProjectRestoreView(ApiView):
+    """Opening a project again."""
+
+    token_scopes = {"POST": Scope.MANAGE}
+    queryset = Project.objects.none()
+
+    @extend_schema(
+        operation_id="project_restore",
+        summary="Restore an archived project (owner)",
+        request=None,
+        responses=shapes.ProjectSerializer,
+    )
+    def post(self, request: Request, name: str) -> Response:
+        project = services.project_restore(project=selectors.project_get(self.user, name), actor=self.user)
         return Response(shapes.ProjectSerializer(project, context=self.get_serializer_context()).data)
 
 
@@ -193,7 +247,7 @@ class ProjectView(ApiView):
 class MembersView(ApiView):
     """A project's members."""
 
-    token_scopes = {"POST": Scope.MANAGE}
+    token_scopes = {"POST": Scope.OPERATE}
     queryset = Membership.objects.none()
 
     @extend_schema(
@@ -205,7 +259,8 @@ class MembersView(ApiView):
 
     @extend_schema(
         operation_id="member_add",
-        summary="Add a member (owner)",
+        summary="Add a member without asking (operator)",
+        description="Owners invite people, who accept or decline.",
         request=shapes.MemberRequestSerializer,
         responses={201: shapes.MemberSerializer},
     )
@@ -282,3 +337,32 @@ class QuotaView(ApiView):
         changes = self.read(shapes.QuotaPatchSerializer)
         quota = services.quota_update(project=project, actor=self.user, changes=changes)
         return Response(shapes.QuotaSerializer(quota).data)
+
+
+@extend_schema(tags=["projects"])
+class UserQuotaView(ApiView):
+    """Limits of what a person's projects use in sum."""
+
+    token_scopes = {"PATCH": Scope.OPERATE}
+    queryset = User.objects.none()
+
+    @extend_schema(
+        operation_id="user_quota",
+        summary="Show a person's limits (oneself, operator)",
+        responses=shapes.UserQuotaSerializer,
+    )
+    def get(self, request: Request, username: str) -> Response:
+        user = selectors.user_get(self.user, username)
+        return Response(shapes.UserQuotaSerializer(selectors.user_quota(user)).data)
+
+    @extend_schema(
+        operation_id="user_quota_update",
+        summary="Change a person's limits (operator)",
+        request=shapes.UserQuotaPatchSerializer,
+        responses=OpenApiResponse(shapes.UserQuotaSerializer),
+    )
+    def patch(self, request: Request, username: str) -> Response:
+        user = selectors.user_get(self.user, username)
+        changes = self.read(shapes.UserQuotaPatchSerializer)
+        quota = services.user_quota_update(user=user, actor=self.user, changes=changes)
+        return Response(shapes.UserQuotaSerializer(quota).data)

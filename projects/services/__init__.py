@@ -6,6 +6,12 @@ from projects.services.idempotency import (
     idempotency_finish,
     idempotency_release,
 )
+from projects.services.invitations import (
+    invitation_accept,
+    invitation_create,
+    invitation_decline,
+    invitation_withdraw,
+)
 from projects.services.members import (
     member_add,
     member_change_role,
@@ -13,7 +19,9 @@ from projects.services.members import (
     project_create,
     project_update,
     quota_update,
+    user_quota_update,
 )
+from projects.services.openness import project_archive, project_delete, project_restore
 from projects.services.tokens import log_in, token_issue, token_revoke, token_rotate
 
 __all__ = [
@@ -21,14 +29,22 @@ __all__ = [
     "idempotency_claim",
     "idempotency_finish",
     "idempotency_release",
+    "invitation_accept",
+    "invitation_create",
+    "invitation_decline",
+    "invitation_withdraw",
     "log_in",
     "member_add",
     "member_change_role",
     "member_remove",
+    "project_archive",
     "project_create",
+    "project_delete",
+    "project_restore",
     "project_update",
     "quota_update",
     "token_issue",
     "token_revoke",
     "token_rotate",
+    "user_quota_update",
 ]

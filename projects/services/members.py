@@ -8,8 +8,10 @@ from typing import Any
 from django.db import IntegrityError, transaction
 
 from projects.access import require_operator, require_role
-from projects.errors import Conflict, InvalidRequest, NotAllowed
-from projects.models import Membership, Project, Quota, Role, User
+from projects.errors import Conflict, InvalidRequest, NotAllowed, QuotaExceeded
+from projects.models import Invitation, Membership, Project, Quota, Role, User, UserQuota
+from projects.selectors import user_quota
+from projects.services.openness import lock_open_project
 
 QUOTA_FIELDS = ("active_jobs", "promised_gpu_hours", "profiling_seconds_per_day", "stored_bundle_bytes")
 
@@ -20,15 +22,31 @@ def project_create(*, creator: User, name: str, description: str = "") -> Projec
 
     Raises:
         Conflict: the name is taken.
+        QuotaExceeded: the person created as many as they may.
     """
+    _check_number(creator)
     try:
         with transaction.atomic():
-            project = Project.objects.create(name=name, description=description)
+            project = Project.objects.create(name=name, description=description, created_by=creator)
     except IntegrityError as error:
         raise Conflict(f"The project name {name} is taken; choose another one.") from error
     Membership.objects.create(project=project, user=creator, role=Role.OWNER)
     Quota.objects.create(project=project)
     return project
+
+
+def _check_number(creator: User) -> None:
+    if creator.operates():
+        return
+    # The user's row serialises this person's requests, so that the count holds.
+    User.objects.select_for_update(no_key=True).get(pk=creator.pk)
+    limit = user_quota(creator).projects
+    count = Project.objects.filter(created_by=creator).count()
+    if limit is not None and count >= limit:
+        raise QuotaExceeded(
+            f"You created {count} projects and may have {limit}, archived ones included; "
+            "delete one without jobs, or ask an operator for more."
+        )
 
 
 def project_update(*, project: Project, actor: User, description: str) -> Project:
@@ -41,19 +59,22 @@ def project_update(*, project: Project, actor: User, description: str) -> Projec
 
 @transaction.atomic
 def member_add(*, project: Project, actor: User, username: str, role: Role) -> Membership:
-    """Add a person to the project.
+    """Put a person into the project without asking them, which operators alone may: they make the accounts. Owners invite.
 
     Raises:
+        NotAllowed: the actor is no operator.
         InvalidRequest: there is no such person.
         Conflict: the person is a member already.
     """
-    require_role(actor, project, Role.OWNER)
+    if not actor.operates():
+        raise NotAllowed("Only operators add members without asking them; invite the person instead.")
     user = User.objects.filter(username=username, is_active=True).first()
     if user is None:
         raise InvalidRequest(
             f"There is no user {username}.",
             errors={"username": ["No such user; an operator creates accounts."]},
         )
+    lock_open_project(project)
     membership, created = Membership.objects.get_or_create(
         project=project, user=user, defaults={"role": role}
     )
@@ -61,6 +82,7 @@ def member_add(*, project: Project, actor: User, username: str, role: Role) -> M
         raise Conflict(
             f"{username} is a member of {project.name} already, as {membership.role}; change the role instead."
         )
+    Invitation.objects.filter(project=project, username=username).delete()
     return membership
 
 
@@ -112,6 +134,21 @@ def quota_update(*, project: Project, actor: User, changes: Mapping[str, Any]) -
     if unknown:
         raise NotAllowed(f"These are not limits of a project: {', '.join(sorted(unknown))}.")
     quota, _ = Quota.objects.get_or_create(project=project)
+    for field, value in changes.items():
+        setattr(quota, field, value)
+    quota.save(update_fields=list(changes))
+    return quota
+
+
+@transaction.atomic
+def user_quota_update(*, user: User, actor: User, changes: Mapping[str, Any]) -> UserQuota:
+    """Set limits of what the person's projects use in sum; None takes a limit away.
+
+    Raises:
+        NotAllowed: the actor is no operator.
+    """
+    require_operator(actor)
+    quota, _ = UserQuota.objects.get_or_create(user=user)
     for field, value in changes.items():
         setattr(quota, field, value)
     quota.save(update_fields=list(changes))

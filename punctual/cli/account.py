@@ -1,4 +1,4 @@
-"""`tokens` and `projects`: who may ask, and who works together."""
+"""`tokens`: what programs ask with."""
 
 from __future__ import annotations
 
@@ -14,21 +14,8 @@ from punctual.client.configuration import load_configuration, save_profile
 from punctual.client.durations import parse_deadline
 
 tokens_app = typer.Typer(help="List, create, rotate and revoke your API tokens.")
-projects_app = typer.Typer(help="List and create projects; manage their members.")
-members_app = typer.Typer(help="List, add and remove members; change their roles.")
-projects_app.add_typer(members_app, name="members")
 
 TokenId = Annotated[str, typer.Argument(metavar="TOKEN", help="The token's id.")]
-ProjectName = Annotated[str, typer.Argument(metavar="PROJECT")]
-Username = Annotated[str, typer.Argument(metavar="USERNAME")]
-
-
-class Role(StrEnum):
-    """Look; also submit and steer jobs; also manage members."""
-
-    VIEWER = "viewer"
-    MEMBER = "member"
-    OWNER = "owner"
 
 
 class Scope(StrEnum):
@@ -140,84 +127,3 @@ def revoke_token(token: TokenId, as_json: options.Json = False) -> None:
         output.print_json({"id": token, "revoked": True})
     else:
         output.say(f"Token {token} is revoked.")
-
-
-@projects_app.callback(invoke_without_command=True)
-def projects(context: typer.Context, as_json: options.Json = False) -> None:
-    """List your projects."""
-    if context.invoked_subcommand is not None:
-        return
-    with session.client() as client:
-        found = client.projects.list()
-    if as_json:
-        output.print_json([project.raw for project in found])
-        return
-    output.print_table(
-        ("NAME", "YOUR ROLE", "DESCRIPTION", "CREATED"),
-        [(project.name, project.role, project.description, project.created_at) for project in found],
-        empty="No projects. Create one: punctual projects create NAME",
-    )
-
-
-@projects_app.command("create")
-def create_project(
-    name: ProjectName,
-    description: Annotated[str, typer.Option("--description")] = "",
-    as_json: options.Json = False,
-) -> None:
-    """Create a project; you become its owner."""
-    with session.client() as client:
-        project = client.projects.create(name, description=description)
-    if as_json:
-        output.print_json(project.raw)
-    else:
-        output.say(f"Project {project.name} is created.")
-
-
-@members_app.command("list")
-def list_members(project: ProjectName, as_json: options.Json = False) -> None:
-    """List a project's members."""
-    with session.client() as client:
-        found = client.projects.members(project)
-    if as_json:
-        output.print_json([member.raw for member in found])
-        return
-    output.print_table(("USERNAME", "ROLE", "SINCE"), [(m.username, m.role, m.created_at) for m in found])
-
-
-@members_app.command("add")
-def add_member(
-    project: ProjectName,
-    username: Username,
-    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also manages.")] = Role.MEMBER,
-    as_json: options.Json = False,
-) -> None:  # fmt: skip
-    """Take a person into a project."""
-    with session.client() as client:
-        member = client.projects.add_member(project, username, role.value)
-    if as_json:
-        output.print_json(member.raw)
-    else:
-        output.say(f"{member.username} is {member.role} of {project}.")
-
-
-@members_app.command("role")
-def change_role(project: ProjectName, username: Username, role: Role, as_json: options.Json = False) -> None:
-    """Give a member another role."""
-    with session.client() as client:
-        member = client.projects.change_role(project, username, role.value)
-    if as_json:
-        output.print_json(member.raw)
-    else:
-        output.say(f"{member.username} is {member.role} of {project}.")
-
-
-@members_app.command("remove")
-def remove_member(project: ProjectName, username: Username, as_json: options.Json = False) -> None:
-    """Take a person out of a project. The last owner cannot go."""
-    with session.client() as client:
-        client.projects.remove_member(project, username)
-    if as_json:
-        output.print_json({"project": project, "username": username, "removed": True})
-    else:
-        output.say(f"{username} is no longer a member of {project}.")

@@ -26,6 +26,7 @@ from punctual.cli import (
     login,
     options,
     output,
+    projects,
     results,
     session,
     simulations,
@@ -105,7 +106,8 @@ for name, group in {
     "inference": inference.inference_app,
     "simulations": simulations.simulations_app,
     "tokens": account.tokens_app,
-    "projects": account.projects_app,
+    "projects": projects.projects_app,
+    "invitations": projects.invitations_app,
 }.items():
     app.add_typer(group, name=name)
 

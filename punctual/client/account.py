@@ -8,7 +8,7 @@ from typing import Any
 from urllib.parse import quote
 
 from punctual.client.durations import utc
-from punctual.client.models import Member, Project, Token
+from punctual.client.models import Invitation, Member, Project, Token
 from punctual.client.reading import read
 from punctual.client.transport import Transport
 
@@ -75,8 +75,44 @@ class Projects:
         """Who belongs to a project, and as what."""
         return [read(Member, item) for item in self._transport.pages(_members_path(project))]
 
+    def archive(self, project: str) -> Project:
+        """Close a project for new work; all of its jobs must have finished."""
+        return read(Project, self._transport.send("POST", f"{_path(project)}archive/", {}))
+
+    def restore(self, project: str) -> Project:
+        """Open an archived project again."""
+        return read(Project, self._transport.send("POST", f"{_path(project)}restore/", {}))
+
+    def delete(self, project: str) -> None:
+        """Delete a project in which no job was ever submitted."""
+        self._transport.send("DELETE", _path(project))
+
+    def invite(self, project: str, username: str, role: str = "member") -> Invitation:
+        """Ask a person into a project; whether there is such a person is not told."""
+        body = {"username": username, "role": role}
+        return read(Invitation, self._transport.send("POST", f"{_path(project)}invitations/", body))
+
+    def invitations(self, project: str | None = None) -> Sequence[Invitation]:
+        """Invitations that wait for one's own answer; with a project, those that its owners sent."""
+        path = "invitations/" if project is None else f"{_path(project)}invitations/"
+        return [read(Invitation, item) for item in self._transport.pages(path)]
+
+    def accept(self, invitation_id: str | int) -> Member:
+        """Say yes to an invitation."""
+        path = f"invitations/{quote(str(invitation_id), safe='')}/accept/"
+        return read(Member, self._transport.send("POST", path, {}))
+
+    def decline(self, invitation_id: str | int) -> None:
+        """Say no to an invitation; those who asked are not told."""
+        self._transport.send("POST", f"invitations/{quote(str(invitation_id), safe='')}/decline/", {})
+
+    def withdraw(self, project: str, invitation_id: str | int) -> None:
+        """Take an invitation back."""
+        path = f"{_path(project)}invitations/{quote(str(invitation_id), safe='')}/"
+        self._transport.send("DELETE", path)
+
     def add_member(self, project: str, username: str, role: str = "member") -> Member:
-        """Take a person into a project as `viewer`, `member` or `owner`."""
+        """Put a person into a project without asking, which operators may; owners `invite`."""
         body = {"username": username, "role": role}
         return read(Member, self._transport.send("POST", _members_path(project), body))
 
@@ -90,5 +126,9 @@ class Projects:
         self._transport.send("DELETE", f"{_members_path(project)}{quote(username, safe='')}/")
 
 
+def _path(project: str) -> str:
+    return f"projects/{quote(project, safe='')}/"
+
+
 def _members_path(project: str) -> str:
-    return f"projects/{quote(project, safe='')}/members/"
+    return f"{_path(project)}members/"

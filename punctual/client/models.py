@@ -269,6 +269,20 @@ class Project:
     description: str = ""
     role: str = ""
     created_at: datetime | None = moment()
+    archived_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
+class Invitation:
+    """A question to somebody to join a project."""
+
+    id: int = 0
+    project: str = ""
+    username: str = ""
+    role: str = ""
+    invited_by: str = ""
+    expires_at: datetime | None = moment()
     raw: dict[str, Any] = raw_object()
 
 

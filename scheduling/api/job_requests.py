@@ -157,7 +157,11 @@ def _project(user: User, name: str | None) -> Project:
             )
         require_role(user, project, Role.MEMBER)
         return project
-    able = user.reachable_memberships().filter(role__in=(Role.MEMBER, Role.OWNER)).select_related("project")
+    able = (
+        user.reachable_memberships()
+        .filter(role__in=(Role.MEMBER, Role.OWNER), project__archived_at__isnull=True)
+        .select_related("project")
+    )
     memberships = list(able[:21])
     if len(memberships) != 1:
         names = ", ".join(sorted(membership.project.name for membership in memberships[:20]))

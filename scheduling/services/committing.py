@@ -53,7 +53,7 @@ def commit_decision(
         job.pk: job
         for job in Job.objects.filter(
             pk__in=concerned | set(decision.plans) | set(decision.at_risk)
-        ).select_related("checkpoint", "curve", "project__quota", "owner")
+        ).select_related("checkpoint", "curve", "project__quota", "project__created_by__quota", "owner")
     }
     newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
     row = None

@@ -6,12 +6,13 @@ import hashlib
 
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Max, Sum
+from django.db.models import Max
 
-from projects.errors import QuotaExceeded
-from projects.models import Project, Quota, User
+from projects.models import Project, User
+from projects.services.openness import lock_open_project
 from scheduling.bundles import BundleFacts, BundleLimits, ReadingBounds, read_bundle_apart
 from scheduling.models import Bundle, Environment, Function, FunctionVersion
+from scheduling.services.quotas import check_bundle_bytes
 
 
 def function_upload(
@@ -23,11 +24,12 @@ def function_upload(
 
     Raises:
         BundleError: the bundle cannot be used, and why.
-        QuotaExceeded: the project's bundles would take more bytes than they may.
+        QuotaExceeded: the project's bundles, or its creator's in sum, would take more bytes than they may.
+        Conflict: the project is archived.
         Unavailable: too many others are uploading; try again soon.
     """
     # Before anything is read: who may store no more may not make the platform work either.
-    _check_quota(project, hashlib.sha256(content).hexdigest(), len(content))
+    check_bundle_bytes(project, hashlib.sha256(content).hexdigest(), len(content))
     limits = BundleLimits(unpacked_bytes=settings.MAXIMUM_UNPACKED_BUNDLE_BYTES)
     bounds = ReadingBounds(memory_bytes=settings.BUNDLE_READING_BYTES)
     facts = read_bundle_apart(content, filename, entry, limits, bounds)
@@ -38,13 +40,15 @@ def function_upload(
 def _store(
     project: Project, actor: User, name: str, content: bytes, facts: BundleFacts
 ) -> tuple[FunctionVersion, bool]:
-    function, _ = Function.objects.get_or_create(project=project, name=name)
     # Uploads to one project take turns: version numbers have no gaps and the quota holds.
-    Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    lock_open_project(project)
+    if project.created_by_id is not None:
+        User.objects.select_for_update(no_key=True).get(pk=project.created_by_id)
+    function, _ = Function.objects.get_or_create(project=project, name=name)
     known = FunctionVersion.objects.filter(function=function, bundle=facts.digest, entry=facts.entry).first()
     if known is not None:
         return known, False
-    _check_quota(project, facts.digest, facts.size_bytes)
+    check_bundle_bytes(project, facts.digest, facts.size_bytes)
     Bundle.objects.get_or_create(
         digest=facts.digest, defaults={"content": content, "size_bytes": facts.size_bytes}
     )
@@ -65,22 +69,3 @@ def _store(
         created_by=actor,
     )
     return version, True
-
-
-def _check_quota(project: Project, digest: str, size_bytes: int) -> None:
-    quota = Quota.objects.filter(project=project).first()
-    limit = None if quota is None else quota.stored_bundle_bytes
-    if limit is None:
-        return
-    own = Bundle.objects.filter(functionversion__function__project=project).distinct()
-    if own.filter(digest=digest).exists():
-        return
-    stored = (
-        Bundle.objects.filter(digest__in=own.values("digest")).aggregate(bytes=Sum("size_bytes"))["bytes"]
-        or 0
-    )
-    if stored + size_bytes > limit:
-        raise QuotaExceeded(
-            f"Project {project.name} stores {stored} bytes of bundles and may store {limit}; "
-            f"this one has {size_bytes}. An operator can raise the limit."
-        )

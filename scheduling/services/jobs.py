@@ -16,12 +16,13 @@ from redis.exceptions import RedisError
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu
-from projects.errors import Conflict, QuotaExceeded, Unavailable
+from projects.errors import Conflict, Unavailable
 from projects.models import Project, User
-from scheduling.choices import TERMINAL_STATES, JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.models import FunctionVersion, Job, ScalingCurve
 from scheduling.services.generations import let_go, suspend_live
+from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.wakeups import redis_client, wake
 
@@ -107,11 +108,12 @@ def job_submit(
     """Store the job and wake the planner, in one transaction. The verdict follows.
 
     Raises:
-        QuotaExceeded: the project has as many unfinished jobs as it may.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they may.
+        Conflict: the project is archived.
         Unavailable: no GPU is connected.
     """
     cluster = default_cluster()
-    _check_active_jobs(project)
+    check_active_jobs(project)
     job = Job.objects.create(
         project=project,
         owner=owner,
@@ -137,18 +139,6 @@ def job_submit(
     if request.function_version.requirements_digest:
         wake("build_environments")
     return job
-
-
-def _check_active_jobs(project: Project) -> None:
-    limit = getattr(getattr(project, "quota", None), "active_jobs", None)
-    if limit is None:
-        return
-    active = project.jobs.exclude(state__in=TERMINAL_STATES).count()
-    if active >= limit:
-        raise QuotaExceeded(
-            f"Project {project.name} has {active} unfinished jobs and may have {limit}; "
-            "cancel one, wait, or ask an operator for more."
-        )
 
 
 def wait_for_verdict(job_id: str, seconds: float) -> Job:

@@ -12,14 +12,15 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.models import Cluster
-from projects.errors import Conflict, QuotaExceeded
+from projects.errors import Conflict
 from projects.models import User
-from scheduling.choices import TERMINAL_STATES, JobState, OfferState, PromiseOutcome
+from scheduling.choices import JobState, OfferState, PromiseOutcome
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import Snapshot
 from scheduling.models import Job, Offer
 from scheduling.services.plan_json import plan_to_json
+from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.wakeups import wake
 
@@ -86,8 +87,11 @@ def job_accept_offer(*, job: Job, actor: User) -> Job:
 
     Raises:
         Conflict: there is no offer, or it has run out, was withdrawn or accepted already.
-        QuotaExceeded: the project has as many unfinished jobs as it may.
+        Conflict: or the project is archived.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they may.
     """
+    # Before the cluster's row: in the order in which a submission locks.
+    check_active_jobs(job.project)
     cluster = lock_cluster(job.cluster_id)
     now = timezone.now()
     offer = Offer.objects.select_for_update().filter(job=job).first()
@@ -97,12 +101,6 @@ def job_accept_offer(*, job: Job, actor: User) -> Job:
         raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}.")
     if offer.state != OfferState.OPEN or offer.valid_until <= now:
         raise Conflict("The offer has run out; submit the job again to get a new one.")
-    quota = getattr(job.project, "quota", None)
-    active = job.project.jobs.exclude(state__in=TERMINAL_STATES).count()
-    if quota is not None and quota.active_jobs is not None and active >= quota.active_jobs:
-        raise QuotaExceeded(
-            f"Project {job.project.name} has {active} unfinished jobs and may have {quota.active_jobs}."
-        )
     successor = _admitted_successor(job, offer, actor, now)
     offer.state = OfferState.ACCEPTED
     offer.accepted_job = successor

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import datetime
 
 import numpy as np
-from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import (
@@ -26,6 +25,7 @@ from scheduling.policies import Policy
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
 from scheduling.services.lifecycle import fail_job
+from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
 
@@ -87,7 +87,7 @@ def decide_by(job: Job) -> datetime | None:
 def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
     """The measurement to start now: for the longest-waiting undecided job, else more levels of a running job's curve."""
     for job in _waiting_jobs(cluster):
-        if job.curve is None or not _quota_left(job, now):
+        if job.curve is None or not profiling_left(job.project, now):
             continue
         found = _find_block(cluster, job, policy, now, above=0)
         if found is not None:
@@ -115,7 +115,7 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
         known = curve_on(job, borrowed.kind)
         if known is not None and known.state != CurveState.UNKNOWN:
             continue
-        if _attempts(job) >= MAXIMUM_ATTEMPTS or not _quota_left(job, now) or _is_measuring(job):
+        if _attempts(job) >= MAXIMUM_ATTEMPTS or not profiling_left(job.project, now) or _is_measuring(job):
             continue
         found = _find_block(cluster, job, policy, now, above=0, kind=borrowed.kind)
         if found is not None:
@@ -250,18 +250,3 @@ def _attempts(job: Job) -> int:
 def _environment(job: Job) -> Environment | None:
     digest = job.function_version.requirements_digest
     return Environment.objects.filter(pk=digest).first() if digest else None
-
-
-def _quota_left(job: Job, now: datetime) -> bool:
-    """Whether the project may measure more today."""
-    limit = getattr(getattr(job.project, "quota", None), "profiling_seconds_per_day", None)
-    if limit is None:
-        return True
-    since = now - timedelta(days=1)
-    spent = 0.0
-    runs = Generation.objects.filter(
-        job__project=job.project, purpose=Purpose.PROFILING, created_at__gt=since
-    )
-    for created_at, retired_at in runs.values_list("created_at", "retired_at"):
-        spent += ((retired_at or timezone.now()) - created_at).total_seconds()
-    return spent < limit

@@ -1,36 +1,124 @@
-"""The operator's hook just before a yes becomes final (ElasticFlow section 4.1): quotas, later prices."""
+"""Limits of projects, each by itself and a person's in sum: checked just before something becomes final."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
 
+from django.db.models import Q, Sum
 from django.utils import timezone
 
-from scheduling.choices import TERMINAL_STATES
+from projects.errors import QuotaExceeded
+from projects.models import Project, Quota, User, UserQuota
+from projects.services.openness import lock_open_project
+from scheduling.choices import TERMINAL_STATES, Purpose
 from scheduling.core.snapshot import StoredPlan
-from scheduling.models import Job
+from scheduling.models import Bundle, Generation, Job
 from scheduling.services.plan_json import plan_from_json
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """How much some projects may use together, and how to say whose it is."""
+
+    whose: str
+    amount: float
+    project_ids: Any
+
+
+def limits_on(project: Project, name: str) -> Iterator[Limit]:
+    """The project's own limit of that name, and the one of all projects that its creator opened. Operators have none."""
+    own = getattr(getattr(project, "quota", None) or Quota(project=project), name)
+    if own is not None:
+        yield Limit(f"Project {project.name}", own, [project.pk])
+    creator = project.created_by
+    if creator is None or creator.operates():
+        return
+    in_sum = getattr(getattr(creator, "quota", None) or UserQuota(user=creator), name)
+    if in_sum is not None:
+        ids = Project.objects.filter(created_by=creator).values("pk")
+        yield Limit(f"All projects that {creator.username} created", in_sum, ids)
+
+
+def check_active_jobs(project: Project) -> None:
+    """Let one more job in. Locks the project and its creator until the transaction ends, so that the counts hold.
+
+    Raises:
+        QuotaExceeded: there are as many unfinished jobs as there may be.
+        Conflict: the project is archived.
+    """
+    lock_open_project(project)
+    if project.created_by_id is not None:
+        User.objects.select_for_update(no_key=True).get(pk=project.created_by_id)
+    for limit in limits_on(project, "active_jobs"):
+        active = Job.objects.filter(project__in=limit.project_ids).exclude(state__in=TERMINAL_STATES).count()
+        if active >= limit.amount:
+            raise QuotaExceeded(
+                f"{limit.whose} has {active} unfinished jobs and may have {limit.amount}; "
+                "cancel one, wait, or ask an operator for more."
+            )
+
+
+def check_bundle_bytes(project: Project, digest: str, size_bytes: int) -> None:
+    """Let one more bundle in; the same bytes count once.
+
+    Raises:
+        QuotaExceeded: the bundles would take more bytes than they may.
+    """
+    for limit in limits_on(project, "stored_bundle_bytes"):
+        own = Bundle.objects.filter(functionversion__function__project__in=limit.project_ids).distinct()
+        if own.filter(digest=digest).exists():
+            continue
+        total = Bundle.objects.filter(digest__in=own.values("digest")).aggregate(bytes=Sum("size_bytes"))
+        stored = total["bytes"] or 0
+        if stored + size_bytes > limit.amount:
+            raise QuotaExceeded(
+                f"{limit.whose} stores {stored} bytes of bundles and may store {limit.amount}; "
+                f"this one has {size_bytes}. An operator can raise the limit."
+            )
+
+
+def profiling_left(project: Project, now: datetime) -> bool:
+    """Whether the project, and its creator's projects in sum, may measure more today."""
+    since = now - timedelta(days=1)
+    for limit in limits_on(project, "profiling_seconds_per_day"):
+        runs = Generation.objects.filter(
+            # A measurement that began earlier counts from a day ago on.
+            Q(retired_at__isnull=True) | Q(retired_at__gt=since),
+            job__project__in=limit.project_ids,
+            purpose=Purpose.PROFILING,
+        )
+        spent = sum(
+            ((retired_at or now) - max(created_at, since)).total_seconds()
+            for created_at, retired_at in runs.values_list("created_at", "retired_at")
+        )
+        if spent >= limit.amount:
+            return False
+    return True
 
 
 def promise_refusal(job: Job, plan: StoredPlan) -> str | None:
     """Why the project may not be promised this plan; None when it may."""
-    quota = getattr(job.project, "quota", None)
-    if quota is None or quota.promised_gpu_hours is None:
-        return None
-    open_promises = Job.objects.filter(project=job.project, promised=True).exclude(state__in=TERMINAL_STATES)
     now = timezone.now().timestamp()
-    held = sum(
-        gpu_hours(stored, now)
-        for other in open_promises.exclude(pk=job.pk).only("plan")
-        if (stored := plan_from_json(other.plan)) is not None
-    )
     wanted = gpu_hours(plan, now)
-    if held + wanted <= quota.promised_gpu_hours:
-        return None
-    return (
-        f"Project {job.project.name} may hold promises for {quota.promised_gpu_hours:g} GPU hours; "
-        f"it holds {held:.2f} and this job needs {wanted:.2f}."
-    )
+    for limit in limits_on(job.project, "promised_gpu_hours"):
+        open_promises = Job.objects.filter(project__in=limit.project_ids, promised=True).exclude(
+            state__in=TERMINAL_STATES
+        )
+        held = sum(
+            gpu_hours(stored, now)
+            for other in open_promises.exclude(pk=job.pk).only("plan")
+            if (stored := plan_from_json(other.plan)) is not None
+        )
+        if held + wanted > limit.amount:
+            return (
+                f"{limit.whose} may hold promises for {limit.amount:g} GPU hours; "
+                f"it holds {held:.2f} and this job needs {wanted:.2f}."
+            )
+    return None
 
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:

@@ -7,6 +7,7 @@ import json
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from django.utils import timezone
 from rest_framework.test import APIClient
 
 from cluster.models import ForecasterTraining, InferenceCluster, LoanOrder, ReclaimOrder, Server
-from projects.models import ApiToken, Project, Role, User
+from projects.models import ApiToken, Invitation, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
 from simulation.models import SimulationRun, SimulationStudy
 from tests import factories as make
@@ -62,6 +63,7 @@ class World:
     loan_order: LoanOrder
     reclaim_order: ReclaimOrder
     training: ForecasterTraining
+    invitation: Invitation
 
     def client(self, user: User | None) -> APIClient:
         """A client that carries a token of the user; None: no token."""
@@ -162,6 +164,12 @@ def build_world(settings: Any, folder: Path) -> World:
         loan_order=loan_order,
         reclaim_order=reclaim_order,
         training=training,
+        invitation=Invitation.objects.create(
+            project=project,
+            username="somebody",
+            invited_by=people["owner"],
+            expires_at=timezone.now() + timedelta(days=1),
+        ),
         **people,
     )
 

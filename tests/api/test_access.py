@@ -49,7 +49,14 @@ LINES = [
     Line("project", "get", MEMBERS),
     Line("project", "patch", OWNERS, (200,), {"description": "new"}),
     Line("members", "get", MEMBERS),
-    Line("members", "post", OWNERS, (201, 409), {"username": "stranger", "role": "viewer"}),
+    Line("project", "delete", OWNERS, (409,)),  # it has jobs
+    Line("project-archive", "post", OWNERS, (409,), {}),  # one of which runs
+    Line("project-restore", "post", OWNERS, (409,), {}),
+    Line("project-invitations", "get", OWNERS),
+    Line("project-invitations", "post", OWNERS, (201,), {"username": "nobody", "role": "viewer"}),
+    Line("project-invitation", "delete", OWNERS, (204,)),
+    Line("invitations", "get", ANYONE),
+    Line("members", "post", OPERATORS, (201, 409), {"username": "stranger", "role": "viewer"}, stranger=404),
     Line("member", "get", MEMBERS),
     Line("member", "patch", OWNERS, (200,), {"role": "viewer"}),
     Line("member", "delete", OWNERS, (204,)),
@@ -128,7 +135,16 @@ LINES = [
     Line("simulation-result", "get", OPERATORS),
 ]
 #: Not of the table's kind: open to everyone, or one's own alone (tested below).
-APART = {"login", "schema", "docs", "token", "token-rotate"}
+APART = {
+    "login",
+    "schema",
+    "docs",
+    "token",
+    "token-rotate",
+    "invitation-accept",
+    "invitation-decline",
+    "user-quota",
+}
 PEOPLE = ("owner", "colleague", "viewer", "stranger", "operator")
 
 
@@ -136,6 +152,13 @@ def address(world: World, name: str) -> str:
     """The address of the project's own object."""
     arguments: dict[str, dict[str, Any]] = {
         "project": {"name": "vision"},
+        "project-archive": {"name": "vision"},
+        "project-restore": {"name": "vision"},
+        "project-invitations": {"name": "vision"},
+        "project-invitation": {"name": "vision", "invitation_id": world.invitation.pk},
+        "invitation-accept": {"invitation_id": world.invitation.pk},
+        "invitation-decline": {"invitation_id": world.invitation.pk},
+        "user-quota": {"username": "owner"},
         "members": {"name": "vision"},
         "member": {"name": "vision", "username": "guest"},
         "quota": {"name": "vision"},

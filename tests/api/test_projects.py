@@ -9,7 +9,7 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from projects.models import ApiToken, Membership, Role
+from projects.models import ApiToken, Membership
 from tests import factories as make
 from tests.api.conftest import World
 
@@ -112,14 +112,6 @@ def test_anyone_may_leave(world: World) -> None:
     client = world.client(world.viewer)
     assert client.delete("/api/v1/projects/vision/members/viewer/").status_code == 204
     assert not Membership.objects.filter(user=world.viewer).exists()
-
-
-def test_a_member_has_one_role(world: World) -> None:
-    client = world.client(world.owner)
-    members = "/api/v1/projects/vision/members/"
-    assert client.post(members, {"username": "stranger"}, format="json").json()["role"] == Role.MEMBER
-    assert client.post(members, {"username": "stranger"}, format="json").status_code == 409
-    assert client.post(members, {"username": "nobody"}, format="json").json()["errors"]["username"]
 
 
 def test_an_operator_sets_and_takes_away_limits(world: World) -> None:

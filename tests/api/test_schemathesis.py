@@ -72,6 +72,7 @@ def use_real_names(case: Any, world: World) -> None:
         "training_id": world.training.pk,
         "name": _real_name(case.path),
         "username": "guest",
+        "invitation_id": world.invitation.pk,
     }
     broken_on_purpose = case.meta is not None and case.meta.is_negative_at(ParameterLocation.PATH)
     for name, value in (case.path_parameters or {}).items():

@@ -19,7 +19,14 @@ from tests.api.conftest import SOURCE, World, undone
 from tests.api.test_access import LINES as PEOPLES_LINES
 from tests.api.test_access import OPERATORS, Line, _methods, _patterns, address
 
-LINES = [*PEOPLES_LINES, Line("token", "get", "anyone")]
+LINES = [
+    *PEOPLES_LINES,
+    Line("token", "get", "anyone"),
+    Line("user-quota", "get", "anyone"),
+    Line("user-quota", "patch", OPERATORS, (200,), {"projects": 5}),
+    Line("invitation-accept", "post", "anyone"),
+    Line("invitation-decline", "post", "anyone"),
+]
 #: What changes something and is not named here needs ``manage``; what operators alone may needs ``operate``.
 SUBMITTING = {"functions", "jobs", "what-if"} | {
     f"job-{verb}" for verb in ("cancel", "pause", "resume", "accept-offer", "clone", "deadline")

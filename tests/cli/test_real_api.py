@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from projects.models import ApiToken, Project, Role, User
+from projects.services import token_issue
 from scheduling.models import Job
 from tests.cli.conftest import Run
 from tests.cli.living_cluster import WEIGHTS, LivingCluster, eventually
@@ -264,16 +265,32 @@ def test_a_limited_token_does_what_it_was_made_for_and_logs_out(logged_in: str, 
     assert "watcher" not in run("tokens").out
 
 
+def make_token(user: Any) -> str:
+    return token_issue(user=user, name="test")[1]
+
+
 def test_projects_and_members_are_managed(logged_in: str, run: Run) -> None:
-    UserFactory(username="bob")
+    bob = UserFactory(username="bob")
     assert run("projects", "create", "speech", "--description", "Voices").code == 0
     assert "speech" in run("projects").out
-    assert "member" in run("projects", "members", "add", "speech", "bob").out
+    assert run("projects", "members", "add", "speech", "bob").code == 4, "people are asked"
+    assert "invited" in run("projects", "members", "invite", "speech", "bob").out
+    token = make_token(bob)
+    assert run("--profile", "bob", "login", logged_in, "--token", token).code == 0
+    (waiting,) = json.loads(run("--profile", "bob", "invitations", "--json").out)
+    assert waiting["project"] == "speech"
+    assert "member" in run("--profile", "bob", "invitations", "accept", str(waiting["id"])).out
+    assert run("invitations", "--project", "speech").code == 0
     assert "viewer" in run("projects", "members", "role", "speech", "bob", "viewer").out
     assert "bob" in run("projects", "members", "list", "speech").out
     assert run("projects", "members", "remove", "speech", "bob").code == 0
     assert run("projects", "members", "remove", "speech", "ada").code == 1, "the last owner stays"
     assert Project.objects.get(name="speech").memberships.count() == 1
+    assert run("projects", "archive", "speech").code == 0
+    assert "speech" not in run("projects").out
+    assert run("projects", "restore", "speech").code == 0
+    assert run("projects", "delete", "speech").code == 0
+    assert run("projects", "delete", "speech").code == 4
 
 
 def test_with_two_projects_one_has_to_be_named(

@@ -1,0 +1,76 @@
+"""Archiving, restoring and deleting projects.
+
+Other rooms say through :data:`project_closing` what stands against it, and clean up after themselves.
+"""
+
+from __future__ import annotations
+
+from django.db import transaction
+from django.dispatch import Signal
+from django.utils import timezone
+
+from projects.access import require_role
+from projects.errors import Conflict
+from projects.models import Project, Role, User
+
+#: Sent in the transaction, with the project's row locked: ``project`` and ``deleting``. A receiver that raises stops it.
+project_closing = Signal()
+
+
+def lock_open_project(project: Project) -> Project:
+    """The project's row, locked until the transaction ends: nothing new while it is being closed.
+
+    Raises:
+        Conflict: it is archived.
+    """
+    locked = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if locked.archived_at is not None:
+        raise Conflict(f"Project {project.name} is archived and takes nothing new; an owner can restore it.")
+    return locked
+
+
+@transaction.atomic
+def project_archive(*, project: Project, actor: User) -> Project:
+    """Keep the project to be looked at: no new jobs, functions or members. It still counts among its creator's.
+
+    Raises:
+        NotAllowed: the actor does not own it.
+        Conflict: jobs of it are not finished.
+    """
+    require_role(actor, project, Role.OWNER)
+    lock_open_project(project)
+    project_closing.send(Project, project=project, deleting=False)
+    project.archived_at = timezone.now()
+    project.save(update_fields=["archived_at"])
+    return project
+
+
+@transaction.atomic
+def project_restore(*, project: Project, actor: User) -> Project:
+    """Open an archived project again.
+
+    Raises:
+        NotAllowed: the actor does not own it.
+        Conflict: it is open.
+    """
+    require_role(actor, project, Role.OWNER)
+    locked = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    if locked.archived_at is None:
+        raise Conflict(f"Project {project.name} is not archived.")
+    project.archived_at = None
+    project.save(update_fields=["archived_at"])
+    return project
+
+
+@transaction.atomic
+def project_delete(*, project: Project, actor: User) -> None:
+    """Delete a project in which no job was ever submitted, with its functions. Others are archived.
+
+    Raises:
+        NotAllowed: the actor does not own it.
+        Conflict: there are jobs, which are the cluster's history.
+    """
+    require_role(actor, project, Role.OWNER)
+    locked = Project.objects.select_for_update().get(pk=project.pk)
+    project_closing.send(Project, project=locked, deleting=True)
+    locked.delete()
