@@ -9,14 +9,33 @@ from typing import Any
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.sessions.base_session import AbstractBaseSession
+from django.core.exceptions import ValidationError
 from django.db import models
 from django.db.models import Q, QuerySet
 from django.utils import timezone
+
+from punctual.names import name_problem
+
+
+def validate_name(name: str) -> None:
+    """Django's spelling of :func:`punctual.names.name_problem`."""
+    problem = name_problem(name)
+    if problem is not None:
+        raise ValidationError(f"Letters, digits and symbols that can be seen only: {problem}.")
 
 
 class User(AbstractUser):
     """A person. Operators see and steer the whole cluster; everyone else sees their projects."""
 
+    username = models.CharField(
+        max_length=150,
+        unique=True,
+        help_text="150 characters or fewer. Letters, digits and @/./+/-/_ only.",
+        validators=[AbstractUser.username_validator, validate_name],
+        error_messages={"unique": "A user with that username already exists."},
+    )
+    first_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
+    last_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
     is_operator = models.BooleanField(default=False)
     #: The token by which this person asks, whose limits are theirs for the request; None: a session, or no request.
     acting_token: ApiToken | None = None

@@ -33,7 +33,7 @@ class AgentSerializer(serializers.ModelSerializer):
 
 
 class EnrolmentTokenRequestSerializer(StrictSerializer):
-    server_name = fields.Text(
+    server_name = fields.Name(
         max_length=100,
         allow_blank=True,
         default="",
@@ -58,4 +58,4 @@ class EnrolmentTokenSerializer(serializers.Serializer):
 
 class DrainRequestSerializer(StrictSerializer):
     force = fields.Truth(default=False, help_text="Break the promises that stand in the way.")
-    reason = fields.Text(max_length=300, allow_blank=True, default="")
+    reason = fields.Name(max_length=300, allow_blank=True, default="")

@@ -9,6 +9,8 @@ from django.utils.dateparse import parse_datetime
 from django.utils.timezone import is_naive
 from rest_framework import serializers
 
+from punctual.names import name_problem, normalised
+
 
 class Text(serializers.CharField):
     """A string."""
@@ -17,6 +19,27 @@ class Text(serializers.CharField):
         if not isinstance(data, str):
             self.fail("invalid")
         return super().to_internal_value(data)
+
+
+class Name(Text):
+    """A name that people see, in one spelling, that looks like what it is (:mod:`punctual.names`)."""
+
+    line_breaks = False
+
+    def to_internal_value(self, data: Any) -> str:
+        name = normalised(super().to_internal_value(data))
+        problem = name_problem(name, line_breaks=self.line_breaks)
+        if problem is not None:
+            raise serializers.ValidationError(
+                f"Letters, digits and symbols that can be seen only: {problem}."
+            )
+        return name
+
+
+class Words(Name):
+    """A text that people see beside names; it may have several lines."""
+
+    line_breaks = True
 
 
 class Integer(serializers.IntegerField):

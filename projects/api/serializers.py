@@ -36,7 +36,7 @@ class ProblemSerializer(serializers.Serializer):
 class LoginRequestSerializer(StrictSerializer):
     username = fields.Text(max_length=150)
     password = fields.Text(max_length=1000, trim_whitespace=False)
-    token_name = fields.Text(max_length=100, default="login")
+    token_name = fields.Name(max_length=100, default="login")
 
 
 class LoginSerializer(serializers.Serializer):
@@ -124,7 +124,7 @@ class IssuedTokenSerializer(TokenSerializer):
 
 
 class TokenRequestSerializer(StrictSerializer):
-    name = fields.Text(max_length=100)
+    name = fields.Name(max_length=100)
     expires_at = fields.Moment(
         allow_null=True,
         default=None,
@@ -175,11 +175,11 @@ class ProjectRequestSerializer(StrictSerializer):
         max_length=64,
         validators=[RegexValidator(f"^{PROJECT_NAME}$", "Letters, digits, hyphens and underscores only.")],
     )
-    description = fields.Text(max_length=500, allow_blank=True, default="")
+    description = fields.Words(max_length=500, allow_blank=True, default="")
 
 
 class ProjectPatchSerializer(StrictSerializer):
-    description = fields.Text(max_length=500, allow_blank=True)
+    description = fields.Words(max_length=500, allow_blank=True)
 
 
 class MemberSerializer(serializers.ModelSerializer):
@@ -191,7 +191,7 @@ class MemberSerializer(serializers.ModelSerializer):
 
 
 class MemberRequestSerializer(StrictSerializer):
-    username = fields.Text(max_length=150)
+    username = fields.Name(max_length=150)
     role = serializers.ChoiceField(Role.choices, default=Role.MEMBER)
 
 

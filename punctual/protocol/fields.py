@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
+from punctual.names import name_problem
 from punctual.protocol import limits
 
 
@@ -24,8 +25,8 @@ def _without_problem(find: Any) -> AfterValidator:
 
 
 def _printable(text: str) -> str:
-    if not text.isprintable():
-        raise ValueError("printable characters only")
+    if (problem := name_problem(text)) is not None:
+        raise ValueError(f"printable characters only: {problem}")
     return text
 
 

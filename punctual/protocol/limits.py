@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from punctual.names import name_problem
+
 #: Whole numbers that JSON readers everywhere keep exactly: iterations, bytes, offsets, versions.
 LARGEST_COUNT = 2**53 - 1
 #: Generations and ranks are kept in four bytes.
@@ -47,8 +49,8 @@ def metric_name_problem(name: object) -> str | None:
         return f"a metric's name is a text, not {type(name).__name__}"
     if not 1 <= len(name) <= METRIC_NAME_CHARACTERS:
         return f"a metric's name has 1 to {METRIC_NAME_CHARACTERS} characters, not {len(name)}"
-    if not name.isprintable():
-        return f"a metric's name holds printable characters only, unlike {name!a}"
+    if (problem := name_problem(name)) is not None:
+        return f"a metric's name holds printable characters only, unlike {name!a}: {problem}"
     return None
 
 
@@ -56,8 +58,8 @@ def artifact_name_problem(name: str) -> str | None:
     """Why `name` (a path below the job's own folder) cannot be the name of an artifact; None where it can."""
     if not 1 <= len(name) <= ARTIFACT_NAME_CHARACTERS:
         return f"an artifact's name has 1 to {ARTIFACT_NAME_CHARACTERS} characters, not {len(name)}"
-    if not name.isprintable():
-        return f"an artifact's name holds printable characters only, unlike {name[:80]!a}"
+    if (problem := name_problem(name)) is not None:
+        return f"an artifact's name holds printable characters only, unlike {name[:80]!a}: {problem}"
     if any(part in ("", ".", "..") for part in name.split("/")):
         return f"an artifact's name is a path below the job's folder, unlike {name[:80]!a}"
     return None

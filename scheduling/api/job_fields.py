@@ -13,6 +13,7 @@ from rest_framework.exceptions import ValidationError
 
 from projects.api import fields
 from projects.api.base import StrictSerializer
+from punctual.names import name_problem, normalised
 from scheduling.data_schemes import DATA_SCHEMES, missing_library, readable_schemes
 
 MAXIMUM_HYPERPARAMETER_BYTES = 16 * 1024
@@ -177,13 +178,17 @@ class Labels(serializers.Field):
                 )
             if not isinstance(value, str) or len(value) > 200:
                 raise ValidationError({key: ["A label's value is a string of at most 200 characters."]})
-        return data
+            if (problem := name_problem(value)) is not None:
+                raise ValidationError(
+                    {key: [f"Letters, digits and symbols that can be seen only: {problem}."]}
+                )
+        return {key: normalised(value) for key, value in data.items()}
 
 
 class TargetSerializer(StrictSerializer):
     """Stop once a metric is good enough: one of `at_least` and `at_most`."""
 
-    metric = fields.Text(max_length=100)
+    metric = fields.Name(max_length=100)
     at_least = fields.Number(required=False)
     at_most = fields.Number(required=False)
 

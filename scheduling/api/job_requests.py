@@ -82,7 +82,7 @@ class JobRequestSerializer(DeadlineMixin, StrictSerializer):
     project = fields.Text(
         max_length=64, required=False, help_text="May be left out by members of one project."
     )
-    name = fields.Text(max_length=200, required=False, help_text="The function's name unless told.")
+    name = fields.Name(max_length=200, required=False, help_text="The function's name unless told.")
     labels = job_fields.Labels(default=dict)
     hyperparameters = job_fields.Hyperparameters()
     termination = job_fields.TerminationSerializer()

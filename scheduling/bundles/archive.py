@@ -10,6 +10,7 @@ import zipfile
 import zlib
 from dataclasses import dataclass
 
+from punctual.names import name_problem
 from scheduling.bundles.errors import BundleError
 
 _CHUNK_BYTES = 64 * 1024
@@ -98,7 +99,7 @@ def _check_entry(info: zipfile.ZipInfo, limits: BundleLimits) -> None:
     name = info.orig_filename
     shown = name.encode("unicode_escape", "replace").decode()[:80]
     parts = name.rstrip("/").split("/")
-    if not name or len(name) > limits.name_characters or any(ord(character) < 32 for character in name):
+    if not name or len(name) > limits.name_characters or name_problem(name) is not None:
         raise BundleError("bad_name", f"The zip holds a file with an unusable name: '{shown}'.")
     if name.startswith("/") or "\\" in name or _DRIVE.match(name) or not {"", ".", ".."}.isdisjoint(parts):
         raise BundleError(

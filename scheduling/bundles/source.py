@@ -10,6 +10,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
+from punctual.names import shown
 from scheduling.bundles.errors import BundleError
 
 #: Where the base class comes from, as users may write it.
@@ -208,8 +209,8 @@ def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> Functi
 
 
 def _storable(text: str) -> str:
-    """Without what a source can spell but a database cannot hold."""
-    return text.replace("\0", "").encode("utf-8", "replace").decode()
+    """Without what a source can spell but a database cannot hold, and people should not be shown."""
+    return shown(text, line_breaks=True)
 
 
 def _ancestors(info: ClassInfo, classes: Mapping[str, ClassInfo]) -> Iterator[ClassInfo]:

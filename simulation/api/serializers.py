@@ -96,7 +96,7 @@ class StudyRequestSerializer(StrictSerializer):
         default="",
         help_text="A name out of `choices/`; with source `trace`.",
     )
-    name = fields.Text(max_length=200, allow_blank=True, default="")
+    name = fields.Name(max_length=200, allow_blank=True, default="")
     policies = serializers.ListField(child=fields.Text(max_length=40), min_length=1, max_length=100)
     servers = serializers.ListField(
         child=fields.Integer(min_value=1, max_value=LARGEST_INTEGER),
