@@ -6,10 +6,13 @@ import os
 
 from celery import Celery
 
+from workers.tasks.pool_watch import PoolWatch
+
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
+app.steps["worker"].add(PoolWatch)
 for _module in ("periodic", "simulations", "lending"):
     app.autodiscover_tasks(["workers.tasks"], related_name=_module)
 

@@ -51,6 +51,10 @@ class ProcessSpecification:
     #: False where the last word may never be SIGKILL (PostgreSQL): then SIGQUIT.
     may_be_killed: bool = True
     identity: Identity = field(default_factory=Identity)
+    #: A file into which it writes the monotonic clock again and again; without, only its end is noticed.
+    heartbeat: Path | None = None
+    #: How long it may write nothing, and how long it may take to begin with it.
+    heartbeat_timeout_seconds: float = 120.0
 
 
 class ManagedProcess:
@@ -121,10 +125,15 @@ class ManagedProcess:
             time.sleep(0.03)
 
     def keep_running(self) -> str | None:
-        """Restart it if it ended, later each time it ends soon. Answers what happened, if anything."""
-        if self.is_running:
-            return None
+        """Restart it if it ended or stands still, later each time it ends soon. Answers what happened, if anything."""
         now = time.monotonic()
+        if self.is_running:
+            silent = self._silent_seconds(now)
+            if silent <= self.specification.heartbeat_timeout_seconds:
+                return None
+            # Its end is seen, and told, at the next look.
+            self._kill_group(signal.SIGKILL)
+            return f"{self.name} has given no sign of life for {silent:.0f} s and is killed"
         if self._child is not None:
             code = self._child.returncode
             self._kill_group(signal.SIGKILL)
@@ -141,6 +150,16 @@ class ManagedProcess:
                 self._schedule_restart(now)
                 return str(error)
         return None
+
+    def _silent_seconds(self, now: float) -> float:
+        """How long it has given no sign of life; 0 where none is expected."""
+        if self.specification.heartbeat is None:
+            return 0.0
+        try:
+            beat = float(self.specification.heartbeat.read_text(encoding="ascii"))
+        except (OSError, ValueError):
+            beat = 0.0
+        return now - max(beat, self._started_at)
 
     def _schedule_restart(self, now: float) -> None:
         self._restart_at = now + self._backoff_seconds

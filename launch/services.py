@@ -152,10 +152,12 @@ class ControlPlane:
         ]  # fmt: skip
         if queue in _ONE_TASK_PER_PROCESS:
             command += ["--max-tasks-per-child", "1"]
+        heartbeat = self._folders.run / f"celery-{queue}.heartbeat"
         return ProcessSpecification(
             name=f"celery-{queue}",
             command=command,
-            environment=self._environment,
+            environment={**self._environment, "WORKER_HEARTBEAT_FILE": str(heartbeat)},
+            heartbeat=heartbeat,
             log=self._folders.logs / f"celery-{queue}.log",
             working_folder=PROJECT,
             is_ready=_celery_answers(self._addresses.redis_url, node),

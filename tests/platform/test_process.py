@@ -168,3 +168,42 @@ def test_a_log_that_grew_too_large_keeps_one_predecessor(tmp_path, monkeypatch):
         writer.write(b"after")
     assert log.read_bytes() == b"after"
     assert (tmp_path / "example.log.1").read_bytes() == b"x" * 150
+
+
+#: Gives signs of life when it is asked to, and never ends.
+BEATS = """
+import pathlib, sys, time
+pathlib.Path(sys.argv[1]).write_text("begun")
+while True:
+    if not pathlib.Path(sys.argv[1] + ".mute").exists():
+        pathlib.Path(sys.argv[1] + ".beat").write_text(repr(time.monotonic()))
+    time.sleep(0.05)
+"""
+
+
+@pytest.mark.parametrize("how", ["mute", "frozen"])
+def test_a_process_that_gives_no_sign_of_life_is_ended_and_started_again(
+    make, tmp_path: Path, how: str
+) -> None:
+    process = make(BEATS, heartbeat=tmp_path / "said.beat", heartbeat_timeout_seconds=2.0)
+    process.start()
+    assert wait_until((tmp_path / "said.beat").exists, timeout_seconds=30)
+    first = process.pid
+    assert first is not None
+    assert process.keep_running() is None
+    if how == "mute":
+        (tmp_path / "said.mute").touch()
+    else:
+        os.kill(first, signal.SIGSTOP)
+    happened: list[str] = []
+
+    def started_again() -> bool:
+        said = process.keep_running()
+        if said:
+            happened.append(said)
+            (tmp_path / "said.mute").unlink(missing_ok=True)
+        return process.restarts == 1 and process.is_running
+
+    assert wait_until(started_again, timeout_seconds=30)
+    assert "no sign of life" in happened[0]
+    assert is_gone(first)

@@ -1,0 +1,128 @@
+"""When a Celery worker's pool counts as wedged, and when it is only busy."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.tasks import pool_watch
+from workers.tasks.pool_watch import PoolHealth
+
+
+class Pool:
+    """A pool that is looked at every two seconds, as its worker does."""
+
+    def __init__(self, wanted: int = 2) -> None:
+        self.now = 1000.0
+        self.health = PoolHealth(self.now)
+        self.wanted = self.children = wanted
+        self.tasks: dict[str, float] = {}
+        self.answers = True
+        self.looks = True
+
+    def run(self, seconds: float) -> str | None:
+        end = self.now + seconds
+        while self.now < end:
+            self.now += pool_watch.LOOK_SECONDS
+            if self.looks:
+                self.health.look(self.now, children=self.children, wanted=self.wanted, tasks=self.tasks)
+                if self.health.probe_due(self.now):
+                    self.health.probe_sent(self.now)
+                if self.answers:
+                    self.health.probe_answered()
+            problem = self.health.problem(self.now)
+            if problem is not None:
+                return problem
+        return None
+
+
+def test_a_pool_that_answers_is_left_alone_whatever_it_does() -> None:
+    pool = Pool()
+    assert pool.run(1000) is None
+    pool.children = 1
+    assert pool.run(pool_watch.WEDGED_SECONDS - 4) is None, "a child that ended is being replaced"
+    pool.children = 2
+    assert pool.run(1000) is None
+
+
+def test_a_child_that_is_not_replaced_ends_the_worker() -> None:
+    pool = Pool()
+    pool.children = 1
+    assert "no work" in str(pool.run(60))
+
+
+def test_a_pool_that_answers_nothing_ends_the_worker_within_a_minute() -> None:
+    pool = Pool()
+    pool.run(100)
+    pool.answers = False
+    assert "no work" in str(pool.run(60))
+
+
+def test_children_that_are_all_at_work_cannot_answer_and_need_not() -> None:
+    pool = Pool()
+    pool.answers = False
+    pool.tasks = {"a": 3600.0, "b": 3600.0}
+    assert pool.run(3600) is None
+
+
+def test_a_free_child_must_answer_while_the_other_works() -> None:
+    pool = Pool()
+    pool.answers = False
+    pool.tasks = {"a": 3600.0}
+    assert pool.run(90) is not None
+
+
+def test_a_task_beyond_its_time_limit_explains_nothing() -> None:
+    pool = Pool(wanted=1)
+    pool.answers = False
+    pool.tasks = {"a": 60.0}
+    assert pool.run(60) is None
+    assert pool.run(60 + pool_watch.LIMIT_MARGIN_SECONDS) is not None
+
+
+def test_a_probe_that_was_lost_with_its_child_is_no_fault() -> None:
+    pool = Pool()
+    pool.answers = False
+    assert pool.run(pool_watch.PROBE_SECONDS + pool_watch.ANSWER_SECONDS) is None
+    pool.answers = True
+    assert pool.run(1000) is None
+
+
+def test_a_loop_that_waits_for_the_broker_is_given_minutes_and_not_for_ever() -> None:
+    pool = Pool()
+    pool.looks = False
+    assert pool.run(pool_watch.BLOCKED_SECONDS - 4) is None
+    assert "stood still" in str(pool.run(10))
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.booleans()), max_size=200))
+def test_no_worker_ends_whose_pool_was_whole_and_answered_lately(looks: list[tuple[int, bool]]) -> None:
+    pool = Pool(wanted=2)
+    whole_at = pool.now
+    for children, answers in looks:
+        pool.children, pool.answers = children, answers
+        problem = pool.run(pool_watch.LOOK_SECONDS)
+        if children >= 2 and answers:
+            whole_at = pool.now
+        if pool.now - whole_at <= pool_watch.WEDGED_SECONDS:
+            assert problem is None
+        if problem is not None:
+            return
+
+
+@pytest.mark.parametrize(("age", "code"), [(0.0, 0), (30.0, 0), (90.0, 1)])
+def test_the_health_check_reads_the_sign_of_life(tmp_path: Path, age: float, code: int) -> None:
+    file = tmp_path / "heartbeat"
+    file.write_text(repr(time.monotonic() - age))
+    assert pool_watch.main(str(file)) == code
+
+
+def test_without_a_sign_of_life_the_health_check_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert pool_watch.main(str(tmp_path / "none")) == 1
+    assert "no sign of life" in capsys.readouterr().err
