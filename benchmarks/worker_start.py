@@ -57,7 +57,7 @@ class Agent:
         self._sockets = WorkerSockets(self._hear)
         self._sockets.start()
         self._pool = WorkerPool(
-            configuration, (), Sandboxing(configuration, runtime), self._sockets, runtime, nursery
+            configuration, (), Sandboxing(configuration, runtime, 1), self._sockets, runtime, nursery
         )
 
     def start_worker(self) -> Start:

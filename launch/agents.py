@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 import sys
 import tomllib
@@ -19,6 +20,8 @@ from launch.process import ProcessSpecification
 from launch.services import Addresses, base_environment
 from launch.settings import PlatformSettings
 
+#: As agents have it: what PyTorch needs even where a machine is small and its slots are many.
+LEAST_WORKER_BYTES = 1024**3
 #: Name of the process that emulates the inference scheduler.
 EMULATOR = "inference-emulator"
 INFERENCE_CLUSTER = "serving"
@@ -152,6 +155,7 @@ class LocalAgents:
             "address": "127.0.0.1",
             "port_range": list(port_range),
             "slots": settings.slots,
+            "worker_memory_bytes": _worker_memory_bytes(len(self.names) * settings.slots),
             "warm_workers": settings.warm_workers,
             "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
             "hide": [str(folders.data), str(folders.sockets)],
@@ -162,6 +166,12 @@ class LocalAgents:
         if emulate is not None:
             configuration["emulate"] = {"name": emulate, **settings.device_model}
         return configuration | dict(settings.agent_configuration)
+
+
+def _worker_memory_bytes(workers: int) -> int:
+    """This machine's memory for each worker of all its agents, each of which would count on the whole of it."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    return max(LEAST_WORKER_BYTES, total // max(1, workers))
 
 
 def to_toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

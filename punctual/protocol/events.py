@@ -65,6 +65,8 @@ class Failed(Message):
         "peer_lost",
         "start_failed",
         "killed",
+        "memory_exceeded",
+        "processes_exceeded",
     ]
     message: Text = ""
     traceback: Text = ""

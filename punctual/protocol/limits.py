@@ -63,3 +63,8 @@ def artifact_name_problem(name: str) -> str | None:
     if any(part in ("", ".", "..") for part in name.split("/")):
         return f"an artifact's name is a path below the job's folder, unlike {name[:80]!a}"
     return None
+
+
+#: Reasons of a failure that a worker's launcher gives: it used more than its server lets it.
+MEMORY_EXCEEDED = "memory_exceeded"
+PROCESSES_EXCEEDED = "processes_exceeded"

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster
-from punctual.protocol.limits import LONGEST_PAUSE_SECONDS
+from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
@@ -20,6 +20,7 @@ from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
+from scheduling.services.unfit_levels import level_did_not_fit
 from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
@@ -236,8 +237,12 @@ def _failed(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
     was_profiling = generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED
-    worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     curve = generation.curve or job.curve
+    if event["reason"] == MEMORY_EXCEEDED and generation.purpose == Purpose.PROFILING and not job.finished():
+        # Also where its worker was missed before it was told why.
+        level_did_not_fit(job, generation, curve, event["message"][:2000], cluster)
+        return
+    worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     if was_profiling and curve is not None and not job.finished():
         ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=CurveState.UNKNOWN)
 

@@ -11,6 +11,7 @@ from datetime import datetime, timedelta
 from django.utils import timezone
 
 from cluster.models import Cluster
+from punctual.protocol.limits import MEMORY_EXCEEDED, PROCESSES_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
     GenerationState,
@@ -36,7 +37,14 @@ from scheduling.services.wakeups import wake
 #: How often a job may fail without having got further than before.
 MAXIMUM_FAILURES = 3
 #: What a user has to mend: trying again would not help.
-_FUNCTIONS_FAULTS = ("function_error", "function_load_error", "environment_failed", "data_unavailable")
+_FUNCTIONS_FAULTS = (
+    "function_error",
+    "function_load_error",
+    "environment_failed",
+    "data_unavailable",
+    MEMORY_EXCEEDED,
+    PROCESSES_EXCEEDED,
+)
 _WAITING_PHASES = ("ready", "loading", "training")
 #: A worker that ended well has said all it had to say; how long its last event may still be on its way.
 LAST_WORD_SECONDS = 30.0

@@ -9,6 +9,7 @@ from datetime import datetime
 import numpy as np
 
 from cluster.models import Cluster
+from punctual.protocol.limits import MEMORY_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -28,6 +29,7 @@ from scheduling.services.lifecycle import fail_job
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
+from scheduling.services.unfit_levels import largest_unfit_level
 
 #: How often a measurement may be broken off before the job is given up.
 MAXIMUM_ATTEMPTS = 4
@@ -68,9 +70,13 @@ def fail_unmeasurable(cluster: Cluster) -> None:
     for job, reason in unmeasurable_jobs(cluster):
         environment = _environment(job)
         failed = environment is not None and environment.state == EnvironmentState.FAILED
+        unfit = (
+            job.curve is not None and job.curve.state == CurveState.FAILED and largest_unfit_level(job.curve)
+        )
+        code = MEMORY_EXCEEDED if unfit else "function_load_error"
         fail_job(
             job,
-            "environment_failed" if failed else "function_load_error",
+            "environment_failed" if failed else code,
             reason,
             cluster,
             traceback=environment.log if failed and environment is not None else "",
@@ -200,7 +206,13 @@ def _find_block(
     """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own."""
     assert job.curve is not None
     pool = pool_snapshot(cluster, job.curve.gpu_kind, now)
-    levels = [level for level in measurable_levels(job.global_batch_size, len(pool.gpus)) if level > above]
+    measured_curve = job.curve if kind is None else curve_on(job, kind)
+    unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
+    levels = [
+        level
+        for level in measurable_levels(job.global_batch_size, len(pool.gpus))
+        if level > max(above, unfit)
+    ]
     standing = _standing(pool, spare_best_effort=above > 0 or kind is not None, on_loan=kind is not None)
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
@@ -213,7 +225,7 @@ def _find_block(
         if set(tried.at_risk) <= baseline:
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block))
-            measured = tuple(level for level in wanted if level >= above)
+            measured = tuple(level for level in wanted if level >= above and level > unfit)
             curve = job.curve if kind is None else curve_made_on(job, kind)
             return Measurement(job, pool, block, measured, tuple(sorted(displaced)), curve)
     return None

@@ -102,3 +102,32 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     assert plane.events_of("failed") == []
     losses = [entry["values"]["loss"] for entry in plane.metrics if "loss" in entry["values"]]
     assert losses[-1] < losses[0] / 100
+
+
+def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    """A global batch of a thousand million samples took 16.6 GB of the node."""
+    agent.runtime = PROJECT
+    agent.settings |= {"emulate": DEVICE_MODEL, "worker_memory_bytes": 400 * 1024**2}
+    digest = hashlib.sha256(FUNCTION).hexdigest()
+    plane.bundles[digest] = FUNCTION
+
+    def line(job: str, batch: int, gpu_index: int) -> dict[str, Any]:
+        ports = free_ports(2)
+        return generation(
+            job,
+            workers=[{"rank": 0, "gpu_index": gpu_index}],
+            master_port=ports[0],
+            handover_port=ports[1],
+            function={"digest": digest, "entry": "line:Line", "requirements_digest": None},
+            hyperparameters={"global_batch_size": batch, "learning_rate": 0.1},
+        )
+
+    agent.start()
+    plane.want(line("neighbour", 8, 0), line("absurd", 10**9, 1))
+    failure = wait_until(lambda: plane.events_of("failed"), "the absurd one fails", 150)[0]
+    assert (failure["job"], failure["reason"]) == ("absurd", "memory_exceeded")
+    assert "more than 400 MiB of memory" in failure["message"]
+    wait_until(lambda: plane.worker("neighbour").get("iteration", 0) > 20, "the neighbour trains", 90)
+    assert [event["job"] for event in plane.events_of("failed")] == ["absurd"]

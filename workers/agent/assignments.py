@@ -15,6 +15,7 @@ from workers.agent.event_outbox import EventOutbox, event_id
 from workers.agent.inventory import Accelerator
 from workers.agent.main_loop import MainLoop
 from workers.agent.provisioning import NotYet, Provisioner, ProvisioningError
+from workers.agent.resource_limits import EXCEEDED
 from workers.agent.uploads import StoredUpload, Upload, Uploads
 from workers.agent.worker_messages import (
     FileWritten,
@@ -326,7 +327,12 @@ class Assignments:
                 return
             record.events_heard.add(message.local_id)
         identifier = event_id(record.key, message.local_id)
-        self._add_event(record, assignment, {"id": identifier, **message.body})
+        body = dict(message.body)
+        exceeded = self._pool.exceeded(record) if body["kind"] == "failed" else None
+        if exceeded is not None:
+            # A loader that the kernel killed looks to the worker like an error of the function.
+            body["reason"], body["message"] = exceeded
+        self._add_event(record, assignment, {"id": identifier, **body})
         self._sockets.send(record.key, {"acknowledged": [message.local_id]})
 
     def _add_event(self, record: WorkerRecord, assignment: Assignment, event: dict[str, Any]) -> None:
@@ -393,6 +399,9 @@ class Assignments:
         completing = any(upload.written.kind == "final" for upload in self._uploads.pending(record.key))
         expected = record.phase in ENDING_PHASES or record.goal == "stop" or completing
         if expected or record.kill_reason not in (None, LEASE_ENDED):
+            return
+        if status.reason in EXCEEDED:
+            self._report_failure(record, status.reason, status.message)
             return
         reason = "start_failed" if record.phase in STARTING_PHASES else "killed"
         self._report_failure(record, reason, _describe_end(record))

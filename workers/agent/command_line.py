@@ -219,9 +219,9 @@ def _enrol_when_reachable(configuration: Configuration, state: AgentState) -> Cr
 
 
 def _enrol(configuration: Configuration, state: AgentState, token: str) -> Credential:
-    sandboxing = Sandboxing(
-        configuration, stage_runtime(configuration.data / "runtime", configuration.runtime_source)
-    )
+    accelerators = find_accelerators(configuration)
+    runtime = stage_runtime(configuration.data / "runtime", configuration.runtime_source)
+    sandboxing = Sandboxing(configuration, runtime, len(accelerators))
     control_plane = ControlPlane(configuration.server_url)
     try:
         answer = control_plane.enrol(
@@ -230,7 +230,7 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
                 "name": configuration.name,
                 "address": configuration.address,
                 "port_range": list(configuration.port_range),
-                "inventory": describe(find_accelerators(configuration), sandboxing.mode),
+                "inventory": describe(accelerators, sandboxing.mode),
                 "agent_version": AGENT_VERSION,
             }
         )

@@ -75,6 +75,8 @@ class Configuration:
     data_limit_bytes: int = 100 * GIBIBYTE
     cache_limit_bytes: int = 200 * GIBIBYTE
     log_limit_bytes: int = 64 * 1024**2
+    worker_memory_bytes: int | None = None
+    worker_processes: int = 1024
     worker_users: tuple[int, int] | None = None
     runtime_source: Path | None = None
     stop_workers_on_exit: bool = False
@@ -83,7 +85,17 @@ class Configuration:
     enrol_token_file: Path | None = None
 
 
-_WHOLE_NUMBERS = ("slots", "warm_workers", "data_limit_bytes", "cache_limit_bytes", "log_limit_bytes")
+_WHOLE_NUMBERS = (
+    "slots",
+    "warm_workers",
+    "data_limit_bytes",
+    "cache_limit_bytes",
+    "log_limit_bytes",
+    "worker_memory_bytes",
+    "worker_processes",
+)
+#: Less and no worker could import PyTorch, or start the threads that training needs.
+_LEAST = {"worker_memory_bytes": 256 * 1024**2, "worker_processes": 64}
 _SECONDS = ("report_seconds", "stop_seconds")
 _SWITCHES = ("gpus", "nursery", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
 _FOLDER_LISTS = ("hide", "readable", "data_roots")
@@ -190,7 +202,10 @@ def _check_one(name: str, value: Any, base: Path) -> Any:
             raise ConfigurationError(f"{name} must be two numbers, first and last")
         return tuple(pair)
     if name in _WHOLE_NUMBERS:
-        return _number(name, value, int)
+        number = _number(name, value, int)
+        if number < _LEAST.get(name, 0):
+            raise ConfigurationError(f"{name} must be at least {_LEAST[name]}, not {number}")
+        return number
     if name in _SECONDS:
         return float(_number(name, value, (int, float)))
     if name == "data_schemes":

@@ -12,6 +12,7 @@ from typing import Any
 import pynvml
 
 from workers.agent.configuration import Configuration
+from workers.agent.resource_limits import host_memory_bytes
 from workers.agent.sandbox import SandboxMode
 
 logger = logging.getLogger(__name__)
@@ -56,19 +57,15 @@ def describe(accelerators: tuple[Accelerator, ...], sandbox: SandboxMode) -> dic
         ],
         "hostname": socket.gethostname(),
         "cpu_cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": _memory_bytes(),
+        "memory_bytes": host_memory_bytes(),
         "sandbox": sandbox,
     }
-
-
-def _memory_bytes() -> int:
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def _slots(configuration: Configuration) -> tuple[Accelerator, ...]:
     count = configuration.slots or len(os.sched_getaffinity(0))
     emulation = configuration.emulate
-    share = _memory_bytes() // count
+    share = host_memory_bytes() // count
     return tuple(
         Accelerator(
             index=index,

@@ -23,10 +23,13 @@ from typing import Any, NoReturn
 from workers.agent import clock, linux
 from workers.agent.durable_files import read_json, write_json
 from workers.agent.process_tree import kill_descendants, kill_user
-from workers.agent.sandbox import Sandbox, enter, separate_processes
+from workers.agent.resource_limits import WorkerResources
+from workers.agent.sandbox import Sandbox, enter, give_up_privileges, seal, separate_processes
 
 # After a suspended machine wakes up, timers have not run on: look at the lease at least this often.
 LONGEST_WAIT_SECONDS = 1.0
+#: What a worker takes is looked at this often.
+RESOURCES_SECONDS = 0.25
 READ_BYTES = 65536
 
 #: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises OSError.
@@ -77,7 +80,11 @@ class Launcher:
         self.sandbox = Sandbox.from_json(self.launch["sandbox"])
         self.log = LimitedLog(folder / "worker.log", self.launch["log_limit_bytes"])
         self.kill_reason: str | None = None
+        self.kill_message: str | None = None
         self.stop_asked = False
+        limits = self.sandbox.limits
+        self.resources = None if limits is None else WorkerResources(limits, folder.name)
+        self._looked_at = 0.0
         self._wake_read, self._wake_write = socket.socketpair()
 
     def run(self) -> None:
@@ -93,6 +100,7 @@ class Launcher:
                 self._write_exit(
                     {"code": 127, "signal": None, "message": f"no PID namespace: {error}"}, "start_failed"
                 )
+                self._close_resources()
                 return
         else:
             linux.process_control(linux.PR_SET_CHILD_SUBREAPER, 1)
@@ -112,9 +120,18 @@ class Launcher:
                 "boot": clock.machine_boot_id(),
             },
         )
+        with contextlib.suppress(OSError):
+            seal()  # without namespaces the worker sees it
+        if self.resources is not None:
+            self.resources.take(child)
         os.write(go_write, b"g")
         status = self._watch(child, output_read, status_read)
+        if status.get("code") != 0:
+            self._look_at_resources()  # what the kernel killed it for
+        if self.kill_message is not None:
+            status["message"] = self.kill_message
         self._write_exit(status, self.kill_reason or ("start_failed" if status.get("message") else "exited"))
+        self._close_resources()
 
     def _catch_signals(self) -> None:
         for ignored in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
@@ -150,8 +167,21 @@ class Launcher:
                     return _read_status(status_pipe, ended)
 
     def _wait_seconds(self) -> float:
+        longest = LONGEST_WAIT_SECONDS if self.resources is None else RESOURCES_SECONDS
         left = self._lease_deadline() - clock.boot_time_seconds()
-        return min(LONGEST_WAIT_SECONDS, max(0.0, left)) if self.kill_reason is None else LONGEST_WAIT_SECONDS
+        return min(longest, max(0.0, left)) if self.kill_reason is None else LONGEST_WAIT_SECONDS
+
+    def _look_at_resources(self) -> None:
+        """Note that the worker has taken more than it may. A look may cost milliseconds, so not at every line printed."""
+        self._looked_at = clock.boot_time_seconds()
+        exceeded = None if self.resources is None else self.resources.exceeded()
+        if self.resources is not None and exceeded is not None and self.kill_reason is None:
+            self.kill_reason = exceeded
+            self.kill_message = self.resources.limits.message(exceeded)
+
+    def _close_resources(self) -> None:
+        if self.resources is not None:
+            self.resources.close()
 
     def _lease_deadline(self) -> float:
         """The end of the lease; a lease that cannot be read has ended."""
@@ -165,7 +195,9 @@ class Launcher:
             self.kill_reason = "stopped"
         elif clock.boot_time_seconds() >= self._lease_deadline():
             self.kill_reason = "lease_ended"
-        else:
+        elif clock.boot_time_seconds() >= self._looked_at + RESOURCES_SECONDS:
+            self._look_at_resources()
+        if self.kill_reason is None:
             return
         # In a PID namespace its first process takes every other one with it, whatever they did to hide.
         os.kill(child, signal.SIGKILL)
@@ -219,22 +251,25 @@ class Launcher:
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
             enter(self.sandbox, str(self.folder / "root"))
-            # After the change of user, which clears it. The launcher may have died before: then `go` has no writer any more.
-            linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.set_blocking(go, False)
-            with contextlib.suppress(BlockingIOError):
-                os.read(go, 1)
-                os._exit(127)
-            self._start_and_wait(status_pipe)
+            # Before the worker is there: it must not look into this process at any moment.
+            seal()
+            _die_with_the_launcher(go)
+            worker = self._fork_worker(status_pipe)
+            give_up_privileges(self.sandbox.first_user_id)
+            _die_with_the_launcher(go)  # again: the change of user has cleared it
+            _close_all_but(status_pipe)
+            _wait_and_tell(worker, status_pipe)
         except BaseException as error:  # noqa: BLE001 - a forked child must never return into the launcher's code
             message = f"sandbox: {error}"
             os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
             os._exit(127)
 
-    def _start_and_wait(self, status_pipe: int) -> NoReturn:
+    def _fork_worker(self, status_pipe: int) -> int:
+        """The process that runs the worker, under its own user. What it runs must find nothing of this process in it."""
         worker = os.fork()
         if worker == 0:
             try:
+                give_up_privileges(self.sandbox.user_id)
                 linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
                 os.chdir(f"{self.sandbox.box_inside}/home")
                 self.become_worker(self.launch)
@@ -242,17 +277,40 @@ class Launcher:
                 message = f"cannot start {self.launch['command'][0]}: {error}"
                 os.write(status_pipe, json.dumps({"code": 127, "signal": None, "message": message}).encode())
                 os._exit(127)
-        while True:
-            process_id, status = os.waitpid(-1, 0)
-            if process_id == worker:
-                break
-        code = os.waitstatus_to_exitcode(status)
-        ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
-        os.write(status_pipe, json.dumps(ended).encode())
-        os._exit(0)
+        return worker
 
     def _write_exit(self, status: dict[str, Any], reason: str) -> None:
         write_json(self.folder / "exit.json", {"message": None, **status, "reason": reason})
+
+
+def _die_with_the_launcher(go: int) -> None:
+    """Let the kernel end this process with the launcher. It may have died before: then `go` has no writer any more."""
+    linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
+    os.set_blocking(go, False)
+    with contextlib.suppress(BlockingIOError):
+        os.read(go, 1)
+        os._exit(127)
+
+
+def _close_all_but(status_pipe: int) -> None:
+    """The first process needs to see and to say nothing but how the worker ended."""
+    null = os.open("/dev/null", os.O_RDWR)
+    for target in (0, 1, 2):
+        os.dup2(null, target)
+    os.closerange(3, status_pipe)
+    os.closerange(status_pipe + 1, os.sysconf("SC_OPEN_MAX"))
+
+
+def _wait_and_tell(worker: int, status_pipe: int) -> NoReturn:
+    """As the first process: collect whoever has lost its parent until the worker has ended, and say how."""
+    while True:
+        process_id, status = os.waitpid(-1, 0)
+        if process_id == worker:
+            break
+    code = os.waitstatus_to_exitcode(status)
+    ended = {"code": code, "signal": None} if code >= 0 else {"code": None, "signal": -code}
+    os.write(status_pipe, json.dumps(ended).encode())
+    os._exit(0)
 
 
 def _read_status(pipe: int, wait_status: int) -> dict[str, Any]:

@@ -36,11 +36,12 @@ def build_root(
     data: Iterable[tuple[str, str]],
     hidden: Iterable[str],
     devices: Iterable[str],
+    shared_memory_bytes: int | None = None,
 ) -> None:
     """Mount the worker's file tree at the folder `root` and enter it.
 
     `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable` and `data`
-    read-only at its target; `hidden` folders are covered. Needs a mount namespace of its own. Raises OSError.
+    read-only at its target; `hidden` folders are covered; /dev/shm holds `shared_memory_bytes` at most. Needs a mount namespace of its own. Raises OSError.
     """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("worker", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
@@ -49,7 +50,7 @@ def build_root(
     for folder in SYSTEM_FOLDERS:
         _bind_system_folder(root, folder)
     _bind_name_resolution(root)
-    _build_devices(root, devices)
+    _build_devices(root, devices, shared_memory_bytes)
     os.makedirs(root + "/proc")
     linux.mount("proc", root + "/proc", "proc", linux.MS_NOSUID | linux.MS_NODEV | linux.MS_NOEXEC)
     bind(f"{box}/tmp", root + "/tmp", read_only=False)
@@ -106,12 +107,13 @@ def _bind_name_resolution(root: str) -> None:
         bind(actual, root + actual, read_only=True)
 
 
-def _build_devices(root: str, devices: Iterable[str]) -> None:
+def _build_devices(root: str, devices: Iterable[str], shared_memory_bytes: int | None) -> None:
     os.makedirs(root + "/dev/shm")
     for device in (*PLAIN_DEVICES, *devices):
         if os.path.exists(device):
             bind(device, root + device, read_only=False)
-    linux.mount("shm", root + "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=1777")
+    size = "" if shared_memory_bytes is None else f",size={shared_memory_bytes}"
+    linux.mount("shm", root + "/dev/shm", "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, f"mode=1777{size}")
     os.symlink("/proc/self/fd", root + "/dev/fd")
     for number, name in enumerate(("stdin", "stdout", "stderr")):
         os.symlink(f"/proc/self/fd/{number}", f"{root}/dev/{name}")

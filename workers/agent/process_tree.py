@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-from pathlib import Path
+
+from workers.agent.resource_limits import descendants
 
 _ROUNDS = 200
 
@@ -31,7 +32,7 @@ def kill_descendants(ancestor: int) -> None:
     outrun it, which is why this is only the last resort.
     """
     for _ in range(_ROUNDS):
-        found = _descendants(ancestor)
+        found = descendants(ancestor)
         if not found:
             return
         for process_id in found:
@@ -49,22 +50,3 @@ def _reap_all() -> None:
                 return
         except ChildProcessError:
             return
-
-
-def _descendants(ancestor: int) -> list[int]:
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                stat = (entry / "stat").read_bytes()
-            except (FileNotFoundError, ProcessLookupError):
-                continue
-            parents[int(entry.name)] = int(stat[stat.rindex(b")") + 2 :].split()[1])
-    found: list[int] = []
-    waiting = [ancestor]
-    while waiting:
-        parent = waiting.pop()
-        children = [process_id for process_id, above in parents.items() if above == parent]
-        found.extend(children)
-        waiting.extend(children)
-    return found

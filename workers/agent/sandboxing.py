@@ -14,6 +14,7 @@ from pathlib import Path
 from workers.agent import clock
 from workers.agent.configuration import Configuration, ConfigurationError
 from workers.agent.inventory import Accelerator
+from workers.agent.resource_limits import ResourceLimits, host_memory_bytes, remove_left_over, usable_groups
 from workers.agent.sandbox import Sandbox, SandboxMode
 from workers.agent.worker_processes import launch, make_folder, read_exit, write_lease
 
@@ -21,6 +22,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_SECONDS = 20.0
 USERS_PER_AGENT = 200
+#: What PyTorch and a small function need, even where a machine is small and its slots are many.
+LEAST_MEMORY_BYTES = 1024**3
 BOX_INSIDE = "/box"
 RUNTIME_INSIDE = "/runtime"
 
@@ -28,11 +31,22 @@ RUNTIME_INSIDE = "/runtime"
 class Sandboxing:
     """Makes the sandbox of each worker, in the mode that was found to work."""
 
-    def __init__(self, configuration: Configuration, runtime: Path) -> None:
-        """Probe the modes. Raises ConfigurationError when none works and none is not allowed."""
+    def __init__(self, configuration: Configuration, runtime: Path, slots: int) -> None:
+        """Probe the modes, for a server on which `slots` workers train at once.
+
+        Raises ConfigurationError when none works and none is not allowed.
+        """
         self._configuration = configuration
         self._runtime = runtime
-        self._users = worker_users(configuration)
+        *_, last = self._users = worker_users(configuration)
+        # Every worker's first process has a user that no worker has, if there is one to spare.
+        self._first_user = last if last > self._users[0] else None
+        share = max(LEAST_MEMORY_BYTES, host_memory_bytes() // max(1, slots))
+        groups = usable_groups()
+        remove_left_over(groups)
+        self.limits = ResourceLimits(
+            configuration.worker_memory_bytes or share, configuration.worker_processes, groups
+        )
         self.mode: SandboxMode = self._choose()
 
     def free_user(self, taken: Collection[int | None]) -> int | None:
@@ -43,7 +57,7 @@ class Sandboxing:
         if self.mode == "none" or os.geteuid() != 0:
             return None
         for user_id in range(self._users[0], self._users[1] + 1):
-            if user_id not in taken:
+            if user_id not in taken and user_id != self._first_user:
                 return user_id
         raise OSError("every user of worker_users has a worker")
 
@@ -51,8 +65,11 @@ class Sandboxing:
         self, box: Path, user_id: int | None, accelerator: Accelerator | None, data_paths: Mapping[str, Path]
     ) -> Sandbox:
         """The sandbox of one worker; declared `data_paths` appear in its box."""
+        first_user = None if user_id is None else self._first_user
         if self.mode != "namespaces":
-            return Sandbox(self.mode, str(box), str(box), user_id)
+            return Sandbox(
+                self.mode, str(box), str(box), user_id, first_user_id=first_user, limits=self.limits
+            )
         # Where the agent's interpreter and its packages are; below /usr they are there already.
         prefixes = sorted({sys.prefix, sys.base_prefix, sys.exec_prefix} - {"/usr"})
         readable = [(prefix, prefix) for prefix in prefixes if not prefix.startswith("/usr/")]
@@ -74,6 +91,8 @@ class Sandboxing:
             data=tuple(data),
             hidden=(str(self._configuration.data), *(str(path) for path in self._configuration.hide)),
             devices=() if accelerator is None else accelerator.device_files,
+            first_user_id=first_user,
+            limits=self.limits,
         )
 
     def environment(self, sandbox: Sandbox, accelerator: Accelerator | None) -> dict[str, str]:

@@ -13,6 +13,7 @@ from workers.agent.configuration import Configuration
 from workers.agent.durable_files import read_json
 from workers.agent.inventory import Accelerator
 from workers.agent.nursery import Nursery
+from workers.agent.resource_limits import EXCEEDED, exceeded_in_groups, groups_of
 from workers.agent.sandboxing import Sandboxing
 from workers.agent.worker_processes import ExitStatus
 from workers.agent.worker_record import LEASE_ENDED, WorkerRecord
@@ -195,6 +196,15 @@ class WorkerPool:
 
     def _unassigned(self) -> list[WorkerRecord]:
         return [record for record in self.records.values() if record.assignment is None and record.alive]
+
+    def exceeded(self, record: WorkerRecord) -> tuple[str, str] | None:
+        """Reason and message where the kernel has kept the worker from memory or processes beyond its limits."""
+        told = worker_processes.read_exit(record.folder)
+        if told is not None and told.reason in EXCEEDED:
+            return told.reason, told.message
+        limits = self._sandboxing.limits
+        reason = exceeded_in_groups(groups_of(limits, record.key))
+        return None if reason is None else (reason, limits.message(reason))
 
     def kill(self, record: WorkerRecord, reason: str) -> None:
         """End a worker and all that it started, now. Says so once, and goes on trying with every call."""

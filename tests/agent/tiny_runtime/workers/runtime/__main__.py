@@ -2,7 +2,8 @@
 
 Hyperparameters: `crash` (end without a word after the first iteration), `final_after` (complete after so many iterations),
 `shout` (print so many lines), `spawn` (start a process that tries to outlive everything), `deaf` (obey no goal),
-`babble` (say without end what cannot be), `look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path).
+`babble` (say without end what cannot be), `look` (print, as JSON, what the worker can see, these paths above all), `link` (write its result as a link to that path),
+`hoard` (take memory without end, in a loader of its own whose death it reports as an error).
 """
 
 import contextlib
@@ -179,6 +180,18 @@ class Worker:
                 self.send(message)
             self.event(kind="failed", reason="because", message="\0" * number)
 
+    def hoard(self) -> None:
+        held = []
+        loader = os.fork()
+        while loader == 0:
+            held.append(b"x" * (8 << 20))
+            time.sleep(0.01)
+        os.waitpid(loader, 0)
+        self.event(kind="failed", reason="function_error", message="my loader was killed")
+        self.become("failed")
+        self.wait(lambda: not self.unacknowledged)
+        os._exit(1)
+
     def train(self) -> None:
         first = True
         while self.goal == "train" or self.wishes.get("deaf"):
@@ -199,6 +212,8 @@ class Worker:
                 )
                 if self.wishes.get("babble"):
                     threading.Thread(target=self.babble, daemon=True).start()
+                if self.wishes.get("hoard"):
+                    self.hoard()
                 if self.wishes.get("crash"):
                     os.kill(os.getpid(), signal.SIGKILL)
             if self.iteration == self.wishes.get("final_after"):

@@ -1,0 +1,78 @@
+"""Levels that do not fit: where a worker ran out of memory while its function was measured, that level is none.
+
+Fewer GPUs mean larger local batches, so what does not fit on some does not fit on fewer either, and may fit on more.
+"""
+
+from __future__ import annotations
+
+from django.db.models import Q, QuerySet
+from django.utils import timezone
+
+from cluster.models import Cluster, Gpu
+from scheduling.choices import CurveState, GenerationState, Purpose
+from scheduling.core.measuring import measurable_levels
+from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services.generations import retire
+from scheduling.services.records import planning_fact_changed, record
+from scheduling.services.wakeups import wake
+
+_UNFIT = "unfit_level"
+
+
+def largest_unfit_level(curve: ScalingCurve) -> int:
+    """The largest number of GPUs that is known not to hold the function; 0 where none is."""
+    profiles = _measurements(curve).filter(profile__has_key=_UNFIT)
+    return max(
+        (int(profile[_UNFIT]) for profile in profiles.values_list("profile", flat=True) if profile), default=0
+    )
+
+
+def level_did_not_fit(
+    job: Job, generation: Generation, curve: ScalingCurve | None, message: str, cluster: Cluster
+) -> None:
+    """A worker ran out of memory in a measurement: go on with larger levels, if there are any and none is known.
+
+    The caller holds the cluster's row.
+    """
+    if (
+        curve is None
+        or _UNFIT in (generation.profile or {})
+        or generation.retire_reason.startswith("profiled")
+    ):
+        return
+    levels = [int(level) for level in (generation.profile or {}).get("levels", [])]
+    known = set(CurveLevel.objects.filter(curve=curve).values_list("gpus", flat=True))
+    reached = CurveLevel.objects.filter(
+        curve=curve, gpus__in=levels, measured_at__gte=generation.created_at
+    ).values_list("gpus", flat=True)
+    unfit = next((level for level in levels if level > max(reached, default=0)), max(levels, default=1))
+    generation.profile = {**(generation.profile or {}), _UNFIT: unfit}
+    reason = f"profiled: {unfit} GPUs are no level: {message}"
+    retire(generation, reason)
+    generation.retire_reason = reason[
+        :300
+    ]  # no attempt that was broken off, even where its worker was missed first
+    generation.save(update_fields=["profile", "retire_reason"])
+    record(job, "profiled", f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
+    gpus = Gpu.objects.filter(server__cluster=cluster, kind=curve.gpu_kind).count()
+    larger = [level for level in measurable_levels(job.global_batch_size, gpus) if level > unfit]
+    if known:
+        state = CurveState.READY
+    else:
+        state = CurveState.UNKNOWN if larger else CurveState.FAILED
+    if _measurements(curve).exclude(state=GenerationState.RETIRED).exists():
+        return  # another one is under way already, and will tell
+    undecided = (CurveState.MEASURING, CurveState.UNKNOWN)
+    ScalingCurve.objects.filter(pk=curve.pk, state__in=undecided).update(
+        state=state,
+        complete=state == CurveState.READY and not larger,
+        failure=f"no number of GPUs here holds it: {message}" if state == CurveState.FAILED else "",
+        measured_at=timezone.now(),
+    )
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"a level of {job.pk} does not fit")
+
+
+def _measurements(curve: ScalingCurve) -> QuerySet[Generation]:
+    measured_for = Q(curve=curve) | Q(curve__isnull=True, job__curve=curve)
+    return Generation.objects.filter(measured_for, purpose=Purpose.PROFILING)
