@@ -73,8 +73,10 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
     speeds = growers.speeds
     for row in range(growers.able.size):
         group_present, home = NO_ITEM, int(growers.at_home[row])
-        if growers.able[row] and home > 0:
-            now = float(growers.remaining[row]) / float(rate_of(speeds, row, home))
+        at_home = float(rate_of(speeds, row, home)) if growers.able[row] and home > 0 else 0.0
+        # Measured there on more GPUs alone than it has: what growing saves is not known.
+        if at_home > 0.0:
+            now = float(growers.remaining[row]) / at_home
             worth = home * relief + (0.0 if growers.promised[row] else 1.0)
             for entry in range(int(speeds.offsets[row]), int(speeds.offsets[row + 1])):
                 extra = int(speeds.workers[entry]) - home

@@ -28,11 +28,11 @@ PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
 
 
 def source_digest(folders: Iterable[Path]) -> str:
-    """Digest of all Python sources under the folders, and of numba's version: sixteen hexadecimal digits.
+    """Digest of all Python sources under the folders, and of what numba compiles by: sixteen hexadecimal digits.
 
     It reads every file, not those alone that look as though they held kernels: a rule of that kind was wrong once.
     """
-    digest = hashlib.sha256(numba.__version__.encode())
+    digest = hashlib.sha256(f"{numba.__version__} bounds checked: {_CONFIG.BOUNDSCHECK}".encode())
     for folder in folders:
         for source in sorted(folder.rglob("*.py")):
             for part in (

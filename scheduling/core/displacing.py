@@ -47,7 +47,8 @@ def displacing_place(blocks, occupancy, size, run):  # type: ignore[no-untyped-d
     for block in range(blocks.base.size):
         if blocks.size[block] < size:
             continue
-        for base in range(blocks.base[block], blocks.base[block] + blocks.size[block], size):
+        first = blocks.base[block]
+        for base in range(first, first + blocks.size[block] - size + 1, size):
             allowed, jobs, gpus, overlap = price(occupancy, base, size, run, size)
             key = (jobs, gpus, -overlap)
             if allowed and (best == UNPLACED or key < best_key):

@@ -59,7 +59,7 @@ def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
         if room < size or room - occupancy.taken[block] < size:
             continue
         first = blocks.base[block]
-        for base in range(first, first + room, size):
+        for base in range(first, first + room - size + 1, size):
             overlap = 0
             free = True
             for address in range(base, base + size):
@@ -84,8 +84,10 @@ def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
 def _free_area(occupancy, first, room, base, size):  # type: ignore[no-untyped-def]
     """Size of the largest aligned area around a free place that is free as a whole."""
     area = size
-    while area < room:
+    while 2 * area <= room:
         start = first + (base - first) // (2 * area) * (2 * area)
+        if start + 2 * area > first + room:
+            return area
         for address in range(start, start + 2 * area):
             if occupancy.owner[address] != FREE or occupancy.former[address] != FREE:
                 return area

@@ -28,12 +28,12 @@ from scheduling.core.snapshot import (
     IntArray,
     PlannerSettings,
     ScalingCurve,
-    ServiceClass,
     Snapshot,
     StoredPlan,
 )
 from scheduling.core.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.timeline import new_timeline, take
+from scheduling.core.validation import check_columns, check_settings, check_snapshot
 from scheduling.core.worker_ranges import borrowed_sharing
 
 
@@ -184,7 +184,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     Jobs are put in the order (submission, id), so that the caller's order decides nothing.
     ``memory_width``: columns that the policy keeps for each job. ``measured``: see `problem_from`.
     """
-    _check(snapshot)
+    check_snapshot(snapshot)
     jobs = sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))
     offers = tuple(
         offer
@@ -243,6 +243,8 @@ def problem_from(
     boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count that was measured, rising
     throughput or not, instead of on the levels of their scaling curve.
     """
+    check_settings(settings)
+    check_columns(columns)
     origin = max(0.0, next_slot_at - now)
     curves = columns.measured if measured else columns.curves
     jobs = _job_arrays(columns, curves, offers, origin, capacity.gpus)
@@ -275,20 +277,6 @@ def problem_from(
         blocked_until=until,
         cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,
     )
-
-
-def _check(snapshot: Snapshot) -> None:
-    if snapshot.settings.slot_seconds <= 0:
-        raise ValueError("slot_seconds must be positive")
-    seen: set[str] = set()
-    for job in snapshot.jobs:
-        if job.id in seen:
-            raise ValueError(f"job {job.id} appears twice in the snapshot")
-        seen.add(job.id)
-        if job.placement and len(job.placement) != job.gpus_now:
-            raise ValueError(f"job {job.id} holds {job.gpus_now} GPUs but lists {len(job.placement)}")
-        if job.service_class is ServiceClass.BEST_EFFORT and job.promised:
-            raise ValueError(f"best-effort job {job.id} cannot hold a promise")
 
 
 def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> dict[int, float]:

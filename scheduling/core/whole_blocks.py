@@ -115,6 +115,8 @@ def _aligned_run(blocks, allowed, prices, size):  # type: ignore[no-untyped-def]
         length = size // blocks.size[start]
         if not allowed[start] or length == 0 or blocks.server[start] % length:
             continue
+        if size % blocks.size[start]:
+            continue  # servers of so many GPUs do not add up to the size
         if start + length > blocks.base.size:
             continue
         jobs = 0

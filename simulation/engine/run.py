@@ -366,12 +366,14 @@ class Simulation:
         held = int(gpus.sum())
         promised = int(gpus[jobs.promised[rows]].sum())
         running = int((gpus > 0).sum())
-        speed = jobs.rate[rows] / np.maximum(pool.tables.one_gpu[rows], 1e-300)
+        speed_ups = sum(
+            one.tables.speed_ups(one.rows[jobs.phase[one.rows] == ACTIVE], jobs.rate) for one in self.pools
+        )
         total = sum(one.capacity.gpus for one in self.pools)
         total += 0 if self.lender is None else self.lender.gpus_on_loan
         self.recorder.instant(
             self.now, total, promised, held - promised, running, rows.size - running,
-            float(speed.sum()) / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,
+            speed_ups / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,
         )  # fmt: skip
 
     # The end ---------------------------------------------------------------------------------

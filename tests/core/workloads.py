@@ -38,7 +38,7 @@ def random_workload(
 ) -> Workload:
     """One workload for one seed; the clusters are so small that jobs are in each other's way."""
     rng = Random(seed)
-    shape = rng.choice([(2,), (4,), (4, 4), (2, 2), (8,), (4, 2), (4, 4, 4)])
+    shape = rng.choice([(2,), (4,), (4, 4), (2, 2), (8,), (4, 2), (4, 4, 4), (6,), (6, 6), (6, 2)])
     servers = tuple(ServerSnapshot(f"server{number}", gpus) for number, gpus in enumerate(shape))
     slot = rng.choice([1.0, 5.0, 60.0])
     pause_scale = rng.choice([0.02, 0.2, 1.0]) * slot if pauses else 0.0

@@ -1,0 +1,251 @@
+"""Snapshots that nobody would send: hypothesis builds them, the core answers or says what is wrong.
+
+Run by itself (`python -m tests.core.garbage EXAMPLES SEED FILE`) because a fault here may end the interpreter: what was being
+tried then stands in FILE.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+from hypothesis import HealthCheck, Phase, given, seed, settings
+from hypothesis import strategies as st
+
+from scheduling.core.decision import Decision
+from scheduling.core.snapshot import (
+    AdmissionRule,
+    BlockedGpus,
+    Fill,
+    HeldOffer,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
+from scheduling.policies import policy_named
+
+#: Numbers that break sums, divisions and loops.
+WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)
+SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
+#: Policies that decide in other ways: with promises, with loans, on any measured size, with a memory.
+POLICIES = (
+    "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias", "fifo",
+)  # fmt: skip
+
+
+@st.composite
+def snapshots(draw: st.DrawFn) -> Snapshot:
+    """Mostly sound snapshots; each figure is wild now and then, in half of them none is."""
+    wild = draw(st.sampled_from((0, 0, 3, 30)))
+
+    def number(low: float, high: float) -> float:
+        if wild and draw(st.integers(0, 99)) < wild:
+            return draw(st.sampled_from(WILD))
+        return draw(st.floats(low, high, allow_nan=False)) if low < high else low
+
+    def whole(low: int, high: int) -> int:
+        if wild and draw(st.integers(0, 99)) < wild:
+            return draw(st.sampled_from((-7, 0, 3, 99, 10**7, 2**40)))
+        return draw(st.integers(low, high))
+
+    now = draw(st.sampled_from((0.0, 1_800_000_000.0)))
+    slot = max(number(1.0, 60.0), -1.0)
+    servers = _servers(draw)
+    gpus = sum(server.gpus for server in servers)
+    free = list(range(gpus))
+    draw(st.randoms(use_true_random=False)).shuffle(free)
+    jobs = tuple(
+        _job(draw, number, whole, f"job-{index}", now, slot, gpus, free)
+        for index in range(draw(st.integers(0, 6)))
+    )
+    blocked = tuple(
+        BlockedGpus((whole(0, gpus + 1),), now + number(0.0, 300.0)) for _ in range(draw(st.integers(0, 2)))
+    )
+    offers = tuple(
+        HeldOffer(
+            f"offer-{index}",
+            _plan(draw, number, whole, now, slot, gpus),
+            now + number(-10.0, 100.0),
+            draw(st.sampled_from((None, *jobs[:1]))),
+        )
+        for index in range(draw(st.integers(0, 1)))
+    )
+    choices = PlannerSettings(
+        slot_seconds=slot,
+        fill=draw(st.sampled_from(list(Fill))),
+        admission=draw(st.sampled_from(list(AdmissionRule))),
+        stored_plans=draw(st.booleans()),
+        reserve_servers=draw(st.sampled_from((0, 0, 0, 1, 5, -1 if wild else 0))),
+        reserve_slack_seconds=number(0.0, 20.0),
+        offer_hold_seconds=number(0.0, 120.0),
+    )
+    boundary = now + draw(st.sampled_from((0.0, 0.5, 1.0))) * slot
+    boundary = number(boundary, boundary)
+    return Snapshot(now, boundary, servers, jobs, offers, blocked, choices)
+
+
+def _servers(draw: st.DrawFn) -> tuple[ServerSnapshot, ...]:
+    size = draw(st.sampled_from(SERVER_SIZES))
+    mixed = draw(st.booleans())
+    lent = draw(st.sampled_from((0, 0, 1, 2)))
+    same_kind = draw(st.booleans())
+    owned = draw(st.integers(0 if lent else 1, 3))
+    return tuple(
+        ServerSnapshot(
+            f"server-{number}",
+            draw(st.sampled_from(SERVER_SIZES)) if mixed else size,
+            usable=draw(st.integers(0, 9)) > 0,
+            rack=draw(st.sampled_from(("", "a", "b"))),
+            on_loan=number >= owned,
+            same_kind=same_kind and number >= owned,
+        )
+        for number in range(owned + lent)
+    )
+
+
+Number = Callable[[float, float], float]
+Whole = Callable[[int, int], int]
+
+
+def _curve(draw: st.DrawFn, number: Number, whole: Whole) -> ScalingCurve:
+    kinds = ((1, 2, 4, 8), (1,), (2, 4), (1, 2), (3,), (3, 6, 12), (1, 3, 5), (5,), (6,), (16,), ())
+    levels = [whole(level, level) for level in draw(st.sampled_from(kinds))]
+    rate, rates = draw(st.sampled_from((0.01, 1.0, 100.0))), []
+    for _ in levels:
+        rate *= draw(st.sampled_from((1.0, 1.3, 1.9)))
+        rates.append(number(rate, rate))
+        rate *= 1.01
+    pauses = [number(0.0, 10.0) for _ in levels]
+    return ScalingCurve(np.array(levels, dtype=np.int64), np.array(rates), np.array(pauses))
+
+
+def _plan(draw: st.DrawFn, number: Number, whole: Whole, now: float, slot: float, gpus: int) -> StoredPlan:
+    count = draw(st.integers(0, 4))
+    times = [now + index * slot * 2 for index in range(count + 1)]
+    starts, ends = times[:-1], [number(at, at) for at in times[1:]]
+    held = [whole(0, max(1, gpus)) for _ in starts]
+    return StoredPlan(
+        np.array(starts), np.array(ends), np.array(held, dtype=np.int64), number(now, now + 500.0)
+    )
+
+
+def _job(
+    draw: st.DrawFn,
+    number: Number,
+    whole: Whole,
+    name: str,
+    now: float,
+    slot: float,
+    gpus: int,
+    free: list[int],
+) -> JobSnapshot:
+    service = draw(st.sampled_from(list(ServiceClass)))
+    curve = _curve(draw, number, whole)
+    newcomer = draw(st.booleans())
+    holds = 0 if newcomer else draw(st.sampled_from((0, *[n for n in curve.levels.tolist() if 0 < n <= 64])))
+    placement = tuple(free.pop() for _ in range(min(holds, len(free))))
+    if draw(st.integers(0, 3)):
+        placement = tuple(sorted(placement))
+    rate = float(curve.throughput[-1]) if curve.levels.size else 1.0
+    work = number(0.0, 400.0) * (rate if np.isfinite(rate) else 1.0)
+    deadline = inf if service is ServiceClass.BEST_EFFORT else now + number(-5.0, 500.0)
+    return JobSnapshot(
+        id=name if draw(st.integers(0, 30)) else "job-0",
+        service_class=service,
+        submitted_at=now - number(0.0, 500.0),
+        deadline_at=deadline,
+        remaining_iterations=work,
+        curve=curve,
+        newcomer=newcomer,
+        promised=not newcomer and draw(st.booleans()) and service is not ServiceClass.BEST_EFFORT,
+        at_risk=draw(st.integers(0, 9)) == 0,
+        gpus_now=len(placement) if draw(st.integers(0, 20)) else whole(0, 4),
+        placement=placement,
+        pause_left_seconds=number(0.0, 10.0) if placement else 0.0,
+        finishing_seconds=number(0.0, 5.0),
+        stored_plan=None
+        if newcomer
+        else draw(st.sampled_from((None, _plan(draw, number, whole, now, slot, gpus)))),
+        locked=bool(placement) and draw(st.integers(0, 9)) == 0,
+        total_iterations=number(0.0, 0.0),
+        attained_gpu_seconds=number(0.0, 1e4),
+        requested_gpus=whole(0, 8),
+        requested_seconds=number(0.0, 1e4),
+        lent_curve=draw(st.sampled_from((None, _curve(draw, number, whole)))),
+        flexible=tuple(draw(st.booleans()) for _ in placement) if draw(st.booleans()) else (),
+    )
+
+
+def answer(snapshot: Snapshot, name: str) -> bool:
+    """Ask every question of one policy. False where it said what is wrong with the snapshot; raises AssertionError for nonsense."""
+    policy = policy_named(name)
+    try:
+        check_decision(snapshot, policy.replan(snapshot))
+        check_decision(snapshot, policy.admit(snapshot))
+        newcomers = [job for job in snapshot.jobs if job.newcomer][:1]
+        for job in newcomers:
+            others = tuple(other for other in snapshot.jobs if not other.newcomer)
+            policy.what_if(replace(snapshot, jobs=others), replace(job, id="asked"))
+    except ValueError as error:
+        if not str(error) or "convert" in str(error):
+            raise AssertionError("an error that does not say what is wrong") from error
+        return False
+    return True
+
+
+def check_decision(snapshot: Snapshot, decision: Decision) -> None:
+    """A decision that could be carried out: every newcomer has a verdict, every GPU exists, is usable and has one owner."""
+    gpus = sum(server.gpus for server in snapshot.servers)
+    usable = np.repeat([s.usable for s in snapshot.servers], [s.gpus for s in snapshot.servers])
+    by_id = {job.id: job for job in snapshot.jobs}
+    newcomers = {job.id for job in snapshot.jobs if job.newcomer}
+    assert {verdict.job_id for verdict in decision.verdicts} == newcomers
+    moved = {change.job_id for change in decision.changes}
+    taken: set[int] = set()
+    for job_id, addresses in decision.placements.items():
+        assert all(0 <= address < gpus for address in addresses), (job_id, addresses)
+        assert len(set(addresses)) == len(addresses), (job_id, addresses)
+        if job_id in moved:
+            assert all(usable[address] for address in addresses), (job_id, addresses)
+        assert not taken & set(addresses), f"{job_id} takes GPUs of another"
+        taken |= set(addresses)
+        assert job_id in by_id
+    for verdict in decision.verdicts:
+        assert verdict.reason
+    for plan in decision.plans.values():
+        assert np.isfinite(plan.start).all()
+        assert not np.isnan(plan.finish_at)
+        assert ((plan.gpus >= 0) & (plan.gpus <= gpus)).all()
+        assert (plan.end >= plan.start).all()
+    assert not np.isnan(decision.next_wake_at)
+
+
+def main(examples: int, first_seed: int, log: Path) -> None:
+    """Try so many snapshots. The one being tried is in ``log``."""
+    counts = {True: 0, False: 0}
+
+    @seed(first_seed)
+    @settings(
+        max_examples=examples, deadline=None, database=None, suppress_health_check=list(HealthCheck),
+        phases=(Phase.generate,),
+    )  # fmt: skip
+    @given(snapshots(), st.sampled_from(POLICIES))
+    def trial(snapshot: Snapshot, policy: str) -> None:
+        with log.open("w") as file:
+            file.write(f"{policy}\n{snapshot!r}\n")
+        counts[answer(snapshot, policy)] += 1
+
+    trial()
+    print(f"answered {counts[True]}, refused {counts[False]}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3]))

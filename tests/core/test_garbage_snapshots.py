@@ -1,0 +1,134 @@
+"""The core's door: whatever is asked, the answer is a decision that could be carried out, or a sentence on what is wrong."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from dataclasses import replace
+from math import inf, nan
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from scheduling.core.curves import curve_from_measurements
+from scheduling.core.decide import replan
+from scheduling.core.snapshot import BlockedGpus, JobSnapshot, ServerSnapshot, Snapshot, StoredPlan
+from scheduling.core.validation import LONGEST_RUN_SECONDS
+from scheduling.policies import policy_named
+from tests.core.building import job, snapshot
+from tests.core.garbage import check_decision
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.timeout(600)  # compiles what other policies than the default one need
+def test_no_snapshot_ends_the_interpreter_or_leads_to_nonsense(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "tests.core.garbage", "250", "11", str(tmp_path / "tried")]
+    run = subprocess.run(command, check=False, cwd=ROOT, capture_output=True, text=True, timeout=600)
+    tried = (tmp_path / "tried").read_text() if (tmp_path / "tried").exists() else ""
+    assert run.returncode == 0, f"exit status {run.returncode} at\n{tried}\n{run.stderr[-3000:]}"
+    answered, refused = (int(word.strip(",")) for word in run.stdout.split() if word.strip(",").isdigit())
+    assert min(answered, refused) > 40, "the snapshots tried are all of one kind"
+
+
+def uneven(*levels: int) -> JobSnapshot:
+    """A newcomer whose levels are no powers of two."""
+    rates = {level: float(level) for level in levels}
+    curve = curve_from_measurements(rates, powers_of_two=False)
+    return replace(job(f"on {levels}", 30.0, 600.0), curve=curve)
+
+
+@pytest.mark.parametrize(
+    ("servers", "levels"),
+    [((3, 3), (3,)), ((4, 4), (3,)), ((6, 6), (3, 6, 12)), ((8, 8), (5,)), ((6, 2), (8,))],
+)
+def test_levels_that_do_not_fit_whole_servers_get_gpus_that_exist(servers, levels) -> None:
+    asked = snapshot(servers, uneven(*levels), replace(uneven(*levels), id="second"))
+    decision = replan(asked)
+    check_decision(asked, decision)
+    assert len(decision.placements[f"on {levels}"]) in levels
+
+
+def test_a_job_measured_on_borrowed_gpus_in_larger_numbers_than_it_holds_stays_where_it_is() -> None:
+    steady = replace(
+        uneven(2, 4), id="steady", newcomer=False, gpus_now=4, placement=(0, 1, 2, 3),
+        lent_curve=curve_from_measurements({8: 9.0}),
+    )  # fmt: skip
+    asked = snapshot(6, replace(steady, deadline_at=inf, service_class="best_effort"))
+    lent = ServerSnapshot("lent", 2, on_loan=True, same_kind=True)
+    asked = replace(asked, servers=(*asked.servers, lent))
+    decision = policy_named("punctual").replan(asked)
+    check_decision(asked, decision)
+    assert decision.changes == ()
+
+
+FACTS = [
+    ({"remaining_iterations": nan}, "remaining_iterations nan"),
+    ({"remaining_iterations": inf}, "remaining_iterations inf"),
+    ({"remaining_iterations": -1.0}, "remaining_iterations -1"),
+    ({"deadline_at": nan}, "deadline_at nan"),
+    ({"deadline_at": -inf}, "deadline_at -inf"),
+    ({"submitted_at": inf}, "submitted_at inf"),
+    ({"pause_left_seconds": inf}, "pause_left_seconds inf"),
+    ({"finishing_seconds": nan}, "finishing_seconds nan"),
+    ({"placement": (99,), "gpus_now": 1, "newcomer": False}, "holds GPU 99; there are 4"),
+    ({"placement": (0, 0), "gpus_now": 2, "newcomer": False}, "lists a GPU twice"),
+    ({"gpus_now": 5, "newcomer": False}, "holds 5 GPUs; there are 4"),
+]
+
+
+@pytest.mark.parametrize(("facts", "words"), FACTS)
+def test_a_figure_that_cannot_be_is_refused_by_its_name(facts, words) -> None:
+    with pytest.raises(ValueError, match=words):
+        replan(snapshot(4, replace(job("a", 10.0, 60.0), **facts)))
+
+
+CURVES = [
+    ({"pause_seconds": np.array([inf])}, "a pause is not between"),
+    ({"throughput": np.array([nan])}, "a rate is not between"),
+    ({"throughput": np.array([1e-30])}, "a rate is not between"),
+    ({"levels": np.array([0])}, "do not ascend from 1"),
+    ({"levels": np.array([1, 2])}, "differ in number"),
+]
+
+
+@pytest.mark.parametrize(("facts", "words"), CURVES)
+def test_a_curve_that_cannot_be_is_refused(facts, words) -> None:
+    asked = job("a", 10.0, 60.0, {1: 1.0})
+    with pytest.raises(ValueError, match=words):
+        replan(snapshot(4, replace(asked, curve=replace(asked.curve, **facts))))
+
+
+def test_work_beyond_every_calendar_is_refused_and_work_of_centuries_is_planned() -> None:
+    centuries = job("long", 1e10, measured={1: 0.83})
+    assert replan(snapshot(4, centuries)).plans["long"].finish_at > 3e9
+    with pytest.raises(ValueError, match=f"would take over {LONGEST_RUN_SECONDS:g} seconds"):
+        replan(snapshot(4, job("endless", 1e12, measured={1: 0.5})))
+
+
+def test_a_plan_that_runs_backwards_and_blocks_without_an_end_are_refused() -> None:
+    backwards = StoredPlan(np.array([5.0]), np.array([1.0]), np.array([1]), 9.0)
+    with pytest.raises(ValueError, match="run backwards"):
+        replan(snapshot(4, job("a", 10.0, 60.0, newcomer=False, promised=True, stored_plan=backwards)))
+    with pytest.raises(ValueError, match="until is not a number"):
+        replan(snapshot(4, blocked=(BlockedGpus((0,), nan),)))
+
+
+def test_settings_and_servers_are_checked_too() -> None:
+    asked = snapshot(4, job("a", 10.0, 60.0))
+    twice = (ServerSnapshot("one", 2), ServerSnapshot("one", 2))
+    for wrong, words in (
+        (replace(asked, now=nan), "now is nan"),
+        (replace(asked, settings=replace(asked.settings, slot_seconds=nan)), "slot_seconds must be positive"),
+        (replace(asked, settings=replace(asked.settings, reserve_servers=-1)), "reserve_servers"),
+        (replace(asked, servers=(ServerSnapshot("one", -4),)), "has -4 GPUs"),
+        (replace(asked, servers=twice), "server one appears twice"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            replan(wrong)
+
+
+def test_a_cluster_without_servers_promises_nothing() -> None:
+    verdict = replan(Snapshot(0.0, 0.0, (), (job("a", 10.0, 60.0),))).verdicts[0]
+    assert not verdict.admitted
