@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from django.http import HttpRequest, HttpResponse
+from django.utils import timezone
 
 from dashboard.views.access import page, person
 from dashboard.views.rendering import Fragment, render_page
-from scheduling.models import Decision
+from scheduling.models import Decision, Incident
 from scheduling.selectors.decisions_page import decisions_page
+from scheduling.selectors.incidents import incidents_shown_to
 
 
 def _rows(request: HttpRequest) -> dict[str, Any]:
@@ -21,6 +23,10 @@ def _rows(request: HttpRequest) -> dict[str, Any]:
     query.pop("page", None)
     query.pop("fragment", None)
     return {"rows": rows, "page": found, "query": query.urlencode()}
+
+
+def _incidents(request: HttpRequest) -> list[Incident]:
+    return incidents_shown_to(person(request), timezone.now())
 
 
 def _asked_job_id(request: HttpRequest) -> str:
@@ -39,5 +45,8 @@ def decisions(request: HttpRequest) -> HttpResponse:
         "job_id": _asked_job_id(request),
         "query_string": query.urlencode(),
     }
-    fragments = {"decisions": Fragment("dashboard/parts/decisions.html", _rows)}
+    fragments = {
+        "incidents": Fragment("dashboard/parts/incidents.html", _incidents),
+        "decisions": Fragment("dashboard/parts/decisions.html", _rows),
+    }
     return render_page(request, "dashboard/decisions.html", fragments, section="decisions", context=context)

@@ -19,10 +19,9 @@ from projects.selectors import projects_visible_to
 from scheduling.api import job_fields
 from scheduling.choices import ServiceClass
 from scheduling.models import Job
+from scheduling.moments import LONGEST_DEADLINE
 from scheduling.selectors.functions import resolve_function
 from scheduling.services.jobs import JobRequest, request_of
-
-LONGEST_DEADLINE = timedelta(days=3650)
 
 
 class DeadlineMixin(serializers.Serializer):

@@ -11,6 +11,7 @@ from rest_framework import serializers
 
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
+from scheduling.moments import rfc3339
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
 
 
@@ -73,7 +74,7 @@ def _time(value: datetime | float | str | None) -> str | None:
     if isinstance(value, str):
         value = datetime.fromisoformat(value)
     elif not isinstance(value, datetime):
-        value = datetime.fromtimestamp(value, UTC)
+        return rfc3339(value)
     return value.astimezone(UTC).isoformat().replace("+00:00", "Z")
 
 

@@ -12,7 +12,7 @@ from django.db.models import Avg, Count, Max
 from django.http import HttpResponse
 from django.utils import timezone
 from prometheus_client import CollectorRegistry
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.registry import Collector
 from rest_framework.request import Request
@@ -25,6 +25,7 @@ from projects.models import Scope
 from scheduling.api.lending_metrics import lending_metrics
 from scheduling.models import Decision
 from scheduling.selectors import cluster_summary
+from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
 
 #: Decisions of this many seconds make up the figures on computing.
 RECENT_SECONDS = 300
@@ -113,6 +114,14 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
         )
     for name, (text, value) in plain.items():
         yield GaugeMetricFamily(f"punctual_{name}", text, value=value)
+    yield CounterMetricFamily(
+        "punctual_planner_failed_passes",
+        "Passes of the planner that failed.",
+        value=failed_passes(cluster.pk),
+    )
+    yield _labelled(
+        "incidents_open", "Incidents of planning that are open, by kind.", "kind", open_incidents_by_kind()
+    )
     recent = Decision.objects.filter(decided_at__gt=now - timedelta(seconds=RECENT_SECONDS)).aggregate(
         count=Count("pk"), mean=Avg("compute_seconds"), most=Max("compute_seconds")
     )

@@ -17,7 +17,6 @@ import numpy as np
 
 from scheduling.core.columns import CurveColumns, JobColumns
 from scheduling.core.snapshot import (
-    FloatArray,
     HeldOffer,
     JobSnapshot,
     PlannerSettings,
@@ -44,7 +43,11 @@ MOST_GPUS = 1 << 20
 
 
 class Unplannable(ValueError):
-    """A job that cannot be planned; the message says why, and what would be right."""
+    """A job that cannot be planned. ``reason``: why, without the job's id."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(f"job {job_id}: {reason}")
+        self.reason = reason
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
@@ -76,7 +79,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
         if offer.id in offers:
             raise ValueError(f"offer {offer.id} appears twice in the snapshot")
         offers.add(offer.id)
-        _check_offer(offer)
+        check_offer(offer)
 
 
 def check_settings(settings: PlannerSettings) -> None:
@@ -93,7 +96,7 @@ def check_settings(settings: PlannerSettings) -> None:
 def check_job(job: JobSnapshot) -> None:
     """Raises Unplannable for a job that cannot be planned, by what its own row says."""
     for fault in _faults(job):
-        raise Unplannable(f"job {job.id}: {fault}")
+        raise Unplannable(job.id, fault)
 
 
 def check_columns(columns: JobColumns) -> None:
@@ -149,7 +152,8 @@ def _check_servers(servers: tuple[ServerSnapshot, ...]) -> int:
     return gpus
 
 
-def _check_offer(offer: HeldOffer) -> None:
+def check_offer(offer: HeldOffer) -> None:
+    """Raises ValueError for an offer whose capacity cannot be held."""
     if isnan(offer.valid_until):
         raise ValueError(f"offer {offer.id}: valid_until is not a number")
     for fault in _plan_faults(offer.plan):
@@ -175,7 +179,7 @@ def _faults(job: JobSnapshot) -> Iterator[str]:
             value = getattr(job, name)
             if not (0 <= value <= most and value < inf):
                 yield f"{name} {value} is not between 0 and {most:g}"
-    if not all(np.isfinite(job.memory)):
+    if job.memory and not all(np.isfinite(job.memory)):
         yield "its memory must hold finite numbers"
     yield from _placement_faults(job)
     for name, curve in (("curve", job.curve), ("lent_curve", job.lent_curve), ("measured", job.measured)):
@@ -208,16 +212,17 @@ def _curve_faults(curve: ScalingCurve, iterations: float, *, rises: bool) -> Ite
     if not curve.levels.size == curve.throughput.size == curve.pause_seconds.size:
         yield "levels, throughput and pauses differ in number"
         return
-    levels = curve.levels.tolist()
-    if any(not 1 <= level <= MOST_GPUS for level in levels) or any(a >= b for a, b in pairwise(levels)):
+    # Lists: for a handful of levels they are quicker than arrays.
+    levels, rates, pauses = curve.levels.tolist(), curve.throughput.tolist(), curve.pause_seconds.tolist()
+    if not all(1 <= level <= MOST_GPUS for level in levels) or any(a >= b for a, b in pairwise(levels)):
         yield f"levels {levels[:8]} do not ascend from 1"
-    if not _within(curve.throughput, LEAST_RATE, MOST_RATE):
+    if not all(LEAST_RATE <= rate <= MOST_RATE for rate in rates):
         yield f"a rate is not between {LEAST_RATE:g} and {MOST_RATE:g} iterations per second"
-    elif rises and (np.diff(curve.throughput) <= 0).any():
+    elif rises and any(a >= b for a, b in pairwise(rates)):
         yield "throughput does not rise from level to level"
-    elif curve.throughput.size and iterations / float(curve.throughput.min()) > LONGEST_RUN_SECONDS:
+    elif rates and iterations / min(rates) > LONGEST_RUN_SECONDS:
         yield f"its work would take over {LONGEST_RUN_SECONDS:g} seconds"
-    if not _within(curve.pause_seconds, 0.0, LONGEST_PAUSE_SECONDS):
+    if not all(0.0 <= pause <= LONGEST_PAUSE_SECONDS for pause in pauses):
         yield f"a pause is not between 0 and {LONGEST_PAUSE_SECONDS:g} seconds"
 
 
@@ -232,7 +237,3 @@ def _plan_faults(plan: StoredPlan) -> Iterator[str]:
         yield "pieces of its plan overlap or run backwards"
     if ((plan.gpus < 0) | (plan.gpus > MOST_GPUS)).any():
         yield "its plan holds an impossible number of GPUs"
-
-
-def _within(values: FloatArray, low: float, high: float) -> bool:
-    return bool(((values >= low) & (values <= high)).all())

@@ -10,6 +10,7 @@ from scheduling.models.functions import (
     ScalingCurve,
 )
 from scheduling.models.generations import Assignment, Generation, Worker
+from scheduling.models.incidents import Incident
 from scheduling.models.jobs import Job, new_job_id
 from scheduling.models.records import AppliedEvent, Artifact, Checkpoint, JobEvent, JobMetric, LogChunk
 
@@ -25,6 +26,7 @@ __all__ = [
     "Function",
     "FunctionVersion",
     "Generation",
+    "Incident",
     "Job",
     "JobEvent",
     "JobMetric",

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import Any, TypeGuard
+from datetime import datetime
+from typing import Any
 
 from scheduling.choices import JobState
 from scheduling.models import Job
+from scheduling.moments import moment
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,15 +22,16 @@ class PlannedPiece:
 
 
 def planned_pieces(job: Job) -> list[PlannedPiece]:
-    """The stored plan's pieces in order, without those that never end or are empty."""
+    """The stored plan's pieces in order, without those that never end (by any calendar) or are empty."""
     plan = job.plan or {}
-    return [
-        PlannedPiece(_moment(start), _moment(end), int(gpus))
-        for start, end, gpus in zip(
-            plan.get("start", ()), plan.get("end", ()), plan.get("gpus", ()), strict=False
-        )
-        if _finite(start) and _finite(end) and end > start
-    ]
+    pieces = []
+    for start, end, gpus in zip(
+        plan.get("start", ()), plan.get("end", ()), plan.get("gpus", ()), strict=False
+    ):
+        begins, ends = _moment(start), _moment(end)
+        if begins is not None and ends is not None and ends > begins:
+            pieces.append(PlannedPiece(begins, ends, int(gpus)))
+    return pieces
 
 
 def planned_start_at(job: Job, now: datetime) -> datetime | None:
@@ -46,8 +48,7 @@ def planned_finish_at(job: Job) -> datetime | None:
         return None
     if job.finished_at is not None:
         return job.finished_at
-    finish = (job.plan or {}).get("finish_at")
-    return _moment(finish) if _finite(finish) else None
+    return _moment((job.plan or {}).get("finish_at"))
 
 
 def slack_seconds(job: Job, now: datetime) -> float | None:
@@ -65,10 +66,6 @@ def progress_share(job: Job) -> float:
     return min(1.0, job.iterations_done / job.max_iterations)
 
 
-def _finite(value: Any) -> TypeGuard[float]:
+def _moment(seconds: Any) -> datetime | None:
     # A plan that does not finish stores infinity, as text or as null depending on who wrote it.
-    return isinstance(value, int | float) and math.isfinite(value)
-
-
-def _moment(seconds: float) -> datetime:
-    return datetime.fromtimestamp(seconds, UTC)
+    return moment(seconds) if isinstance(seconds, int | float) else None

@@ -6,7 +6,7 @@ The caller holds the cluster's row and has checked that no planning fact moved.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.recording import pack_snapshot
 from scheduling.core.snapshot import StoredPlan
 from scheduling.models import Decision, Job
+from scheduling.moments import rfc3339
 from scheduling.services.generations import (
     coming_generation,
     create_generation,
@@ -82,13 +83,13 @@ def verdict_json(
     """A verdict as the API answers it (contracts 3), without its offer."""
     share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
     finish = float(plan.finish_at) if plan is not None else float("inf")
-    finish_at = _utc(finish)
+    finish_at = rfc3339(finish)
     return {
         "decision": "admitted" if verdict.admitted else "declined",
         "reason_code": str(verdict.reason_code),
         "reason": verdict.reason,
         "minimum_satisfactory_share": _pieces(share) if share is not None else [],
-        "planned_start_at": _utc(_planned_start(plan)) if plan is not None and verdict.admitted else None,
+        "planned_start_at": rfc3339(_planned_start(plan)) if plan is not None and verdict.admitted else None,
         "planned_finish_at": finish_at if verdict.admitted else None,
         "slack_seconds": (
             round(deadline_at.timestamp() - finish, 3)
@@ -295,12 +296,6 @@ def _planned_start(plan: StoredPlan) -> float:
 
 def _pieces(plan: StoredPlan) -> list[dict[str, Any]]:
     return [
-        {"start": _utc(float(start)), "end": _utc(float(end)), "gpus": int(gpus)}
+        {"start": rfc3339(float(start)), "end": rfc3339(float(end)), "gpus": int(gpus)}
         for start, end, gpus in zip(plan.start, plan.end, plan.gpus, strict=True)
     ]
-
-
-def _utc(moment: float) -> str | None:
-    if moment in (float("inf"), float("-inf")):
-        return None
-    return datetime.fromtimestamp(moment, tz=UTC).isoformat().replace("+00:00", "Z")

@@ -19,6 +19,7 @@ from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import Snapshot
 from scheduling.models import Job, Offer
+from scheduling.moments import LONGEST_DEADLINE, rfc3339
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
@@ -37,6 +38,11 @@ def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
         plan = decision.plans.get(job.id, job.stored_plan)
         jobs.append(dataclasses.replace(job, newcomer=False, promised=promised, stored_plan=plan))
     return dataclasses.replace(snapshot, jobs=tuple(jobs))
+
+
+def within_horizon(deadline_at: float, now: float) -> bool:
+    """Whether a deadline in Unix seconds is near enough to be asked for, and so to be offered."""
+    return deadline_at - now <= LONGEST_DEADLINE.total_seconds()
 
 
 def projects_without_offer(job_ids: Sequence[str]) -> list[str]:
@@ -121,9 +127,9 @@ def _admitted_successor(job: Job, offer: Offer, actor: User, now: datetime) -> J
         "decision": "admitted",
         "reason_code": "offer_accepted",
         "reason": f"The offer made to job {job.pk} was accepted; its capacity was held.",
-        "planned_start_at": _rfc3339(datetime.fromtimestamp(offer.plan["start"][0], tz=UTC)),
-        "planned_finish_at": _rfc3339(datetime.fromtimestamp(finish, tz=UTC)),
-        "slack_seconds": offer.deadline_at.timestamp() - finish,
+        "planned_start_at": rfc3339(next(iter(offer.plan["start"]), None)),
+        "planned_finish_at": rfc3339(finish),
+        "slack_seconds": None if finish is None else offer.deadline_at.timestamp() - finish,
         "missing_gpus": 0,
         "offer": None,
     }

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.snapshot import StoredPlan
+from scheduling.moments import moment
 
 
 def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
@@ -18,7 +19,8 @@ def plan_to_json(plan: StoredPlan) -> dict[str, Any]:
         "start": [float(value) for value in plan.start],
         "end": [_finite(value) for value in plan.end],
         "gpus": [int(value) for value in plan.gpus],
-        "finish_at": finish if math.isfinite(finish) else None,
+        # Beyond the calendar is never: whoever reads the row need not know what a date can hold.
+        "finish_at": finish if moment(finish) is not None else None,
     }
 
 

@@ -15,7 +15,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import structlog
-from django.db import transaction
+from django.db import OperationalError, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -27,8 +27,15 @@ from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
 from scheduling.models import Job
 from scheduling.policies import Policy
 from scheduling.services.committing import commit_decision
+from scheduling.services.incidents import note_failed_pass, note_good_pass
+from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
-from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
+from scheduling.services.offers import (
+    expire_offers,
+    projects_without_offer,
+    snapshot_after,
+    within_horizon,
+)
 from scheduling.services.planner_lease import planner_lease, process_token
 from scheduling.services.profiling import (
     fail_unmeasurable,
@@ -62,17 +69,33 @@ class Computed:
 def run_planner(trigger: str = "") -> int:
     """Plan every cluster whose facts call for it. Returns the number of commits."""
     commits = 0
+    failures: list[Exception] = []
     for cluster_id in Cluster.objects.values_list("pk", flat=True):
-        cluster = Cluster.objects.get(pk=cluster_id)
-        with planner_lease(cluster) as epoch:
-            if epoch is None:
+        try:
+            commits += _run_pass(cluster_id, trigger)
+        except OperationalError:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever it is, operators shall see it
+            note_failed_pass(cluster_id, error)
+            failures.append(error)
+    if failures:
+        raise failures[0]
+    return commits
+
+
+def _run_pass(cluster_id: int, trigger: str) -> int:
+    cluster = Cluster.objects.get(pk=cluster_id)
+    commits = 0
+    with planner_lease(cluster) as epoch:
+        if epoch is None:
+            return 0
+        for _ in range(MAXIMUM_ATTEMPTS):
+            try:
+                commits += plan_cluster(cluster_id, epoch, trigger)
+                break
+            except Moved:
                 continue
-            for _ in range(MAXIMUM_ATTEMPTS):
-                try:
-                    commits += plan_cluster(cluster_id, epoch, trigger)
-                    break
-                except Moved:
-                    continue
+        note_good_pass(cluster_id)
     return commits
 
 
@@ -144,10 +167,10 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
 def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:
     policy = cluster_policy(cluster)
     slot_at = now if reallocate else cluster.next_slot_at
-    computed = [
-        _compute(pool_snapshot(cluster, kind, now, reallocate_at=slot_at), policy, reallocate=reallocate)
-        for kind in pool_kinds(cluster)
-    ]
+    computed = []
+    for kind in pool_kinds(cluster):
+        pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at)
+        computed.append(answered(pool, lambda one: _compute(one, policy, reallocate=reallocate))[1])
     with unmoved(cluster, epoch) as current:
         for result in computed:
             commit_decision(
@@ -160,6 +183,7 @@ def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallo
                 compute_seconds=result.seconds,
                 trigger=trigger,
             )
+            set_aside(current, result.pool, now)
         version = current.planning_version + 1
         facts: dict[str, Any] = {"planning_version": version}
         if reallocate:
@@ -185,7 +209,7 @@ def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
         by_id = {job.id: job for job in pool.snapshot.jobs}
         for job_id in projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id]))):
             found = policy.find_offer(after, by_id[job_id])
-            if found is not None:
+            if found is not None and within_horizon(found.deadline_at, pool.snapshot.now):
                 offers[job_id] = found
                 after = _with_offer(after, by_id[job_id], found)
     return Computed(pool, decision, offers, time.perf_counter() - began)

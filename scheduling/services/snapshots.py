@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any
 
@@ -39,9 +39,11 @@ from scheduling.core.snapshot import (
     ServiceClass,
     Snapshot,
 )
+from scheduling.core.validation import Unplannable, check_job, check_offer
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
+from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
 
 log = structlog.get_logger(__name__)
@@ -65,6 +67,10 @@ class Pool:
     free: frozenset[int]
     #: Address -> job id of the unretired claim.
     claims: Mapping[int, str]
+    #: Jobs left out because their rows say what cannot be planned, and why.
+    unplannable: Mapping[str, str] = field(default_factory=dict)
+    #: Jobs left out because no plan could be computed with them, and what was seen.
+    breaking: Mapping[str, str] = field(default_factory=dict)
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:
@@ -82,7 +88,8 @@ def pool_snapshot(
     servers, gpus, addresses = _servers(cluster, kind, borrowed)
     own = len(gpus) - (borrowed.total if borrowed else 0)
     state = _GenerationState.read(cluster, addresses)
-    jobs = _jobs(cluster, kind, state, now, total=own, borrowed=borrowed)
+    breaking = breaking_jobs(cluster, now)
+    jobs, unplannable = _jobs(cluster, kind, state, now, total=own, borrowed=borrowed, left_out=breaking)
     snapshot = Snapshot(
         now=moment,
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
@@ -94,7 +101,13 @@ def pool_snapshot(
         memory=_noted(cluster.policy_memory, cluster.policy, kind),
     )
     return Pool(
-        kind, snapshot, tuple(gpus), frozenset(set(addresses.values()) - set(state.claims)), state.claims
+        kind,
+        snapshot,
+        tuple(gpus),
+        frozenset(set(addresses.values()) - set(state.claims)),
+        state.claims,
+        unplannable,
+        breaking,
     )
 
 
@@ -257,7 +270,9 @@ def _jobs(
     *,
     total: int,
     borrowed: Borrowed | None,
-) -> list[JobSnapshot]:
+    left_out: Collection[str],
+) -> tuple[list[JobSnapshot], dict[str, str]]:
+    """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked at."""
     rows = list(
         Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False)
         .filter(state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
@@ -265,6 +280,7 @@ def _jobs(
             state__in=UNDECIDED_STATES,
             curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED],
         )
+        .exclude(pk__in=left_out)
         .select_related("curve", "function_version")
         .order_by("submitted_at", "id")
     )
@@ -277,21 +293,29 @@ def _jobs(
     )
     empty = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
     attained = _attained_gpu_seconds(cluster, now)
-    jobs = []
+    jobs, unplannable = [], {}
     for row in rows:
-        curve = core_curve(
-            levels[row.curve_id or 0], batch=row.global_batch_size, total=total, margin=cluster.promise_margin
-        )
-        snapshot = job_snapshot(row, curve or empty, state, now, suspect)
-        jobs.append(
-            replace(
-                snapshot,
+        try:
+            curve = core_curve(
+                levels[row.curve_id or 0],
+                batch=row.global_batch_size,
+                total=total,
+                margin=cluster.promise_margin,
+            )
+            snapshot = replace(
+                job_snapshot(row, curve or empty, state, now, suspect),
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
             )
-        )
-    return jobs
+            check_job(snapshot)
+        except Unplannable as fault:
+            unplannable[row.pk] = fault.reason
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+            unplannable[row.pk] = f"its rows cannot be read ({type(error).__name__}: {error})"
+        else:
+            jobs.append(snapshot)
+    return jobs, unplannable
 
 
 def _lent_curves(
@@ -397,11 +421,15 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
             curve=curve,
             finishing_seconds=finishing_seconds(job),
         )
-        held.append(
-            HeldOffer(
-                id=f"offer-{job.pk}", plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
-            )
+        made = HeldOffer(
+            id=f"offer-{job.pk}", plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
         )
+        try:
+            check_offer(made)
+        except ValueError as fault:
+            log.error("offer_left_out", job=job.pk, reason=str(fault))
+            continue
+        held.append(made)
     return held
 
 

@@ -17,10 +17,12 @@ from projects.models import Project, User
 from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
 from scheduling.core import snapshot as core
 from scheduling.core.decision import Verdict
+from scheduling.core.validation import Unplannable, check_job
 from scheduling.models import Job
+from scheduling.moments import rfc3339
 from scheduling.services.committing import verdict_json
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
-from scheduling.services.offers import snapshot_after
+from scheduling.services.offers import snapshot_after, within_horizon
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
@@ -90,6 +92,11 @@ def _no_levels() -> core.ScalingCurve:
 def _trial_verdict(
     cluster: Cluster, pool: Pool, trial: core.JobSnapshot, deadline_at: datetime | None
 ) -> dict[str, Any]:
+    try:
+        check_job(trial)
+    except Unplannable as fault:
+        refusal = {**pending_verdict(f"It cannot be planned: {fault.reason}."), "decision": "declined"}
+        return {**refusal, "reason_code": "cannot_be_planned"}
     policy = cluster_policy(cluster)
     settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
@@ -98,9 +105,8 @@ def _trial_verdict(
     answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
     if not verdict.admitted:
         found = policy.find_offer(snapshot_after(snapshot, decision), trial)
-        if found is not None:
-            moment = datetime.fromtimestamp(found.deadline_at, tz=timezone.get_current_timezone())
-            answer["offer"] = {"deadline_at": moment.isoformat().replace("+00:00", "Z"), "valid_until": None}
+        if found is not None and within_horizon(found.deadline_at, snapshot.now):
+            answer["offer"] = {"deadline_at": rfc3339(found.deadline_at), "valid_until": None}
     return {**answer, "needs_profiling": False}
 
 

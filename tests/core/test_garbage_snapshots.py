@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -103,7 +104,7 @@ def test_a_curve_that_cannot_be_is_refused(facts, words) -> None:
 def test_work_beyond_every_calendar_is_refused_and_work_of_centuries_is_planned() -> None:
     centuries = job("long", 1e10, measured={1: 0.83})
     assert replan(snapshot(4, centuries)).plans["long"].finish_at > 3e9
-    with pytest.raises(ValueError, match=f"would take over {LONGEST_RUN_SECONDS:g} seconds"):
+    with pytest.raises(ValueError, match=re.escape(f"would take over {LONGEST_RUN_SECONDS:g} seconds")):
         replan(snapshot(4, job("endless", 1e12, measured={1: 0.5})))
 
 

@@ -1,0 +1,46 @@
+"""What went wrong in planning, for operators: a job that had to be set aside, a pass that failed."""
+
+from __future__ import annotations
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.models.jobs import Job
+
+
+class Incident(models.Model):
+    """One thing that is wrong, from when it was first seen until it was right again.
+
+    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen.
+    """
+
+    class Kind(models.TextChoices):
+        #: What the job's rows say cannot be planned.
+        UNPLANNABLE = "unplannable", "Job set aside"
+        #: With the job, no plan could be computed; without it, one could.
+        BREAKS_PLANS = "breaks_plans", "Job set aside, planning failed with it"
+        #: A whole pass of the planner failed.
+        PASS_FAILED = "pass_failed", "Planning failed"
+
+    cluster = models.ForeignKey(Cluster, on_delete=models.CASCADE, related_name="incidents")
+    job = models.ForeignKey(Job, on_delete=models.CASCADE, null=True, related_name="incidents")
+    kind = models.CharField(max_length=12, choices=Kind.choices)
+    message = models.TextField()
+    detail = models.TextField(blank=True)
+    count = models.PositiveIntegerField(default=1)
+    first_at = models.DateTimeField(default=timezone.now)
+    last_at = models.DateTimeField(default=timezone.now)
+    resolved_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        ordering = ["-id"]
+        constraints = [
+            models.UniqueConstraint(
+                fields=["cluster", "kind", "job"],
+                condition=Q(resolved_at__isnull=True),
+                nulls_distinct=False,
+                name="incident_open_once",
+            )
+        ]

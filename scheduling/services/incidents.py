@@ -1,0 +1,133 @@
+"""Incidents: jobs set aside so that planning goes on for all others, and passes of the planner that failed.
+
+A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one can
+without it. It keeps what it holds (its GPUs are blocked), and it is looked at again: what its rows say at every pass, what broke
+a plan after a while. A newcomer is declined instead, with the reason: it would wait for ever.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+import structlog
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import TERMINAL_STATES, UNDECIDED_STATES, JobState
+from scheduling.models import Incident, Job
+from scheduling.services.generations import let_go
+from scheduling.services.records import move, record
+from scheduling.services.wakeups import hint
+
+log = structlog.get_logger(__name__)
+
+#: After so long a job that broke a plan takes part again: the others, or the code, may be different ones.
+TRY_AGAIN_AFTER = timedelta(minutes=10)
+MOST_DETAIL_CHARACTERS = 20_000
+
+
+def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
+    """Jobs that broke a plan a short while ago, with what was said then."""
+    recent = Incident.objects.filter(
+        cluster=cluster,
+        kind=Incident.Kind.BREAKS_PLANS,
+        resolved_at__isnull=True,
+        last_at__gt=now - TRY_AGAIN_AFTER,
+    )
+    return {job_id: message for job_id, message in recent.values_list("job_id", "message") if job_id}
+
+
+def note_set_aside(
+    cluster: Cluster,
+    unplannable: Mapping[str, str],
+    breaking: Mapping[str, str],
+    planned: set[str],
+    now: datetime,
+) -> None:
+    """Write down who was set aside in a pass and why, and who takes part again. The caller holds the cluster's row.
+
+    ``planned``: all jobs that took part.
+    """
+    reasons = {**dict.fromkeys(unplannable, Incident.Kind.UNPLANNABLE)}
+    reasons |= dict.fromkeys(breaking, Incident.Kind.BREAKS_PLANS)
+    known = set(breaking_jobs(cluster, now))
+    messages = {**unplannable, **breaking}
+    for job in Job.objects.filter(pk__in=reasons).select_related("cluster"):
+        kind, message = reasons[job.pk], messages[job.pk]
+        if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
+            continue  # left out by what was found before: not seen anew
+        if _saw(cluster, kind, message, job=job, now=now):
+            _set_aside(job, message, now)
+    over = Q(job_id__in=planned) | Q(job__state__in=TERMINAL_STATES)
+    for incident in Incident.objects.filter(over, cluster=cluster, resolved_at__isnull=True).select_related(
+        "job"
+    ):
+        incident.resolved_at = now
+        incident.save(update_fields=["resolved_at"])
+        if incident.job is not None and not incident.job.finished():
+            record(incident.job, "planned_again", "It can be planned again.")
+
+
+def _set_aside(job: Job, message: str, now: datetime) -> None:
+    log.error("job_set_aside", job=job.pk, reason=message)
+    if job.state in UNDECIDED_STATES:
+        reason = f"It cannot be planned: {message}."
+        job.verdict = {
+            "decision": "declined", "reason_code": "cannot_be_planned", "reason": reason, "offer": None,
+            "minimum_satisfactory_share": [], "planned_start_at": None, "planned_finish_at": None,
+            "slack_seconds": None, "missing_gpus": 0, "decision_id": None,
+        }  # fmt: skip
+        job.decided_at = now
+        let_go(job, "declined")
+        job.save()
+        move(job, JobState.DECLINED, reason, code="cannot_be_planned")
+        return
+    if job.promised and not job.at_risk:
+        job.at_risk = True
+        job.save(update_fields=["at_risk"])
+    record(
+        job,
+        "set_aside",
+        f"It cannot be planned and is set aside; it keeps the GPUs that it has. {message}.",
+    )
+
+
+def note_failed_pass(cluster_id: int, error: BaseException) -> None:
+    """Write down that a pass failed, in a transaction of its own. Never raises: the failure itself must be heard."""
+    log.error("planning_failed", cluster=cluster_id, exc_info=error)
+    try:
+        with transaction.atomic():
+            cluster = Cluster.objects.get(pk=cluster_id)
+            detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
+            message = f"{type(error).__name__}: {error}"[:2000].replace("\0", "")
+            _saw(cluster, Incident.Kind.PASS_FAILED, message, detail=detail, now=timezone.now())
+    except Exception:
+        log.exception("failed_pass_not_recorded", cluster=cluster_id)
+
+
+def note_good_pass(cluster_id: int) -> None:
+    """Planning works: what failed before is over."""
+    open_ones = Incident.objects.filter(
+        cluster_id=cluster_id, kind=Incident.Kind.PASS_FAILED, resolved_at__isnull=True
+    )
+    open_ones.update(resolved_at=timezone.now())
+
+
+def _saw(
+    cluster: Cluster, kind: str, message: str, *, now: datetime, job: Job | None = None, detail: str = ""
+) -> bool:
+    """Note one thing that is wrong. Returns whether it is new."""
+    seen = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True).update(
+        message=message, detail=detail, last_at=now, count=F("count") + 1
+    )
+    if seen:
+        return False
+    Incident.objects.create(
+        cluster=cluster, kind=kind, job=job, message=message, detail=detail, first_at=now, last_at=now
+    )
+    hint(f"cluster:{cluster.pk}", kind="planned")
+    return True
