@@ -104,11 +104,16 @@ def _against_deadline(job: JobFacts) -> str:
     return f", {format_duration(job.slack_seconds)} before its deadline"
 
 
+#: A hundred years: what takes longer never ends, and is told as no date.
+LONGEST_SECONDS = 100 * 365.25 * 86_400
+
+
 def projected_finish_at(job: JobFacts, now: datetime) -> datetime | None:
     """When the job will be done at its present pace; when it stands still, what the plan says."""
     if job.state == "running" and job.iterations_per_second and job.max_iterations:
         left = max(0, job.max_iterations - job.iterations_done)
-        return now + timedelta(seconds=min(left / job.iterations_per_second, 3e8))
+        seconds = left / job.iterations_per_second
+        return now + timedelta(seconds=seconds) if seconds < LONGEST_SECONDS else None
     return job.planned_finish_at
 
 

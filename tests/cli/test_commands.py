@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import threading
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,8 @@ from hypothesis import strategies as st
 from werkzeug.wrappers import Request
 
 from punctual.cli import main, output
+from punctual.cli.follow import status_text
+from punctual.client.models import JobFacts
 from tests.cli.conftest import Run
 from tests.cli.fake_platform import FakePlatform, function_document, job_document, page, problem, time_in
 
@@ -414,3 +417,11 @@ def test_every_command_explains_itself(run: Run, arguments: tuple[str, ...]) -> 
 def test_the_version_is_told(run: Run) -> None:
     assert run("version").out.startswith("punctual ")
     assert "python" in json.loads(run("version", "--json").out)
+
+
+def test_work_that_never_ends_at_its_pace_has_no_date() -> None:
+    facts = {"state": "running", "iterations_per_second": 0.01}
+    endless = JobFacts("one", termination={"max_iterations": 10**10}, **facts)
+    assert "done" not in status_text(endless, None, datetime.now(UTC))
+    soon = JobFacts("one", termination={"max_iterations": 10}, **facts)
+    assert "done" in status_text(soon, None, datetime.now(UTC))

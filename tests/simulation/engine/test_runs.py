@@ -159,6 +159,15 @@ def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
     assert outcome.broken == {}
 
 
+def test_efficiency_on_several_kinds_is_told_by_each_kinds_own_speeds() -> None:
+    on_one_kind = {"fast": {1: 10.0, 2: 20.0}}
+    jobs = [Job(0, 12, 7, by_gpu_type={"slow": LINEAR}), Job(0, 200, 11, by_gpu_type=on_one_kind)]
+    chosen = replace(settings(), pools=(PoolSize("slow", 1, 2), PoolSize("fast", 1, 2)))
+    outcome = Simulation(workload(jobs), chosen).run()
+    # Both double their speed on two GPUs of their own kind: four speed-ups on four GPUs.
+    assert outcome.cluster.cluster_efficiency.max() == pytest.approx(1.0)
+
+
 def test_slower_hardware_than_measured_breaks_a_tight_promise_unless_a_margin_is_kept() -> None:
     jobs = [Job(0, 100, 27.0, LINEAR)]
     slow = Imperfections(profile_error=0.2)
