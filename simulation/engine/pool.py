@@ -178,6 +178,11 @@ class PoolState:
 
     # Applying --------------------------------------------------------------------------------
 
+    def own_rows(self, jobs: JobStates) -> IntArray:
+        """Jobs of this pool. ``rows`` also holds newcomers that it refused, and that another pool may have taken."""
+        own: IntArray = self.rows[jobs.pool[self.rows] == self.number]
+        return own
+
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
         """Keep plans, placements and memory of an answer. Returns the verdicts by workload row."""
         problem = answer.problem

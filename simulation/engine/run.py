@@ -149,7 +149,7 @@ class Simulation:
 
     def _step(self, at: float) -> None:
         for pool in self.pools:
-            self.jobs.advance(pool.rows, at - self.now)
+            self.jobs.advance(pool.own_rows(self.jobs), at - self.now)
         self.now = at
         for pool in self.pools:
             self._end_finished(pool)
@@ -202,7 +202,8 @@ class Simulation:
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
         """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
-        rows = pool.rows[self.jobs.phase[pool.rows] == ACTIVE]
+        rows = pool.own_rows(self.jobs)
+        rows = rows[self.jobs.phase[rows] == ACTIVE]
         self.jobs.forecast_finish(rows, self.now)
         finish = float(self.jobs.finish_at[rows].min(initial=inf))
         if self.settings.on_ticks:
@@ -228,7 +229,7 @@ class Simulation:
         return np.arange(begin, self._next_arrival)
 
     def _end_finished(self, pool: PoolState) -> None:
-        rows = pool.rows
+        rows = pool.own_rows(self.jobs)
         rows = rows[
             (self.jobs.phase[rows] == ACTIVE) & (self.jobs.finish_at[rows] <= self.now + TIME_TOLERANCE)
         ]
@@ -361,13 +362,14 @@ class Simulation:
 
     def _note_instant(self, pool: PoolState) -> None:
         jobs = self.jobs
-        rows = np.concatenate([one.rows[jobs.phase[one.rows] == ACTIVE] for one in self.pools])
+        own = [rows[jobs.phase[rows] == ACTIVE] for rows in (one.own_rows(jobs) for one in self.pools)]
+        rows = np.concatenate(own)
         gpus = jobs.gpus[rows]
         held = int(gpus.sum())
         promised = int(gpus[jobs.promised[rows]].sum())
         running = int((gpus > 0).sum())
         speed_ups = sum(
-            one.tables.speed_ups(one.rows[jobs.phase[one.rows] == ACTIVE], jobs.rate) for one in self.pools
+            one.tables.speed_ups(mine, jobs.rate) for one, mine in zip(self.pools, own, strict=True)
         )
         total = sum(one.capacity.gpus for one in self.pools)
         total += 0 if self.lender is None else self.lender.gpus_on_loan
