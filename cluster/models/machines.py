@@ -32,6 +32,10 @@ class Cluster(models.Model):
     fill = models.CharField(
         max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
     )
+    #: Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones.
+    newcomers = models.CharField(
+        max_length=10, default="open", choices=[("open", "Open"), ("prudent", "Prudent")]
+    )
     offer_hold_seconds = models.FloatField(default=120.0)
     report_seconds = models.FloatField(default=1.0)
     suspect_seconds = models.FloatField(default=10.0)

@@ -58,6 +58,7 @@ class ClusterSettingsSerializer(serializers.Serializer):
     slot_seconds = serializers.FloatField()
     reserve_servers = serializers.IntegerField()
     fill = serializers.CharField()
+    newcomers = serializers.ChoiceField(("open", "prudent"))
     offer_hold_seconds = serializers.FloatField()
     suspect_seconds = serializers.FloatField()
     fence_seconds = serializers.FloatField()

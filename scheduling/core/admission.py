@@ -13,6 +13,7 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.bid_prices import BidPrices
 from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
@@ -110,6 +111,7 @@ class Admission:
         self.rows = list(problem.promised)
         self.offers = np.arange(problem.count, problem.jobs.work.size)
         self.sparing = Sparing(self)
+        self.bid_prices = BidPrices(self)
         self._establish()
         columns = problem.columns
         self._retest(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist())
@@ -173,9 +175,10 @@ class Admission:
     def decide_newcomers(self) -> list[Verdict]:
         """Verdicts in submission order; the plans afterwards keep every promise made.
 
-        While jobs at risk are spared, newcomers are decided one by one under either rule.
+        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule.
         """
-        if self.problem.settings.admission is AdmissionRule.BATCH and not self.sparing.rows():
+        together = not (self.bid_prices.asked or self.sparing.rows())
+        if self.problem.settings.admission is AdmissionRule.BATCH and together:
             return self._decide_batch(self.problem.newcomers)
         return [self.decide(row) for row in self.problem.newcomers]
 
@@ -184,6 +187,8 @@ class Admission:
         verdict = self._invalid(row)
         if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
             return reasons.best_effort(self._facts(row))
+        if verdict is None and (kept := self.bid_prices.room_kept_from(row)):
+            verdict = reasons.room_kept(self._facts(row), self.problem.now, kept)
         if verdict is None:
             plans, first_failing = self._fitting(row)
             if plans is not None:

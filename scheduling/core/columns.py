@@ -75,6 +75,7 @@ class JobColumns:
     requested_seconds: FloatArray
     attained_gpu_seconds: FloatArray
     memory: FloatArray
+    project: IntArray
 
     @property
     def count(self) -> int:
@@ -122,6 +123,7 @@ def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns
         requested_seconds=column("requested_seconds"),
         attained_gpu_seconds=column("attained_gpu_seconds"),
         memory=memory,
+        project=column("project", np.int64),
     )
 
 

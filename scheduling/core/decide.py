@@ -65,6 +65,7 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
         at_risk=tuple(sorted(admission.at_risk)),
         next_wake_at=planner.first_change_at(plans, set(np.flatnonzero(declined).tolist())),
         used_stored_plans=admission.used_stored,
+        cluster_memory=admission.bid_prices.memory(),
     )
 
 
@@ -89,6 +90,7 @@ def reallocate(problem: Problem, *, search: SearchLimits | None = None, knapsack
         at_risk=tuple(sorted(admission.at_risk)),
         next_wake_at=wake + problem.now,
         used_stored_plans=admission.used_stored,
+        cluster_memory=admission.bid_prices.memory(),
         notes=outcome.notes,
     )
 

@@ -20,6 +20,7 @@ class ReasonCode(StrEnum):
     TOO_SLOW_ALONE = "too_slow_alone"
     CAPACITY = "capacity"
     WOULD_BREAK_PROMISE = "would_break_promise"
+    ROOM_KEPT = "room_kept"
 
 
 class ChangeKind(StrEnum):

@@ -16,7 +16,7 @@ from scheduling.core.filling import earliest_finish, slot_end
 from scheduling.core.pauses import PauseBudget
 from scheduling.core.problem import Problem, build_problem
 from scheduling.core.repacking import Seating
-from scheduling.core.searching import SearchLimits
+from scheduling.core.searching import SearchLimits, gpu_time_needed
 from scheduling.core.snapshot import JobSnapshot, ServiceClass, Snapshot
 
 WIDENINGS = 6
@@ -90,7 +90,7 @@ class _OfferSearch:
         horizon = deadline - self.start
         for _ in range(WIDENINGS):
             self.problem.due[self.row] = self._due(deadline) + self.problem.slack_seconds
-            plans = self._filled_beside(deadline)
+            plans = None if self._room_is_kept(deadline) else self._filled_beside(deadline)
             if plans is not None:
                 return deadline, plans
             horizon *= 1.5
@@ -125,6 +125,15 @@ class _OfferSearch:
         if plans is None:
             return None
         return admission.budget.affordable(plans, [*admission.rows, self.row], only_mend=self.row)
+
+    def _room_is_kept(self, deadline: float) -> bool:
+        """Whether a newcomer with that deadline would be refused for the sake of others."""
+        prices, due = self.admission.bid_prices, self._due(deadline)
+        return (
+            prices.asked
+            and prices.kept(self.row, gpu_time_needed(self.problem, self.row, due - self.start), due)
+            is not None
+        )
 
     def _due(self, deadline: float) -> float:
         """When the last iteration must end for a deadline, slack kept."""

@@ -20,7 +20,7 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
         for name in (
             "service_class", "submitted_at", "deadline_at", "remaining_iterations", "total_iterations", "newcomer",
             "promised", "at_risk", "locked", "finishing", "requested_gpus", "requested_seconds",
-            "attained_gpu_seconds", "memory",
+            "attained_gpu_seconds", "memory", "project",
         )
     }  # fmt: skip
     return replace(

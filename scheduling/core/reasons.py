@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import ceil
 
+from scheduling.core.bid_prices import KeptRoom
 from scheduling.core.columns import NO_LEVEL
 from scheduling.core.decision import ReasonCode, Verdict
 from scheduling.core.problem import Problem
@@ -57,6 +59,14 @@ def duration_text(seconds: float) -> str:
 def gpus_text(gpus: int) -> str:
     """``1 GPU``, ``4 GPUs``."""
     return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def gpu_hours_text(gpu_seconds: float) -> str:
+    """GPU time in GPU hours, ``1.5 GPU hours``, ``12,345 GPU hours``."""
+    hours = gpu_seconds / 3600.0
+    if hours >= 100.0:
+        return f"{round(hours):,} GPU hours"
+    return "1 GPU hour" if hours == 1.0 else f"{hours:.3g} GPU hours"
 
 
 def share_text(plan: StoredPlan) -> str:
@@ -153,6 +163,22 @@ def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds
         f"finishing within {duration_text(job.deadline_at - now)} takes {gpus_text(needed)} alone on the "
         f"cluster; {job.holders} {gpus_text(max(0, free))} in {duration_text(tight_in_seconds)}: "
         f"{gpus_text(missing)} short",
+        missing,
+    )
+
+
+def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
+    """There may be room, and it is kept for newcomers that need less of it each."""
+    missing = max(
+        1, ceil((kept.needed + kept.promised + kept.expected - kept.capacity) / kept.within_seconds)
+    )
+    return _refusal(
+        job,
+        ReasonCode.ROOM_KEPT,
+        f"finishing within {duration_text(job.deadline_at - now)} takes {gpu_hours_text(kept.needed)}; of the "
+        f"{gpu_hours_text(kept.capacity)} in the next {duration_text(kept.within_seconds)} promises hold "
+        f"{gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much each: "
+        f"{gpu_hours_text(kept.expected)} by what was submitted of late",
         missing,
     )
 

@@ -36,6 +36,13 @@ class Fill(StrEnum):
     SUFFIX = "suffix"
 
 
+class Newcomers(StrEnum):
+    """Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones (bid_prices.py)."""
+
+    OPEN = "open"
+    PRUDENT = "prudent"
+
+
 class AdmissionRule(StrEnum):
     """Whether newcomers of one instant are decided one by one or all or nothing (spec 2.5)."""
 
@@ -113,6 +120,8 @@ class JobSnapshot:
     memory: tuple[float, ...] = ()
     #: The job's curve on the kind of GPU that borrowed servers have; None where it was not measured there.
     lent_curve: ScalingCurve | None = None
+    #: Whose job it is: projects share contested GPU time. 0 where nobody says.
+    project: int = 0
     #: Which GPUs of `placement` flexible workers hold; empty where nobody knows: then all beyond the lowest level.
     flexible: tuple[bool, ...] = ()
 
@@ -174,6 +183,7 @@ class PlannerSettings:
     offer_hold_seconds: float = 120.0
     minimum_gain_iterations: float = 0.0
     two_phase: TwoPhaseOptions | None = None
+    newcomers: Newcomers = Newcomers.OPEN
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,8 @@ class Policy(ABC):
     #: Whether jobs run with the batch size that suits their GPUs best, where a workload says what that gives. The live
     #: platform never changes a job's global batch.
     adapts_batch: ClassVar[bool] = False
+    #: Whether it heeds `PlannerSettings.newcomers`: whether room can be kept for newcomers that need little.
+    prices_newcomers: ClassVar[bool] = False
 
     @abstractmethod
     def decide_newcomers(self, problem: Problem) -> Answer:

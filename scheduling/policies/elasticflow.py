@@ -14,6 +14,7 @@ class ElasticFlow(Policy):
     """Deadline promises by minimum satisfactory share; leftover GPUs by saved GPU time."""
 
     name = "elasticflow"
+    prices_newcomers = True
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Algorithm 1 with present allocations frozen until the next slot."""

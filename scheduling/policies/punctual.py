@@ -20,6 +20,7 @@ class Punctual(Policy):
     """Promises first, then work without a promise at its lowest level, then growth of both."""
 
     name = "punctual"
+    prices_newcomers = True
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""

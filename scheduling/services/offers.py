@@ -37,7 +37,7 @@ def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
         promised = verdict.promised if verdict is not None else job.promised
         plan = decision.plans.get(job.id, job.stored_plan)
         jobs.append(dataclasses.replace(job, newcomer=False, promised=promised, stored_plan=plan))
-    return dataclasses.replace(snapshot, jobs=tuple(jobs))
+    return dataclasses.replace(snapshot, jobs=tuple(jobs), memory=decision.memory or snapshot.memory)
 
 
 def within_horizon(deadline_at: float, now: float) -> bool:

@@ -33,6 +33,7 @@ from scheduling.core.snapshot import (
     Fill,
     HeldOffer,
     JobSnapshot,
+    Newcomers,
     PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
@@ -149,6 +150,7 @@ def planner_settings(cluster: Cluster) -> PlannerSettings:
         reserve_slack_seconds=cluster.reserve_servers
         * (cluster.fence_seconds + cluster.fence_margin_seconds + 2 * DEFAULT_PAUSE_SECONDS),
         offer_hold_seconds=cluster.offer_hold_seconds,
+        newcomers=Newcomers(cluster.newcomers),
     )
 
 
@@ -383,6 +385,7 @@ def job_snapshot(
         locked=locked,
         flexible=_marks(state, shown),
         total_iterations=float(row.max_iterations),
+        project=row.project_id,
     )
 
 

@@ -23,6 +23,7 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "pauses": str(settings.pauses),
         "fill": str(settings.fill),
         "admission": str(settings.admission),
+        "newcomers": str(settings.newcomers),
         "reserve_servers": settings.reserve_servers,
         "best_effort_jobs": sum(
             one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()

@@ -125,6 +125,7 @@ class PoolState:
             requested_seconds=tables.requested_seconds[rows],
             attained_gpu_seconds=jobs.attained_gpu_seconds[rows],
             memory=jobs.memory[rows],
+            project=np.zeros(rows.size, dtype=np.int64),
         )
         self._asking_rows = rows
         self._asking_source = source

@@ -19,6 +19,7 @@ from scheduling.core.decision import ChangeKind, Verdict
 from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
+from simulation.engine.bound import deadlines_bound
 from simulation.engine.description import described
 from simulation.engine.fates import Fates
 from simulation.engine.happenings import Happening, HappeningQueue, Kind
@@ -29,7 +30,7 @@ from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
-from simulation.engine.settings import SimulationSettings
+from simulation.engine.settings import SimulationSettings, require_pricing
 from simulation.engine.shared_invariants import SharedInvariantCheck
 from simulation.engine.tables import curve_tables
 from simulation.engine.warmup import load_kernels
@@ -56,6 +57,7 @@ class Simulation:
         self.workload = workload
         self.settings = settings
         self.policy: Policy = policy_named(settings.policy)
+        require_pricing(settings)
         self.jobs = JobStates.of(workload, len(self.policy.memory_columns))
         self.fates = Fates.of(workload.jobs)
         self.recorder = Recorder()
@@ -79,6 +81,7 @@ class Simulation:
             stored_plans=settings.stored_plans,
             reserve_servers=settings.reserve_servers,
             reserve_slack_seconds=settings.reserve_slack_seconds,
+            newcomers=settings.newcomers,
             two_phase=None if settings.sharing is None else settings.sharing.choices,
         )
         self.pools = [
@@ -101,17 +104,21 @@ class Simulation:
             for number, size in enumerate(settings.pools)
         ]
         self.lender = None if settings.sharing is None else share_pool(self)
+        self.jobs_under_way = 0
         self.setup_seconds = time.perf_counter() - began
 
     def leave_out_arrivals(self, count: int) -> None:
         """The first jobs of the workload do not arrive: they are there already (`beginning.py`)."""
         self._next_arrival = max(self._next_arrival, count)
+        self.jobs_under_way = count
 
     # The loop --------------------------------------------------------------------------------
 
     def run(self) -> Outcome:
         """Run until nothing more can happen. Ctrl-C ends the run with what there is by then."""
         began = time.perf_counter()
+        if self.settings.bound and (relaxation := deadlines_bound(self)) is not None:
+            self.recorder.count("deadlines_met_bound", relaxation.deadlines)
         load_kernels(self.settings.policy)
         self.setup_seconds += time.perf_counter() - began
         return self.loop()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduling.core.snapshot import AdmissionRule, Fill
+from scheduling.core.snapshot import AdmissionRule, Fill, Newcomers
+from scheduling.policies import POLICIES
 from simulation.engine.sharing import SharingSettings
 
 
@@ -50,7 +51,9 @@ class Imperfections:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6)."""
+    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``: also how many deadlines
+    any schedule could meet.
+    """
 
     policy: str
     pools: tuple[PoolSize, ...]
@@ -65,8 +68,19 @@ class SimulationSettings:
     imperfections: Imperfections = field(default_factory=Imperfections)
     check_invariants: bool = False
     sharing: SharingSettings | None = None
+    newcomers: Newcomers = Newcomers.OPEN
+    bound: bool = False
 
     @property
     def on_ticks(self) -> bool:
         """Whether the scheduler looks once a slot, at fixed times, as Lyra's does, instead of at events."""
         return self.sharing is not None and not self.sharing.by_curves
+
+
+def require_pricing(settings: SimulationSettings) -> None:
+    """Raises ValueError where newcomers shall be priced and the policy does not do that."""
+    if settings.newcomers is Newcomers.PRUDENT and not POLICIES[settings.policy].prices_newcomers:
+        able = ", ".join(sorted(name for name, policy in POLICIES.items() if policy.prices_newcomers))
+        raise ValueError(
+            f"policy {settings.policy} keeps no room for newcomers; prudent newcomers go with {able}"
+        )

@@ -25,7 +25,8 @@ def summary(outcome: Outcome) -> dict[str, Any]:
 
     Deadlines: ``deadlines_met`` are ``slo`` jobs completed by their deadline whose promise did not become
     void; ``deadline_satisfactory_ratio`` is their share of all ``slo`` jobs, so declined jobs count as misses
-    (ElasticFlow section 6.1). ``admitted_late`` are promised jobs of any class that were not on time, without
+    (ElasticFlow section 6.1). ``deadlines_met_bound``: so many any schedule could meet at most, the future known, where the
+    run was asked for that. ``admitted_late`` are promised jobs of any class that were not on time, without
     those whose promise became void; ``voided`` counts these by reason. A job that a stopped run left
     unfinished before its deadline is neither met nor late. ``fates`` tells, for both classes with a
     deadline, how many jobs were met, missed, declined, void and open; each row adds up to its class.
@@ -99,6 +100,7 @@ def _deadlines(outcome: Outcome) -> dict[str, Any]:
     return {
         "deadlines_met": met,
         "deadline_satisfactory_ratio": met / submitted if submitted else None,
+        "deadlines_met_bound": outcome.counts.get("deadlines_met_bound"),
         "admitted_late": int(late.sum()),
         "voided": dict(sorted(Counter(reason for reason in jobs.void_reason if reason).items())),
         "fates": {

@@ -7,11 +7,12 @@ from typing import Any
 
 def summary_lines(facts: dict[str, Any]) -> str:
     """The figures that matter most, a line each."""
-    ratio = facts["deadline_satisfactory_ratio"]
+    ratio, bound = facts["deadline_satisfactory_ratio"], facts["deadlines_met_bound"]
     lines = [
         f"{facts['policy']} on {facts['trace']}: {facts['jobs']} jobs, {facts['simulated_seconds'] / 86_400:.1f} days",
         f"  deadlines met      {facts['deadlines_met']} of {facts['slo_jobs']}"
-        + ("" if ratio is None else f" ({100 * ratio:.1f} %)"),
+        + ("" if ratio is None else f" ({100 * ratio:.1f} %)")
+        + ("" if bound is None else f"; no schedule meets more than {bound}"),
         f"  admitted, declined {facts['admitted']}, {facts['declined']}; promised and late: {facts['admitted_late']}",
         (
             f"  mean completion    {_hours(facts['mean_jct_seconds'])}, to the first start {_hours(facts['mean_queuing_seconds'])},"

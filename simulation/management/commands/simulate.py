@@ -11,12 +11,12 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduling.core.snapshot import AdmissionRule, Fill
+from scheduling.core.snapshot import AdmissionRule, Fill, Newcomers
 from scheduling.policies import POLICIES
 from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
-from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
+from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings, require_pricing
 from simulation.management.lending_options import add_lending_options, sharing_settings
 from simulation.outcome import Outcome
 from simulation.reports.html import write_report
@@ -65,6 +65,15 @@ class Command(BaseCommand):
         parser.add_argument("--fill", choices=[one.value for one in Fill], default=Fill.UNIFORM.value)
         parser.add_argument(
             "--admission", choices=[one.value for one in AdmissionRule], default=AdmissionRule.PER_JOB.value
+        )
+        parser.add_argument(
+            "--newcomers",
+            choices=[one.value for one in Newcomers],
+            default=Newcomers.OPEN.value,
+            help="prudent: room is kept for newcomers that need little; usual: open",
+        )
+        parser.add_argument(
+            "--bound", action="store_true", help="also tell how many deadlines any schedule could meet"
         )
         parser.add_argument("--failures", help="file of failures, or mean failures of one server a day")
         parser.add_argument(
@@ -153,7 +162,10 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         ),
         check_invariants=options["check"],
         sharing=sharing,
+        newcomers=Newcomers(options["newcomers"]),
+        bound=options["bound"],
     )
+    require_pricing(settings)
     slack = options["reserve_slack_seconds"]
     return replace(
         settings, reserve_slack_seconds=reserve_slack_seconds(settings) if slack is None else slack
