@@ -1,4 +1,4 @@
-"""Bid prices: which promises to make when not all can be (decision 0018).
+"""Bid prices: which promises to make when not all can be (decision 0021).
 
 Every promise counts 1, whatever it takes; so GPU time is worth most to those that need least of it. Until each deadline there
 is so much GPU time; promises hold some of it, and newcomers of the kind that came of late will ask for more. Where that is

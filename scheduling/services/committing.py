@@ -213,8 +213,10 @@ def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
     """Keep what the policy wants to be told again."""
     if decision.memory or cluster.policy_memory:
         noted = cluster.policy_memory if cluster.policy_memory.get("policy") == cluster.policy else {}
-        cluster.policy_memory = {**noted, "policy": cluster.policy, kind: list(decision.memory)}
-        Cluster.objects.filter(pk=cluster.pk).update(policy_memory=cluster.policy_memory)
+        memory = {**noted, "policy": cluster.policy, kind: list(decision.memory)}
+        if memory != cluster.policy_memory:  # most passes learn nothing
+            cluster.policy_memory = memory
+            Cluster.objects.filter(pk=cluster.pk).update(policy_memory=memory)
     if decision.job_memory:
         rows = list(Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"))
         for row in rows:

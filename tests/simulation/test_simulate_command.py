@@ -17,7 +17,7 @@ from simulation.reports.parquet import read_parquet
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {
     "policy", "trace", "seed", "jobs", "slo_jobs", "best_effort_jobs", "admitted", "declined", "deadlines_met",
-    "deadline_satisfactory_ratio", "admitted_late", "mean_jct_seconds", "mean_queuing_seconds",
+    "deadline_satisfactory_ratio", "deadlines_met_bound", "admitted_late", "mean_jct_seconds", "mean_queuing_seconds",
     "best_effort_mean_jct_seconds", "makespan_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency",
     "rescales", "migrations", "preemptions", "simulated_seconds", "wall_seconds", "setup_seconds",
     "peak_memory_bytes", "decisions", "decision_ms_p50", "decision_ms_p99", "voided", "preemption_ratio",
@@ -75,6 +75,10 @@ def test_the_summary_alone_can_go_to_a_program() -> None:
         ),
         (("--trace", "elasticflow", *CLUSTER, "--policy", "best"), "invalid choice: 'best'"),
         (("--trace", "elasticflow", *CLUSTER, "--gpu-type", "A100:many"), "TYPE:SERVERS"),
+        (
+            ("--trace", "elasticflow:jobs=4", *CLUSTER, "--policy", "edf", "--newcomers", "prudent"),
+            "policy edf keeps no room for newcomers; prudent newcomers go with elasticflow, punctual",
+        ),
     ],
 )
 def test_what_cannot_be_simulated_is_said_in_one_line(arguments: tuple[str, ...], message: str) -> None:
