@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from uuid import UUID
 
-from django.db.models import Count, QuerySet
+from django.db.models import Count, Max, QuerySet
+from django.utils import timezone
 
 from cluster.choices import LendingState, LoanState, ReclaimState
 from cluster.core.lending import LendingDecision
@@ -26,7 +27,9 @@ from projects.errors import NotFound
 class LendingStanding:
     """Where an inference cluster stands: servers by state, what it needs, what its rule would do now.
 
-    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first sample.
+    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first sample. ``recent_peak``:
+    the largest share of its GPUs that was used or expected within the least time that a server stays; ``settled``: servers on loan
+    for at least so long. The rule takes both.
     """
 
     servers: int
@@ -34,6 +37,8 @@ class LendingStanding:
     on_loan: int
     reclaiming: int
     reserve: int
+    settled: int
+    recent_peak: float
     loans_pending: int
     reclaims_open: int
     usage: UsageSample | None
@@ -57,6 +62,33 @@ def inference_cluster_get(name: str) -> InferenceCluster:
     return found
 
 
+def recent_peak(inference_cluster: InferenceCluster) -> float:
+    """The largest share of its GPUs, 0 to 1, that was measured or expected within the least time that a server stays.
+
+    That time ends with the newest sample: one that comes late is not less of a peak.
+    """
+    newest = inference_cluster.usage_samples.aggregate(at=Max("period_ends_at"))["at"]
+    if newest is None:
+        return 0.0
+    since = newest - timedelta(seconds=inference_cluster.minimum_hold_seconds)
+    margin = inference_cluster.forecast_margin_fraction
+    measured = inference_cluster.usage_samples.filter(period_ends_at__gte=since)
+    # A forecast is made a period before the one that it is for.
+    expected = inference_cluster.forecasts.filter(period_ends_at__gt=since)
+    highest = [
+        measured.aggregate(peak=Max("usage"))["peak"],
+        (expected.aggregate(peak=Max("usage"))["peak"] or -margin) + margin,
+    ]
+    return min(1.0, max(0.0, *(share or 0.0 for share in highest)))
+
+
+def settled_servers(inference_cluster: InferenceCluster, now: datetime) -> int:
+    """How many of its servers have been on loan for the least time that a server stays."""
+    since = now - timedelta(seconds=inference_cluster.minimum_hold_seconds)
+    lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
+    return lent.filter(lending_changed_at__lte=since).count()
+
+
 def standing(inference_cluster: InferenceCluster) -> LendingStanding:
     """Count its servers and say what its lending rule would do with the newest sample and forecast."""
     counts = dict(
@@ -66,7 +98,8 @@ def standing(inference_cluster: InferenceCluster) -> LendingStanding:
         counts.get(state, 0)
         for state in (LendingState.INFERENCE, LendingState.ON_LOAN, LendingState.RECLAIMING)
     )
-    rule = inference_cluster.rule()
+    rule, peak = inference_cluster.rule(), recent_peak(inference_cluster)
+    settled = settled_servers(inference_cluster, timezone.now())
     usage = inference_cluster.usage_samples.order_by("-period_ends_at").first()
     forecast = decision = None
     if usage is not None:
@@ -77,6 +110,8 @@ def standing(inference_cluster: InferenceCluster) -> LendingStanding:
             None if forecast is None else forecast.usage,
             on_loan=on_loan + reclaiming,
             being_returned=reclaiming,
+            recent_peak=peak,
+            settled=settled,
         )
     return LendingStanding(
         servers=at_home + on_loan + reclaiming,
@@ -84,6 +119,8 @@ def standing(inference_cluster: InferenceCluster) -> LendingStanding:
         on_loan=on_loan,
         reclaiming=reclaiming,
         reserve=rule.reserve,
+        settled=settled,
+        recent_peak=peak,
         loans_pending=inference_cluster.loan_orders.filter(state=LoanState.PENDING).count(),
         reclaims_open=inference_cluster.reclaim_orders.filter(
             state__in=[ReclaimState.PENDING, ReclaimState.RECLAIMING]

@@ -4,6 +4,10 @@ The inference side decides how many servers move and when. It keeps what the lar
 needs, and a reserve that is never lent. Because the forecast covers the coming period, servers are asked back before
 demand has risen.
 
+A server is not worth lending for a moment: a job that grows onto it and has to leave again has gained nothing. So two thresholds keep
+usage that wobbles about a whole number of servers from moving one to and fro, and what moved stays for a while. Both are ours; the
+published rule is the one without (decision 0020).
+
 Usage is the share of the inference cluster's GPUs that serve requests, 0 to 1. Containers are assumed to be
 consolidated, so that a share of GPUs is a number of whole servers.
 """
@@ -22,6 +26,9 @@ IntArray = NDArray[np.int64]
 HEADROOM_FRACTION = 0.02
 """Published share of the cluster that is never lent: about the median rise of usage in five minutes (Lyra section 3.7.1)."""
 
+HYSTERESIS_FRACTION = 0.02
+"""What live clusters begin with: as much as usage rises in five minutes at the median (as the headroom)."""
+
 ROUNDING_GUARD = 1e-9
 """0.6 of 520 servers is 312, not 313: products that float error lifts above a whole number still round to it."""
 
@@ -32,6 +39,8 @@ class LendingRule:
 
     ``headroom_fraction`` of them is never lent. ``forecast_margin_fraction`` of the cluster is added to every
     forecast: 0 is the published rule, a high quantile of the forecaster's errors makes a missing server rare.
+    ``hysteresis_fraction``: a server is lent only where usage could rise by so much of the cluster before it had to be asked
+    back; 0 is the published rule.
 
     Raises ValueError for a negative number of servers or a fraction outside 0 to 1.
     """
@@ -39,11 +48,12 @@ class LendingRule:
     servers: int
     headroom_fraction: float = HEADROOM_FRACTION
     forecast_margin_fraction: float = 0.0
+    hysteresis_fraction: float = 0.0
 
     def __post_init__(self) -> None:
         if self.servers < 0:
             raise ValueError(f"an inference cluster cannot have {self.servers} servers")
-        for name in ("headroom_fraction", "forecast_margin_fraction"):
+        for name in ("headroom_fraction", "forecast_margin_fraction", "hysteresis_fraction"):
             if not 0.0 <= getattr(self, name) <= 1.0:
                 raise ValueError(f"{name} is {getattr(self, name)}; it must be from 0 to 1")
 
@@ -57,40 +67,73 @@ class LendingRule:
 
         Forecasts beyond 0 and 1 count as these. Raises ValueError for usage outside 0 to 1 or a number that is not finite.
         """
-        expected = _checked_usage(usage)
-        if forecast is not None:
-            if not isfinite(forecast):
-                raise ValueError(f"a forecast of {forecast} is none; leave it out")
-            expected = max(expected, forecast + self.forecast_margin_fraction)
-        return min(self.servers, _whole(expected * self.servers))
+        return min(self.servers, _whole(self._expected(usage, forecast) * self.servers))
 
     def target(self, usage: float, forecast: float | None = None) -> int:
-        """Servers that should be on loan. Raises ValueError as `need` does."""
+        """Servers that may be on loan. Raises ValueError as `need` does."""
         return max(0, self.servers - self.reserve - self.need(usage, forecast))
 
+    def worth_lending(
+        self, usage: float, forecast: float | None = None, recent_peak: float | None = None
+    ) -> int:
+        """Servers that should be on loan: of `target`, those that need not be asked back soon.
+
+        ``recent_peak``: the highest share of GPUs that was in use or expected in the least time that a server stays where it
+        is; None for no such time. Raises ValueError as `need` does, and for a peak outside 0 to 1.
+        """
+        expected = self._expected(usage, forecast)
+        if recent_peak is not None:
+            expected = max(expected, _checked_usage(recent_peak))
+        kept = min(self.servers, _whole((expected + self.hysteresis_fraction) * self.servers))
+        return min(self.target(usage, forecast), max(0, self.servers - self.reserve - kept))
+
+    def _expected(self, usage: float, forecast: float | None) -> float:
+        """The larger of measured usage and forecast."""
+        expected = _checked_usage(usage)
+        if forecast is None:
+            return expected
+        if not isfinite(forecast):
+            raise ValueError(f"a forecast of {forecast} is none; leave it out")
+        return max(expected, forecast + self.forecast_margin_fraction)
+
     def decide(
-        self, usage: float, forecast: float | None = None, *, on_loan: int, being_returned: int = 0
+        self,
+        usage: float,
+        forecast: float | None = None,
+        *,
+        on_loan: int,
+        being_returned: int = 0,
+        recent_peak: float | None = None,
+        settled: int | None = None,
     ) -> LendingDecision:
         """How many servers to lend or to ask back now.
 
         ``on_loan`` counts all servers that are away, ``being_returned`` those of them that are asked back already.
+        ``recent_peak``: see `worth_lending`. ``settled``: how many of those on loan have been there for their least time; a forecast
+        alone asks no others back, measured usage takes what it needs. None: all of them.
 
-        Raises ValueError as `need` does, and when the two counts do not fit the cluster or each other.
+        Raises ValueError as `need` does, and when the counts do not fit the cluster or each other.
         """
         if not 0 <= being_returned <= on_loan <= self.servers:
             raise ValueError(
                 f"of {self.servers} servers, {on_loan} on loan with {being_returned} being returned cannot be"
             )
+        staying = on_loan - being_returned
+        if settled is not None and not 0 <= settled <= self.servers:
+            raise ValueError(f"of {self.servers} servers, {settled} cannot have been on loan for long")
         target = self.target(usage, forecast)
-        delta = target - (on_loan - being_returned)
+        measured = max(0, staying - self.target(usage))
+        foreseen = max(0, staying - target) - measured
+        if settled is not None:
+            foreseen = min(foreseen, max(0, settled - measured))
         return LendingDecision(
             need=self.need(usage, forecast),
             reserve=self.reserve,
             target=target,
-            delta=delta,
+            delta=target - staying,
             # What is on its way back is not at home yet.
-            lend=max(0, target - on_loan),
-            reclaim=max(0, -delta),
+            lend=max(0, self.worth_lending(usage, forecast, recent_peak) - on_loan),
+            reclaim=measured + foreseen,
             shortfall=self.shortfall(usage, on_loan),
         )
 
@@ -103,21 +146,31 @@ class LendingRule:
 
         Raises ValueError for usage outside 0 to 1 or shapes that do not fit.
         """
+        kept = self._whole_servers(self.expected(usage, forecasts) * self.servers)
+        return np.maximum(0, self.servers - self.reserve - kept)
+
+    def all_worth_lending(self, expected: FloatArray, recent_peaks: FloatArray) -> IntArray:
+        """`worth_lending` at many instants, shape (n,), by what `expected` answers and by the recent peaks of it."""
+        kept = self._whole_servers(np.clip(expected, 0.0, 1.0) * self.servers)
+        highest = np.clip(np.maximum(expected, recent_peaks), 0.0, 1.0)
+        careful = self._whole_servers((highest + self.hysteresis_fraction) * self.servers)
+        return np.maximum(0, self.servers - self.reserve - np.maximum(kept, careful))
+
+    def expected(self, usage: ArrayLike, forecasts: ArrayLike | None = None) -> FloatArray:
+        """The larger of usage and forecast with its margin at many instants, shape (n,), as `targets` takes it."""
         expected = _checked_usages(usage)
-        if forecasts is not None:
-            expected = np.fmax(
-                expected, np.asarray(forecasts, dtype=np.float64) + self.forecast_margin_fraction
-            )
-        return np.maximum(0, self.servers - self.reserve - self._whole_servers(expected))
+        if forecasts is None:
+            return expected
+        return np.fmax(expected, np.asarray(forecasts, dtype=np.float64) + self.forecast_margin_fraction)
 
     def shortfalls(self, usage: ArrayLike, on_loan: ArrayLike) -> IntArray:
         """`shortfall` at many instants, shape (n,). Raises ValueError for usage outside 0 to 1."""
         at_home = self.servers - np.asarray(on_loan, dtype=np.int64)
-        return np.maximum(0, self._whole_servers(_checked_usages(usage)) - at_home)
+        return np.maximum(0, self._whole_servers(_checked_usages(usage) * self.servers) - at_home)
 
-    def _whole_servers(self, usage: FloatArray) -> IntArray:
-        servers = np.ceil(np.clip(usage, 0.0, 1.0) * self.servers - ROUNDING_GUARD)
-        return np.maximum(0.0, servers).astype(np.int64)
+    def _whole_servers(self, servers: FloatArray) -> IntArray:
+        """Rounded up, from none to all of them."""
+        return np.clip(np.ceil(servers - ROUNDING_GUARD), 0, self.servers).astype(np.int64)
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import LendingState
-from cluster.core.lending import HEADROOM_FRACTION, LendingRule
+from cluster.core.lending import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
 from cluster.models.machines import Cluster
 
 
@@ -33,13 +33,16 @@ class InferenceCluster(models.Model):
     headroom_fraction = models.FloatField(default=HEADROOM_FRACTION)
     #: Added to every forecast, as a share of its GPUs.
     forecast_margin_fraction = models.FloatField(default=0.0)
+    #: A server is lent only where usage could rise by so much of the cluster before it had to be asked back.
+    hysteresis_fraction = models.FloatField(default=HYSTERESIS_FRACTION)
     forecaster = models.CharField(max_length=40, default="lstm")
     #: The platform itself asks servers back ahead of a forecast rise, for schedulers that leave that to it.
     asks_back_by_forecast = models.BooleanField(default=False)
     #: Length of a usage sample; a forecast is for the period that follows.
     period_seconds = models.FloatField(default=300.0)
-    #: A server that came home is lent again after so long; a forecast alone asks none back that was lent later.
-    minimum_hold_seconds = models.FloatField(default=300.0)
+    #: The least time that a server stays: none is lent that was needed or expected to be needed in it, and a forecast alone asks none
+    #: back that was lent later.
+    minimum_hold_seconds = models.FloatField(default=600.0)
     #: Fewer servers than this are not moved on their own, unless measured usage needs them.
     minimum_gain_servers = models.PositiveIntegerField(default=1)
     #: How servers are chosen once jobs have to be preempted (`scheduling/core/reclaiming.py`).
@@ -50,7 +53,8 @@ class InferenceCluster(models.Model):
         constraints = [
             models.CheckConstraint(
                 condition=Q(headroom_fraction__gte=0.0, headroom_fraction__lte=1.0)
-                & Q(forecast_margin_fraction__gte=0.0, forecast_margin_fraction__lte=1.0),
+                & Q(forecast_margin_fraction__gte=0.0, forecast_margin_fraction__lte=1.0)
+                & Q(hysteresis_fraction__gte=0.0, hysteresis_fraction__lte=1.0),
                 name="inference_fractions_are_fractions",
             ),
             models.CheckConstraint(
@@ -64,7 +68,12 @@ class InferenceCluster(models.Model):
 
     def rule(self) -> LendingRule:
         """What it may lend, by the servers that it has now."""
-        return LendingRule(self.servers.count(), self.headroom_fraction, self.forecast_margin_fraction)
+        return LendingRule(
+            self.servers.count(),
+            self.headroom_fraction,
+            self.forecast_margin_fraction,
+            self.hysteresis_fraction,
+        )
 
     def servers_in(self, *states: LendingState) -> int:
         """How many of its servers are in one of the states."""

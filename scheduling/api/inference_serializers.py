@@ -86,6 +86,10 @@ class StandingSerializer(serializers.Serializer):
     on_loan = serializers.IntegerField()
     reclaiming = serializers.IntegerField()
     reserve = serializers.IntegerField(help_text="Never lent.")
+    settled = serializers.IntegerField(help_text="On loan for at least `minimum_hold_seconds`.")
+    recent_peak = serializers.FloatField(
+        help_text="Largest share of its GPUs used or expected within `minimum_hold_seconds`."
+    )
     loans_pending = serializers.IntegerField()
     reclaims_open = serializers.IntegerField()
     usage = UsageSampleSerializer(allow_null=True)
@@ -100,7 +104,7 @@ class InferenceClusterSerializer(serializers.ModelSerializer):
         model = InferenceCluster
         fields = (
             "name", "created_at", "credential_issued_at", "lending", "headroom_fraction", "forecast_margin_fraction",
-            "forecaster", "asks_back_by_forecast", "period_seconds", "minimum_hold_seconds", "minimum_gain_servers",
+            "hysteresis_fraction", "forecaster", "asks_back_by_forecast", "period_seconds", "minimum_hold_seconds", "minimum_gain_servers",
             "reclaim_method",
         )  # fmt: skip
 
@@ -118,6 +122,7 @@ class _SettingsSerializer(StrictSerializer):
     lending = fields.Truth(required=False, help_text="Off: nothing more is lent.")
     headroom_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
     forecast_margin_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
+    hysteresis_fraction = fields.Number(min_value=0.0, max_value=1.0, required=False)
     forecaster = serializers.ChoiceField(sorted(FORECASTERS), required=False)
     asks_back_by_forecast = fields.Truth(required=False)
     period_seconds = fields.Number(min_value=1.0, max_value=_DAY_SECONDS, required=False)

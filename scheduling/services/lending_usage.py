@@ -17,6 +17,7 @@ from cluster.choices import LendingState, OrderSource
 from cluster.forecasting.forecaster import WINDOW, Forecaster, ForecasterError
 from cluster.forecasting.persistence import Persistence
 from cluster.forecasting.registry import load_forecaster
+from cluster.inference_selectors import settled_servers
 from cluster.models import (
     InferenceCluster,
     LendingEvent,
@@ -197,9 +198,7 @@ def _wanted(inference_cluster: InferenceCluster, usage: float, forecast: float |
     on_loan = lent.count() + being_returned
     counts = {"on_loan": on_loan, "being_returned": min(on_loan, being_returned + asked)}
     rule = inference_cluster.rule()
+    settled = settled_servers(inference_cluster, now)
     measured = rule.decide(usage, None, **counts).reclaim
-    foreseen = rule.decide(usage, forecast, **counts).reclaim
-    held = now - timedelta(seconds=inference_cluster.minimum_hold_seconds)
-    movable = lent.filter(lending_changed_at__lte=held).count()
-    extra = min(foreseen - measured, max(0, movable - measured))
-    return measured + (extra if measured + extra >= inference_cluster.minimum_gain_servers else 0)
+    foreseen = rule.decide(usage, forecast, **counts, settled=settled).reclaim
+    return foreseen if foreseen >= inference_cluster.minimum_gain_servers else measured

@@ -35,6 +35,7 @@ class Lender:
     pool: SharedPool
     rule: LendingRule
     forecast: FloatArray
+    lent_at: FloatArray
     sample: int = 1
     next_at: float = 0.0
     instants: list[tuple[float, ...]] = field(default_factory=list)
@@ -44,8 +45,9 @@ class Lender:
     @classmethod
     def of(cls, lending: Lending, pool: SharedPool) -> Lender:
         """A lender that has lent nothing yet."""
-        rule = LendingRule(lending.servers, lending.headroom, lending.forecast_margin)
-        return cls(lending, pool, rule, forecasts_of(lending), next_at=lending.period_seconds)
+        rule = LendingRule(lending.servers, lending.headroom, lending.forecast_margin, lending.hysteresis)
+        lent_at = np.full(pool.on_loan.size, -np.inf)
+        return cls(lending, pool, rule, forecasts_of(lending), lent_at, next_at=lending.period_seconds)
 
     def act(self, simulation: Simulation) -> bool:
         """Lend or reclaim what this instant asks for. Returns whether the pool must be planned at once."""
@@ -58,13 +60,19 @@ class Lender:
         # A broken server at home serves as little as one that is away.
         on_loan = int((self.pool.on_loan | self.pool.broken).sum())
         owned_busy, lent_busy = self._busy_gpus(simulation)
-        decision = self.rule.decide(measured, None if np.isnan(expected) else expected, on_loan=on_loan)
+        decision = self.rule.decide(
+            measured,
+            None if np.isnan(expected) else expected,
+            on_loan=on_loan,
+            recent_peak=self._recent_peak(measured, expected, simulation.now),
+            settled=self._settled(simulation.now),
+        )
         moved = 0
         if decision.reclaim:
             ahead = self.rule.decide(measured, None, on_loan=on_loan).reclaim == 0
             moved = self._reclaim(simulation, decision.reclaim, ahead)
         elif decision.lend:
-            moved = self._lend(decision.lend)
+            moved = self._lend(decision.lend, simulation.now)
         lent_now = int(self.pool.on_loan.sum())
         self.instants.append(
             (simulation.now, measured, expected, lent_now, decision.shortfall, owned_busy, lent_busy)
@@ -73,10 +81,29 @@ class Lender:
         self.next_at = self.sample * self.lending.period_seconds
         return moved > 0
 
-    def _lend(self, count: int) -> int:
+    def _recent_peak(self, measured: float, expected: float, now: float) -> float | None:
+        """The largest share of its GPUs that was used or expected in the least time that a server stays."""
+        since = now - self.lending.hold_seconds - TIME_TOLERANCE
+        recent = [instant[1:3] for instant in self.instants[-self._held_periods :] if instant[0] >= since]
+        shares = np.array([(measured, expected), *recent])
+        shares[:, 1] += self.lending.forecast_margin
+        return float(np.clip(np.nanmax(shares), 0.0, 1.0))
+
+    @property
+    def _held_periods(self) -> int:
+        return int(self.lending.hold_seconds // self.lending.period_seconds) + 1
+
+    def _settled(self, now: float) -> int:
+        """Servers away for the least time that one stays; a broken one at home counts as away and stays in any case."""
+        lent = self.pool.on_loan
+        long_away = self.lent_at <= now - self.lending.hold_seconds + TIME_TOLERANCE
+        return int((lent & long_away).sum() + (self.pool.broken & ~lent).sum())
+
+    def _lend(self, count: int, now: float) -> int:
         """The inference side offers idle servers, the lowest numbers first. Returns how many went."""
         lent = np.flatnonzero(self.pool.lendable())[:count]
         self.pool.on_loan[lent] = True
+        self.lent_at[lent] = now
         return int(lent.size)
 
     def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> int:

@@ -19,7 +19,8 @@ class Lending:
     """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
 
     ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent. ``forecast_margin``:
-    share of the cluster added to every forecast. ``inference_gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
+    share of the cluster added to every forecast. ``hysteresis``: share of it by which usage could rise before a server that is lent
+    had to be asked back. ``hold_seconds``: the least time that a server stays where it is (`LendingRule.decide`); both 0 as published. ``inference_gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
     ``exact_last_pick``, ``count_owned_servers`` (A4) and ``fewest_workers_first`` (A5) are those of `ReclaimQuestion`.
     """
 
@@ -31,6 +32,8 @@ class Lending:
     fewest_workers_first: bool = False
     headroom: float = 0.02
     forecast_margin: float = 0.0
+    hysteresis: float = 0.0
+    hold_seconds: float = 0.0
     forecaster: str = "persistence"
     period_seconds: float = 300.0
     inference_gpu_type: str = USUAL_GPU_TYPE

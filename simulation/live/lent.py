@@ -51,6 +51,8 @@ def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> Servi
         usage=usage,
         period_seconds=row.period_seconds,
         forecast_margin=row.forecast_margin_fraction,
+        hysteresis=row.hysteresis_fraction,
+        hold_seconds=row.minimum_hold_seconds,
     )
     return Serving(inference, row, (note,))
 

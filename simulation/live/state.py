@@ -60,7 +60,8 @@ class LiveInference:
     """The inference cluster of a study that lends. ``name``: of the live one that stands for it, "" without.
 
     ``usage``: what that measured, means of periods of ``period_seconds``, repeated from the moment of the study on; empty where
-    there is too little. ``forecast_margin``: share of the cluster that it adds to forecasts.
+    there is too little. ``forecast_margin``: share of the cluster that it adds to forecasts. ``hysteresis``, ``hold_seconds``: what
+    keeps its servers from going to and fro.
     """
 
     gpu_kind: str
@@ -68,6 +69,8 @@ class LiveInference:
     usage: tuple[float, ...] = ()
     period_seconds: float = 300.0
     forecast_margin: float = 0.0
+    hysteresis: float = 0.0
+    hold_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

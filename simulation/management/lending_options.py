@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import ArgumentParser
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from cluster.forecasting.registry import FORECASTERS
@@ -40,8 +41,8 @@ _OF_JOBS = {
 }
 #: Options that need servers to be lent.
 _OF_LENDING = (
-    "inference_usage", "reclaim", "forecaster", "headroom", "forecast_margin", "orchestrator_seconds",
-    "exact_last_pick", "count_owned_servers", "release", "inference_gpu_type",
+    "inference_usage", "reclaim", "forecaster", "headroom", "forecast_margin", "lending_hysteresis",
+    "lending_hold_seconds", "orchestrator_seconds", "exact_last_pick", "count_owned_servers", "release", "inference_gpu_type",
 )  # fmt: skip
 #: Options that need jobs with ranges of workers.
 _OF_SCENARIO = ("scaling", "expansion", "unbounded_workers", *_OF_JOBS)
@@ -78,6 +79,13 @@ def add_lending_options(parser: ArgumentParser) -> None:
     lent.add_argument("--forecaster", choices=[*FORECASTERS, NO_FORECASTER], help="usual: persistence")
     lent.add_argument("--headroom", type=float, help="share of its servers that is never lent; usual: 0.02")
     lent.add_argument("--forecast-margin", type=float, help="share of it added to each forecast; usual: 0")
+    lent.add_argument(
+        "--lending-hysteresis", type=float,
+        help="lend only where usage could rise by this share before a server had to be asked back; usual: 0",
+    )  # fmt: skip
+    lent.add_argument(
+        "--lending-hold-seconds", type=float, help="least time that a server stays where it is; usual: 0"
+    )
     lent.add_argument("--orchestrator-seconds", type=float, help="time between two looks; usual: 300")
     jobs = parser.add_argument_group("jobs with ranges of workers, as in Lyra's evaluation")
     jobs.add_argument(
@@ -237,12 +245,19 @@ def _gpu_type(options: Mapping[str, Any], workload: Workload, scenario: Scenario
 
 def _lending(options: Mapping[str, Any], gpu_type: str) -> Lending:
     headroom, margin = options["headroom"], options["forecast_margin"]
-    for name, share in (("headroom", headroom), ("forecast_margin", margin)):
+    hysteresis, hold = options["lending_hysteresis"], options["lending_hold_seconds"]
+    for name, share in (
+        ("headroom", headroom),
+        ("forecast_margin", margin),
+        ("lending_hysteresis", hysteresis),
+    ):
         if share is not None and not 0.0 <= share <= 1.0:
             raise ValueError(f"{_flag(name)} is a share from 0 to 1, not {share:g}")
     period = options["orchestrator_seconds"]
     if period is not None and period <= 0:
         raise ValueError(f"--orchestrator-seconds must be above 0, not {period:g}")
+    if hold is not None and not 0 <= hold < inf:
+        raise ValueError(f"--lending-hold-seconds must be a number from 0, not {hold:g}")
     forecaster = options["forecaster"] or "persistence"
     return Lending(
         options["inference_servers"],
@@ -253,6 +268,8 @@ def _lending(options: Mapping[str, Any], gpu_type: str) -> Lending:
         fewest_workers_first=options["release"] == "fewest_workers",
         headroom=0.02 if headroom is None else headroom,
         forecast_margin=margin or 0.0,
+        hysteresis=hysteresis or 0.0,
+        hold_seconds=hold or 0.0,
         forecaster="" if forecaster == NO_FORECASTER else forecaster,
         period_seconds=period or 300.0,
         inference_gpu_type=gpu_type,

@@ -14,7 +14,7 @@ Setting = str | int | float | bool
 #: Settings of runs that lend; a run that does not has none of them, which is no difference beyond its number of servers.
 _OF_LOANS = (
     "scaling", "loaning", "inference_servers", "inference_usage", "reclaim", "forecaster", "headroom",
-    "forecast_margin", "exact_last_pick", "count_owned_servers", "fewest_workers_first", "period_seconds", "inference_gpu_type",
+    "forecast_margin", "hysteresis", "hold_seconds", "exact_last_pick", "count_owned_servers", "fewest_workers_first", "period_seconds", "inference_gpu_type",
     "usage",
 )  # fmt: skip
 

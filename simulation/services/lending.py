@@ -15,7 +15,7 @@ from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
 from simulation.live.lent import Serving, kinds_measured
-from simulation.live.state import LiveState, unpack
+from simulation.live.state import LiveInference, LiveState, unpack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import (
     TOO_SLOW_FORECASTERS,
@@ -189,13 +189,15 @@ def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | 
         return None
     live = unpack(bytes(study.live_state)) if study.live_state is not None else None
     usage = read_usage(study.inference_usage, seed=study.seed) if live is None else _live_usage(study, live)
-    margin = 0.0 if live is None or live.inference is None else live.inference.forecast_margin
+    serving = LiveInference("") if live is None or live.inference is None else live.inference
     lending = Lending(
         run.inference_servers,
         usage,
         reclaim=ReclaimMethod(study.reclaim),
         headroom=HEADROOM_FRACTION if study.headroom is None else study.headroom,
-        forecast_margin=margin,
+        forecast_margin=serving.forecast_margin,
+        hysteresis=serving.hysteresis,
+        hold_seconds=serving.hold_seconds,
         forecaster="" if study.forecaster == NO_FORECASTER else study.forecaster,
         period_seconds=usage.period_seconds,
         inference_gpu_type=study.inference_gpu_type,

@@ -145,7 +145,7 @@ class TestDeclaredData:
             fetch_url(
                 "s3://platform/store/jobs/other/artifacts/1/weights.pt",
                 tmp_path / "out",
-                configuration(tmp_path),
+                configuration(tmp_path, data_schemes=("s3",)),
             )
 
     def test_a_path_must_lie_below_a_data_root_even_through_links(self, tmp_path: Path) -> None:

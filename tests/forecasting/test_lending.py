@@ -171,3 +171,64 @@ def test_a_history_needs_forecasts_for_every_sample() -> None:
         follow(PUBLISHED, [0.5, 0.6], [0.5])
     with pytest.raises(ValueError, match="before they are asked for"):
         follow(PUBLISHED, [0.5], periods_to_return=-1)
+
+
+def test_a_server_is_lent_only_where_usage_could_rise_by_the_hysteresis() -> None:
+    """Without it 0.49 lends the second of two servers and 0.51 asks it back."""
+    plain, steady = LendingRule(2, 0.0), LendingRule(2, 0.0, hysteresis_fraction=0.05)
+    assert plain.decide(0.49, on_loan=0).lend == 1
+    assert steady.decide(0.49, on_loan=0).lend == 0
+    assert steady.decide(0.44, on_loan=0).lend == 1
+    assert steady.decide(0.49, on_loan=1).reclaim == 0, "what is on loan stays until it is needed"
+    assert steady.decide(0.51, on_loan=1).reclaim == 1
+
+
+def test_what_was_needed_a_moment_ago_is_not_lent_again_and_what_was_lent_then_not_asked_back_on_a_guess() -> (
+    None
+):
+    rule = LendingRule(10, 0.0)
+    assert rule.decide(0.2, on_loan=2, recent_peak=0.65).lend == 1
+    assert rule.decide(0.2, 0.6, on_loan=8).reclaim == 4
+    assert rule.decide(0.2, 0.6, on_loan=8, settled=1).reclaim == 1
+    assert rule.decide(0.55, 0.9, on_loan=8, settled=0).reclaim == 4, "measured usage takes what it needs"
+
+
+wobbles = st.lists(st.floats(-1.0, 1.0), min_size=5, max_size=60)
+
+
+@given(st.integers(1, 60), st.floats(0.2, 0.8), st.floats(0.01, 0.1), wobbles)
+def test_usage_that_wobbles_by_less_than_the_hysteresis_moves_no_server_to_and_fro(
+    servers: int, middle: float, hysteresis: float, wobbles: list[float]
+) -> None:
+    usage = middle + hysteresis * 0.499 * np.array(wobbles)
+    moves = follow(LendingRule(servers, 0.0, 0.0, hysteresis), usage)
+    lent_before = np.cumsum(moves.lent) - moves.lent
+    # Nothing comes back that was lent in such usage.
+    assert not (moves.reclaimed > 0)[lent_before > 0].any()
+
+
+@given(st.integers(1, 60), st.integers(1, 8), st.lists(st.tuples(shares, shares), min_size=3, max_size=60))
+def test_what_came_home_stays_there_for_the_least_time_and_what_was_lent_there_unless_it_is_needed(
+    servers: int, hold: int, samples: list[tuple[float, float]]
+) -> None:
+    usage, forecasts = np.array(samples).T
+    rule = LendingRule(servers, 0.0)
+    moves = follow(rule, usage, forecasts, hold_periods=hold)
+    for instant in np.flatnonzero(moves.reclaimed):
+        after = slice(instant + 1, instant + 1 + hold)
+        assert (moves.on_loan[after] + moves.lent[after] <= moves.on_loan[instant]).all()
+    needed = rule.targets(usage)
+    for instant in np.flatnonzero(moves.reclaimed):
+        fresh = moves.lent[max(0, instant - hold) : instant].sum()
+        staying = moves.on_loan[instant]
+        assert moves.reclaimed[instant] <= max(staying - needed[instant], staying - fresh, 0)
+
+
+@given(rules, st.lists(st.tuples(shares, shares), min_size=1, max_size=30))
+def test_without_hysteresis_and_least_time_it_is_the_published_rule(
+    rule: LendingRule, samples: list[tuple[float, float]]
+) -> None:
+    usage, forecasts = np.array(samples).T
+    moves = follow(rule, usage, forecasts)
+    targets = rule.targets(usage, forecasts)
+    assert (moves.on_loan + moves.lent - moves.reclaimed == targets).all()

@@ -67,7 +67,9 @@ def inference(db: None) -> InferenceCluster:
     made: InferenceCluster = make.InferenceClusterFactory.create(
         name="serving",
         period_seconds=PERIOD_SECONDS,
+        # The published rule, unless a test says otherwise.
         minimum_hold_seconds=0.0,
+        hysteresis_fraction=0.0,
         headroom_fraction=0.1,
         forecaster="persistence",
     )
@@ -238,6 +240,28 @@ def test_servers_that_are_back_count_no_longer_as_asked_back(
     assert first.servers.filter(returned_at__isnull=True).count() == 1
     live(emulated, 2, inference)
     assert list(ReclaimOrder.objects.order_by("created_at").values_list("count", flat=True)) == [2, 3]
+
+
+@pytest.mark.parametrize(("hysteresis", "moves"), [(0.0, "to and fro"), (0.05, "once")])
+def test_usage_near_a_whole_number_of_servers_does_not_lend_one_to_and_fro(
+    inference: InferenceCluster, client: Client, hysteresis: float, moves: str
+) -> None:
+    InferenceCluster.objects.update(hysteresis_fraction=hysteresis)
+    emulated = emulator(client, [0.29] * 3 + [0.31, 0.29] * 5)
+    live(emulated, 13, inference)
+    assert bool(ReclaimOrder.objects.exists()) == (moves == "to and fro")
+    assert (LoanOrder.objects.count() == 1) == (moves == "once")
+
+
+def test_a_peak_keeps_servers_at_home_for_the_least_time(inference: InferenceCluster, client: Client) -> None:
+    """Usage that comes and goes has them at home once and for all, instead of lent between its bursts."""
+    InferenceCluster.objects.update(minimum_hold_seconds=4 * PERIOD_SECONDS)
+    emulated = emulator(client, [0.6] * 3 + [0.3, 0.3, 0.6] * 3 + [0.3] * 8)
+    live(emulated, 12, inference)
+    assert on_loan() == 3
+    assert not ReclaimOrder.objects.exists()
+    live(emulated, 8, inference)
+    assert on_loan() == 6
 
 
 def test_an_order_whose_answer_is_lost_is_sent_again_as_the_same_order(

@@ -222,12 +222,19 @@ class Emulator:
         away = len(servers) - len(at_home) + sum(row["name"] in offered for row in at_home)
         returning = sum(row["lending_state"] == "reclaiming" for row in servers)
         asked = sum(order.count for order in self.book.reclaims())
-        rule = LendingRule(len(servers), settings["headroom_fraction"], settings["forecast_margin_fraction"])
+        rule = LendingRule(
+            len(servers),
+            settings["headroom_fraction"],
+            settings["forecast_margin_fraction"],
+            settings["hysteresis_fraction"],
+        )
         decision = rule.decide(
             usage["usage"],
             forecast["usage"] if self.uses_forecast and forecast is not None else None,
             on_loan=away,
             being_returned=min(away, max(returning, asked)),
+            recent_peak=settings["standing"]["recent_peak"],
+            settled=settings["standing"]["settled"],
         )
         if decision.reclaim and self.asks_back:
             wanted_by = now + max(_LEAST_NOTICE, self._periods(_WANTED_WITHIN_PERIODS))

@@ -74,7 +74,7 @@ class Command(BaseCommand):
             actor=operator,
             settings={
                 "period_seconds": period_seconds,
-                "minimum_hold_seconds": 2 * period_seconds,
+                "minimum_hold_seconds": 6 * period_seconds,
                 # Of a handful of servers two per cent would be a whole one.
                 "headroom_fraction": 0.0,
             },
