@@ -7,7 +7,7 @@ from django.db import migrations, models
 class Migration(migrations.Migration):
 
     dependencies = [
-        ('cluster', '0008_usage_source'),
+        ('cluster', '0009_newcomers'),
         migrations.swappable_dependency(settings.AUTH_USER_MODEL),
     ]
 
