@@ -1,0 +1,18 @@
+"""The cluster's rule for newcomers as the planner gets it."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.models import Cluster
+from scheduling.core.snapshot import Newcomers
+from scheduling.services.snapshots import planner_settings
+
+
+@pytest.mark.parametrize("rule", list(Newcomers))
+def test_the_planner_heeds_the_cluster_s_rule_for_newcomers(rule: Newcomers) -> None:
+    assert planner_settings(Cluster(newcomers=rule.value)).newcomers is rule
+
+
+def test_a_cluster_is_open_unless_its_operator_says_otherwise() -> None:
+    assert planner_settings(Cluster()).newcomers is Newcomers.OPEN
