@@ -274,7 +274,7 @@ def cancel(
 
 
 def pause(job_id: options.JobId, as_json: options.Json = False) -> None:
-    """Take a job's GPUs away until it is resumed. A promise that it had becomes void."""
+    """Take a job's GPUs away until it is resumed. A promise that it had is void meanwhile."""
     with session.client() as client:
         _report(client.job(job_id).pause(), as_json)
 

@@ -131,7 +131,7 @@ class Job(JobFacts):
         return self._act("cancel")
 
     def pause(self) -> Job:
-        """Take the job's GPUs away until `resume`; its promise becomes void."""
+        """Take the job's GPUs away until `resume`; its promise is void meanwhile."""
         return self._act("pause")
 
     def resume(self) -> Job:

@@ -58,6 +58,8 @@ class Job(models.Model):
         max_length=6, choices=PromiseOutcome.choices, default=PromiseOutcome.NONE
     )
     void_reason = models.CharField(max_length=40, choices=VoidReason.choices, blank=True)
+    #: Its owner resumed it: the planner is to decide whether its promise can be restored.
+    promise_asked_again = models.BooleanField(default=False)
 
     submitted_at = models.DateTimeField(default=timezone.now)
     decided_at = models.DateTimeField(null=True, blank=True)

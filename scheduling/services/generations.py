@@ -164,12 +164,16 @@ def let_go(job: Job, reason: str) -> None:
 
 
 def suspend_live(job: Job, reason: str) -> None:
-    """Take all GPUs from the job; a living generation writes its state first."""
+    """Take all GPUs from the job; a living generation writes its state first.
+
+    A hand-over that is under way is let finish. Whoever wants the job suspended asks again then: the next plan does, and for a job
+    that its owner paused whatever ends the hand-over (`lifecycle.obey_owner`).
+    """
     coming = coming_generation(job)
     live = live_generation(job)
     if coming is not None:
         if coming.state == GenerationState.HANDOVER and live is not None:
-            # The old one may have stopped already: let the change finish, the next plan suspends.
+            # The old one may have stopped already.
             return
         retire(coming, reason)
         if live is None and job.state == JobState.RUNNING:

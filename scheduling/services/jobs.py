@@ -22,6 +22,7 @@ from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReaso
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.models import FunctionVersion, Job, ScalingCurve
 from scheduling.services.generations import let_go, suspend_live
+from scheduling.services.lifecycle import PAUSED
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.wakeups import redis_client, wake
@@ -189,7 +190,9 @@ def job_cancel(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def job_pause(*, job: Job, actor: User) -> Job:
-    """Give up the job's GPUs until its owner resumes it. A promise becomes void.
+    """Give up the job's GPUs until its owner resumes it. A promise is void meanwhile.
+
+    In the middle of a hand-over it leaves them when that has ended.
 
     Raises:
         Conflict: it is finished, undecided or paused already.
@@ -202,11 +205,12 @@ def job_pause(*, job: Job, actor: User) -> Job:
         raise Conflict(f"Job {job.pk} has no verdict yet; cancel it, or pause it once it is admitted.")
     _void_promise(job, VoidReason.PAUSED)
     job.paused_by_owner = True
+    job.promise_asked_again = False
     job.promised = False
     job.plan = None
     job.save()
     record(job, "paused", f"Paused by {actor.username}; the state is kept.", actor=actor.username)
-    suspend_live(job, reason="paused by its owner")
+    suspend_live(job, reason=PAUSED)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"paused {job.pk}")
     return job
@@ -214,7 +218,9 @@ def job_pause(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def job_resume(*, job: Job, actor: User) -> Job:
-    """Let a paused job be planned again, without a promise: ask for a new one by changing the deadline.
+    """Let a paused job be planned again. A promise that its pause made void is decided again, and restored where it can be kept.
+
+    The planner does that once the job has left its GPUs.
 
     Raises:
         Conflict: it is not paused.
@@ -224,8 +230,10 @@ def job_resume(*, job: Job, actor: User) -> Job:
     if not job.paused_by_owner:
         raise Conflict(f"Job {job.pk} is not paused.")
     job.paused_by_owner = False
-    job.save(update_fields=["paused_by_owner"])
-    record(job, "resumed", f"Resumed by {actor.username}, without a promise.", actor=actor.username)
+    job.promise_asked_again = job.void_reason == VoidReason.PAUSED
+    job.save(update_fields=["paused_by_owner", "promise_asked_again"])
+    then = "; its promise is decided again" if job.promise_asked_again else ""
+    record(job, "resumed", f"Resumed by {actor.username}{then}.", actor=actor.username)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"resumed {job.pk}")
     return job

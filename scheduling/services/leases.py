@@ -6,14 +6,16 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
+from django.db.models import Q
 from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
-from scheduling.choices import AssignmentState, GenerationState, OfferState, Purpose
+from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose
 from scheduling.models import Assignment, Generation, Job, Offer, Worker
 from scheduling.services.generations import free_assignments, hold_gpus, retire
 from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.reconciling import mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import hint, wake
 
@@ -118,16 +120,35 @@ def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
         retire(generation, reason)
 
 
-@transaction.atomic
 def reconcile() -> int:
-    """Advance every job with unretired or waiting work: what a lost message or a time-out left behind."""
+    """Advance every job with unretired or waiting work, and mend what differs from what is wanted of it.
+
+    This is what a lost message or a time-out left behind. A job that cannot be looked at is left for the next look; others go on.
+    """
     count = 0
-    for cluster in Cluster.objects.all():
-        cluster = lock_cluster(cluster.pk)
-        jobs = Job.objects.filter(cluster=cluster).filter(
-            pk__in=Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
-        )
-        for job in jobs.select_related("checkpoint").order_by("pk"):
-            advance(job, cluster)
-            count += 1
+    for cluster_id in Cluster.objects.values_list("pk", flat=True):
+        with transaction.atomic():
+            cluster = lock_cluster(cluster_id)
+            unretired = Generation.objects.exclude(state=GenerationState.RETIRED).values("job_id")
+            held = Assignment.objects.filter(
+                generation__state=GenerationState.RETIRED,
+                state__in=[AssignmentState.WAITING, AssignmentState.HELD],
+            ).values("job_id")
+            jobs = Job.objects.filter(cluster=cluster).filter(
+                Q(pk__in=unretired) | Q(pk__in=held) | Q(state=JobState.RUNNING)
+            )
+            for job in jobs.select_related("checkpoint").order_by("pk"):
+                count += _reconcile(job, cluster)
     return count
+
+
+def _reconcile(job: Job, cluster: Cluster) -> bool:
+    try:
+        with transaction.atomic():
+            if not job.finished():
+                advance(job, cluster)
+            mend_differences(job, cluster, timezone.now())
+    except Exception:
+        log.exception("a job could not be reconciled", job=job.pk)
+        return False
+    return True

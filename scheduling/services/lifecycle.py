@@ -23,6 +23,7 @@ from scheduling.choices import (
 )
 from scheduling.models import Generation, Job, Worker
 from scheduling.services.generations import (
+    COMING_STATES,
     begin_handover,
     begin_training,
     coming_generation,
@@ -30,12 +31,15 @@ from scheduling.services.generations import (
     let_go,
     live_generation,
     retire,
+    suspend_live,
 )
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.wakeups import wake
 
 #: How often a job may fail without having got further than before.
 MAXIMUM_FAILURES = 3
+#: Why a paused job's GPUs are taken, in its history.
+PAUSED = "paused by its owner"
 #: What a user has to mend: trying again would not help.
 _FUNCTIONS_FAULTS = (
     "function_error",
@@ -62,6 +66,16 @@ def advance(job: Job, cluster: Cluster) -> None:
         _advance_coming(job, coming, live, cluster, now)
     for profiling in job.generations.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED):
         _advance_profiling(job, profiling, cluster, now)
+    obey_owner(job)
+
+
+def obey_owner(job: Job) -> None:
+    """Take a job's GPUs that its owner paused, as soon as the step allows it that it was in.
+
+    No plan names a paused job, so nobody else would.
+    """
+    if job.paused_by_owner and not job.finished():
+        suspend_live(job, PAUSED)
 
 
 def became_live(job: Job, generation: Generation, iteration: int, cluster: Cluster) -> None:
@@ -92,6 +106,7 @@ def became_live(job: Job, generation: Generation, iteration: int, cluster: Clust
             f"Trains on {gpus} from iteration {iteration}.",
             generation=generation.number,
         )
+    obey_owner(job)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"{job.pk} trains on {gpus}")
 
@@ -140,8 +155,14 @@ def _owned_gpus(generation: Generation) -> set[int]:
 
 
 def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
-    """A training generation is gone without having handed over: go on from the last durable state."""
+    """A training generation is gone without having handed over: go on from the last durable state.
+
+    One that was still coming is given up: its predecessor goes on, if it still trains.
+    """
     was_live = generation.state == GenerationState.LIVE
+    if generation.state in COMING_STATES:
+        give_up(job, generation, live_generation(job), reason, cluster)
+        return
     retire(generation, reason)
     record(
         job,
@@ -150,6 +171,7 @@ def lose_generation(job: Job, generation: Generation, reason: str, cluster: Clus
         generation=generation.number,
     )
     _go_on_from_checkpoint(job, cluster, was_live=was_live)
+    obey_owner(job)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"{job.pk} lost generation {generation.number}")
 
@@ -228,10 +250,10 @@ def _advance_coming(
         return
     phases = _phases(coming)
     if _lost(coming, now):
-        _give_up(job, coming, live, "a worker did not start", cluster)
+        give_up(job, coming, live, "a worker did not start", cluster)
         return
     if coming.step_expires_at and now > coming.step_expires_at:
-        _give_up(
+        give_up(
             job,
             coming,
             live,
@@ -254,7 +276,7 @@ def _advance_coming(
         begin_training(coming, job)
 
 
-def _give_up(job: Job, coming: Generation, live: Generation | None, reason: str, cluster: Cluster) -> None:
+def give_up(job: Job, coming: Generation, live: Generation | None, reason: str, cluster: Cluster) -> None:
     """The way back to the old generation: it goes on if it still trains, else the job restarts from its checkpoint."""
     stopped_for_it = live is not None and live.goal == Goal.HAND_OVER
     retire(coming, reason)
@@ -266,6 +288,7 @@ def _give_up(job: Job, coming: Generation, live: Generation | None, reason: str,
         _go_on_from_checkpoint(job, cluster, was_live=True)
     elif live is None:
         _go_on_from_checkpoint(job, cluster, was_live=False)
+    obey_owner(job)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"{job.pk} gave up generation {coming.number}")
 

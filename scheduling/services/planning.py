@@ -27,6 +27,7 @@ from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
 from scheduling.models import Job
 from scheduling.policies import Policy
 from scheduling.services.committing import commit_decision
+from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
 from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
@@ -108,6 +109,7 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str) -> int:
     cluster = Cluster.objects.get(pk=cluster_id)
     now = timezone.now()
     commits = _settle_time(cluster, epoch, now)
+    commits += _decide_again(cluster_id, epoch)
     cluster = Cluster.objects.get(pk=cluster_id)
     reallocate = reallocation_due(cluster, now)
     if reallocate or newcomers_wait(cluster):
@@ -162,6 +164,19 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
         if changed:
             Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
     return changed
+
+
+def _decide_again(cluster_id: int, epoch: int) -> int:
+    """Decide resumed jobs whose promise was void while they were paused."""
+    waiting = jobs_to_decide_again(Cluster.objects.get(pk=cluster_id))
+    for job_id in waiting:
+        cluster = Cluster.objects.get(pk=cluster_id)
+        job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
+        verdict, plans = decided_again(cluster, job, job.deadline_at, job.service_class)
+        with unmoved(cluster, epoch):
+            restore_promise(job, verdict, plans)
+            Cluster.objects.filter(pk=cluster_id).update(planning_version=F("planning_version") + 1)
+    return len(waiting)
 
 
 def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:

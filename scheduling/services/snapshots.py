@@ -29,7 +29,6 @@ from scheduling.choices import (
 from scheduling.core.curves import curve_from_measurements, pause_at
 from scheduling.core.snapshot import (
     NO_DEADLINE,
-    BlockedGpus,
     Fill,
     HeldOffer,
     JobSnapshot,
@@ -43,6 +42,7 @@ from scheduling.core.snapshot import (
 from scheduling.core.validation import Unplannable, check_job, check_offer
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
+from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
@@ -97,7 +97,7 @@ def pool_snapshot(
         servers=tuple(server.snapshot for server in servers),
         jobs=tuple(jobs),
         held_offers=tuple(_held_offers(cluster, kind, now, total=own)),
-        blocked=tuple(_blocked(cluster, servers, state, {job.id for job in jobs}, moment)),
+        blocked=tuple(blocked_gpus(cluster, gpus, addresses, {job.id for job in jobs}, moment)),
         settings=planner_settings(cluster),
         memory=_noted(cluster.policy_memory, cluster.policy, kind),
     )
@@ -214,7 +214,6 @@ class _GenerationState:
     placement: Mapping[int, tuple[int, ...]]
     flexible: Mapping[int, tuple[bool, ...]]
     claims: Mapping[int, str]
-    clearing: frozenset[int]
     servers: Mapping[int, frozenset[int]]
 
     @classmethod
@@ -235,7 +234,6 @@ class _GenerationState:
             target[generation.job_id] = generation
         placement: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
         claims: dict[int, str] = {}
-        clearing = set()
         servers: dict[int, set[int]] = defaultdict(set)
         for generation_id, job_id, gpu_id, rank, state, server_id, flexible in (
             Assignment.objects.filter(job__cluster=cluster)
@@ -246,7 +244,6 @@ class _GenerationState:
                 continue
             address = addresses[gpu_id]
             if state == AssignmentState.CLEARING:
-                clearing.add(address)
                 continue
             placement[generation_id].append((rank, address, flexible))
             claims[address] = job_id
@@ -259,7 +256,6 @@ class _GenerationState:
             {key: tuple(address for _, address, _ in held) for key, held in by_rank.items()},
             {key: tuple(mark for _, _, mark in held) for key, held in by_rank.items()},
             claims,
-            frozenset(clearing),
             {k: frozenset(v) for k, v in servers.items()},
         )
 
@@ -439,42 +435,3 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
 def finishing_seconds(job: Job) -> float:
     """Time to store the final weights and to hear of it, as measured for the job's curve."""
     return (job.curve.finishing_seconds if job.curve else 0.0) + REPORTING_SECONDS
-
-
-def _blocked(
-    cluster: Cluster,
-    servers: Sequence[_ServerOfPool],
-    state: _GenerationState,
-    planned: set[str],
-    moment: float,
-) -> list[BlockedGpus]:
-    """GPUs that cannot be planned for now: being measured, on a silent server, or still being left by a paused job."""
-    blocked = []
-    measured = {
-        address
-        for generation in state.profiling.values()
-        for address in state.placement.get(generation.pk, ())
-    }
-    leaving = [
-        address
-        for address, job_id in state.claims.items()
-        if job_id not in planned and address not in measured
-    ]
-    if leaving:
-        blocked.append(BlockedGpus(addresses=tuple(sorted(leaving)), until=moment + cluster.slot_seconds))
-    for generation in state.profiling.values():
-        addresses = state.placement.get(generation.pk, ())
-        if addresses:
-            until = generation.created_at.timestamp() + cluster.profile_maximum_seconds
-            blocked.append(
-                BlockedGpus(
-                    addresses=tuple(sorted(addresses)), until=max(until, moment + cluster.slot_seconds)
-                )
-            )
-    for server in servers:
-        if server.row.state == ServerState.SUSPECT:
-            idle = tuple(address for address in server.addresses if address not in state.claims)
-            if idle:
-                until = moment + cluster.fence_seconds + cluster.fence_margin_seconds
-                blocked.append(BlockedGpus(addresses=idle, until=until))
-    return blocked

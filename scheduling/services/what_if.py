@@ -21,9 +21,9 @@ from scheduling.core.validation import Unplannable, check_job
 from scheduling.models import Job
 from scheduling.moments import rfc3339
 from scheduling.services.committing import verdict_json
+from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
 from scheduling.services.offers import snapshot_after, within_horizon
-from scheduling.services.plan_json import plan_to_json
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
 from scheduling.services.snapshots import (
@@ -151,7 +151,7 @@ def _change_once(
     if job.paused_by_owner:
         raise Conflict(f"Job {job.pk} is paused; resume it first.")
     cluster = Cluster.objects.get(pk=job.cluster_id)
-    verdict, plans = _asked(cluster, job, deadline_at, wanted)
+    verdict, plans = decided_again(cluster, job, deadline_at, wanted)
     loosened = (
         job.promised
         and wanted == job.service_class
@@ -178,36 +178,6 @@ def _change_once(
     if not granted:
         return job, answer, False
     return _commit_change(cluster, job, actor, deadline_at, wanted, verdict, loosened, plans), answer, True
-
-
-def _asked(
-    cluster: Cluster, job: Job, deadline_at: datetime | None, wanted: str
-) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
-    """Admission of the job under its new deadline, in place of the old promise."""
-    if wanted == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
-        return None, {}
-    now = timezone.now()
-    pool = pool_snapshot(
-        cluster, job.curve.gpu_kind, now, reallocate_at=max(now, cluster.next_slot_at or now)
-    )
-    jobs = tuple(
-        dataclasses.replace(
-            known,
-            newcomer=True,
-            promised=False,
-            at_risk=False,
-            stored_plan=None,
-            service_class=core.ServiceClass(wanted),
-            deadline_at=deadline_at.timestamp(),
-        )
-        if known.id == job.pk
-        else known
-        for known in pool.snapshot.jobs
-        if known.id == job.pk or not known.newcomer
-    )
-    decision = cluster_policy(cluster).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
-    verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
-    return verdict, dict(decision.plans)
 
 
 def _commit_change(
@@ -237,11 +207,10 @@ def _commit_change(
             # Its owner let the promise go by asking for a class that has none.
             job.promise_outcome = PromiseOutcome.NONE
         job.promised = promised
+        job.promise_asked_again = False
         job.save()
         if promised and not loosened:
-            for other in Job.objects.filter(pk__in=plans).exclude(state__in=[*UNDECIDED_STATES]):
-                if not other.finished():
-                    Job.objects.filter(pk=other.pk).update(plan=plan_to_json(plans[other.pk]))
+            store_plans(plans)
         record(
             job,
             "deadline_changed",

@@ -70,8 +70,7 @@ class SimulatedAgent:
         self.agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
         self.sequence += 1
         events, self.events = self.events, []
-        return apply_report(
-            self.agent,
+        return self.send(
             {
                 "sequence": self.sequence,
                 "boot_id": "boot",
@@ -89,8 +88,12 @@ class SimulatedAgent:
                 ],
                 "events": events,
                 **extra,
-            },
+            }
         )
+
+    def send(self, report: dict[str, Any]) -> ReportAnswer:
+        """Hand a report to the control plane."""
+        return apply_report(self.agent, report)
 
     def obey(self) -> None:
         """Fetch the desired state and take every worker as far as its goal allows."""

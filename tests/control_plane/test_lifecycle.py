@@ -143,9 +143,7 @@ def test_cancelling_frees_the_gpus(node: SimulatedAgent, submit: Submit) -> None
     assert not Assignment.objects.exclude(state=AssignmentState.RELEASED).exists()
 
 
-def test_a_paused_job_keeps_its_state_and_resumes_without_a_promise(
-    node: SimulatedAgent, submit: Submit
-) -> None:
+def test_a_paused_job_keeps_its_state(node: SimulatedAgent, submit: Submit) -> None:
     job = submit(seconds=600)
     settle(node)
     job_pause(job=job, actor=job.owner)
@@ -156,7 +154,8 @@ def test_a_paused_job_keeps_its_state_and_resumes_without_a_promise(
     job_resume(job=job, actor=job.owner)
     settle(node)
     job.refresh_from_db()
-    assert (job.state, job.promised) == (JobState.RUNNING, False)
+    assert job.state == JobState.RUNNING
+    assert job.generations.get(state="live", start__contains={"from": "checkpoint"})
 
 
 def test_a_job_may_span_two_servers(cluster: Cluster, submit: Submit) -> None:

@@ -184,7 +184,7 @@ class JobPauseView(JobActionView):
     @extend_schema(
         operation_id="job_pause",
         summary="Pause a job",
-        description="Gives up its GPUs until it is resumed; its state is kept. An open promise becomes void.",
+        description="Gives up its GPUs until it is resumed; its state is kept. An open promise is void meanwhile.",
         request=None,
         responses={200: shapes.JobSerializer},
     )
@@ -202,7 +202,9 @@ class JobResumeView(JobActionView):
     @extend_schema(
         operation_id="job_resume",
         summary="Resume a paused job",
-        description="Without a promise; ask for a new one by changing the deadline.",
+        description=(
+            "A promise that its pause made void is decided again, and restored where it can be kept; the verdict says so."
+        ),
         request=None,
         responses={200: shapes.JobSerializer},
     )

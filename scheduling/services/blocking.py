@@ -1,0 +1,163 @@
+"""GPUs that a snapshot's jobs do not hold and that are not free either, with the latest time at which they will be.
+
+Whatever a snapshot leaves out and yet holds GPUs is here, by the state its generation really is in: a paused job in the middle of a
+hand-over, a measurement, workers that were told to go, a silent server, a broken GPU. The bounds are those of docs/protocols.md 1.1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Cluster, Gpu
+from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
+from scheduling.core.release import (
+    UNKNOWN_SECONDS,
+    ReleaseBounds,
+    confirmed_by,
+    given_up_by,
+    handed_over_and_suspended_by,
+    measured_by,
+    suspended_by,
+)
+from scheduling.core.snapshot import BlockedGpus
+from scheduling.models import Assignment
+
+
+def release_bounds(cluster: Cluster) -> ReleaseBounds:
+    """The cluster's time-outs as the core takes them."""
+    return ReleaseBounds(
+        report_seconds=cluster.report_seconds,
+        silence_seconds=cluster.fence_seconds + cluster.fence_margin_seconds,
+        suspend_seconds=cluster.suspend_timeout_seconds,
+        handover_seconds=cluster.handover_timeout_seconds,
+        measuring_seconds=cluster.profile_maximum_seconds,
+    )
+
+
+@dataclass(frozen=True)
+class _Pool:
+    """What is looked at: unreleased assignments by generation, the pool's GPUs and their addresses."""
+
+    cluster: Cluster
+    bounds: ReleaseBounds
+    moment: float
+    gpus: Sequence[Gpu]
+    addresses: Mapping[int, int]
+    held: Mapping[int, list[Assignment]]
+
+
+def blocked_gpus(
+    cluster: Cluster, gpus: Sequence[Gpu], addresses: Mapping[int, int], planned: set[str], moment: float
+) -> list[BlockedGpus]:
+    """Every GPU of the pool that nobody may be placed on for now, with the time until which that may last.
+
+    ``addresses``: address by the row of a GPU. ``planned``: jobs that the snapshot has, with what they hold.
+    """
+    held: dict[int, list[Assignment]] = defaultdict(list)
+    for assignment in (
+        Assignment.objects.filter(job__cluster=cluster)
+        .exclude(state=AssignmentState.RELEASED)
+        .select_related("generation")
+    ):
+        if assignment.gpu_id in addresses:
+            held[assignment.generation_id].append(assignment)
+    pool = _Pool(cluster, release_bounds(cluster), moment, gpus, addresses, held)
+    taken = {
+        addresses[assignment.gpu_id]
+        for assignments in held.values()
+        for assignment in assignments
+        if assignment.job_id in planned and assignment.generation.purpose == Purpose.TRAINING
+        and assignment.state != AssignmentState.CLEARING
+    }  # fmt: skip
+    return [
+        *_left_out(pool, planned),
+        *_being_measured(pool),
+        *_overdue(pool),
+        *_on_silent_servers(pool, taken),
+        *_broken(pool),
+    ]
+
+
+def _left_out(pool: _Pool, planned: set[str]) -> Iterator[BlockedGpus]:
+    """Training generations of jobs that the snapshot leaves out: paused by their owners, or set aside."""
+    generations = {
+        key: assignments[0].generation
+        for key, assignments in pool.held.items()
+        if assignments[0].generation.purpose == Purpose.TRAINING
+        and assignments[0].generation.state != GenerationState.RETIRED
+        and assignments[0].job_id not in planned
+    }
+    handovers = {
+        generation.job_id: _seconds(generation.step_expires_at)
+        for generation in generations.values()
+        if generation.state == GenerationState.HANDOVER
+    }
+    for key, generation in generations.items():
+        ends_at = _seconds(generation.step_expires_at)
+        if generation.job_id in handovers:
+            until = handed_over_and_suspended_by(handovers[generation.job_id], pool.moment, pool.bounds)
+        elif generation.goal == Goal.SUSPEND:
+            until = suspended_by(ends_at, pool.moment, pool.bounds)
+        else:
+            # It trains, and nobody has told it to stop.
+            until = pool.moment + UNKNOWN_SECONDS
+        yield _block(pool, pool.held[key], until)
+
+
+def _being_measured(pool: _Pool) -> Iterator[BlockedGpus]:
+    for assignments in pool.held.values():
+        generation = assignments[0].generation
+        if generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED:
+            waits = any(assignment.state == AssignmentState.WAITING for assignment in assignments)
+            until = measured_by(
+                generation.created_at.timestamp(),
+                _seconds(generation.held_at),
+                pool.moment,
+                pool.bounds,
+                waits=waits,
+            )
+            yield _block(pool, assignments, until)
+
+
+def _overdue(pool: _Pool) -> Iterator[BlockedGpus]:
+    """GPUs that agents were told to leave, and that they have not confirmed in the usual time."""
+    for assignments in pool.held.values():
+        clearing = [each for each in assignments if each.state == AssignmentState.CLEARING]
+        told_at = _seconds(assignments[0].generation.retired_at)
+        until = confirmed_by(told_at or 0.0, pool.moment, pool.bounds) if clearing else None
+        if until is not None:
+            yield _block(pool, clearing, until)
+
+
+def _on_silent_servers(pool: _Pool, taken: set[int]) -> Iterator[BlockedGpus]:
+    """GPUs of silent servers that no planned job holds. Those that one does stay with it."""
+    silent = Agent.objects.filter(server__cluster=pool.cluster, server__state=ServerState.SUSPECT)
+    for agent in silent:
+        idle = [
+            pool.addresses[gpu.pk]
+            for gpu in pool.gpus
+            if gpu.server_id == agent.server_id and pool.addresses[gpu.pk] not in taken
+        ]
+        if idle:
+            heard_at = (agent.last_report_at or agent.enrolled_at).timestamp()
+            until = given_up_by(heard_at, _seconds(pool.cluster.leases_hold_until), pool.moment, pool.bounds)
+            yield BlockedGpus(addresses=tuple(sorted(idle)), until=until)
+
+
+def _broken(pool: _Pool) -> Iterator[BlockedGpus]:
+    broken = sorted(pool.addresses[gpu.pk] for gpu in pool.gpus if not gpu.healthy)
+    if broken:
+        yield BlockedGpus(addresses=tuple(broken), until=pool.moment + UNKNOWN_SECONDS)
+
+
+def _block(pool: _Pool, assignments: Sequence[Assignment], until: float) -> BlockedGpus:
+    addresses = sorted({pool.addresses[assignment.gpu_id] for assignment in assignments})
+    return BlockedGpus(addresses=tuple(addresses), until=until)
+
+
+def _seconds(at: datetime | None) -> float | None:
+    return None if at is None else at.timestamp()

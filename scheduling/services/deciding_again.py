@@ -1,0 +1,98 @@
+"""Deciding a job again that is there already: under another deadline, or because its owner resumed it."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from datetime import datetime
+
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, GenerationState, PromiseOutcome, ServiceClass
+from scheduling.core import snapshot as core
+from scheduling.core.decision import Verdict
+from scheduling.models import Generation, Job
+from scheduling.services.committing import verdict_json
+from scheduling.services.plan_json import plan_to_json
+from scheduling.services.quotas import promise_refusal
+from scheduling.services.records import record
+from scheduling.services.snapshots import cluster_policy, pool_snapshot
+
+#: Resumed jobs that one pass of the planner decides again.
+MOST_AT_ONCE = 5
+
+
+def decided_again(
+    cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str
+) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
+    """Admission of the job in place of what was promised to it, beside all other promises; with the plans that keep them."""
+    if service_class == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
+        return None, {}
+    now = timezone.now()
+    pool = pool_snapshot(
+        cluster, job.curve.gpu_kind, now, reallocate_at=max(now, cluster.next_slot_at or now)
+    )
+    jobs = tuple(
+        dataclasses.replace(
+            known,
+            newcomer=True,
+            promised=False,
+            at_risk=False,
+            stored_plan=None,
+            service_class=core.ServiceClass(service_class),
+            deadline_at=deadline_at.timestamp(),
+        )
+        if known.id == job.pk
+        else known
+        for known in pool.snapshot.jobs
+        if known.id == job.pk or not known.newcomer
+    )
+    decision = cluster_policy(cluster).admit(dataclasses.replace(pool.snapshot, jobs=jobs))
+    verdict = next((verdict for verdict in decision.verdicts if verdict.job_id == job.pk), None)
+    return verdict, dict(decision.plans)
+
+
+def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
+    """Store the plans of one decision with the jobs that still run."""
+    for other in Job.objects.filter(pk__in=plans).exclude(state__in=[*UNDECIDED_STATES]):
+        if not other.finished():
+            Job.objects.filter(pk=other.pk).update(plan=plan_to_json(plans[other.pk]))
+
+
+def jobs_to_decide_again(cluster: Cluster) -> list[str]:
+    """Resumed jobs whose promise their pause had made void, once no step of theirs is under way."""
+    changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
+    leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal="train")
+    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
+    settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))
+    return list(settled.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
+
+
+def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.StoredPlan]) -> bool:
+    """Write down what was decided on a resumed job. Returns whether it has its promise again."""
+    plan = plans.get(job.pk)
+    refusal = "" if verdict is None else verdict.reason
+    promised = verdict is not None and verdict.promised and plan is not None
+    if promised and plan is not None and (over := promise_refusal(job, plan)) is not None:
+        promised, refusal = False, over
+    job.promise_asked_again = False
+    fields = ["promise_asked_again", "verdict"]
+    if promised and verdict is not None:
+        job.verdict = verdict_json(verdict, plan, job.deadline_at, None)
+        job.verdict["reason"] = f"Promised again after its pause: {verdict.reason}"
+        job.promised, job.at_risk = True, False
+        job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
+        job.save(update_fields=[*fields, "promised", "at_risk", "promise_outcome", "void_reason"])
+        store_plans(plans)
+        record(job, "promised_again", f"Its promise holds again: {verdict.reason}")
+        return True
+    reason = refusal or "no plan for it is known"
+    job.verdict = {
+        **(job.verdict or {}), "decision": "admitted", "reason_code": "promise_not_restored",
+        "reason": f"It runs on without a promise after its pause: {reason}", "minimum_satisfactory_share": [],
+        "slack_seconds": None, "planned_finish_at": None, "planned_start_at": None,
+    }  # fmt: skip
+    job.save(update_fields=fields)
+    record(job, "promise_not_restored", f"Its promise could not be restored after its pause: {reason}")
+    return False

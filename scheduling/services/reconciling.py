@@ -1,0 +1,126 @@
+"""Desired and actual state cannot part for good: what differs for longer than its steps may take is made to agree.
+
+The steps of a generation have time-outs of their own (`lifecycle.py`). This is what holds whatever led to a difference: looked at
+with every tick, from the rows alone. Callers hold the cluster's row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+import structlog
+from django.db.models import QuerySet
+
+from cluster.models import Cluster
+from scheduling.choices import PLANNED_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
+from scheduling.models import Assignment, Generation, Job
+from scheduling.services.blocking import release_bounds
+from scheduling.services.generations import coming_generation, let_go, live_generation
+from scheduling.services.lifecycle import give_up, lose_generation
+from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.wakeups import wake
+
+log = structlog.get_logger(__name__)
+
+Rule = Callable[[Job, Cluster, datetime], str]
+"""Looks at a job and mends one kind of difference. Returns what was wrong; empty where nothing was."""
+
+
+def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
+    """Make the job's generations agree with what is wanted of it. Returns what was wrong, in words."""
+    found = [text for rule in RULES if (text := rule(job, cluster, now))]
+    for text in found:
+        log.warning("desired and actual state differed", job=job.pk, difference=text)
+        record(job, "reconciled", f"{text[0].upper()}{text[1:]}: put right.")
+    if found:
+        planning_fact_changed(cluster)
+        wake("plan", trigger=f"{job.pk} was reconciled")
+    return found
+
+
+def _finished_but_trained(job: Job, cluster: Cluster, now: datetime) -> str:
+    if not job.finished() or not _unretired(job).exists():
+        return ""
+    let_go(job, f"the job is {job.state}")
+    return f"it was {job.state} and had a generation that was not told to stop"
+
+
+def _paused_but_holding(job: Job, cluster: Cluster, now: datetime) -> str:
+    """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may take."""
+    if not job.paused_by_owner or job.finished():
+        return ""
+    generations = _unretired(job).filter(purpose=Purpose.TRAINING)
+    paused = job.events.filter(kind="paused").order_by("-happened_at").first()
+    bounds = release_bounds(cluster)
+    longest = bounds.handover_seconds + bounds.suspending_seconds
+    if paused is None or (now - paused.happened_at).total_seconds() <= longest or not generations.exists():
+        return ""
+    live = live_generation(job)
+    let_go(job, "the job is paused")
+    if live is not None and job.checkpoint is not None:
+        job.iterations_done = min(job.iterations_done, job.checkpoint.iteration)
+        job.save(update_fields=["iterations_done"])
+    return f"it was paused and had not left its GPUs after {longest:.0f} s"
+
+
+def _stopped_for_nobody(job: Job, cluster: Cluster, now: datetime) -> str:
+    live = live_generation(job)
+    if live is None or live.goal != Goal.HAND_OVER or coming_generation(job) is not None:
+        return ""
+    lose_generation(job, live, "it had stopped for a successor that is gone", cluster)
+    return "it stood still for a successor that was gone"
+
+
+def _waits_for_ever(job: Job, cluster: Cluster, now: datetime) -> str:
+    """A successor waits for GPUs that others had all the time to leave."""
+    coming = coming_generation(job)
+    if coming is None or coming.held_at is not None:
+        return ""
+    bounds = release_bounds(cluster)
+    longest = bounds.handover_seconds + bounds.suspending_seconds + bounds.silence_seconds
+    if (now - coming.created_at).total_seconds() <= longest:
+        return ""
+    give_up(job, coming, live_generation(job), f"its GPUs were not free after {longest:.0f} s", cluster)
+    return f"it waited {longest:.0f} s for GPUs that were not left"
+
+
+def _running_without_workers(job: Job, cluster: Cluster, now: datetime) -> str:
+    if job.state != JobState.RUNNING or _unretired(job).filter(purpose=Purpose.TRAINING).exists():
+        return ""
+    move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
+    return "it was called running and nothing trained it"
+
+
+def _training_unnoticed(job: Job, cluster: Cluster, now: datetime) -> str:
+    live = live_generation(job)
+    if live is None or job.state not in PLANNED_STATES or job.state == JobState.RUNNING:
+        return ""
+    before = job.state
+    move(job, JobState.RUNNING, f"Trains on {live.world_size} GPUs.", generation=live.number)
+    return f"it was called {before} and generation {live.number} trained it"
+
+
+def _held_by_the_dead(job: Job, cluster: Cluster, now: datetime) -> str:
+    """GPUs of a retired generation are being left or are free: nobody else would release them."""
+    left = Assignment.objects.filter(job=job, generation__state=GenerationState.RETIRED)
+    waiting = left.filter(state=AssignmentState.WAITING).update(
+        state=AssignmentState.RELEASED, released_at=now
+    )
+    held = left.filter(state=AssignmentState.HELD).update(state=AssignmentState.CLEARING)
+    return "GPUs were held for a generation that is retired" if waiting or held else ""
+
+
+RULES: tuple[Rule, ...] = (
+    _finished_but_trained,
+    _paused_but_holding,
+    _stopped_for_nobody,
+    _waits_for_ever,
+    _running_without_workers,
+    _training_unnoticed,
+    _held_by_the_dead,
+)
+
+
+def _unretired(job: Job) -> QuerySet[Generation]:
+    return Generation.objects.filter(job=job).exclude(state=GenerationState.RETIRED)

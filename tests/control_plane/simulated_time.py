@@ -1,0 +1,30 @@
+"""A clock that a test turns: everything that the services read as "now", and every default of a row."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+import pytest
+from django.apps import apps
+from django.utils import timezone
+
+
+class SimulatedTime:
+    """Stands still until it is turned."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._now = timezone.now()
+        real = timezone.now
+        monkeypatch.setattr(timezone, "now", self.now)
+        for model in apps.get_models():
+            for field in model._meta.fields:
+                if field.default is real:
+                    monkeypatch.setattr(field, "default", self.now)
+                    monkeypatch.setitem(field.__dict__, "_get_default", self.now)
+
+    def now(self) -> datetime:
+        return self._now
+
+    def turn(self, seconds: float) -> None:
+        """Let time pass."""
+        self._now += timedelta(seconds=seconds)

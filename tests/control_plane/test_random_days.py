@@ -1,0 +1,64 @@
+"""What holds whatever people do and agents suffer: see `random_days.py` for how a run goes and what is checked in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import CurveState
+from scheduling.models import CurveLevel, Job, ScalingCurve
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.random_days import RandomDay
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+#: What a change costs at most in these runs: a second for each of its steps, and each may be put off now and then.
+PAUSE_SECONDS = 12.0
+
+
+@pytest.fixture
+def hasty(cluster: Cluster) -> Cluster:
+    """Slots and time-outs short enough for many of them in a run."""
+    cluster.slot_seconds = 5.0
+    cluster.suspect_seconds, cluster.fence_seconds = 6.0, 20.0
+    cluster.prepare_timeout_seconds = cluster.handover_timeout_seconds = cluster.suspend_timeout_seconds = (
+        20.0
+    )
+    cluster.profile_maximum_seconds = 10.0
+    cluster.promise_margin = 0.1
+    cluster.save()
+    return cluster
+
+
+def measured(curve: ScalingCurve) -> None:
+    """The curve as if it had been measured: every level with what a change onto it costs."""
+    ScalingCurve.objects.filter(pk=curve.pk).update(
+        state=CurveState.READY, complete=True, finishing_seconds=4.0
+    )
+    for gpus, speed in SPEED.items():
+        CurveLevel.objects.create(
+            curve=curve,
+            gpus=gpus,
+            iterations_per_second=speed,
+            profiled_iterations_per_second=speed,
+            pause_seconds=PAUSE_SECONDS,
+            measured_at=timezone.now(),
+        )
+
+
+@pytest.mark.parametrize(("seed", "failures"), [(2, False), (4, True)])
+def test_random_days(
+    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch, seed: int, failures: bool
+) -> None:
+    time = SimulatedTime(monkeypatch)
+    day = RandomDay(seed, hasty, submit, time, SPEED, failures=failures)
+    first = submit("best_effort", iterations=400)
+    assert first.curve is not None
+    measured(first.curve)
+    day.run(90)
+    assert Job.objects.filter(state="completed").exists()
