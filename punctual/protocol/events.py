@@ -67,6 +67,7 @@ class Failed(Message):
         "killed",
         "memory_exceeded",
         "processes_exceeded",
+        "measuring_timeout",
     ]
     message: Text = ""
     traceback: Text = ""

@@ -16,7 +16,7 @@ from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
-from scheduling.services.lifecycle import advance, became_live, worker_failed
+from scheduling.services.lifecycle import MEASURING_TIMEOUT, advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
@@ -236,7 +236,15 @@ def _completed(
 def _failed(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    was_profiling = generation.purpose == Purpose.PROFILING and generation.state != GenerationState.RETIRED
+    timed_out = event["reason"] == MEASURING_TIMEOUT
+    was_profiling = generation.purpose == Purpose.PROFILING and (
+        generation.state != GenerationState.RETIRED
+        # The same report says that its worker is gone, and that was read first.
+        or (timed_out and not generation.retire_reason.startswith("profiled"))
+    )
+    if was_profiling and timed_out and generation.state == GenerationState.RETIRED:
+        generation.retire_reason = f"{MEASURING_TIMEOUT}: {event['message']}"[:300]
+        generation.save(update_fields=["retire_reason"])
     curve = generation.curve or job.curve
     if event["reason"] == MEMORY_EXCEEDED and generation.purpose == Purpose.PROFILING and not job.finished():
         # Also where its worker was missed before it was told why.
@@ -244,7 +252,10 @@ def _failed(
         return
     worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     if was_profiling and curve is not None and not job.finished():
-        ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=CurveState.UNKNOWN)
+        # What was measured before its time was up counts.
+        measured = timed_out and CurveLevel.objects.filter(curve=curve).exists()
+        state = CurveState.READY if measured else CurveState.UNKNOWN
+        ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=state)
 
 
 def _refused(

@@ -13,6 +13,7 @@ from django.utils import timezone
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.models import Assignment, Generation, Job
+from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curve_on
 from scheduling.services.records import record
 from scheduling.services.wakeups import wake
@@ -130,7 +131,10 @@ def hold_gpus(generation: Generation) -> bool:
         return False
     cluster = Cluster.objects.get(pk=generation.job.cluster_id)
     generation.held_at = now
-    generation.step_expires_at = now + timedelta(seconds=cluster.prepare_timeout_seconds)
+    seconds = cluster.prepare_timeout_seconds
+    if generation.purpose == Purpose.PROFILING:
+        seconds = release_bounds(cluster).measurement_seconds
+    generation.step_expires_at = now + timedelta(seconds=seconds)
     generation.save(update_fields=["held_at", "step_expires_at"])
     tell_agents(generation)
     return True

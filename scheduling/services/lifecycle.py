@@ -22,6 +22,7 @@ from scheduling.choices import (
     VoidReason,
 )
 from scheduling.models import Generation, Job, Worker
+from scheduling.services.blocking import release_bounds
 from scheduling.services.generations import (
     COMING_STATES,
     begin_handover,
@@ -49,6 +50,8 @@ _FUNCTIONS_FAULTS = (
     MEMORY_EXCEEDED,
     PROCESSES_EXCEEDED,
 )
+#: The agent killed a measurement whose time was up.
+MEASURING_TIMEOUT = "measuring_timeout"
 _WAITING_PHASES = ("ready", "loading", "training")
 #: A worker that ended well has said all it had to say; how long its last event may still be on its way.
 LAST_WORD_SECONDS = 30.0
@@ -295,6 +298,11 @@ def give_up(job: Job, coming: Generation, live: Generation | None, reason: str, 
 
 def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: datetime) -> None:
     if profiling.held_at is None and not hold_gpus(profiling):
+        waited = (now - profiling.created_at).total_seconds()
+        if waited > release_bounds(cluster).suspending_seconds:
+            retire(profiling, "the jobs that it was to displace did not leave in time")
+            planning_fact_changed(cluster)
+            wake("plan", trigger=f"profiling of {job.pk} ended")
         return
     phases = _phases(profiling)
     if profiling.state == GenerationState.PREPARING and any(
@@ -302,8 +310,7 @@ def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: d
     ):
         profiling.state = GenerationState.LIVE
         profiling.live_at = now
-        profiling.step_expires_at = now + timedelta(seconds=cluster.profile_maximum_seconds * 2)
-        profiling.save(update_fields=["state", "live_at", "step_expires_at"])
+        profiling.save(update_fields=["state", "live_at"])
     lost = _lost(profiling, now)
     if lost or (profiling.step_expires_at and now > profiling.step_expires_at):
         retire(profiling, "a worker is gone" if lost else "it took too long")

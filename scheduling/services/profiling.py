@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import numpy as np
+from django.utils import timezone
 
 from cluster.models import Cluster
 from punctual.protocol.limits import MEMORY_EXCEEDED
@@ -20,12 +21,14 @@ from scheduling.choices import (
     Purpose,
 )
 from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
+from scheduling.core.release import measured_by
 from scheduling.core.snapshot import BlockedGpus, ServiceClass
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
+from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
-from scheduling.services.lifecycle import fail_job
+from scheduling.services.lifecycle import MEASURING_TIMEOUT, fail_job
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
@@ -33,6 +36,9 @@ from scheduling.services.unfit_levels import largest_unfit_level
 
 #: How often a measurement may be broken off before the job is given up.
 MAXIMUM_ATTEMPTS = 4
+#: How often the measurements of a curve may take too long before its jobs are given up, and for how long that is remembered.
+MAXIMUM_TIMEOUTS = 2
+TIMEOUTS_COUNT_FOR = timedelta(hours=1)
 #: Running jobs looked at, in the order of submission, for something to measure beside them.
 MOST_LOOKED_AT = 20
 
@@ -60,6 +66,12 @@ def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
             hopeless.append((job, f"its function could not be measured: {job.curve.failure}"))
         elif _attempts(job) >= MAXIMUM_ATTEMPTS:
             hopeless.append((job, f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"))
+        elif _timeouts(job) >= MAXIMUM_TIMEOUTS:
+            limit = f"{cluster.profile_maximum_seconds:.0f} s"
+            reason = (
+                f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"
+            )
+            hopeless.append((job, reason))
         elif (environment := _environment(job)) is not None and environment.state == EnvironmentState.FAILED:
             hopeless.append((job, "its requirements could not be installed"))
     return hopeless
@@ -216,7 +228,8 @@ def _find_block(
     standing = _standing(pool, spare_best_effort=above > 0 or kind is not None, on_loan=kind is not None)
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
-        until = now.timestamp() + cluster.profile_maximum_seconds
+        displaces = any(address in pool.claims for address in block)
+        until = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=displaces)
         blocked = (*pool.snapshot.blocked, BlockedGpus(addresses=block, until=until))
         # A measurement may take nothing that a promise stands on.
         if baseline is None:
@@ -257,6 +270,17 @@ def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarr
 def _attempts(job: Job) -> int:
     broken = job.generations.filter(purpose=Purpose.PROFILING, state=GenerationState.RETIRED)
     return broken.exclude(retire_reason__startswith="profiled").count()
+
+
+def _timeouts(job: Job) -> int:
+    """Measurements of the job's curve, for whichever job, that were ended because they took too long."""
+    since = timezone.now() - TIMEOUTS_COUNT_FOR
+    return Generation.objects.filter(
+        curve=job.curve_id,
+        purpose=Purpose.PROFILING,
+        retire_reason__startswith=MEASURING_TIMEOUT,
+        retired_at__gt=since,
+    ).count()
 
 
 def _environment(job: Job) -> Environment | None:

@@ -232,3 +232,41 @@ def test_a_lost_wake_up_costs_one_report(agent: RunningAgent, plane: FakeControl
     wait_until(lambda: plane.reports, "the agent runs")
     plane.want(generation(), wake=False)
     wait_until(lambda: plane.phase() == "training", "the report's answer said that something is new")
+
+
+def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
+    """A measurement whose worker never gets further than its import, and starts a process that tries to outlive it."""
+    return generation(
+        purpose="profiling",
+        profile={"levels": [1], "seconds_per_level": 1.0, "max_seconds": max_seconds},
+        hyperparameters={"global_batch_size": 4, "deaf": True, "spawn": "measuring", **wishes},
+    )
+
+
+def test_a_measurement_that_hangs_is_killed_at_its_bound_with_all_that_it_started(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    plane.want(measuring(4.0))
+    wait_until(lambda: plane.phase() == "training", "its worker hangs")
+    (launcher,) = agent.launchers()
+    (failure,) = wait_until(lambda: plane.events_of("failed"), "it is ended")
+    assert failure["reason"] == "measuring_timeout"
+    assert "4 s" in failure["message"]
+    wait_until(lambda: not process_alive(launcher["worker_pid"]), "its processes are dead")
+    assert len(plane.reports) > 3, "the lease was renewed all the time: it is not what ended it"
+    wait_until(lambda: plane.phase() == "exited", "it is reported")
+
+
+def test_a_measurement_ends_at_its_bound_while_its_agent_is_away(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    agent.start()
+    plane.want(measuring(4.0))
+    wait_until(lambda: plane.phase() == "training", "its worker hangs")
+    (launcher,) = agent.launchers()
+    agent.kill()
+    wait_until(lambda: not process_alive(launcher["worker_pid"]), "its launcher kept the bound", seconds=15.0)
+    agent.start()
+    (failure,) = wait_until(lambda: plane.events_of("failed"), "the truth is reported")
+    assert failure["reason"] == "measuring_timeout"

@@ -99,6 +99,8 @@ class Assignments:
         except OSError as error:
             record = self._pool.unlaunched("start_failed", f"the worker cannot be started: {error}")
         record.assignment = assignment
+        if desire.purpose == "profiling":
+            self._pool.limit(record, _measuring_seconds(assignment))
         record.goal, record.start = desire.goal, desire.start
         record.save_assignment()
         if not record.alive:
@@ -398,6 +400,12 @@ class Assignments:
             return
         completing = any(upload.written.kind == "final" for upload in self._uploads.pending(record.key))
         expected = record.phase in ENDING_PHASES or record.goal == "stop" or completing
+        if record.timed_out and not expected:
+            seconds = _measuring_seconds(assignment)
+            self._report_failure(
+                record, "measuring_timeout", f"measuring took longer than {seconds:.0f} s and was ended"
+            )
+            return
         if expected or record.kill_reason not in (None, LEASE_ENDED):
             return
         if status.reason in EXCEEDED:
@@ -421,6 +429,12 @@ class Assignments:
                 "iteration": record.iteration,
             },
         )
+
+
+def _measuring_seconds(assignment: Assignment) -> float:
+    """How long a measurement may take in all: whatever it fetches, imports and trains."""
+    profile = assignment.specification.get("profile") or {}
+    return max(0.0, float(profile.get("max_seconds", 0.0)))
 
 
 def _describe_end(record: WorkerRecord) -> str:

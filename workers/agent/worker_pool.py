@@ -221,12 +221,26 @@ class WorkerPool:
             record.launcher.ask_to_kill()
 
     def renew(self, deadline: float) -> None:
-        """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about to be."""
+        """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about to be.
+
+        Nor any beyond its own end (`limit`).
+        """
         now = clock.boot_time_seconds()
         for record in self.records.values():
-            if record.alive and record.kill_reason is None and now < record.lease_deadline < deadline:
-                record.lease_deadline = deadline
-                worker_processes.write_lease(record.folder, deadline)
+            until = deadline if record.ends_at is None else min(deadline, record.ends_at)
+            if record.alive and record.kill_reason is None and now < record.lease_deadline < until:
+                record.lease_deadline = until
+                worker_processes.write_lease(record.folder, until)
+
+    def limit(self, record: WorkerRecord, seconds: float) -> None:
+        """Let a worker live no longer than so many seconds from now, by the clock that counts while the machine sleeps.
+
+        Its launcher keeps this as it keeps the lease: without the agent, and for everything that the worker started.
+        """
+        record.ends_at = clock.boot_time_seconds() + seconds
+        if record.alive and record.ends_at < record.lease_deadline:
+            record.lease_deadline = record.ends_at
+            worker_processes.write_lease(record.folder, record.ends_at)
 
     def poll(self) -> list[WorkerRecord]:
         """Notice what has ended; returns the workers that are gone since the last call."""

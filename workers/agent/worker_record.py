@@ -81,6 +81,8 @@ class WorkerRecord:
     iteration: int = 0
     heard_at: float = field(default_factory=clock.boot_time_seconds)
     lease_deadline: float = 0.0
+    #: When it is killed whatever the lease says; None: only the lease ends it.
+    ends_at: float | None = None
     stop_deadline: float | None = None
     kill_reason: str | None = None
     exit: ExitStatus | None = None
@@ -97,6 +99,12 @@ class WorkerRecord:
     def alive(self) -> bool:
         """Whether it may still run."""
         return self.exit is None
+
+    @property
+    def timed_out(self) -> bool:
+        """Whether it was ended because it had lived for as long as it may, and not because the lease was not renewed."""
+        ended = self.exit is not None and self.exit.reason == "lease_ended"
+        return ended and self.ends_at is not None and self.lease_deadline >= self.ends_at
 
     @property
     def log_size(self) -> int:
@@ -158,6 +166,7 @@ class WorkerRecord:
                 "start": self.start,
                 "local_start": self.local_start,
                 "provisioned": self.provisioned,
+                "ends_at": self.ends_at,
             },
         )
 
@@ -181,6 +190,7 @@ class WorkerRecord:
             self.goal = cast("Goal | None", stored.pop("goal"))
             self.start, self.local_start = stored.pop("start"), stored.pop("local_start")
             self.provisioned = stored.pop("provisioned")
+            self.ends_at = stored.pop("ends_at", None)
             self.assignment = Assignment(**stored)
         for name, value in (read_json(self.folder / "progress.json") or {}).items():
             setattr(self, name, value)

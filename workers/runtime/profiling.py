@@ -33,6 +33,8 @@ _log = logging.getLogger(__name__)
 
 WARM_UP_ITERATIONS = 2
 LEAST_ITERATIONS = 5
+#: Share of the time that a measurement may take after which no level is begun or gone on with: its agent kills it at the end.
+WORKING_SHARE = 0.75
 
 
 @dataclass(frozen=True)
@@ -66,6 +68,7 @@ class ProfilingGeneration:
         self.leads = self.assignment.rank == 0
         self._evaluate_seconds = 0.0
         self._snapshot_seconds = 0.0
+        self._ends_at = time.monotonic() + WORKING_SHARE * self.plan.max_seconds
 
     def run(self) -> int:
         """Measure the levels and report them; returns the worker's exit code.
@@ -96,15 +99,14 @@ class ProfilingGeneration:
         return level <= self.assignment.world_size and self.assignment.global_batch_size % level == 0
 
     def _measure_levels(self, levels: list[int], groups: dict[int, dist.ProcessGroup | None]) -> str:
-        started = time.monotonic()
         best: float | None = None
         for level in levels:
-            if self._decide(time.monotonic() - started >= self.plan.max_seconds):
+            # One level is worth more than none, however late it begins.
+            if self._decide(level != levels[0] and time.monotonic() >= self._ends_at):
                 return "time"
-            left = self.plan.max_seconds - (time.monotonic() - started)
             measured = None
             if self.assignment.rank < level:
-                measured = self._measure(level, groups[level], min(self.plan.seconds_per_level, left))
+                measured = self._measure(level, groups[level], self.plan.seconds_per_level)
             if self.leads and measured is not None:
                 self.connection.event(
                     "profile_level",
@@ -196,11 +198,17 @@ class ProfilingGeneration:
         return time.perf_counter() - started
 
     def _measure_iterations(self, runner: IterationRunner, seconds: float) -> tuple[int, float, float]:
-        """Iterations done, seconds they took, and their mean `train_seconds`; the first ones are dropped."""
+        """Iterations done, seconds they took, and their mean `train_seconds`; the first ones are dropped.
+
+        A function too slow for so many is measured by as many as there is time for, and by one at least.
+        """
         iteration = 1
         for _ in range(WARM_UP_ITERATIONS):
-            runner.run(iteration)
+            out_of_time = time.monotonic() >= self._ends_at
+            control = runner.run(iteration, Control.LEVEL_DONE if out_of_time else Control.GO_ON).control
             iteration += 1
+            if control is Control.LEVEL_DONE:
+                break
         if runner.pacer is not None:
             runner.pacer.restart()  # what the host lost while it warmed up is not made up for at the curve's expense
         started = time.perf_counter()
@@ -208,6 +216,7 @@ class ProfilingGeneration:
         control = Control.GO_ON
         while control is not Control.LEVEL_DONE:
             last = count + 1 >= LEAST_ITERATIONS and time.perf_counter() - started >= seconds
+            last = last or time.monotonic() >= self._ends_at
             result = runner.run(iteration, Control.LEVEL_DONE if last else Control.GO_ON)
             control = result.control
             train_seconds += result.train_seconds
