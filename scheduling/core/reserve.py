@@ -32,6 +32,27 @@ def servers_to_reserve(servers: int, failure_probability: float, accepted_risk: 
     return servers
 
 
+#: Slots that pass until a lost server's jobs are placed again: the one in which it is given up, and the next.
+SLOTS_TO_PLACE_AGAIN = 2
+
+
+def failures_cost_seconds(
+    failures: int,
+    *,
+    fence_seconds: float,
+    lost_work_seconds: float,
+    restart_seconds: float,
+    slot_seconds: float,
+) -> float:
+    """The time that so many failures, one after the other, cost a job at most: the slack of a promise that is to survive them.
+
+    For each: until the server is given up (``fence_seconds``, its margin included), the work since the last state that can be gone
+    back to (``lost_work_seconds``), the pause of a start (``restart_seconds``), and the slots until all is placed again.
+    """
+    each = fence_seconds + lost_work_seconds + restart_seconds + SLOTS_TO_PLACE_AGAIN * slot_seconds
+    return failures * each
+
+
 def reserved_gpus(server_gpus: Sequence[int], reserve_servers: int) -> int:
     """GPUs that back no promise: those of the ``reserve_servers`` largest usable servers.
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from cluster.models import Cluster, Server
+from scheduling.checkpoint_interval import checkpoint_interval_seconds
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
 
@@ -12,7 +13,7 @@ from scheduling.models import Assignment, Generation
 def desired_state(server_id: int) -> dict[str, Any]:
     """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after is at least as new."""
     server = Server.objects.get(pk=server_id)
-    epoch = Cluster.objects.values_list("epoch", flat=True).get(pk=server.cluster_id)
+    cluster = Cluster.objects.only("epoch", "reserve_servers").get(pk=server.cluster_id)
     members: dict[int, list[dict[str, int]]] = {}
     assignments = (
         Assignment.objects.filter(gpu__server_id=server_id, state=AssignmentState.HELD)
@@ -30,13 +31,13 @@ def desired_state(server_id: int) -> dict[str, Any]:
         .order_by("job_id", "number")
     )
     return {
-        "epoch": epoch,
+        "epoch": cluster.epoch,
         "desired_version": server.desired_version,
-        "generations": [_entry(generation, members[generation.pk]) for generation in generations],
+        "generations": [_entry(generation, members[generation.pk], cluster) for generation in generations],
     }
 
 
-def _entry(generation: Generation, workers: list[dict[str, int]]) -> dict[str, Any]:
+def _entry(generation: Generation, workers: list[dict[str, int]], cluster: Cluster) -> dict[str, Any]:
     job = generation.job
     version = job.function_version
     return {
@@ -60,7 +61,7 @@ def _entry(generation: Generation, workers: list[dict[str, int]]) -> dict[str, A
         "hyperparameters": job.hyperparameters,
         "termination": {"max_iterations": job.max_iterations, "target": job.target},
         "seed": job.seed,
-        "checkpoint_seconds": job.checkpoint_seconds,
+        "checkpoint_seconds": checkpoint_interval_seconds(job.checkpoint_seconds, cluster.reserve_servers),
         "data": job.data,
         "profile": generation.profile,
     }

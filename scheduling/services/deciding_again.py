@@ -17,6 +17,7 @@ from scheduling.services.committing import verdict_json
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import promise_refusal
 from scheduling.services.records import record
+from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import cluster_policy, pool_snapshot
 
 #: Resumed jobs that one pass of the planner decides again.
@@ -30,9 +31,7 @@ def decided_again(
     if service_class == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
         return None, {}
     now = timezone.now()
-    pool = pool_snapshot(
-        cluster, job.curve.gpu_kind, now, reallocate_at=max(now, cluster.next_slot_at or now)
-    )
+    pool = pool_snapshot(cluster, job.curve.gpu_kind, now, reallocate_at=frozen_until(cluster, now))
     jobs = tuple(
         dataclasses.replace(
             known,

@@ -21,6 +21,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.core.clock import changes_allowed, slot_end_after
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
@@ -45,6 +46,7 @@ from scheduling.services.profiling import (
     unmeasurable_jobs,
 )
 from scheduling.services.records import lock_cluster
+from scheduling.services.slots import frozen_until, slot_and_wake
 from scheduling.services.snapshots import Pool, cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint
 
@@ -119,8 +121,8 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str) -> int:
 
 
 def reallocation_due(cluster: Cluster, now: datetime) -> bool:
-    """At a slot boundary, when facts changed, a forecast changes, or it is long ago."""
-    if cluster.next_slot_at is not None and now < cluster.next_slot_at:
+    """From the end of a slot on, when facts changed or it is long ago; and when a plan asks to be looked at, within a slot too."""
+    if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
         return True
@@ -181,7 +183,7 @@ def _decide_again(cluster_id: int, epoch: int) -> int:
 
 def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:
     policy = cluster_policy(cluster)
-    slot_at = now if reallocate else cluster.next_slot_at
+    slot_at = now if reallocate else frozen_until(cluster, now)
     computed = []
     for kind in pool_kinds(cluster):
         pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at)
@@ -203,10 +205,13 @@ def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallo
         facts: dict[str, Any] = {"planning_version": version}
         if reallocate:
             wake_at = min((result.decision.next_wake_at for result in computed), default=float("inf"))
+            slot_ends_at, _ = slot_and_wake(current)
+            moved = any(result.decision.changes for result in computed)
+            ends_at = slot_end_after(slot_ends_at, now.timestamp(), current.slot_seconds, moved=moved)
             facts |= {
                 "planned_version": version,
                 "replanned_at": now,
-                "next_slot_at": now + timedelta(seconds=current.slot_seconds),
+                "next_slot_at": _time(ends_at, now) if ends_at > now.timestamp() else None,
                 "next_wake_at": _time(wake_at, now),
             }
         Cluster.objects.filter(pk=cluster.pk).update(**facts)

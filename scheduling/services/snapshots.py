@@ -15,6 +15,7 @@ from django.db.models.functions import Coalesce
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
+from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -27,6 +28,7 @@ from scheduling.choices import (
     Purpose,
 )
 from scheduling.core.curves import curve_from_measurements, pause_at
+from scheduling.core.reserve import failures_cost_seconds
 from scheduling.core.snapshot import (
     NO_DEADLINE,
     Fill,
@@ -53,6 +55,8 @@ log = structlog.get_logger(__name__)
 EXTRAPOLATE_SECONDS = 3.0
 #: From the last file being stored to the control plane's knowing it.
 REPORTING_SECONDS = 0.5
+#: Between two looks at the agents' leases.
+LEASE_LOOK_SECONDS = 2.0
 #: What a change onto new GPUs costs before any was measured.
 DEFAULT_PAUSE_SECONDS = 5.0
 
@@ -98,7 +102,7 @@ def pool_snapshot(
         jobs=tuple(jobs),
         held_offers=tuple(_held_offers(cluster, kind, now, total=own)),
         blocked=tuple(blocked_gpus(cluster, gpus, addresses, {job.id for job in jobs}, moment)),
-        settings=planner_settings(cluster),
+        settings=planner_settings(cluster, jobs),
         memory=_noted(cluster.policy_memory, cluster.policy, kind),
     )
     return Pool(
@@ -141,16 +145,31 @@ def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
     return {row["job_id"]: row["held"].total_seconds() for row in rows}
 
 
-def planner_settings(cluster: Cluster) -> PlannerSettings:
-    """The operator's choices as the core takes them."""
+def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> PlannerSettings:
+    """The operator's choices as the core takes them, with the slack that the reserve asks of new promises beside ``jobs``."""
     return PlannerSettings(
         slot_seconds=cluster.slot_seconds,
         fill=Fill(cluster.fill),
         reserve_servers=cluster.reserve_servers,
-        reserve_slack_seconds=cluster.reserve_servers
-        * (cluster.fence_seconds + cluster.fence_margin_seconds + 2 * DEFAULT_PAUSE_SECONDS),
+        reserve_slack_seconds=reserve_slack_seconds(cluster, jobs),
         offer_hold_seconds=cluster.offer_hold_seconds,
         newcomers=Newcomers(cluster.newcomers),
+    )
+
+
+def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> float:
+    """What a promise keeps for the failures that the reserve covers: until a server is given up, work that is lost, and a start.
+
+    Workers store their state every `RESERVE_CHECKPOINT_SECONDS` at least where there is a reserve, and a state counts once it is stored.
+    """
+    pauses = [float(job.curve.pause_seconds.max()) for job in jobs if job.curve.levels.size]
+    storing = max((job.finishing_seconds for job in jobs), default=REPORTING_SECONDS)
+    return failures_cost_seconds(
+        cluster.reserve_servers,
+        fence_seconds=cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
+        lost_work_seconds=RESERVE_CHECKPOINT_SECONDS + storing,
+        restart_seconds=max([*pauses, 2 * DEFAULT_PAUSE_SECONDS]),
+        slot_seconds=cluster.slot_seconds,
     )
 
 

@@ -26,6 +26,7 @@ from scheduling.services.jobs import JobRequest, curve_for, default_cluster, poo
 from scheduling.services.offers import snapshot_after, within_horizon
 from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
 from scheduling.services.records import lock_cluster, record
+from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import (
     REPORTING_SECONDS,
     Pool,
@@ -47,7 +48,7 @@ def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, 
             "The function has not been measured yet; submitting it measures it first.", profiling=True
         )
     now = timezone.now()
-    slot_at = max(now, cluster.next_slot_at or now)
+    slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
     levels = core_curve(
         list(curve.levels.all()),

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from scheduling.core.pauses import published_pause_seconds
+from scheduling.core.reserve import failures_cost_seconds
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.settings import Pauses, SimulationSettings
 from simulation.workloads.workload import Workload
@@ -78,11 +79,7 @@ def _inference_servers(settings: SimulationSettings) -> int:
 
 
 def reserve_slack_seconds(settings: SimulationSettings) -> float:
-    """What each promise keeps for the failures that the reserve covers (contracts 6).
-
-    For each of them: until the server is fenced, the work since the last checkpoint, the pause of a start, and the slots that
-    pass until all is placed again.
-    """
+    """What each promise keeps for the failures that the reserve covers (contracts 6)."""
     if not settings.reserve_servers:
         return 0.0
     largest = max(pool.gpus for pool in settings.pools)
@@ -90,8 +87,13 @@ def reserve_slack_seconds(settings: SimulationSettings) -> float:
     if settings.pauses is Pauses.MEASURED:
         pause = published_pause_seconds(min(LARGEST_LEVEL, largest), cluster_gpus=largest)
     imperfections = settings.imperfections
-    each = imperfections.fence_seconds + imperfections.checkpoint_seconds + pause + 2 * settings.slot_seconds
-    return settings.reserve_servers * each
+    return failures_cost_seconds(
+        settings.reserve_servers,
+        fence_seconds=imperfections.fence_seconds,
+        lost_work_seconds=imperfections.checkpoint_seconds,
+        restart_seconds=pause,
+        slot_seconds=settings.slot_seconds,
+    )
 
 
 def _from_file(path: Path, servers: int) -> list[Happening]:

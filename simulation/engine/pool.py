@@ -45,7 +45,7 @@ class PoolState:
     addresses: IntArray = field(default_factory=lambda: NO_ROWS)
     offsets: IntArray = field(default_factory=lambda: np.zeros(1, dtype=np.int64))
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
-    last_slot_at: float = -inf
+    slot_ends_at: float = -inf
     wake_at: float = inf
     decision_seconds: float = 0.0
 

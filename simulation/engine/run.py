@@ -15,6 +15,7 @@ import numpy as np
 
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.clock import changes_allowed_from, slot_end_after
 from scheduling.core.decision import ChangeKind, Verdict
 from scheduling.core.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
@@ -171,8 +172,7 @@ class Simulation:
 
     def _plan(self, pool: PoolState, newcomers: IntArray, *, urgent: bool) -> IntArray:
         """Decide and reallocate in one pool. Returns the newcomers that are left for the pools after it."""
-        # What a plan itself has fixed happens when it is planned, even within a slot: promises rest on it.
-        slot_at = min(pool.last_slot_at + self.settings.slot_seconds, pool.wake_at)
+        slot_at = changes_allowed_from(pool.slot_ends_at, pool.wake_at)
         if self.settings.on_ticks:
             slot_at = self._tick_from(self.now)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
@@ -188,9 +188,10 @@ class Simulation:
         left = self._take_in(pool, answer, newcomers)
         if can_change:
             self._carry_out(pool, answer)
-            if answer.changes or pool.policy.pauses_everybody:
-                # A slot keeps two reallocations apart; an answer that moves nobody was none.
-                pool.last_slot_at = self.now
+            moved = bool(answer.changes) or pool.policy.pauses_everybody
+            pool.slot_ends_at = slot_end_after(
+                pool.slot_ends_at, self.now, self.settings.slot_seconds, moved=moved
+            )
             pool.wake_at = self._wake_after(pool, answer)
         elif bool((~answer.declined[problem.columns.newcomer]).any()):
             pool.wake_at = min(pool.wake_at, slot_at)
@@ -204,8 +205,7 @@ class Simulation:
         if self.settings.on_ticks:
             urgent.add(pool.number)
         else:
-            slot_at = pool.last_slot_at + self.settings.slot_seconds
-            pool.wake_at = min(pool.wake_at, max(self.now, slot_at))
+            pool.wake_at = min(pool.wake_at, max(self.now, pool.slot_ends_at))
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
         """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
@@ -284,8 +284,8 @@ class Simulation:
             if ended is JobEnd.CANCELLED and self.jobs.promised[row]:
                 self.fates.void_reason[row] = "cancelled"
             self._end(row, ended, self.now)
-            slot_at = self.pools[pool].last_slot_at + self.settings.slot_seconds
-            self.pools[pool].wake_at = min(self.pools[pool].wake_at, max(self.now, slot_at))
+            slot_ends_at = self.pools[pool].slot_ends_at
+            self.pools[pool].wake_at = min(self.pools[pool].wake_at, max(self.now, slot_ends_at))
             return None
         pool_state = self.pools[happening.pool]
         server = happening.target
