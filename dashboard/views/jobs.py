@@ -17,6 +17,7 @@ from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
+from scheduling.selectors.standing import standing
 from scheduling.selectors.visibility import steerable_project_ids, visible_projects
 
 _LOG_TAIL_CHUNKS = 200
@@ -108,6 +109,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "slack_seconds": slack_seconds(found, now),
         "share": selectors.minimum_satisfactory_share(found),
         "verdict": selectors.verdict_shown(person(request), found),
+        "standing": standing(found, now),
         "offer": selectors.open_offer(found, now),
         "successor": selectors.successor(found),
         "may_steer": steerable is None or found.project_id in steerable,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 from typing import Protocol
 
 from rich.progress import BarColumn, Progress, TextColumn
@@ -78,6 +78,8 @@ def ending(job: JobFacts) -> Iterator[str]:
     """How a job ended, in sentences."""
     if job.state == "completed":
         yield f"Completed at {output.time_text(job.finished_at)}{_against_deadline(job)}."
+        if job.standing.get("code") in ("missed", "void", "late"):
+            yield job.standing.get("text", "")
         if job.final_metrics:
             yield "Final metrics: " + ", ".join(
                 f"{name} {_number(v)}" for name, v in sorted(job.final_metrics.items())
@@ -104,21 +106,8 @@ def _against_deadline(job: JobFacts) -> str:
     return f", {format_duration(job.slack_seconds)} before its deadline"
 
 
-#: A hundred years: what takes longer never ends, and is told as no date.
-LONGEST_SECONDS = 100 * 365.25 * 86_400
-
-
-def projected_finish_at(job: JobFacts, now: datetime) -> datetime | None:
-    """When the job will be done at its present pace; when it stands still, what the plan says."""
-    if job.state == "running" and job.iterations_per_second and job.max_iterations:
-        left = max(0, job.max_iterations - job.iterations_done)
-        seconds = left / job.iterations_per_second
-        return now + timedelta(seconds=seconds) if seconds < LONGEST_SECONDS else None
-    return job.planned_finish_at
-
-
-def status_text(job: JobFacts, metric: Metric | None, now: datetime) -> str:
-    """GPUs, pace, loss and projected finish, in one line."""
+def status_text(job: JobFacts, metric: Metric | None) -> str:
+    """GPUs, pace, loss and the planned finish, in one line."""
     if job.finished:
         return ""
     parts = [f"{job.gpus} {'GPU' if job.gpus == 1 else 'GPUs'}{' (emulated)' if job.emulated else ''}"]
@@ -128,11 +117,13 @@ def status_text(job: JobFacts, metric: Metric | None, now: datetime) -> str:
         parts += [
             f"{name} {_number(value)}" for name, value in sorted(metric.values.items()) if name == "loss"
         ]
-    finish_at = projected_finish_at(job, now)
+    # What the plan says, never today's pace carried on: a plan with slack may run slowly now and faster later.
+    finish_at = job.planned_finish_at
     if finish_at is not None:
-        parts.append(f"done {output.time_text(finish_at)}{_margin(job, finish_at)}")
-    if job.at_risk:
-        parts.append("AT RISK")
+        parts.append(f"planned to end {output.time_text(finish_at)}{_margin(job, finish_at)}")
+    code = job.standing.get("code", "")
+    if code in ("at_risk", "late", "missed") or job.at_risk:
+        parts.append((code or "at_risk").upper().replace("_", " "))
     return " · ".join(parts)
 
 
@@ -179,7 +170,7 @@ class _Bar:
         self._progress.console.print(Text(event_line(event), style="dim"))
 
     def progress(self, job: Job, metric: Metric | None, outage: str) -> None:
-        status = "connection lost, trying again …" if outage else status_text(job, metric, datetime.now(UTC))
+        status = "connection lost, trying again …" if outage else status_text(job, metric)
         self._progress.update(
             self._task,
             completed=job.iterations_done,
@@ -210,7 +201,7 @@ class _Lines:
             and now - self._printed_at >= _SECONDS_BETWEEN_LINES
         ):
             counted = f"{job.iterations_done}/{job.max_iterations}"
-            output.say(f"{job.state} {counted} · {status_text(job, metric, datetime.now(UTC))}")
+            output.say(f"{job.state} {counted} · {status_text(job, metric)}")
             self._printed_at, self._last = now, state
 
 

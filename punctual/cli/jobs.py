@@ -6,14 +6,13 @@ import sys
 import time
 from collections.abc import Sequence
 from contextlib import nullcontext
-from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
 from rich.live import Live
 
 from punctual.cli import options, output, session
-from punctual.cli.follow import INTERRUPTED, ending, event_line, projected_finish_at
+from punctual.cli.follow import INTERRUPTED, ending, event_line
 from punctual.cli.verdicts import say_verdict
 from punctual.client import Job
 from punctual.client.durations import parse_time
@@ -82,9 +81,7 @@ def _flag(value: bool | None) -> str | None:
 
 def _row(job: Job) -> Sequence[Any]:
     marks = [mark for mark, shown in (("at risk", job.at_risk), ("late", job.late)) if shown]
-    finish = (
-        job.finished_at or projected_finish_at(job, datetime.now(UTC)) if job.state != "declined" else None
-    )
+    finish = job.finished_at or job.planned_finish_at if job.state != "declined" else None
     return (
         job.id,
         job.name,
@@ -128,6 +125,8 @@ def job(job_id: options.JobId, as_json: options.Json = False) -> None:
             output.print_json(found.raw)
             return
         output.print_facts(_facts(found))
+        if text := found.standing.get("text"):
+            output.say(text, style="green" if found.standing.get("code") == "met" else "yellow")
         if found.verdict is not None:
             say_verdict(found.verdict, subject="Verdict", promised=found.promised)
         events = [] if found.finished else found.events()

@@ -112,6 +112,7 @@ class JobFacts:
     planned_finish_at: datetime | None = moment()
     slack_seconds: float | None = None
     verdict: Verdict | None = nested(Verdict)
+    standing: dict[str, str] = field(default_factory=dict)
     failure: dict[str, Any] | None = None
     resubmission_of: str | None = None
     final_metrics: dict[str, Any] | None = None

@@ -13,6 +13,7 @@ from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReaso
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
 from scheduling.moments import rfc3339
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
+from scheduling.selectors.standing import standing
 
 
 class ShareSerializer(serializers.Serializer):
@@ -117,6 +118,13 @@ class JobTerminationSerializer(serializers.Serializer):
     target = JobTargetSerializer(allow_null=True)
 
 
+class StandingSerializer(serializers.Serializer):
+    """What became of the deadline so far."""
+
+    code = serializers.ChoiceField(("", "met", "missed", "late", "void", "at_risk"))
+    text = serializers.CharField(allow_blank=True)
+
+
 class JobSerializer(serializers.ModelSerializer):
     """A job. `iterations_done` is what was reported; `gpus` is how many it has at this moment."""
 
@@ -143,6 +151,9 @@ class JobSerializer(serializers.ModelSerializer):
         help_text="From planned or actual finish to the deadline."
     )
     verdict = serializers.SerializerMethodField()
+    standing = serializers.SerializerMethodField(
+        help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, or empty) and a sentence."
+    )
     failure = serializers.DictField(allow_null=True)
     resubmission_of = serializers.CharField(source="resubmission_of_id", allow_null=True)
     final_metrics = serializers.DictField(allow_null=True)
@@ -154,7 +165,7 @@ class JobSerializer(serializers.ModelSerializer):
             "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised", "at_risk",
             "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at", "started_at",
             "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind", "emulated",
-            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "failure", "resubmission_of",
+            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "failure", "resubmission_of",
             "final_metrics",
         )  # fmt: skip
 
@@ -187,6 +198,11 @@ class JobSerializer(serializers.ModelSerializer):
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:
         return VerdictSerializer(verdict_of(job), context=self.context).data
+
+    @extend_schema_field(StandingSerializer)
+    def get_standing(self, job: Job) -> dict[str, str]:
+        found = standing(job, timezone.now())
+        return {"code": found.code, "text": self.context.get("mask", str)(found.text)}
 
 
 class DeadlineAnswerSerializer(serializers.Serializer):

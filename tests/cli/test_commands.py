@@ -242,11 +242,31 @@ def test_following_in_a_pipe_prints_plain_lines_and_survives_an_outage(
     platform.trouble.extend([None, None, None, None, "drop", 503])
     outcome = run("follow", JOB)
     assert outcome.code == 0, outcome.err
-    assert "running 250/500 · 4 GPUs · 10.00 it/s · loss 0.5 · done" in outcome.out
+    assert "running 250/500 · 4 GPUs · 10.00 it/s · loss 0.5 · planned to end" in outcome.out
     assert "before deadline" in outcome.out
     assert outcome.out.count("Trains on 4 GPUs.") == 1
     assert "Final metrics: loss 0.25" in outcome.out
     assert "\x1b" not in outcome.out
+
+
+def test_following_tells_the_plans_finish_and_not_todays_pace_carried_on(
+    platform: FakePlatform, run: Run
+) -> None:
+    """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline; the plan gives it more GPUs in time."""
+    slow = {**RUNNING, "iterations_per_second": 0.1, "gpus": 1, "slack_seconds": 300.0}
+    training(platform, [job_document("running", **slow), job_document("completed", **COMPLETED)])
+    outcome = run("follow", JOB)
+    assert "AFTER deadline" not in outcome.out
+    assert "(5m 00s before deadline)" in outcome.out
+
+
+def test_a_job_that_missed_says_so_when_it_is_followed_and_shown(platform: FakePlatform, run: Run) -> None:
+    text = "The promise was missed: it ended 2 min after its deadline. Its work took longer than planned."
+    missed = {**COMPLETED, "slack_seconds": -120.0, "promise_outcome": "missed", "late": True}
+    missed["standing"] = {"code": "missed", "text": text}
+    training(platform, [job_document("running", **RUNNING), job_document("completed", **missed)])
+    assert text in run("follow", JOB).out
+    assert text in run("job", JOB).out
 
 
 def test_following_as_json_gives_one_document_a_line(platform: FakePlatform, run: Run) -> None:

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -158,6 +159,39 @@ def test_progress_moves_while_one_looks_at_it(site: Site) -> None:
     Job.objects.filter(pk=job.id).update(iterations_done=1500, iterations_reported_at=timezone.now())
     site.publish(f"job:{job.id}", "metrics")
     expect(page.get_by_text("1,500 of 2,000 iterations").first).to_be_visible()
+
+
+@pytest.mark.parametrize(
+    ("facts", "words"),
+    [
+        (
+            {"promise_outcome": "missed", "late": True},
+            "The promise was missed: it ended 2 min after its deadline.",
+        ),
+        (
+            {"promise_outcome": "none", "promised": False, "late": True},
+            "Late: it ended 2 min after its deadline",
+        ),
+        (
+            {"promise_outcome": "void", "void_reason": "paused_by_owner"},
+            "The promise is void: its owner paused it.",
+        ),
+    ],
+)
+def test_a_jobs_headline_says_what_became_of_its_deadline(
+    site: Site, facts: dict[str, Any], words: str
+) -> None:
+    """The verdict of its admission is beneath, as what was answered then."""
+    job = site.scenario.completed
+    reason = "8 GPUs are enough."
+    verdict = {"decision": "admitted", "reason_code": "fits", "reason": reason}
+    assert job.finished_at is not None
+    deadline = job.finished_at - timedelta(seconds=120)
+    Job.objects.filter(pk=job.pk).update(verdict=verdict, deadline_at=deadline, **facts)
+    page = site.visit(site.scenario.owner).go(f"/jobs/{job.id}/")
+    lines = page.locator("p.verdict")
+    expect(lines.first).to_contain_text(words)
+    expect(lines.nth(1)).to_contain_text(f"Answered when it was decided: Admitted: {reason}")
 
 
 def test_pages_poll_while_the_stream_server_cannot_be_reached(site: Site, settings: Any) -> None:
