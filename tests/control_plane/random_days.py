@@ -149,8 +149,11 @@ class RandomDay:
             self.agents.append(agent)
 
     def run(self, seconds: int) -> None:
-        """So many seconds with people and accidents, then as many as the bounds need without."""
-        for _ in range(seconds):
+        """So many seconds with people and accidents, then as many as the bounds need without.
+
+        It goes on for longer, but not for ever, until somebody was paused in the middle of a hand-over.
+        """
+        while self.at < seconds or (not self.paused_for_good and self.at < 3 * seconds):
             self._let_people_act()
             if self.failures and self.chance.random() < 0.02:
                 agent = self.chance.choice(self.agents)
@@ -187,11 +190,12 @@ class RandomDay:
         elif draw < 0.24:
             self._drain_or_undrain(Server.objects.get(pk=self.chance.choice(self.agents).agent.server_id))
 
-        # The middle of a hand-over is the worst moment, and a short one: somebody is quick enough every second time.
+        # The middle of a hand-over is the worst moment, and a short one: somebody is quick enough the first time and every second one.
         for generation in Generation.objects.filter(
             state=GenerationState.HANDOVER, start__contains={"from": "handover"}
         ):
-            if self.chance.random() < 0.5 and not generation.job.paused_by_owner:
+            often = not self.paused_for_good or self.chance.random() < 0.5
+            if often and not generation.job.paused_by_owner:
                 self._pause_or_resume(generation.job)
                 self.paused_for_good.add(generation.job_id)
 

@@ -28,7 +28,7 @@ def hasty(cluster: Cluster) -> Cluster:
     cluster.slot_seconds = 5.0
     cluster.suspect_seconds, cluster.fence_seconds = 6.0, 20.0
     cluster.prepare_timeout_seconds = cluster.handover_timeout_seconds = cluster.suspend_timeout_seconds = (
-        20.0
+        12.0
     )
     cluster.profile_maximum_seconds = 10.0
     cluster.promise_margin = 0.1
@@ -52,6 +52,7 @@ def measured(curve: ScalingCurve) -> None:
         )
 
 
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seed", "failures"), [(2, False), (4, True)])
 def test_random_days(
     hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch, seed: int, failures: bool
@@ -65,5 +66,5 @@ def test_random_days(
     first = submit("best_effort", iterations=400)
     assert first.curve is not None
     measured(first.curve)
-    day.run(90)
+    day.run(50)
     assert day.paused_for_good, "nobody was paused in the middle of a hand-over: choose another seed"
