@@ -440,8 +440,9 @@ def test_the_version_is_told(run: Run) -> None:
 
 
 def test_work_that_never_ends_at_its_pace_has_no_date() -> None:
-    facts = {"state": "running", "iterations_per_second": 0.01}
-    endless = JobFacts("one", termination={"max_iterations": 10**10}, **facts)
-    assert "done" not in status_text(endless, None, datetime.now(UTC))
-    soon = JobFacts("one", termination={"max_iterations": 10}, **facts)
-    assert "done" in status_text(soon, None, datetime.now(UTC))
+    """The plan's finish is told, and nothing where the plan has none."""
+    facts: dict[str, Any] = {"state": "running", "iterations_per_second": 0.01}
+    endless = JobFacts("one", termination={"max_iterations": 10**10}, planned_finish_at=None, **facts)
+    assert "end" not in status_text(endless, None)
+    soon = JobFacts("one", termination={"max_iterations": 10}, planned_finish_at=datetime.now(UTC), **facts)
+    assert "planned to end" in status_text(soon, None)

@@ -43,6 +43,13 @@ def fresh(job: Job) -> Job:
     return Job.objects.get(pk=job.pk)
 
 
+def verdict_of(job: Job) -> dict[str, Any]:
+    """What a decided job was told."""
+    told = fresh(job).verdict
+    assert told is not None
+    return dict(told)
+
+
 def running(submit: Submit, node: SimulatedAgent, **fields: Any) -> Job:
     job = submit("best_effort", iterations=100_000, **fields)
     settle(node)
@@ -53,6 +60,7 @@ def running(submit: Submit, node: SimulatedAgent, **fields: Any) -> Job:
 def tell_speed(job: Job, rate: float, pause: float = 1.0) -> None:
     """The job's function is so fast, whatever it said when it was measured."""
     curve = fresh(job).curve
+    assert curve is not None
     CurveLevel.objects.filter(curve=curve, gpus__gt=1).delete()
     CurveLevel.objects.filter(curve=curve).update(iterations_per_second=rate, pause_seconds=pause)
     ScalingCurve.objects.filter(pk=curve.pk).update(complete=True)  # nobody measures it anew
@@ -75,9 +83,9 @@ def test_work_of_centuries_stops_nobody(submit: Submit, node: SimulatedAgent, se
     assert fresh(other).state in (JobState.ADMITTED, JobState.RUNNING)
     decided = fresh(endless)
     if seconds is None:
-        assert decided.verdict["decision"] == "admitted"
+        assert verdict_of(decided)["decision"] == "admitted"
     else:
-        assert decided.verdict["decision"] == "declined"
+        assert verdict_of(decided)["decision"] == "declined"
         assert not Offer.objects.filter(job=decided).exists()
     assert not Incident.objects.exists()
 
@@ -88,9 +96,10 @@ def test_a_finish_beyond_the_calendar_is_never_and_no_date(submit: Submit, node:
     endless = submit("best_effort", iterations=CENTURIES)
     settle(node)
     decided = fresh(endless)
-    assert decided.verdict["decision"] == "admitted"
-    assert decided.verdict["planned_finish_at"] is None
-    assert decided.verdict["slack_seconds"] is None
+    assert verdict_of(decided)["decision"] == "admitted"
+    assert verdict_of(decided)["planned_finish_at"] is None
+    assert verdict_of(decided)["slack_seconds"] is None
+    assert decided.plan is not None
     assert decided.plan["finish_at"] is None
     assert planned_finish_at(decided) is None
     assert planned_pieces(decided) is not None
@@ -132,7 +141,7 @@ def test_a_row_that_cannot_be_planned_is_set_aside_and_the_others_go_on(
     assert not gpus & set(taken.values_list("gpu_id", flat=True))
     # A newcomer like it is told at once.
     assert fresh(newcomer).state == JobState.DECLINED
-    assert fresh(newcomer).verdict["reason_code"] == "cannot_be_planned"
+    assert verdict_of(newcomer)["reason_code"] == "cannot_be_planned"
     assert fresh(other).state != JobState.DECLINED
     assert held.name in operator_page()
     assert "Job set aside" in operator_page()
@@ -191,9 +200,9 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     others += [submit("slo", seconds=3600.0, iterations=10) for _ in range(2)]
     monkeypatch.setattr(Punctual, "problem_of", fails_with_the_culprit)
     planning.run_planner("test")
-    assert all(fresh(job).verdict["decision"] == "admitted" for job in others)
+    assert all(verdict_of(job)["decision"] == "admitted" for job in others)
     declined = fresh(culprit)
-    assert declined.verdict["reason_code"] == "cannot_be_planned"
+    assert verdict_of(declined)["reason_code"] == "cannot_be_planned"
     assert Incident.objects.get(job=culprit).kind == Incident.Kind.BREAKS_PLANS
 
 
@@ -213,7 +222,7 @@ def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_ag
         patched.setattr(Punctual, "problem_of", fails_with_the_culprit)
         other = submit("best_effort", iterations=10)
         planning.run_planner("test")
-        assert fresh(other).verdict["decision"] == "admitted"
+        assert verdict_of(other)["decision"] == "admitted"
         asked.clear()
         submit("best_effort", iterations=10)
         planning.run_planner("test")

@@ -14,7 +14,14 @@ import pytest
 
 from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import replan
-from scheduling.core.snapshot import BlockedGpus, JobSnapshot, ServerSnapshot, Snapshot, StoredPlan
+from scheduling.core.snapshot import (
+    BlockedGpus,
+    JobSnapshot,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
 from scheduling.core.validation import LONGEST_RUN_SECONDS
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
@@ -56,7 +63,7 @@ def test_a_job_measured_on_borrowed_gpus_in_larger_numbers_than_it_holds_stays_w
         uneven(2, 4), id="steady", newcomer=False, gpus_now=4, placement=(0, 1, 2, 3),
         lent_curve=curve_from_measurements({8: 9.0}),
     )  # fmt: skip
-    asked = snapshot(6, replace(steady, deadline_at=inf, service_class="best_effort"))
+    asked = snapshot(6, replace(steady, deadline_at=inf, service_class=ServiceClass.BEST_EFFORT))
     lent = ServerSnapshot("lent", 2, on_loan=True, same_kind=True)
     asked = replace(asked, servers=(*asked.servers, lent))
     decision = policy_named("punctual").replan(asked)

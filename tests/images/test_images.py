@@ -79,7 +79,7 @@ def servers(images: RunningImages) -> Iterator[dict[str, str]]:
             ),
             subprocess.Popen([*valkey.command(), "--bind", "127.0.0.1", "--port", str(ports["valkey"])]),
         ]
-        database = {
+        database: dict[str, Any] = {
             "host": "127.0.0.1",
             "port": ports["postgresql"],
             "user": "punctual",

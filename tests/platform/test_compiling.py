@@ -141,7 +141,7 @@ def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> 
 def _newcomer(rng: np.random.Generator, name: str, now: float) -> JobSnapshot:
     kind = (ServiceClass.SLO, ServiceClass.SOFT, ServiceClass.BEST_EFFORT)[rng.integers(3)]
     levels = 2 ** np.arange(rng.integers(1, 4))
-    rates = rng.uniform(0.5, 2.0) * levels**0.8
+    rates = np.float64(rng.uniform(0.5, 2.0)) * levels.astype(np.float64) ** 0.8
     curve = ScalingCurve(levels, rates, rng.uniform(0.0, 2.0, levels.size))
     work = float(rng.uniform(5.0, 200.0))
     deadline = np.inf if kind is ServiceClass.BEST_EFFORT else now + work / rates[-1] * rng.uniform(0.8, 4.0)
