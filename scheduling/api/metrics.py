@@ -6,7 +6,8 @@ Everything is read afresh, so any web process answers alike and a restart loses 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from datetime import timedelta
+from datetime import datetime, timedelta
+from math import ceil
 
 from django.db.models import Avg, Count, Max
 from django.http import HttpResponse
@@ -125,6 +126,7 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
     recent = Decision.objects.filter(decided_at__gt=now - timedelta(seconds=RECENT_SECONDS)).aggregate(
         count=Count("pk"), mean=Avg("compute_seconds"), most=Max("compute_seconds")
     )
+    yield from _passes(now)
     window = f"over the last {RECENT_SECONDS} seconds"
     yield GaugeMetricFamily("punctual_decisions_recent", f"Decisions {window}.", value=recent["count"])
     yield GaugeMetricFamily(
@@ -134,4 +136,20 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
         "punctual_decision_maximum_seconds",
         f"Longest time to compute one, {window}.",
         value=recent["most"] or 0.0,
+    )
+
+
+def _passes(now: datetime) -> Iterator[Metric]:
+    """How long the planner's passes took that decided something: while one computes, nobody else gets a verdict."""
+    recent = Decision.objects.filter(
+        decided_at__gt=now - timedelta(seconds=RECENT_SECONDS), pass_seconds__isnull=False
+    )
+    seconds = sorted(float(one) for one in recent.values_list("pass_seconds", flat=True) if one is not None)
+    window = f"over the last {RECENT_SECONDS} seconds"
+    shares = {"0.5": 0.5, "0.99": 0.99, "1": 1.0}
+    yield _labelled(
+        "planner_pass_seconds",
+        f"Length of the planner's passes {window}, by quantile.",
+        "quantile",
+        {name: seconds[ceil(share * len(seconds)) - 1] if seconds else 0.0 for name, share in shares.items()},
     )

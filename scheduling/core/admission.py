@@ -12,55 +12,25 @@ from math import inf
 import numpy as np
 
 from scheduling.core import reasons
-from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.arrays import TIME_TOLERANCE, Plans, changed_beside, copy_plans, set_plan
 from scheduling.core.bid_prices import BidPrices
 from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.gpu_time import GpuTimeNeeded
 from scheduling.core.hurrying import Sparing
 from scheduling.core.pauses import PauseBudget, charge_plans
 from scheduling.core.problem import Problem
+from scheduling.core.refilling import DeadlineOrder, refill
 from scheduling.core.searching import SearchLimits, searched
 from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
 from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
+from scheduling.core.work import NEWCOMER, Work
 
 NO_JOBS = np.zeros(0, dtype=np.int64)
 NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
-
-
-@kernel
-def refill(  # type: ignore[no-untyped-def]
-    jobs, due, plans, order, offers, carry, times, free, count, guarded, origin, slot, suffix
-):  # fmt: skip
-    """Fill all jobs of ``order`` from scratch on an open timeline, beside the held offers.
-
-    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own. Returns (plans, rows that cannot meet their deadline). A job that fails takes nothing, so the
-    plans of the others are those without it.
-    """
-    times, free, count = occupy_all(times, free, count, plans, offers, YES)
-    piece_time = np.zeros(64)
-    piece_gpus = np.zeros(64, dtype=np.int64)
-    failed = [0 for _ in range(0)]
-    for job in order:
-        if piece_time.size < count + 8:
-            piece_time = np.zeros(2 * count + 8)
-            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
-        pieces, finish, gpu_time = fill(
-            jobs, job, due[job], times, free, count, guarded, origin, slot, NO_HEAD, ALL_LEVELS, suffix,
-            carry[job], piece_time, piece_gpus,
-        )  # fmt: skip
-        if pieces == 0:
-            failed.append(job)
-            plans.length[job] = 0
-            continue
-        plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-        times, free, count = occupy(times, free, count, plans, job, TAKE, YES)
-    result = np.empty(len(failed), dtype=np.int64)
-    for index in range(len(failed)):
-        result[index] = failed[index]
-    return plans, result
 
 
 @kernel
@@ -91,8 +61,11 @@ class Admission:
     no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
     plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
     published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon (decision 0016).
-    ``as_planned``: all present plans stay as they are where they keep their promises.
+    ``as_planned``: all present plans stay as they are where they keep their promises. ``work``: where the work of it all is
+    counted, and after how much of it newcomers have to wait (decision 0024).
     """
+
+    needs_of = GpuTimeNeeded
 
     def __init__(
         self,
@@ -101,10 +74,12 @@ class Admission:
         *,
         search: SearchLimits | None = None,
         as_planned: bool = False,
+        work: Work | None = None,
     ) -> None:
         self.problem = problem
         self.budget = budget
         self.search = search
+        self.work = budget.work = work or Work()
         self.at_risk: list[int] = []
         self.used_stored = False
         self.plans = copy_plans(problem.stored)
@@ -112,6 +87,9 @@ class Admission:
         self.offers = np.arange(problem.count, problem.jobs.work.size)
         self.sparing = Sparing(self)
         self.bid_prices = BidPrices(self)
+        self._needed = self.needs_of(problem)
+        self._free_beside: tuple[Plans, int, tuple[FloatArray, IntArray, int]] | None = None
+        self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
         columns = problem.columns
         self._retest(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist())
@@ -175,15 +153,25 @@ class Admission:
     def decide_newcomers(self) -> list[Verdict]:
         """Verdicts in submission order; the plans afterwards keep every promise made.
 
-        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule.
+        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule. One by one,
+        those for whom the limit of work leaves nothing get no verdict; the first always does.
         """
         together = not (self.bid_prices.asked or self.sparing.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
             return self._decide_batch(self.problem.newcomers)
-        return [self.decide(row) for row in self.problem.newcomers]
+        verdicts: list[Verdict] = []
+        for row in self.problem.newcomers:
+            if verdicts and self.work.is_spent():
+                break
+            # Whoever was promised before is a present promise, in this decision as in the next one.
+            self.budget.treat_as_new([row])
+            verdicts.append(self.decide(row))
+        self.budget.treat_as_new(self.problem.newcomers)
+        return verdicts
 
     def decide(self, row: int) -> Verdict:
         """The verdict on one newcomer; a yes changes the plans, a no changes nothing."""
+        self.work.add(NEWCOMER)
         verdict = self._invalid(row)
         if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
             return reasons.best_effort(self._facts(row))
@@ -192,11 +180,20 @@ class Admission:
         if verdict is None:
             plans, first_failing = self._fitting(row)
             if plans is not None:
-                self.plans = plans
-                self.rows.append(row)
+                self._promise(plans, row)
                 return reasons.fits(self._facts(row), self.problem.stored_plan(plans, row))
             verdict = self._refusal(row, first_failing)
         return self._or_unpromised(row, verdict)
+
+    def _promise(self, plans: Plans, row: int) -> None:
+        """Take the newcomer among the promises, under plans that keep them all."""
+        beside = self._free_beside
+        known = beside is not None and beside[0] is self.plans and beside[1] == len(self.rows)
+        if beside is not None and known and not changed_beside(self.plans, plans, row):
+            times, free, count = beside[2]
+            self._free_beside = (plans, len(self.rows) + 1, occupy(times, free, count, plans, row, TAKE, YES))
+        self.plans = plans
+        self.rows.append(row)
 
     def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
         """A soft job is kept without a promise unless it can never run."""
@@ -246,19 +243,44 @@ class Admission:
     def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
         """Plans that keep all promises with the newcomer's, or the first job that fails."""
         problem = self.problem
+        # Who accepts an offer has its plan already.
+        if not problem.stored.length[row] and self._needed.is_missing(self._own_rows(), row):
+            return None, self._first_failing(row)
         if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None
         if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
             return plans, None
-        afresh, failed = self.refilled([*self.rows, row], promising=True)
-        if not failed and (plans := self.budget.affordable(afresh, [*self.rows, row])):
+        order = self.deadline_order(suffix=problem.suffix)
+        afresh = order.with_newcomer(self._own_rows(), row)
+        if afresh.failing is None and (plans := self.budget.affordable(afresh.plans, [*self.rows, row])):
+            order.keep(afresh)
             return plans, None
         if problem.settings.stored_plans and (plans := self._as_offered(row)):
             return plans, None
         if self.search is not None and (plans := searched(self, row, self.search)):
             return plans, None
-        return None, failed[0] if failed else None
+        return None, afresh.failing
+
+    def _first_failing(self, row: int) -> int | None:
+        """Who would be late with the newcomer, for the sentence beside its refusal."""
+        if self.sparing.rows():
+            return None
+        order = self.deadline_order(suffix=self.problem.suffix)
+        return order.with_newcomer(self._own_rows(), row).failing
+
+    def _own_rows(self) -> list[int]:
+        return [row for row in self.rows if row < self.problem.count]
+
+    def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
+        """All promises filled from scratch in deadline order, without a newcomer's."""
+        if suffix not in self._deadline_orders:
+            times, free, count = self.problem.open_timeline()
+            opened = occupy_all(times, free, count, self.plans, self.offers, YES)
+            self._deadline_orders[suffix] = DeadlineOrder(
+                self.problem, self.plans, opened, self.work, suffix=suffix
+            )
+        return self._deadline_orders[suffix]
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
         """Plans with the newcomer's beside all others, pauses charged; tried are these variants of filling."""
@@ -303,6 +325,13 @@ class Admission:
         ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
         return ordered
 
+    def free_beside_promises(self) -> tuple[FloatArray, IntArray, int]:
+        """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the next."""
+        kept = self._free_beside
+        if kept is None or kept[0] is not self.plans or kept[1] != len(self.rows):
+            kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
+        return kept[2]
+
     def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
         """What the plans of ``rows`` leave free."""
         problem = self.problem
@@ -311,19 +340,35 @@ class Admission:
         timeline: tuple[FloatArray, IntArray, int] = occupy_all(
             times, free, count, self.plans if plans is None else plans, chosen, True
         )
+        self.work.add(chosen.size + timeline[2])
         return timeline
 
     def filled_in_order(
         self, order: list[int], carry: FloatArray, *, suffix: bool
     ) -> tuple[Plans, int | None]:
-        """All promises and newcomers of ``order`` filled from scratch in that order, and the first that fails."""
-        problem = self.problem
-        plans, failing = refill(
-            problem.jobs, problem.due - problem.slack_seconds, copy_plans(self.plans),
-            np.array(order, dtype=np.int64), self.offers, carry, *problem.open_timeline(), True, problem.origin,
-            problem.slot, suffix,
-        )  # fmt: skip
+        """All promises and newcomers of ``order`` filled from scratch in that order, up to the first that fails."""
+        plans, failing = self._refilled(
+            order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
+        )
         return plans, int(failing[0]) if failing.size else None
+
+    def _refilled(
+        self,
+        order: list[int],
+        due: FloatArray,
+        carry: FloatArray,
+        guarded: bool,
+        suffix: bool,
+        to_the_end: bool,
+    ) -> tuple[Plans, IntArray]:
+        problem = self.problem
+        opened = occupy_all(*problem.open_timeline(), self.plans, self.offers, YES)
+        filled, failing, _, _, _, walked = refill(
+            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, *opened, guarded,
+            problem.origin, problem.slot, suffix, to_the_end,
+        )  # fmt: skip
+        self.work.add(walked)
+        return Plans(*filled), failing
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
         """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
@@ -333,28 +378,17 @@ class Admission:
         """
         problem = self.problem
         jobs = problem.count
-        order = np.array(self.in_deadline_order([row for row in rows if row < jobs]), dtype=np.int64)
+        order = self.in_deadline_order([row for row in rows if row < jobs])
         reserve = problem.promise_gpus < problem.gpus or problem.slack_seconds > 0
-        plans = self.plans
-        failed: list[int] = []
+        plans, failed = self.plans, NO_JOBS
         for careful in (True, False) if reserve and not promising else (True,):
-            plans, failing = refill(
-                problem.jobs,
-                problem.due - problem.slack_seconds if careful else problem.due,
-                copy_plans(self.plans),
-                order,
-                self.offers,
-                np.zeros(problem.jobs.work.size),
-                *problem.open_timeline(),
-                careful,
-                problem.origin,
-                problem.slot,
-                problem.suffix,
+            due = problem.due - problem.slack_seconds if careful else problem.due
+            plans, failed = self._refilled(
+                order, due, np.zeros(problem.jobs.work.size), careful, problem.suffix, True
             )
-            failed = failing.tolist()
-            if not failed:
+            if not failed.size:
                 break
-        return plans, failed
+        return plans, failed.tolist()
 
     def _fill_one(
         self,
@@ -369,6 +403,7 @@ class Admission:
         problem = self.problem
         backwards = problem.suffix if suffix is None else suffix
         times, free, count = timeline
+        self.work.add(count)
         piece_time, piece_gpus = problem.scratch(count)
         pieces, finish, gpu_time = fill(
             problem.jobs, row, due, times, free, count, guarded, problem.origin, problem.slot,

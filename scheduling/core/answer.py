@@ -18,7 +18,7 @@ class Answer:
     """What a policy decided about a `Problem`; rows are the problem's.
 
     ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
-    ``declined``: newcomers that are refused. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
+    ``declined``: newcomers that are refused, and those that get no verdict yet (`undecided`): nothing is planned for either. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
     caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time. ``shared``: where workers
     are on servers of both kinds, from policies that divide these.
     """
@@ -41,11 +41,18 @@ class Answer:
 
 
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
-    """True for every newcomer that the verdicts refuse; they are in the order of the newcomers' rows."""
+    """True for every newcomer that the verdicts refuse or say nothing of; they are of the first newcomers, in the order of their rows."""
     declined = np.zeros(problem.count, dtype=np.bool_)
-    for row, verdict in zip(problem.newcomers, verdicts, strict=True):
+    declined[problem.newcomers[len(verdicts) :]] = True
+    for row, verdict in zip(problem.newcomers, verdicts, strict=False):
         declined[row] = not verdict.admitted
     return declined
+
+
+def undecided(answer: Answer) -> tuple[str, ...]:
+    """Newcomers that have to wait for their verdict, in the order in which they will get it."""
+    ids = answer.problem.columns.ids
+    return tuple(ids[row] for row in answer.problem.newcomers[len(answer.verdicts) :])
 
 
 def as_decision(answer: Answer) -> Decision:
@@ -57,6 +64,7 @@ def as_decision(answer: Answer) -> Decision:
     memory = answer.job_memory
     return Decision(
         verdicts=answer.verdicts,
+        undecided=undecided(answer),
         plans={ids[row]: plan for row, plan in zip(rows, stored, strict=True)},
         placements={
             ids[row]: answer.placements.of(row) for row in range(problem.count) if not answer.declined[row]

@@ -158,3 +158,20 @@ def differing(plans, others):  # type: ignore[no-untyped-def]
             ):
                 differs[job] = True
     return differs
+
+
+@kernel
+def changed_beside(plans, others, job):  # type: ignore[no-untyped-def]
+    """Whether the plan of any job but one holds other GPUs at some time; exactly, not but for a tolerance."""
+    for row in range(plans.length.size):
+        if row == job:
+            continue
+        if plans.length[row] != others.length[row]:
+            return True
+        for piece in range(plans.length[row]):
+            if (
+                plans.gpus[row, piece] != others.gpus[row, piece]
+                or plans.time[row, piece] != others.time[row, piece]
+            ):
+                return True
+    return False

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from scheduling.core.charging import planned_gpu_time
 from scheduling.core.expected_demand import ExpectedDemand
 from scheduling.core.searching import gpu_time_needed
 from scheduling.core.snapshot import FloatArray, Newcomers
@@ -116,6 +117,8 @@ class BidPrices:
             rows = rows[problem.columns.project[rows] == project]
         order = np.argsort(problem.due[rows], kind="stable")
         ends = problem.due[rows][order]
-        held = np.concatenate(([0.0], np.cumsum(admission.plans.gpu_time[rows][order])))
+        # Without charges for moves: those are not kept with the plans, and a verdict must not depend on which decision it falls into.
+        needs = planned_gpu_time(problem.jobs, admission.plans, rows[order])
+        held = np.concatenate(([0.0], np.cumsum(needs)))
         horizons = np.unique(np.append(ends[ends > due], due))
         return horizons, held[np.searchsorted(ends, horizons, side="right")]

@@ -102,3 +102,13 @@ def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: igno
                     pause_left -= stop - at
             at = stop
     return inf, gpu_time
+
+
+@kernel
+def planned_gpu_time(jobs, plans, rows):  # type: ignore[no-untyped-def]
+    """GPU seconds that the plans of ``rows`` hold until their last iteration, nothing charged."""
+    nothing = np.zeros(0)
+    taken = np.zeros(rows.size)
+    for position in range(rows.size):
+        _, taken[position] = charged_finish(jobs, plans, rows[position], nothing, nothing)
+    return taken

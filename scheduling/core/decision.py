@@ -83,12 +83,13 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The whole answer. ``plans`` and ``placements`` cover every job that is not declined.
+    """The whole answer. ``plans`` and ``placements`` cover every job that is not declined or undecided.
 
     ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time after
     ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need
     no wake-up, since keeping GPUs that nobody wants yet makes nobody late. ``memory`` and ``job_memory``
-    are what the policy wants to be told again at its next decision.
+    are what the policy wants to be told again at its next decision. ``undecided``: newcomers that the limit of work
+    (`PlannerSettings.most_work`) left for another decision; they appear nowhere else in the answer.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -101,6 +102,7 @@ class Decision:
     notes: tuple[str, ...] = field(default=())
     memory: tuple[float, ...] = field(default=())
     job_memory: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    undecided: tuple[str, ...] = ()
     #: Which GPUs of a placement flexible workers hold, where servers are borrowed.
     flexible: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 

@@ -56,9 +56,11 @@ def _piece_from(times, count, piece, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _run_end(times, free, count, guarded, piece, gpus):  # type: ignore[no-untyped-def]
-    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free."""
+def _run_end(times, free, count, guarded, piece, gpus, due):  # type: ignore[no-untyped-def]
+    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked at."""
     for later in range(piece + 1, count):
+        if times[later] >= due:
+            break
         if capacity(free, later, guarded) < gpus:
             return times[later]
     return inf
@@ -124,7 +126,7 @@ def _walk(  # type: ignore[no-untyped-def]
             if wanted > held and jobs.pause[job, index] > 0.0:
                 if run_gpus != wanted or at >= run_until:
                     run_gpus = wanted
-                    run_until = _run_end(times, free, count, guarded, piece, wanted)
+                    run_until = _run_end(times, free, count, guarded, piece, wanted, due)
                 if not _worth_growing(jobs, job, held, held_index, index, min(run_until, due) - at):
                     wanted = held
                     index = held_index

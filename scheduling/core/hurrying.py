@@ -54,7 +54,7 @@ class Sparing:
         """What promises leave free, and the spared jobs with them."""
         if self.rows():
             return self._at_present().left
-        return self._admission.timeline(self._admission.rows)
+        return self._admission.free_beside_promises()
 
     def make_room(self) -> bool:
         """Let promises have their least shares, unless spared jobs end later beside these. Returns whether plans changed."""

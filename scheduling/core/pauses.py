@@ -24,6 +24,7 @@ from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import free_until, occupy_all
+from scheduling.core.work import PLANNED_CHANGE, Work
 
 BASE_SECONDS = 2.0
 LARGE_CLUSTER_BASE_SECONDS = 7.0
@@ -148,14 +149,20 @@ class PauseBudget:
     def __init__(self, problem: Problem, seating: Seating) -> None:
         self.problem = problem
         self.seating = seating
+        self.work = Work()
         count = problem.jobs.work.size
         self._rank_last = count - 1 - problem.by_deadline
         order = np.argsort(problem.blocked_until, kind="stable")
         self._unblocking = (problem.blocked[order], problem.blocked_until[order])
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
-        self._new[: problem.count] = problem.columns.newcomer
-        self._kept = np.where(self._new, problem.slack_seconds, 0.0)
+        self.treat_as_new(problem.newcomers)
+
+    def treat_as_new(self, rows: Sequence[int]) -> None:
+        """Let these jobs, and no others, keep their slack for failures and the reserve whole."""
+        self._new[:] = False
+        self._new[list(rows)] = True
+        self._kept = np.where(self._new, self.problem.slack_seconds, 0.0)
 
     @property
     def _latest(self) -> FloatArray:
@@ -276,6 +283,7 @@ class PauseBudget:
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, Charges]:
         homeless = np.zeros(plans.length.size, dtype=np.bool_)
+        self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
         if occupancy is None:
             start = self.seating.fresh(self.slack(plans, rows))
             homeless = self.seating.enter(start, rows)

@@ -28,6 +28,7 @@ from scheduling.core.repacking import Seating, repack_promises_first, repack_tog
 from scheduling.core.searching import SearchLimits, planned_anew
 from scheduling.core.snapshot import FloatArray, IntArray
 from scheduling.core.timeline import occupy_all
+from scheduling.core.work import Work
 
 EVERY_GRANT = 1 << 40
 
@@ -55,7 +56,9 @@ class Planner:
         self.knapsack = knapsack
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
-        self.admission = Admission(self.problem, self.budget, search=search)
+        self.admission = Admission(
+            self.problem, self.budget, search=search, work=Work(self.problem.settings.most_work)
+        )
 
     # Work without a promise ----------------------------------------------------------------
 

@@ -18,11 +18,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.charging import planned_gpu_time
 
 if TYPE_CHECKING:
     from scheduling.core.admission import Admission
     from scheduling.core.arrays import Plans
     from scheduling.core.problem import Problem
+    from scheduling.core.refilling import Refilled
 
 
 MOST_RESCUES = 24
@@ -37,13 +39,15 @@ class SearchLimits:
     ``largest_share`` of the GPU time until their deadline, or at most ``largest_of_median`` times the GPU time that the
     median of the present promises still needs. Two counts of work bound it, so that answers do not depend on speed:
     ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in which
-    ``most_jobs_filled`` jobs are planned in all, which keeps the verdict quick where thousands are active.
+    ``most_jobs_filled`` jobs are planned in all, or that take more than ``most_work`` (`Work`), which keeps the verdict quick
+    where thousands are active.
     """
 
     largest_share: float = 0.125
     largest_of_median: float = 1.0
     most_fillings: int = 8
     most_jobs_filled: int = 4000
+    most_work: int = 200_000
 
     def fillings(self, jobs: int) -> int:
         """Sets of plans to try where each is of so many jobs."""
@@ -62,7 +66,10 @@ def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | No
     if affordable is not None:
         return affordable
     for suffix in (problem.suffix, not problem.suffix):
-        found = _lifted(admission, rows, limits.fillings(len(rows)), suffix=suffix)
+        present = [one for one in admission.rows if one < problem.count]
+        first = admission.deadline_order(suffix=suffix).with_newcomer(present, row)
+        tries = limits.fillings(len(rows))
+        found = _lifted(admission, rows, tries, suffix=suffix, first=first, most_work=limits.most_work)
         if found is not None:
             return found
     return None
@@ -88,10 +95,12 @@ def is_small(admission: Admission, row: int, limits: SearchLimits) -> bool:
     needed = gpu_time_needed(problem, row, left)
     if needed <= limits.largest_share * problem.promise_gpus * left:
         return True
-    promised = [other for other in admission.rows if other < problem.count]
-    return bool(promised) and needed <= limits.largest_of_median * float(
-        np.median(admission.plans.gpu_time[promised])
-    )
+    promised = np.array([other for other in admission.rows if other < problem.count], dtype=np.int64)
+    if not promised.size:
+        return False
+    # Without charges for moves: those are not kept with the plans, and a verdict must not depend on which decision it falls into.
+    needs = planned_gpu_time(problem.jobs, admission.plans, promised)
+    return needed <= limits.largest_of_median * float(np.median(needs))
 
 
 def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
@@ -103,13 +112,30 @@ def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
     return float(taken[enough[0]] * jobs.levels[row, enough[0]]) if enough.size else inf
 
 
-def _lifted(admission: Admission, rows: list[int], most_fillings: int, *, suffix: bool) -> Plans | None:
-    """Everybody filled afresh in deadline order; whoever fails goes before all others in the next try."""
+def _lifted(
+    admission: Admission,
+    rows: list[int],
+    most_fillings: int,
+    *,
+    suffix: bool,
+    first: Refilled | None = None,
+    most_work: float = inf,
+) -> Plans | None:
+    """Everybody filled afresh in deadline order; whoever fails goes before all others in the next try.
+
+    ``first``: the first try, where it was made already.
+    """
     count = admission.problem.count
     order = [one for one in admission.in_deadline_order(rows) if one < count]
     carry = np.zeros(admission.problem.jobs.work.size)
+    begun = admission.work.done
     for _ in range(most_fillings):
-        plans, failing = admission.filled_in_order(order, carry, suffix=suffix)
+        if admission.work.done - begun > most_work:
+            return None
+        if first is not None:
+            plans, failing, first = first.plans, first.failing, None
+        else:
+            plans, failing = admission.filled_in_order(order, carry, suffix=suffix)
         if failing is not None:
             if failing == order[0]:
                 return None  # not even first of all

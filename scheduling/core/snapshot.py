@@ -170,7 +170,8 @@ class PlannerSettings:
 
     ``reserve_slack_seconds``: slack that a new promise keeps for all failures that the reserve
     covers together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more than this
-    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job. ``two_phase``: choices for
+    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job. ``most_work``: count of work
+    (`scheduling.core.work`) after which newcomers wait for another decision; None: all get their verdict. ``two_phase``: choices for
     policies that share out workers; None leaves them all their own rules.
     """
 
@@ -184,6 +185,7 @@ class PlannerSettings:
     minimum_gain_iterations: float = 0.0
     two_phase: TwoPhaseOptions | None = None
     newcomers: Newcomers = Newcomers.OPEN
+    most_work: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

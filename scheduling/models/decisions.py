@@ -30,6 +30,8 @@ class Decision(models.Model):
     summary = models.JSONField(default=dict)
     snapshot = models.BinaryField(null=True, blank=True)
     compute_seconds = models.FloatField(default=0.0)
+    #: The whole pass that it was made in, from reading the rows to the commit; unknown until that is done.
+    pass_seconds = models.FloatField(null=True, blank=True)
     code_version = models.CharField(max_length=64, blank=True)
     jobs = models.ManyToManyField(Job, related_name="decisions")
 

@@ -70,6 +70,8 @@ class Job(models.Model):
     #: What the policy noted about the job at its last decision: its name, and numbers.
     policy_memory = models.JSONField(default=dict, blank=True)
     verdict = models.JSONField(null=True, blank=True)
+    #: Declined in a burst: an offer is looked for when no newcomer waits any more.
+    awaits_offer = models.BooleanField(default=False)
     failure = models.JSONField(null=True, blank=True)
 
     iterations_done = models.PositiveBigIntegerField(default=0)
@@ -96,6 +98,7 @@ class Job(models.Model):
             models.Index(
                 fields=["cluster", "state"], condition=~Q(state__in=TERMINAL_STATES), name="job_unfinished"
             ),
+            models.Index(fields=["cluster"], condition=Q(awaits_offer=True), name="job_awaits_offer"),
         ]
         constraints = [
             models.CheckConstraint(

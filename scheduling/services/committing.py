@@ -6,33 +6,30 @@ The caller holds the cluster's row and has checked that no planning fact moved.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import Goal, JobState, PromiseOutcome
-from scheduling.core.decision import Change, ChangeKind, FoundOffer, Verdict
+from scheduling.choices import Goal
+from scheduling.core.decision import Change, ChangeKind, FoundOffer
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.recording import pack_snapshot
 from scheduling.core.snapshot import StoredPlan
 from scheduling.models import Decision, Job
-from scheduling.moments import rfc3339
 from scheduling.services.generations import (
     coming_generation,
     create_generation,
     live_generation,
     suspend_live,
 )
-from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
-from scheduling.services.quotas import promise_refusal
-from scheduling.services.records import move, record
+from scheduling.services.records import record
 from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
+from scheduling.services.verdicts import apply_verdicts
 
 
 def commit_decision(
@@ -41,12 +38,16 @@ def commit_decision(
     pool: Pool,
     decision: CoreDecision,
     offers: Mapping[str, FoundOffer],
+    offers_awaited: Sequence[str] = (),
     epoch: int,
     reallocated: bool,
     compute_seconds: float,
     trigger: str,
 ) -> Decision | None:
-    """Write one pool's decision. Returns its row, or None when it says nothing new."""
+    """Write one pool's decision. Returns its row, or None when it says nothing new.
+
+    ``offers_awaited``: declined jobs for which an offer is looked for once no newcomer waits any more.
+    """
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
     }
@@ -61,10 +62,7 @@ def commit_decision(
     if decision.verdicts or decision.changes or newly_at_risk:
         row = _decision_row(cluster, pool, decision, epoch, reallocated, compute_seconds, trigger)
         row.jobs.set([jobs[job_id] for job_id in sorted(concerned | set(newly_at_risk)) if job_id in jobs])
-    refused = set()
-    for verdict in decision.verdicts:
-        if not apply_verdict(jobs[verdict.job_id], verdict, decision.plans.get(verdict.job_id), offers, row):
-            refused.add(verdict.job_id)
+    refused = apply_verdicts(jobs, decision, offers, offers_awaited, row)
     _store_plans(jobs, decision.plans, refused)
     _store_memory(cluster, pool.kind, decision)
     _store_risks(jobs, set(decision.at_risk), row)
@@ -75,73 +73,6 @@ def commit_decision(
     if reallocated:
         take_sample(cluster, pool)
     return row
-
-
-def verdict_json(
-    verdict: Verdict, plan: StoredPlan | None, deadline_at: datetime | None, decision_id: int | None
-) -> dict[str, Any]:
-    """A verdict as the API answers it (contracts 3), without its offer."""
-    share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
-    finish = float(plan.finish_at) if plan is not None else float("inf")
-    finish_at = rfc3339(finish)
-    return {
-        "decision": "admitted" if verdict.admitted else "declined",
-        "reason_code": str(verdict.reason_code),
-        "reason": verdict.reason,
-        "minimum_satisfactory_share": _pieces(share) if share is not None else [],
-        "planned_start_at": rfc3339(_planned_start(plan)) if plan is not None and verdict.admitted else None,
-        "planned_finish_at": finish_at if verdict.admitted else None,
-        "slack_seconds": (
-            round(deadline_at.timestamp() - finish, 3)
-            if deadline_at is not None and finish_at is not None and verdict.admitted
-            else None
-        ),
-        "missing_gpus": verdict.missing_gpus,
-        "offer": None,
-        "decision_id": decision_id,
-    }
-
-
-def apply_verdict(
-    job: Job,
-    verdict: Verdict,
-    plan: StoredPlan | None,
-    offers: Mapping[str, FoundOffer],
-    row: Decision | None,
-) -> bool:
-    """Tell a newcomer its verdict. False when it was declined (by the plan, or by the project's quota)."""
-    now = timezone.now()
-    answer = verdict_json(verdict, plan, job.deadline_at, row.pk if row else None)
-    admitted = verdict.admitted
-    if (
-        admitted
-        and plan is not None
-        and verdict.promised
-        and (refusal := promise_refusal(job, plan)) is not None
-    ):
-        admitted = False
-        answer |= {
-            "decision": "declined",
-            "reason_code": "quota",
-            "reason": refusal,
-            "planned_start_at": None,
-        }
-        answer |= {"planned_finish_at": None, "slack_seconds": None}
-    job.decided_at = now
-    job.verdict = answer
-    if admitted:
-        job.promised = verdict.promised
-        job.promise_outcome = PromiseOutcome.OPEN if verdict.promised else PromiseOutcome.NONE
-        job.plan = plan_to_json(plan) if plan is not None else None
-        job.save()
-        move(job, JobState.ADMITTED, verdict.reason, decision=row, code=str(verdict.reason_code))
-        return True
-    job.save()
-    if job.pk in offers and answer["reason_code"] != "quota":
-        job.verdict["offer"] = offer_create(job, offers[job.pk])
-        job.save(update_fields=["verdict"])
-    move(job, JobState.DECLINED, answer["reason"], decision=row, code=answer["reason_code"])
-    return False
 
 
 def _decision_row(
@@ -287,17 +218,3 @@ _WORDS = {
     ChangeKind.SHRINK: "Shrinks",
     ChangeKind.MIGRATE: "Moves,",
 }
-
-
-def _planned_start(plan: StoredPlan) -> float:
-    for start, gpus in zip(plan.start, plan.gpus, strict=True):
-        if gpus > 0:
-            return float(start)
-    return float("inf")
-
-
-def _pieces(plan: StoredPlan) -> list[dict[str, Any]]:
-    return [
-        {"start": rfc3339(float(start)), "end": rfc3339(float(end)), "gpus": int(gpus)}
-        for start, end, gpus in zip(plan.start, plan.end, plan.gpus, strict=True)
-    ]

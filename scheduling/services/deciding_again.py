@@ -13,12 +13,12 @@ from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, GenerationState
 from scheduling.core import snapshot as core
 from scheduling.core.decision import Verdict
 from scheduling.models import Generation, Job
-from scheduling.services.committing import verdict_json
 from scheduling.services.plan_json import plan_to_json
-from scheduling.services.quotas import promise_refusal
+from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import cluster_policy, pool_snapshot
+from scheduling.services.verdicts import verdict_json
 
 #: Resumed jobs that one pass of the planner decides again.
 MOST_AT_ONCE = 5
@@ -73,8 +73,9 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
     plan = plans.get(job.pk)
     refusal = "" if verdict is None else verdict.reason
     promised = verdict is not None and verdict.promised and plan is not None
-    if promised and plan is not None and (over := promise_refusal(job, plan)) is not None:
-        promised, refusal = False, over
+    if promised and plan is not None:
+        over = PromiseQuotas(timezone.now()).refusal(job, plan)
+        promised, refusal = over is None, over or refusal
     job.promise_asked_again = False
     fields = ["promise_asked_again", "verdict"]
     if promised and verdict is not None:

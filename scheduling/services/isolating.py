@@ -19,7 +19,7 @@ log = structlog.get_logger(__name__)
 #: So many jobs are looked for in one pass; more than these are a fault of the platform, not of jobs.
 MOST_BREAKING_JOBS = 4
 #: How a computation fails on figures that it was not made for. Everything else (time limits, the database) is no job's doing.
-_FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
+FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 Answer = TypeVar("Answer")
 
@@ -33,7 +33,7 @@ def answered(pool: Pool, ask: Callable[[Pool], Answer]) -> tuple[Pool, Answer]:
     for _ in range(MOST_BREAKING_JOBS):
         try:
             return pool, ask(pool)
-        except _FAILURES as error:
+        except FAILURES as error:
             culprit = _first_breaking(pool, ask)
             if culprit is None:
                 raise
@@ -71,7 +71,7 @@ def _first_breaking(pool: Pool, ask: Callable[[Pool], object]) -> JobSnapshot | 
     def works(count: int) -> bool:
         try:
             ask(replace(pool, snapshot=_of(snapshot, jobs[:count], jobs[count:])))
-        except _FAILURES:
+        except FAILURES:
             return False
         return True
 

@@ -135,7 +135,7 @@ def job_submit(
         resubmission_of=resubmission_of,
     )
     record(job, "submitted", f"Submitted by {owner.username}.", actor=owner.username)
-    planning_fact_changed(cluster)
+    # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     if request.function_version.requirements_digest:
         wake("build_environments")

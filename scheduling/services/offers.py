@@ -32,7 +32,7 @@ def snapshot_after(snapshot: Snapshot, decision: CoreDecision) -> Snapshot:
     jobs = []
     for job in snapshot.jobs:
         verdict = verdicts.get(job.id)
-        if verdict is not None and not verdict.admitted:
+        if verdict is not None and not verdict.admitted or verdict is None and job.newcomer:
             continue
         promised = verdict.promised if verdict is not None else job.promised
         plan = decision.plans.get(job.id, job.stored_plan)

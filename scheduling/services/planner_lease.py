@@ -14,11 +14,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import timedelta
 
-from django.db import connection
+from django.db import connection, transaction
 from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
+from scheduling.services.records import lock_cluster
+
+
+class Moved(Exception):
+    """A planning fact changed while the plan was computed, or another planner took over."""
+
 
 LEASE = timedelta(seconds=30)
 _LOCK_CLASS = 0x50554E43  # "PUNC": keeps our advisory locks apart from others' in a shared database
@@ -66,3 +72,18 @@ def _take_over(cluster: Cluster) -> int:
             epoch=F("epoch") + 1,
         )
     return Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)
+
+
+@contextmanager
+def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
+    """A transaction that commits only if the facts and the planner are those that were computed with.
+
+    Raises:
+        Moved: they are not; nothing is written.
+    """
+    with transaction.atomic():
+        current = lock_cluster(cluster.pk)
+        same_planner = current.epoch == epoch and current.planner_token == process_token()
+        if current.planning_version != cluster.planning_version or not same_planner:
+            raise Moved
+        yield current

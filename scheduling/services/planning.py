@@ -8,8 +8,6 @@ computed again.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -24,21 +22,17 @@ from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.clock import changes_allowed, slot_end_after
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.decision import FoundOffer
-from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
-from scheduling.models import Job
+from scheduling.core.snapshot import JobSnapshot
+from scheduling.models import Decision, Job
 from scheduling.policies import Policy
 from scheduling.services.committing import commit_decision
 from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
 from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
-from scheduling.services.offers import (
-    expire_offers,
-    projects_without_offer,
-    snapshot_after,
-    within_horizon,
-)
-from scheduling.services.planner_lease import planner_lease, process_token
+from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
+from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
+from scheduling.services.planner_lease import Moved, planner_lease, unmoved
 from scheduling.services.profiling import (
     fail_unmeasurable,
     next_measurement,
@@ -47,16 +41,18 @@ from scheduling.services.profiling import (
 )
 from scheduling.services.records import lock_cluster
 from scheduling.services.slots import frozen_until, slot_and_wake
-from scheduling.services.snapshots import Pool, cluster_policy, pool_kinds, pool_snapshot
-from scheduling.services.wakeups import hint
+from scheduling.services.snapshots import MOST_NEWCOMERS, Pool, cluster_policy, pool_kinds, pool_snapshot
+from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
-
-
-class Moved(Exception):
-    """A planning fact changed while the plan was computed, or another planner took over."""
+#: Work (`scheduling.core.work`) after which a pass decides no further newcomer: some tenths of a second.
+MOST_WORK = 2_000_000
+#: The share of it in a pass that divides the cluster anew as well.
+BESIDE_REALLOCATION = 0.25
+#: Offers that one pass looks for: each reads the question anew.
+MOST_OFFERS = 2
 
 
 @dataclass(frozen=True)
@@ -66,6 +62,7 @@ class Computed:
     pool: Pool
     decision: CoreDecision
     offers: dict[str, FoundOffer]
+    offers_awaited: tuple[str, ...]
     seconds: float
 
 
@@ -92,9 +89,10 @@ def _run_pass(cluster_id: int, trigger: str) -> int:
     with planner_lease(cluster) as epoch:
         if epoch is None:
             return 0
-        for _ in range(MAXIMUM_ATTEMPTS):
+        for attempt in range(MAXIMUM_ATTEMPTS):
             try:
-                commits += plan_cluster(cluster_id, epoch, trigger)
+                # Where facts keep moving, a shorter pass is more likely to be committed.
+                commits += plan_cluster(cluster_id, epoch, trigger, most_work=MOST_WORK // 2**attempt)
                 break
             except Moved:
                 continue
@@ -102,12 +100,15 @@ def _run_pass(cluster_id: int, trigger: str) -> int:
     return commits
 
 
-def plan_cluster(cluster_id: int, epoch: int, trigger: str) -> int:
-    """One pass: overdue jobs, verdicts, reallocation at a slot boundary, measurements.
+def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = MOST_WORK) -> int:
+    """One pass: overdue jobs, verdicts, reallocation at a slot boundary, offers, measurements.
+
+    Newcomers that ``most_work`` does not reach are decided by the next pass, which this one wakes.
 
     Raises:
         Moved: the facts changed meanwhile; nothing of this pass's last step was written.
     """
+    began = time.perf_counter()
     cluster = Cluster.objects.get(pk=cluster_id)
     now = timezone.now()
     commits = _settle_time(cluster, epoch, now)
@@ -115,42 +116,39 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str) -> int:
     cluster = Cluster.objects.get(pk=cluster_id)
     reallocate = reallocation_due(cluster, now)
     if reallocate or newcomers_wait(cluster):
-        commits += _decide(cluster, epoch, now, trigger, reallocate=reallocate)
+        decided = _decide(cluster, epoch, now, trigger, most_work, reallocate=reallocate)
+        note_pass(decided, time.perf_counter() - began)
+        commits += len(decided)
         cluster = Cluster.objects.get(pk=cluster_id)
-    return commits + _measure(cluster, epoch)
+        if newcomers_wait(cluster):
+            return commits
+    commits += offer_awaited(cluster, epoch, now, MOST_OFFERS)
+    return commits + _measure(Cluster.objects.get(pk=cluster_id), epoch)
 
 
 def reallocation_due(cluster: Cluster, now: datetime) -> bool:
-    """From the end of a slot on, when facts changed or it is long ago; and when a plan asks to be looked at, within a slot too."""
+    """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to be looked at, within a slot too."""
     if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
+        return True
+    if newcomers_wait(cluster):
         return True
     if cluster.next_wake_at is not None and now >= cluster.next_wake_at:
         return True
     return (now - cluster.replanned_at).total_seconds() >= cluster.replan_seconds
 
 
+def note_pass(decisions: list[Decision], seconds: float) -> None:
+    """Keep how long the pass took that made these decisions: what `/metrics` tells."""
+    Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
+
+
 def newcomers_wait(cluster: Cluster) -> bool:
     """Whether an undecided job has a curve to be decided on."""
     return Job.objects.filter(
-        cluster=cluster, state__in=UNDECIDED_STATES, curve__state=CurveState.READY
+        cluster=cluster, state__in=UNDECIDED_STATES, curve__state=CurveState.READY, paused_by_owner=False
     ).exists()
-
-
-@contextmanager
-def unmoved(cluster: Cluster, epoch: int) -> Iterator[Cluster]:
-    """A transaction that commits only if the facts and the planner are those that were computed with.
-
-    Raises:
-        Moved: they are not; nothing is written.
-    """
-    with transaction.atomic():
-        current = lock_cluster(cluster.pk)
-        same_planner = current.epoch == epoch and current.planner_token == process_token()
-        if current.planning_version != cluster.planning_version or not same_planner:
-            raise Moved
-        yield current
 
 
 def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
@@ -181,25 +179,34 @@ def _decide_again(cluster_id: int, epoch: int) -> int:
     return len(waiting)
 
 
-def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallocate: bool) -> int:
+def _decide(
+    cluster: Cluster, epoch: int, now: datetime, trigger: str, most_work: int, *, reallocate: bool
+) -> list[Decision]:
+    """Verdicts, and a reallocation where one is due, committed. Returns the decisions that say something."""
     policy = cluster_policy(cluster)
     slot_at = now if reallocate else frozen_until(cluster, now)
+    most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
     computed = []
     for kind in pool_kinds(cluster):
         pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at)
-        computed.append(answered(pool, lambda one: _compute(one, policy, reallocate=reallocate))[1])
+        computed.append(
+            answered(pool, lambda one: _compute(one, policy, most_work, reallocate=reallocate))[1]
+        )
+    rows = []
     with unmoved(cluster, epoch) as current:
         for result in computed:
-            commit_decision(
+            row = commit_decision(
                 current,
                 pool=result.pool,
                 decision=result.decision,
                 offers=result.offers,
+                offers_awaited=result.offers_awaited,
                 epoch=epoch,
                 reallocated=reallocate,
                 compute_seconds=result.seconds,
                 trigger=trigger,
             )
+            rows += [row] if row else []
             set_aside(current, result.pool, now)
         version = current.planning_version + 1
         facts: dict[str, Any] = {"planning_version": version}
@@ -216,34 +223,31 @@ def _decide(cluster: Cluster, epoch: int, now: datetime, trigger: str, *, reallo
             }
         Cluster.objects.filter(pk=cluster.pk).update(**facts)
         hint(f"cluster:{cluster.pk}", kind="planned")
-    return len(computed)
+        verdicts = any(result.decision.verdicts for result in computed)
+        if verdicts and (newcomers_wait(cluster) or offers_wait(cluster)):
+            wake("plan", trigger="newcomers wait")
+    return rows
 
 
-def _compute(pool: Pool, policy: Policy, *, reallocate: bool) -> Computed:
+def _compute(pool: Pool, policy: Policy, most_work: int, *, reallocate: bool) -> Computed:
     began = time.perf_counter()
-    decision = policy.replan(pool.snapshot) if reallocate else policy.admit(pool.snapshot)
+    snapshot = replace(pool.snapshot, settings=replace(pool.snapshot.settings, most_work=most_work))
+    pool = replace(pool, snapshot=snapshot)
+    decision = policy.replan(snapshot) if reallocate else policy.admit(snapshot)
     declined = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
-    offers: dict[str, FoundOffer] = {}
-    if declined:
-        after = snapshot_after(pool.snapshot, decision)
-        by_id = {job.id: job for job in pool.snapshot.jobs}
-        for job_id in projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id]))):
-            found = policy.find_offer(after, by_id[job_id])
-            if found is not None and within_horizon(found.deadline_at, pool.snapshot.now):
-                offers[job_id] = found
-                after = _with_offer(after, by_id[job_id], found)
-    return Computed(pool, decision, offers, time.perf_counter() - began)
+    by_id = {job.id: job for job in snapshot.jobs if job.id in declined}
+    asking = projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id])))
+    # An offer takes room that newcomers who wait could be promised: it is looked for after their verdicts.
+    decided = len(decision.verdicts)
+    waiting = bool(decision.undecided) or decided >= MOST_NEWCOMERS
+    now_asking = [] if waiting else asking[:MOST_OFFERS]
+    offers = find_offers(policy, snapshot_after(snapshot, decision), [by_id[job_id] for job_id in now_asking])
+    awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
+    return Computed(pool, decision, offers, awaited, time.perf_counter() - began)
 
 
 def _order(job: JobSnapshot) -> tuple[float, str]:
     return job.submitted_at, job.id
-
-
-def _with_offer(snapshot: Snapshot, job: JobSnapshot, found: FoundOffer) -> Snapshot:
-    accepted = replace(job, deadline_at=found.deadline_at)
-    valid_until = snapshot.now + snapshot.settings.offer_hold_seconds
-    held = HeldOffer(id=f"offer-{job.id}", plan=found.plan, valid_until=valid_until, job=accepted)
-    return replace(snapshot, held_offers=(*snapshot.held_offers, held))
 
 
 def _measure(cluster: Cluster, epoch: int) -> int:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
+from django.db.models import Count, Q
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -41,6 +42,11 @@ MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
 #: Running jobs looked at, in the order of submission, for something to measure beside them.
 MOST_LOOKED_AT = 20
+#: Undecided jobs looked at, the longest waiting: what one finds no room for, the next ones hardly do.
+MOST_WAITING_LOOKED_AT = 3
+_BROKEN_OFF = Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED) & ~Q(
+    generations__retire_reason__startswith="profiled"
+)
 
 
 @dataclass(frozen=True)
@@ -56,25 +62,43 @@ class Measurement:
 
 
 def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
-    """Undecided jobs that will never get a curve, with the reason."""
-    undecided = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).select_related(
-        "curve", "function_version"
+    """Undecided jobs that will never get a curve, with the reason. A few queries, however many wait."""
+    failed = Environment.objects.filter(state=EnvironmentState.FAILED).values("pk")
+    hopeless = (
+        Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
+        .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
+        .filter(
+            Q(curve__state=CurveState.FAILED)
+            | Q(broken_off__gte=MAXIMUM_ATTEMPTS)
+            | Q(curve__in=_timed_out_curves())
+            | Q(function_version__requirements_digest__in=failed)
+        )
+        .select_related("curve", "function_version")
     )
-    hopeless = []
-    for job in undecided:
-        if job.curve is not None and job.curve.state == CurveState.FAILED:
-            hopeless.append((job, f"its function could not be measured: {job.curve.failure}"))
-        elif _attempts(job) >= MAXIMUM_ATTEMPTS:
-            hopeless.append((job, f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"))
-        elif _timeouts(job) >= MAXIMUM_TIMEOUTS:
-            limit = f"{cluster.profile_maximum_seconds:.0f} s"
-            reason = (
-                f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"
-            )
-            hopeless.append((job, reason))
-        elif (environment := _environment(job)) is not None and environment.state == EnvironmentState.FAILED:
-            hopeless.append((job, "its requirements could not be installed"))
-    return hopeless
+    return [(job, _why_unmeasurable(job, cluster)) for job in hopeless]
+
+
+def _why_unmeasurable(job: Job, cluster: Cluster) -> str:
+    if job.curve is not None and job.curve.state == CurveState.FAILED:
+        return f"its function could not be measured: {job.curve.failure}"
+    if _attempts(job) >= MAXIMUM_ATTEMPTS:
+        return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"
+    if job.curve_id is not None and job.curve_id in _timed_out_curves():
+        limit = f"{cluster.profile_maximum_seconds:.0f} s"
+        return f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"
+    return "its requirements could not be installed"
+
+
+def _timed_out_curves() -> set[int]:
+    """Curves whose measurements, for whichever job, were ended too often because they took too long."""
+    measurements = Generation.objects.filter(
+        curve__isnull=False,
+        purpose=Purpose.PROFILING,
+        retire_reason__startswith=MEASURING_TIMEOUT,
+        retired_at__gt=timezone.now() - TIMEOUTS_COUNT_FOR,
+    )
+    times = measurements.values("curve_id").annotate(times=Count("pk")).filter(times__gte=MAXIMUM_TIMEOUTS)
+    return set(times.values_list("curve_id", flat=True))
 
 
 def fail_unmeasurable(cluster: Cluster) -> None:
@@ -104,12 +128,19 @@ def decide_by(job: Job) -> datetime | None:
 
 def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
     """The measurement to start now: for the longest-waiting undecided job, else more levels of a running job's curve."""
+    looked_at = 0
+    quota_left: dict[int, bool] = {}
     for job in _waiting_jobs(cluster):
-        if job.curve is None or not profiling_left(job.project, now):
+        if job.project_id not in quota_left:
+            quota_left[job.project_id] = profiling_left(job.project, now)
+        if job.curve is None or not quota_left[job.project_id]:
             continue
         found = _find_block(cluster, job, policy, now, above=0)
+        looked_at += 1
         if found is not None:
             return found
+        if looked_at >= MOST_WAITING_LOOKED_AT:
+            break
     if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
         return None
     for job in _extendable_jobs(cluster):
@@ -188,9 +219,10 @@ def _waiting_jobs(cluster: Cluster) -> list[Job]:
         curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING],
     ).select_related("curve", "function_version", "project")
     chosen: dict[int, Job] = {}
+    states = dict(Environment.objects.values_list("pk", "state"))
     for job in jobs.order_by("submitted_at", "id"):
-        environment = _environment(job)
-        ready = environment is None or environment.state == EnvironmentState.READY
+        digest = job.function_version.requirements_digest
+        ready = not digest or states.get(digest, EnvironmentState.READY) == EnvironmentState.READY
         if ready and job.curve_id not in measuring and job.curve_id is not None:
             chosen.setdefault(job.curve_id, job)
     return list(chosen.values())
@@ -217,7 +249,7 @@ def _find_block(
 ) -> Measurement | None:
     """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own."""
     assert job.curve is not None
-    pool = pool_snapshot(cluster, job.curve.gpu_kind, now)
+    pool = _without_newcomers(pool_snapshot(cluster, job.curve.gpu_kind, now))
     measured_curve = job.curve if kind is None else curve_on(job, kind)
     unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
     levels = [
@@ -242,6 +274,12 @@ def _find_block(
             curve = job.curve if kind is None else curve_made_on(job, kind)
             return Measurement(job, pool, block, measured, tuple(sorted(displaced)), curve)
     return None
+
+
+def _without_newcomers(pool: Pool) -> Pool:
+    """The pool as it is to those who were decided: a measurement takes nothing from the others."""
+    decided = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
+    return dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=decided))
 
 
 def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarray:
@@ -270,17 +308,6 @@ def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarr
 def _attempts(job: Job) -> int:
     broken = job.generations.filter(purpose=Purpose.PROFILING, state=GenerationState.RETIRED)
     return broken.exclude(retire_reason__startswith="profiled").count()
-
-
-def _timeouts(job: Job) -> int:
-    """Measurements of the job's curve, for whichever job, that were ended because they took too long."""
-    since = timezone.now() - TIMEOUTS_COUNT_FOR
-    return Generation.objects.filter(
-        curve=job.curve_id,
-        purpose=Purpose.PROFILING,
-        retire_reason__startswith=MEASURING_TIMEOUT,
-        retired_at__gt=since,
-    ).count()
 
 
 def _environment(job: Job) -> Environment | None:

@@ -9,7 +9,6 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db.models import Q, Sum
-from django.utils import timezone
 
 from projects.errors import QuotaExceeded
 from projects.models import Project, Quota, User, UserQuota
@@ -100,25 +99,44 @@ def profiling_left(project: Project, now: datetime) -> bool:
     return True
 
 
-def promise_refusal(job: Job, plan: StoredPlan) -> str | None:
-    """Why the project may not be promised this plan; None when it may."""
-    now = timezone.now().timestamp()
-    wanted = gpu_hours(plan, now)
-    for limit in limits_on(job.project, "promised_gpu_hours"):
+class PromiseQuotas:
+    """What may still be promised, as one decision's verdicts are told: what is held under a limit is summed up once."""
+
+    def __init__(self, now: datetime) -> None:
+        self._now = now.timestamp()
+        self._limits: dict[int, list[Limit]] = {}
+        self._held: dict[str, float] = {}
+
+    def refusal(self, job: Job, plan: StoredPlan) -> str | None:
+        """Why the project may not be promised this plan; None when it may, and then it holds it."""
+        if job.project_id not in self._limits:
+            self._limits[job.project_id] = list(limits_on(job.project, "promised_gpu_hours"))
+        limits = self._limits[job.project_id]
+        if not limits:
+            return None
+        wanted = gpu_hours(plan, self._now)
+        for limit in limits:
+            if limit.whose not in self._held:
+                self._held[limit.whose] = self._held_under(limit, job)
+            held = self._held[limit.whose]
+            if held + wanted > limit.amount:
+                return (
+                    f"{limit.whose} may hold promises for {limit.amount:g} GPU hours; "
+                    f"it holds {held:.2f} and this job needs {wanted:.2f}."
+                )
+        for limit in limits:
+            self._held[limit.whose] += wanted
+        return None
+
+    def _held_under(self, limit: Limit, job: Job) -> float:
         open_promises = Job.objects.filter(project__in=limit.project_ids, promised=True).exclude(
             state__in=TERMINAL_STATES
         )
-        held = sum(
-            gpu_hours(stored, now)
+        return sum(
+            gpu_hours(stored, self._now)
             for other in open_promises.exclude(pk=job.pk).only("plan")
             if (stored := plan_from_json(other.plan)) is not None
         )
-        if held + wanted > limit.amount:
-            return (
-                f"{limit.whose} may hold promises for {limit.amount:g} GPU hours; "
-                f"it holds {held:.2f} and this job needs {wanted:.2f}."
-            )
-    return None
 
 
 def gpu_hours(plan: StoredPlan, since: float) -> float:

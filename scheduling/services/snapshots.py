@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import structlog
-from django.db.models import DurationField, ExpressionWrapper, F, Sum, Value
+from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
 from django.db.models.functions import Coalesce
 
 from cluster.choices import ServerState
@@ -57,6 +57,8 @@ EXTRAPOLATE_SECONDS = 3.0
 REPORTING_SECONDS = 0.5
 #: Between two looks at the agents' leases.
 LEASE_LOOK_SECONDS = 2.0
+#: Undecided jobs that one pass reads, the longest waiting: more than it decides.
+MOST_NEWCOMERS = 300
 #: What a change onto new GPUs costs before any was measured.
 DEFAULT_PAUSE_SECONDS = 5.0
 
@@ -290,14 +292,17 @@ def _jobs(
     left_out: Collection[str],
 ) -> tuple[list[JobSnapshot], dict[str, str]]:
     """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked at."""
+    unpaused = Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False).exclude(
+        pk__in=left_out
+    )
+    newcomers = (
+        unpaused.filter(state__in=UNDECIDED_STATES)
+        .exclude(curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED])
+        .order_by("submitted_at", "id")
+        .values_list("pk", flat=True)[:MOST_NEWCOMERS]
+    )
     rows = list(
-        Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False)
-        .filter(state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
-        .exclude(
-            state__in=UNDECIDED_STATES,
-            curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED],
-        )
-        .exclude(pk__in=left_out)
+        unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=list(newcomers)))
         .select_related("curve", "function_version")
         .order_by("submitted_at", "id")
     )
@@ -311,16 +316,16 @@ def _jobs(
     empty = ScalingCurve(np.array([], np.int64), np.array([], np.float64), np.array([], np.float64))
     attained = _attained_gpu_seconds(cluster, now)
     jobs, unplannable = [], {}
+    curves: dict[tuple[int | None, int], ScalingCurve | None] = {}
     for row in rows:
         try:
-            curve = core_curve(
-                levels[row.curve_id or 0],
-                batch=row.global_batch_size,
-                total=total,
-                margin=cluster.promise_margin,
-            )
+            key = (row.curve_id, row.global_batch_size)
+            if key not in curves:
+                curves[key] = core_curve(
+                    levels[row.curve_id or 0], batch=key[1], total=total, margin=cluster.promise_margin
+                )
             snapshot = replace(
-                job_snapshot(row, curve or empty, state, now, suspect),
+                job_snapshot(row, curves[key] or empty, state, now, suspect),
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
@@ -449,6 +454,24 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
             continue
         held.append(made)
     return held
+
+
+def asking_again(pool: Pool, row: Job, margin: float) -> JobSnapshot | None:
+    """A declined job as it asks for an offer; None where it cannot run on any level."""
+    total = sum(server.gpus for server in pool.snapshot.servers if not server.on_loan)
+    levels = list(row.curve.levels.all()) if row.curve else []
+    curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)
+    if curve is None or row.deadline_at is None:
+        return None
+    return JobSnapshot(
+        id=row.pk,
+        service_class=ServiceClass(row.service_class),
+        submitted_at=row.submitted_at.timestamp(),
+        deadline_at=row.deadline_at.timestamp(),
+        remaining_iterations=float(row.max_iterations),
+        curve=curve,
+        finishing_seconds=finishing_seconds(row),
+    )
 
 
 def finishing_seconds(job: Job) -> float:

@@ -20,11 +20,11 @@ from scheduling.core.decision import Verdict
 from scheduling.core.validation import Unplannable, check_job
 from scheduling.models import Job
 from scheduling.moments import rfc3339
-from scheduling.services.committing import verdict_json
 from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
 from scheduling.services.offers import snapshot_after, within_horizon
-from scheduling.services.planning import MAXIMUM_ATTEMPTS, Moved
+from scheduling.services.planner_lease import Moved
+from scheduling.services.planning import MAXIMUM_ATTEMPTS
 from scheduling.services.records import lock_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import (
@@ -34,6 +34,7 @@ from scheduling.services.snapshots import (
     core_curve,
     pool_snapshot,
 )
+from scheduling.services.verdicts import verdict_json
 from scheduling.services.wakeups import wake
 
 _TRIAL = "what-if"

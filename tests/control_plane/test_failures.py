@@ -14,7 +14,7 @@ from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState
 from scheduling.models import Assignment, Checkpoint, Generation, Job
-from scheduling.services import planning
+from scheduling.services import planner_lease, planning
 from scheduling.services.generations import create_generation
 from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.records import lock_cluster
@@ -263,7 +263,7 @@ def test_a_plan_computed_from_facts_that_moved_is_not_committed(
 
     Cluster.objects.update(replanned_at=None, next_slot_at=None)
     monkeypatch.setattr(planning, "_compute", compute_while_somebody_cancels)
-    with pytest.raises(planning.Moved):
+    with pytest.raises(planner_lease.Moved):
         planning.plan_cluster(cluster.pk, Cluster.objects.get().epoch, "test")
     assert Cluster.objects.get().planning_version == 10_000
 

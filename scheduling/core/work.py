@@ -1,0 +1,29 @@
+"""The work of a decision, counted so that it can be bounded and the same question has the same answer on any machine."""
+
+from __future__ import annotations
+
+from math import inf
+
+NEWCOMER = 2_000
+"""What looking at a newcomer costs whatever comes of it."""
+PLANNED_CHANGE = 60
+"""Placing one job once in the forecast of forced moves."""
+
+
+class Work:
+    """A tally in pieces of the capacity timeline that a plan was tried on; other steps count as what takes as long.
+
+    ``limit``: work after which no further newcomer is decided; none without.
+    """
+
+    def __init__(self, limit: float | None = None) -> None:
+        self.done = 0
+        self._limit = inf if limit is None else limit
+
+    def add(self, amount: int) -> None:
+        """Count so much more."""
+        self.done += int(amount)
+
+    def is_spent(self) -> bool:
+        """Whether the rest has to wait for another decision."""
+        return self.done >= self._limit

@@ -1,0 +1,172 @@
+"""Bursts of newcomers: decided in several commits, as one by one, while slots are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from typing import Any
+from unittest.mock import patch
+
+import pytest
+from django.db import connection
+from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import JobState
+from scheduling.models import Decision, Job, Offer
+from scheduling.services import planning
+from scheduling.services.jobs import job_cancel
+from scheduling.services.planning import newcomers_wait, run_planner
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.simulated_agent import KIND, SimulatedAgent
+from tests.factories import JobFactory, ScalingCurveFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+BURST = 200
+TINY = 60_000
+"""Work after which a pass stops: some ten newcomers."""
+
+
+@pytest.fixture
+def slots(cluster: Cluster) -> Cluster:
+    """A cluster whose slots last longer than the test."""
+    cluster.slot_seconds = 30.0
+    cluster.save()
+    SimulatedAgent.enrol("node-1", 8, SPEED)
+    run_planner("the first slot begins")
+    return cluster
+
+
+@pytest.fixture
+def burst(slots: Cluster) -> Callable[..., list[Job]]:
+    """Newcomers with a known curve, all submitted at the same time to one project or each to its own."""
+
+    def submitted(count: int = BURST, *, at: datetime | None = None, **fields: Any) -> list[Job]:
+        at = at or timezone.now()
+        curve = ScalingCurveFactory.create(gpu_kind=KIND, levels=SPEED)
+        first = JobFactory.create(cluster=slots, curve=curve, state=JobState.CANCELLED)
+        common = {
+            "cluster": slots,
+            "curve": curve,
+            "owner": first.owner,
+            "function_version": first.function_version,
+        }
+        common |= {} if "project" in fields else {"project": first.project}
+        return [
+            JobFactory.create(
+                **common | fields | mixed(number, at), submitted_at=at + timedelta(microseconds=number)
+            )
+            for number in range(count)
+        ]
+
+    def mixed(number: int, at: datetime) -> dict[str, Any]:
+        """Hard, wished and no deadlines; such that can be met, hardly, and not at all."""
+        service_class = ("slo", "slo", "soft", "best_effort")[number % 4]
+        seconds = (120, 700, 4000, 20, 90_000)[number % 5]
+        deadline = None if service_class == "best_effort" else at + timedelta(seconds=seconds)
+        iterations = (300, 6000, 40_000)[number % 3]
+        return {"service_class": service_class, "deadline_at": deadline, "max_iterations": iterations}
+
+    return submitted
+
+
+def verdicts_of(jobs: list[Job]) -> list[tuple[str, bool, str]]:
+    rows = {job.pk: job for job in Job.objects.filter(pk__in=[job.pk for job in jobs])}
+    return [
+        (rows[job.pk].state, rows[job.pk].promised, (rows[job.pk].verdict or {})["reason_code"])
+        for job in jobs
+    ]
+
+
+def decided_in_passes(most: int = 300) -> int:
+    for number in range(most):
+        if not newcomers_wait(Cluster.objects.get()):
+            return number
+        run_planner("burst")
+    raise AssertionError(f"newcomers still wait after {most} passes")
+
+
+def test_a_burst_is_decided_in_several_commits_in_the_order_of_submission(
+    burst: Callable[..., list[Job]],
+) -> None:
+    jobs = burst()
+    with patch.object(planning, "MOST_WORK", TINY):
+        run_planner("burst")
+        decided = [job.pk for job in jobs if Job.objects.get(pk=job.pk).decided_at is not None]
+        assert 0 < len(decided) < BURST, "a pass commits what it has decided and leaves the rest"
+        assert decided == [job.pk for job in jobs[: len(decided)]]
+        assert decided_in_passes() >= 4
+    assert not Job.objects.filter(decided_at=None).exclude(state=JobState.CANCELLED).exists()
+    lengths = Decision.objects.filter(kind=Decision.Kind.ADMISSION).values_list("pass_seconds", flat=True)
+    assert all(length is not None and length > 0 for length in lengths)
+
+
+def test_verdicts_of_a_burst_are_those_of_deciding_one_by_one(burst: Callable[..., list[Job]]) -> None:
+    now = timezone.now()
+    with patch("scheduling.services.planning.timezone.now", return_value=now):
+        jobs = burst(80, at=now)
+        with patch.object(planning, "MOST_WORK", 1):
+            assert decided_in_passes() >= 80 // 2
+        one_by_one = verdicts_of(jobs)
+        Job.objects.all().delete()
+        jobs = burst(80, at=now)
+        with patch.object(planning, "MOST_WORK", TINY):
+            assert decided_in_passes() < 80 // 2
+        assert verdicts_of(jobs) == one_by_one
+    codes = {code for _, _, code in one_by_one}
+    assert codes >= {"fits", "best_effort", "soft_unpromised", "too_slow_alone"}
+
+
+def test_slots_are_kept_while_newcomers_wait(burst: Callable[..., list[Job]], slots: Cluster) -> None:
+    burst(60)
+    with patch.object(planning, "MOST_WORK", TINY):
+        run_planner("burst")
+        assert newcomers_wait(slots)
+        Cluster.objects.update(next_slot_at=timezone.now() - timedelta(seconds=1))
+        run_planner("the slot ends")
+    latest = Decision.objects.latest("id")
+    assert latest.kind == Decision.Kind.REALLOCATION
+    assert latest.summary["changes"], "those who were promised start at the slot's end"
+    assert latest.summary["verdicts"], "and newcomers are decided all the same"
+    assert newcomers_wait(slots)
+
+
+def test_whoever_submits_meanwhile_does_not_make_a_pass_begin_again(
+    burst: Callable[..., list[Job]], slots: Cluster, submit: Callable[..., Job]
+) -> None:
+    version = Cluster.objects.get().planning_version
+    job = submit(seconds=600)
+    assert Cluster.objects.get().planning_version == version
+    job_cancel(job=job, actor=job.owner)
+    assert Cluster.objects.get().planning_version > version, "a cancelled one might have been promised"
+
+
+def test_offers_are_looked_for_when_nobody_waits_any_more(burst: Callable[..., list[Job]]) -> None:
+    jobs = burst(60)
+    with patch.object(planning, "MOST_WORK", TINY):
+        run_planner("burst")
+        assert Job.objects.filter(state=JobState.DECLINED).exists()
+        assert not Offer.objects.exists(), "an offer would take room from newcomers who wait"
+        decided_in_passes()
+        run_planner("burst")
+    offer = Offer.objects.get()
+    declined = [job.pk for job in jobs if Job.objects.get(pk=job.pk).state == JobState.DECLINED]
+    assert offer.job_id in declined
+    verdict = Job.objects.get(pk=offer.job_id).verdict
+    assert verdict is not None
+    assert verdict["offer"] is not None
+    assert not Job.objects.filter(awaits_offer=True).exists(), "a project has one live offer at a time"
+
+
+def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]]) -> None:
+    def queries(count: int) -> int:
+        burst(count)
+        with CaptureQueriesContext(connection) as captured:
+            run_planner("burst")
+        assert not newcomers_wait(Cluster.objects.get())
+        return len(captured)
+
+    few, many = queries(10), queries(60)
+    assert many <= few + 10
