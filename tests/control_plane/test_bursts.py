@@ -31,11 +31,12 @@ TINY = 60_000
 
 @pytest.fixture
 def slots(cluster: Cluster) -> Cluster:
-    """A cluster whose slots last longer than the test."""
+    """A cluster in a slot that lasts longer than the test."""
     cluster.slot_seconds = 30.0
     cluster.save()
     SimulatedAgent.enrol("node-1", 8, SPEED)
-    run_planner("the first slot begins")
+    run_planner("the first look")
+    Cluster.objects.update(next_slot_at=timezone.now() + timedelta(minutes=10), next_wake_at=None)
     return cluster
 
 
@@ -170,3 +171,29 @@ def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]
 
     few, many = queries(10), queries(60)
     assert many <= few + 10
+
+
+def test_a_paused_newcomer_keeps_nobody_waiting(burst: Callable[..., list[Job]], slots: Cluster) -> None:
+    """It gets no verdict until it is resumed: offers and measurements do not wait for it."""
+    paused, *others = burst(40)
+    Job.objects.filter(pk=paused.pk).update(paused_by_owner=True)
+    with patch.object(planning, "MOST_WORK", TINY):
+        decided_in_passes()
+        run_planner("burst")
+    assert not newcomers_wait(slots)
+    assert Job.objects.get(pk=paused.pk).decided_at is None
+    assert Offer.objects.filter(job__in=others).exists()
+
+
+def test_a_deadline_beyond_the_horizon_is_not_offered_after_a_burst(burst: Callable[..., list[Job]]) -> None:
+    burst(60)
+    with (
+        patch.object(planning, "MOST_WORK", TINY),
+        patch("scheduling.services.offer_search.within_horizon", return_value=False),
+    ):
+        decided_in_passes()
+        for _ in range(3):
+            run_planner("burst")
+    assert Job.objects.filter(state=JobState.DECLINED).exists()
+    assert not Offer.objects.exists()
+    assert not Job.objects.filter(awaits_offer=True, state=JobState.DECLINED).exists()

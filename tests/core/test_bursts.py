@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from scheduling.core.admission import Admission
 from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decision import Decision, Verdict
+from scheduling.core.decision import Decision, ReasonCode, Verdict
 from scheduling.core.gpu_time import GpuTimeNeeded
 from scheduling.core.pauses import published_pause_seconds
 from scheduling.core.snapshot import (
