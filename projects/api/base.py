@@ -35,7 +35,7 @@ NOT_REMEMBERED = (409, 429, 503)
 ANY_TOKEN = None
 #: For views that none but operators use.
 OPERATORS_ALONE = dict.fromkeys(("GET", "HEAD", "POST", "PATCH", "DELETE"), Scope.OPERATE)
-_READING = {"GET": Scope.READ, "HEAD": Scope.READ}
+_READING = {"GET": Scope.READ, "HEAD": Scope.READ, "OPTIONS": Scope.READ}
 _KEY = re.compile(r"[\x21-\x7e]{1,200}")
 _Serializer = TypeVar("_Serializer", bound=serializers.BaseSerializer)
 
