@@ -118,7 +118,7 @@ class JobTerminationSerializer(serializers.Serializer):
     target = JobTargetSerializer(allow_null=True)
 
 
-class StandingSerializer(serializers.Serializer):
+class JobStandingSerializer(serializers.Serializer):
     """What became of the deadline so far."""
 
     code = serializers.ChoiceField(("", "met", "missed", "late", "void", "at_risk"))
@@ -199,7 +199,7 @@ class JobSerializer(serializers.ModelSerializer):
     def get_verdict(self, job: Job) -> dict[str, Any]:
         return VerdictSerializer(verdict_of(job), context=self.context).data
 
-    @extend_schema_field(StandingSerializer)
+    @extend_schema_field(JobStandingSerializer)
     def get_standing(self, job: Job) -> dict[str, str]:
         found = standing(job, timezone.now())
         return {"code": found.code, "text": self.context.get("mask", str)(found.text)}

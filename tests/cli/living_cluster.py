@@ -89,9 +89,8 @@ class LivingCluster:
         }
 
     def _complete(self, worker: SimulatedWorker) -> None:
-        folder = Path(
-            settings.CHECKPOINT_URL.removeprefix("file://"), "jobs", worker.entry["job"], "artifacts", "1"
-        )
+        store, entry = Path(settings.CHECKPOINT_URL.removeprefix("file://")), worker.entry
+        folder = store / "jobs" / entry["job"] / "artifacts" / str(entry["generation"])
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "weights.pt").write_bytes(WEIGHTS)
         stored = {

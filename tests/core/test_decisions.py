@@ -240,7 +240,7 @@ def test_a_policy_that_does_not_exist_is_answered_with_those_that_do():
     ("facts", "message"),
     [
         ({"gpus_now": 2, "placement": (0,)}, "holds 2 GPUs but lists 1"),
-        ({"promised": True}, "best-effort job A cannot hold a promise"),
+        ({"promised": True}, "job A: a best-effort job cannot hold a promise"),
     ],
 )
 def test_a_snapshot_that_contradicts_itself_is_refused(facts, message):
