@@ -22,6 +22,8 @@ from workers.agent.worker_sockets import WorkerSockets
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
+#: How long the last words of a worker that has ended may take; they lie in a socket of this machine.
+LAST_WORDS_SECONDS = 5.0
 FIRST_WARM_PAUSE_SECONDS = 1.0
 LONGEST_WARM_PAUSE_SECONDS = 60.0
 
@@ -258,10 +260,19 @@ class WorkerPool:
                 and now >= record.stop_deadline
             ):
                 self.kill(record, "it did not stop by itself")
-            if record.launcher is None or not record.launcher.is_alive():
+            if (record.launcher is None or not record.launcher.is_alive()) and self._all_heard(record, now):
                 self._gone(record)
                 ended.append(record)
         return ended
+
+    @staticmethod
+    def _all_heard(record: WorkerRecord, now: float) -> bool:
+        """Whether nothing more comes from a worker whose processes have ended: its connection closes behind its last words.
+
+        They may still be on their way, such as that it has completed. A connection that somebody keeps open is not waited for long.
+        """
+        record.silent_since = record.silent_since or now
+        return not record.connected or now >= record.silent_since + LAST_WORDS_SECONDS
 
     def _gone(self, record: WorkerRecord) -> None:
         """The launcher has ended, and with it, whatever happened, its worker."""

@@ -76,6 +76,8 @@ class WorkerRecord:
     fetching_start: Mapping[str, Any] | None = None
     provisioned: bool = False
     connected: bool = False
+    #: Since when its processes have ended, by the boot clock.
+    silent_since: float | None = None
     warm: bool = False
     phase: str = "starting"
     iteration: int = 0

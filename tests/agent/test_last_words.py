@@ -1,0 +1,54 @@
+"""A worker says that it has completed and ends: the agent hears that before it takes the end for a failure."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from workers.agent import clock, worker_pool
+from workers.agent.worker_pool import WorkerPool
+from workers.agent.worker_record import WorkerRecord
+
+
+class EndedLauncher:
+    """As the launcher of a worker that has ended by itself."""
+
+    def is_alive(self) -> bool:
+        return False
+
+
+@pytest.fixture
+def pool(tmp_path: Path) -> WorkerPool:
+    stub: Any = SimpleNamespace(data=tmp_path, forget=lambda key: None)
+    return WorkerPool(stub, (), stub, stub, tmp_path / "runtime")
+
+
+@pytest.fixture
+def record(pool: WorkerPool, tmp_path: Path) -> WorkerRecord:
+    launcher: Any = EndedLauncher()
+    made = WorkerRecord("one", tmp_path / "workers" / "one", "r", None, None, launcher=launcher)
+    made.folder.mkdir()
+    made.connected, made.lease_deadline = True, float("inf")
+    pool.records["one"] = made
+    return made
+
+
+def test_a_worker_is_gone_only_after_its_connection_has_closed_behind_its_last_words(
+    pool: WorkerPool, record: WorkerRecord
+) -> None:
+    assert pool.poll() == []
+    assert record.alive, "what it said last may still be on its way"
+    record.connected = False
+    assert pool.poll() == [record]
+
+
+def test_a_connection_that_somebody_keeps_open_is_not_waited_for_long(
+    pool: WorkerPool, record: WorkerRecord, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert pool.poll() == []
+    later = clock.boot_time_seconds() + 2 * worker_pool.LAST_WORDS_SECONDS
+    monkeypatch.setattr(clock, "boot_time_seconds", lambda: later)
+    assert pool.poll() == [record]
