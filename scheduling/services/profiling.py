@@ -69,8 +69,9 @@ def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
         .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
         .filter(
             Q(curve__state=CurveState.FAILED)
-            | Q(broken_off__gte=MAXIMUM_ATTEMPTS)
-            | Q(curve__in=_timed_out_curves())
+            # With a curve it can be decided, whatever became of measuring more levels.
+            | ~Q(curve__state=CurveState.READY)
+            & (Q(broken_off__gte=MAXIMUM_ATTEMPTS) | Q(curve__in=_timed_out_curves()))
             | Q(function_version__requirements_digest__in=failed)
         )
         .select_related("curve", "function_version")

@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
-from scheduling.models import Generation, Job
+from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import run_planner
@@ -108,6 +108,30 @@ def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAg
         assert "took longer than 60 s" in each.failure["message"]
     assert len(measurements()) == 2, "once more for luck, and not again for every job of the function"
     assert pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot.blocked == ()
+
+
+def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_long(
+    node: HangingAgent, submit: Submit
+) -> None:
+    first = submit(seconds=6000)
+    for _ in range(2):
+        run_planner("test")
+        node.obey()
+        node.report()
+        node.kill_measurement()
+        node.report()
+        node.obey()
+        node.report()
+    # As if both had been for levels beyond those that are known.
+    CurveLevel.objects.create(
+        curve=first.curve, gpus=1, iterations_per_second=10.0, train_seconds=0.1, pause_seconds=0.1
+    )
+    ScalingCurve.objects.update(state=CurveState.READY, complete=True)
+    newcomer = submit(seconds=6000)
+    assert newcomer.curve == first.curve
+    settle(node)
+    newcomer.refresh_from_db()
+    assert newcomer.state != JobState.FAILED
 
 
 def test_levels_measured_before_the_time_was_up_count(node: HangingAgent, submit: Submit) -> None:
