@@ -123,6 +123,7 @@ def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_lo
         node.obey()
         node.report()
     # As if both had been for levels beyond those that are known.
+    assert first.curve is not None
     CurveLevel.objects.create(
         curve=first.curve, gpus=1, iterations_per_second=10.0, train_seconds=0.1, pause_seconds=0.1
     )
