@@ -19,7 +19,7 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 END_TO_END = [TESTS / "end_to_end"]
-PLATFORM = [TESTS / name for name in ("api", "control_plane", "dashboard", "platform", "simulation/product")]
+PLATFORM = [TESTS / name for name in ("control_plane", "dashboard", "platform", "simulation/product")]
 LOWER_PRIORITY = ["nice", "-n", "5"]
 
 
