@@ -52,6 +52,18 @@ def measurements() -> list[Generation]:
     return list(Generation.objects.filter(purpose=Purpose.PROFILING).order_by("number"))
 
 
+def hang_twice(node: HangingAgent) -> None:
+    """Two measurements are begun and ended because their time is up."""
+    for _ in range(2):
+        run_planner("test")
+        node.obey()
+        node.report()
+        node.kill_measurement()
+        node.report()
+        node.obey()
+        node.report()
+
+
 def test_gpus_being_measured_on_are_blocked_until_the_measurement_can_have_been_killed(
     cluster: Cluster, node: HangingAgent, submit: Submit
 ) -> None:
@@ -92,14 +104,7 @@ def test_a_measurement_that_nobody_ends_is_given_up_at_its_bound(
 def test_a_function_that_hangs_twice_fails_and_its_gpus_are_free(node: HangingAgent, submit: Submit) -> None:
     job = submit(seconds=6000)
     twin = submit(seconds=6000)
-    for _ in range(2):
-        run_planner("test")
-        node.obey()
-        node.report()
-        node.kill_measurement()
-        node.report()
-        node.obey()
-        node.report()
+    hang_twice(node)
     settle(node)
     for each in (job, twin):
         each.refresh_from_db()
@@ -114,14 +119,7 @@ def test_a_function_with_a_curve_is_not_given_up_because_more_levels_took_too_lo
     node: HangingAgent, submit: Submit
 ) -> None:
     first = submit(seconds=6000)
-    for _ in range(2):
-        run_planner("test")
-        node.obey()
-        node.report()
-        node.kill_measurement()
-        node.report()
-        node.obey()
-        node.report()
+    hang_twice(node)
     # As if both had been for levels beyond those that are known.
     assert first.curve is not None
     CurveLevel.objects.create(
