@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from datetime import timedelta
@@ -17,6 +16,7 @@ from django.db import connection
 from django.utils import timezone
 
 from cluster.choices import WorkState
+from launch.process import ManagedProcess, ProcessSpecification
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import comparison_of, study_get
 from simulation.services import runs
@@ -39,30 +39,41 @@ LONG = {
 
 
 @pytest.fixture
-def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """As the supervisor starts it, on the test's database and store."""
+def worker(transactional_db: None, store: Path, tmp_path: Path) -> Iterator[ManagedProcess]:
+    """As the supervisor starts it and keeps it running, on the test's database and store."""
     name = connection.settings_dict["NAME"]
     database = urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{name}").geturl()
     log = tmp_path / "worker.log"
-    with log.open("wb") as output:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", "simulations", "--concurrency", "1",
-             "--max-tasks-per-child", "1", "--without-mingle", "--without-gossip", "--loglevel", "info"],
-            env={**os.environ, "DATABASE_URL": database, "CHECKPOINT_URL": f"file://{store}"},
-            stdout=output,
-            stderr=subprocess.STDOUT,
-        )  # fmt: skip
-    wait_until(
-        lambda: process.poll() is not None or b"ready." in log.read_bytes(),
-        "the worker is ready",
-        PATIENCE_SECONDS,
-    )
-    assert process.poll() is None, log.read_text()
+    process = ManagedProcess(
+        ProcessSpecification(
+            name="worker",
+            command=[sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", "simulations",
+                     "--concurrency", "1", "--max-tasks-per-child", "1", "--without-mingle",
+                     "--without-gossip", "--loglevel", "info"],
+            environment={**os.environ, "DATABASE_URL": database, "CHECKPOINT_URL": f"file://{store}"},
+            log=log,
+            working_folder=Path.cwd(),
+            is_ready=lambda: b"ready." in log.read_bytes(),
+            ready_timeout_seconds=PATIENCE_SECONDS,
+        )
+    )  # fmt: skip
+    process.start()
+    process.wait_ready()
     yield process
-    for child in psutil.Process(process.pid).children(recursive=True) if process.poll() is None else []:
-        child.kill()
-    process.kill()
-    process.wait()
+    process.finish(grace_seconds=0.0)
+
+
+def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> None:
+    """Until `condition` holds. A worker whose pool is wedged ends itself meanwhile, and is started again."""
+
+    def kept_and_holds() -> bool:
+        worker.keep_running()
+        return condition()
+
+    try:
+        wait_until(kept_and_holds, what, PATIENCE_SECONDS)
+    except AssertionError as error:
+        raise AssertionError(f"{error}; the worker's log ends with\n{worker.log_tail(40)}") from None
 
 
 def state(run: SimulationRun) -> SimulationRun:
@@ -74,46 +85,41 @@ def under_way(run: SimulationRun) -> bool:
     return now.state == WorkState.RUNNING and now.jobs_ended > 0
 
 
-@pytest.mark.usefixtures("worker")
-def test_runs_are_executed_and_compared_by_the_worker(start: Start) -> None:
+def test_runs_are_executed_and_compared_by_the_worker(worker: ManagedProcess, start: Start) -> None:
     study = start()
 
     def compared_both() -> bool:
         runs.sweep_runs()  # as beat does
         return len(SimulationStudy.objects.get(pk=study.pk).compared_runs) == 2
 
-    wait_until(
-        compared_both,
-        "both runs are compared",
-        PATIENCE_SECONDS,
-    )
+    wait(worker, compared_both, "both runs are compared")
     assert {run.state for run in runs_of(study)} == {WorkState.DONE}
     compared = comparison_of(study_get(study.pk))
     assert compared is not None
     assert len(compared["runs"]) == 2
 
 
-@pytest.mark.usefixtures("worker")
-def test_a_run_under_way_is_cancelled(start: Start) -> None:
+def test_a_run_under_way_is_cancelled(worker: ManagedProcess, start: Start) -> None:
     run = runs_of(start(**LONG))[0]
-    wait_until(lambda: under_way(run), "the run is under way", PATIENCE_SECONDS)
+    wait(worker, lambda: under_way(run), "the run is under way")
     run_cancel(run=run)
-    wait_until(lambda: state(run).finished(), "the run has stopped", PATIENCE_SECONDS)
+    wait(worker, lambda: state(run).finished(), "the run has stopped")
     assert state(run).state == WorkState.CANCELLED
 
 
 def test_a_run_whose_worker_is_killed_is_finished_by_another_attempt(
-    worker: subprocess.Popen[bytes], start: Start
+    worker: ManagedProcess, start: Start
 ) -> None:
     run = runs_of(start(**{**LONG, "limit_jobs": 4000}))[0]
-    wait_until(lambda: under_way(run), "the run is under way", PATIENCE_SECONDS)
+    wait(worker, lambda: under_way(run), "the run is under way")
     held = state(run)
+    assert worker.pid is not None
     for child in psutil.Process(worker.pid).children(recursive=True):
         child.send_signal(signal.SIGKILL)
     # What beat does every few seconds; the lease would end by itself within half a minute.
     SimulationRun.objects.filter(pk=run.pk).update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-    wait_until(lambda: runs.sweep_runs() > 0, "the sweep finds the lost run", PATIENCE_SECONDS)
-    wait_until(lambda: state(run).finished(), "another attempt has finished", PATIENCE_SECONDS)
+    wait(worker, lambda: runs.sweep_runs() > 0, "the sweep finds the lost run")
+    wait(worker, lambda: state(run).finished(), "another attempt has finished")
     finished = state(run)
     assert (finished.state, finished.error) == (WorkState.DONE, "")
     assert finished.attempts == 2
