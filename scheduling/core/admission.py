@@ -17,7 +17,7 @@ from scheduling.core.bid_prices import BidPrices
 from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
-from scheduling.core.decision import Verdict
+from scheduling.core.decision import ReasonCode, Verdict
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.gpu_time import GpuTimeNeeded
 from scheduling.core.hurrying import Sparing
@@ -197,7 +197,8 @@ class Admission:
 
     def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
         """A soft job is kept without a promise unless it can never run."""
-        if self.problem.columns.service_class[row] == SOFT and self.problem.jobs.level_count[row] > 0:
+        able = self.problem.jobs.level_count[row] > 0 and refusal.reason_code is not ReasonCode.NO_WORK
+        if self.problem.columns.service_class[row] == SOFT and able:
             return reasons.soft_unpromised(refusal)
         return refusal
 
@@ -229,6 +230,8 @@ class Admission:
         job = self._facts(row)
         if problem.jobs.level_count[row] == 0:
             return reasons.no_levels(job, problem.gpus)
+        if problem.columns.remaining_iterations[row] <= 0.0:
+            return reasons.no_work(job)
         if problem.columns.service_class[row] == BEST_EFFORT:
             return None
         if job.deadline_at <= problem.now:

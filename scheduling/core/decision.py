@@ -17,6 +17,7 @@ class ReasonCode(StrEnum):
     NO_PROMISES = "no_promises"
     DEADLINE_PASSED = "deadline_passed"
     NO_LEVELS = "no_levels"
+    NO_WORK = "no_work"
     TOO_SLOW_ALONE = "too_slow_alone"
     CAPACITY = "capacity"
     WOULD_BREAK_PROMISE = "would_break_promise"

@@ -205,9 +205,10 @@ class PauseBudget:
         (``only_mend``: for that job alone).
         """
         problem = self.problem
-        if not problem.has_pauses() and not problem.blocked.size:
-            return plans
         rows = np.array(sorted(promised), dtype=np.int64)
+        if not problem.has_pauses() and not problem.blocked.size:
+            # Moves cost nothing, and yet a job that found no block for a slot may be late by that.
+            return None if self._charge(plans, rows, NO_CHARGES) else plans
         plans = copy_plans(plans)
         carry = np.zeros(problem.jobs.work.size)
         for _ in range(REPAIRS + 1):

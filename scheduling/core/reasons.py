@@ -144,6 +144,13 @@ def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
     return _refusal(job, ReasonCode.NO_LEVELS, text)
 
 
+def no_work(job: JobFacts) -> Verdict:
+    """Zero iterations: no plan is needed to end it, and none can begin it."""
+    return _refusal(
+        job, ReasonCode.NO_WORK, "the job has no iterations to do; ask for at least one iteration"
+    )
+
+
 def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
     """Even the whole cluster would be too slow."""
     return _refusal(

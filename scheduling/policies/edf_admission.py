@@ -144,6 +144,8 @@ class EdfAdmission(Policy):
         facts = reasons.job_facts(problem, row)
         if problem.jobs.level_count[row] == 0:
             return reasons.no_levels(facts, problem.gpus)
+        if problem.columns.remaining_iterations[row] <= 0.0:
+            return reasons.no_work(facts)
         if problem.columns.service_class[row] == BEST_EFFORT:
             return reasons.best_effort(facts)
         tried = promised.copy()

@@ -9,7 +9,7 @@ import pytest
 
 from scheduling.core.decide import admit, replan
 from scheduling.core.decision import ChangeKind, ReasonCode
-from scheduling.core.snapshot import BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
+from scheduling.core.snapshot import NO_DEADLINE, BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
 from scheduling.policies import policy_named
 from tests.core.building import C3, UNIT_SLOTS, after, job, per_slot, sizes, snapshot, verdicts
 
@@ -42,6 +42,16 @@ def test_a_job_too_slow_for_the_whole_cluster_is_told_how_long_it_takes():
     assert verdict.reason == (
         "the deadline is in 1 min; alone on the cluster the job still takes 2 min on 4 GPUs"
     )
+
+
+@pytest.mark.parametrize("policy", ["punctual", "elasticflow", "edf_admission"])
+@pytest.mark.parametrize("service_class", list(ServiceClass))
+def test_a_job_of_no_iterations_is_refused_and_told_why(policy: str, service_class: ServiceClass):
+    deadline = NO_DEADLINE if service_class is ServiceClass.BEST_EFFORT else 60.0
+    empty = job("A", 0, deadline, service_class=service_class)
+    (verdict,) = policy_named(policy).admit(snapshot(4, empty)).verdicts
+    assert (verdict.admitted, verdict.reason_code) == (False, ReasonCode.NO_WORK)
+    assert verdict.reason == "the job has no iterations to do; ask for at least one iteration"
 
 
 def test_a_job_without_a_usable_level_is_refused_even_as_best_effort():

@@ -21,6 +21,7 @@ from scheduling.core.snapshot import (
     StoredPlan,
 )
 from scheduling.policies import policy_named
+from tests.core.building import job, snapshot
 
 CURVE = ScalingCurve(np.array([1, 2, 4]), np.array([1.0, 1.9, 3.5]), np.array([0.0, 0.0, 0.0]))
 
@@ -219,3 +220,19 @@ def test_a_batch_spares_a_job_at_risk_too() -> None:
         Snapshot(0.0, 0.0, (ServerSnapshot("a", 4),), (late, rival(deadline=11.0)), settings=batch)
     )
     assert not decision.verdicts[0].admitted
+
+
+@pytest.mark.parametrize("pause", [0.0, 0.25], ids=["moves are free", "moves cost a pause"])
+def test_a_promise_that_finds_no_block_in_time_is_told_to_be_at_risk(pause: float) -> None:
+    """Two jobs in the middle of a change split the server: the two GPUs that are free are no block."""
+    changing = [
+        job(name, 50, measured={1: 1.0}, newcomer=False, gpus_now=1, placement=(address,), locked=True)
+        for name, address in (("left", 0), ("right", 2))
+    ]
+    plan = StoredPlan(np.array([0.0]), np.array([4.0]), np.array([2]), 4.0)
+    due = 4.0 + pause
+    split = job("split", 4, due, {2: 1.0}, pause=pause, newcomer=False, promised=True, stored_plan=plan)
+    decision = replan(snapshot(4, *changing, split))
+    assert decision.placements["split"] == ()
+    assert decision.plans["split"].finish_at > due
+    assert decision.at_risk == ("split",)
