@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import subprocess
+import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.tasks import pool_watch
-from workers.tasks.pool_watch import PoolHealth
+from workers.tasks.pool_watch import PoolHealth, PoolWatch
 
 
 class Pool:
-    """A pool that is looked at every two seconds, as its worker does."""
+    """A pool that is looked at again and again, as its worker does."""
 
     def __init__(self, wanted: int = 2) -> None:
         self.now = 1000.0
@@ -23,6 +27,7 @@ class Pool:
         self.tasks: dict[str, float] = {}
         self.answers = True
         self.looks = True
+        self.probes = 0
 
     def run(self, seconds: float) -> str | None:
         end = self.now + seconds
@@ -32,6 +37,7 @@ class Pool:
                 self.health.look(self.now, children=self.children, wanted=self.wanted, tasks=self.tasks)
                 if self.health.probe_due(self.now):
                     self.health.probe_sent(self.now)
+                    self.probes += 1
                 if self.answers:
                     self.health.probe_answered()
             problem = self.health.problem(self.now)
@@ -67,6 +73,38 @@ def test_children_that_are_all_at_work_cannot_answer_and_need_not() -> None:
     pool.answers = False
     pool.tasks = {"a": 3600.0, "b": 3600.0}
     assert pool.run(3600) is None
+
+
+def test_probes_do_not_pile_up_before_a_child_that_works() -> None:
+    pool = Pool(wanted=1)
+    pool.answers = False
+    pool.tasks = {"a": 3600.0}
+    assert pool.run(3000) is None
+    assert pool.probes == 1
+    pool.tasks, pool.answers = {}, True
+    pool.run(60)
+    assert pool.probes > 1, "once it is free it is asked again"
+
+
+def test_a_pool_replaces_a_child_whose_end_it_did_not_see() -> None:
+    """Its sentinel may close before its exit code is there; the pool by itself looks again after five seconds."""
+    with subprocess.Popen([sys.executable, "-c", ""]) as ended:
+        ended.wait()
+    looked = []
+    pool = SimpleNamespace(
+        active=True,
+        num_processes=1,
+        info={"processes": [ended.pid]},
+        maintain_pool=lambda: looked.append(True),
+    )
+    worker = SimpleNamespace(pool=pool)
+    watch = PoolWatch(worker)
+    watch._look(worker)
+    assert looked
+    looked.clear()
+    pool.info = {"processes": [os.getpid()]}
+    watch._look(worker)
+    assert not looked
 
 
 def test_a_free_child_must_answer_while_the_other_works() -> None:

@@ -1,8 +1,8 @@
 """Watches the pool of a Celery worker from inside, and ends a worker whose pool does no work any more.
 
-A pool may be wedged for good: a child was killed at a bad moment and is not replaced, or stands still. Its parent lives
+A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or stands still. Its parent lives
 on and answers Celery's own pings, so nobody outside notices while the queue's tasks wait. So the parent looks at its
-children and sends a probe through the pool itself. When both were wrong for a while, it ends, and whoever keeps it
+children, has the pool replace those that ended, and sends a probe through the pool itself. When both were wrong for a while, it ends, and whoever keeps it
 running (the supervisor of `make run`, a container engine) starts it again. No task is lost: messages are acknowledged
 late, and are wake-ups alone.
 
@@ -28,7 +28,7 @@ from celery import bootsteps
 
 log = structlog.get_logger(__name__)
 
-LOOK_SECONDS = 2.0
+LOOK_SECONDS = 1.0
 #: How often a probe is sent, and sent again while none is answered: the one that had it may have been killed.
 PROBE_SECONDS = 15.0
 PROBE_AGAIN_SECONDS = 5.0
@@ -53,9 +53,15 @@ class PoolHealth:
         self._unanswered_since: float | None = None
         self._probed_at = now
         self._began: dict[str, float] = {}
+        self._all_at_work = False
 
     def probe_due(self, now: float) -> bool:
-        """Whether a probe should be sent."""
+        """Whether a probe should be sent.
+
+        One that waits for a child that works is not sent again: each would take the place of a task in the end.
+        """
+        if self._unanswered_since is not None and self._all_at_work:
+            return False
         wait = PROBE_SECONDS if self._unanswered_since is None else PROBE_AGAIN_SECONDS
         return now - self._probed_at >= wait
 
@@ -80,9 +86,9 @@ class PoolHealth:
         self.looked_at = now
         self._began = {task: self._began.get(task, now) for task in tasks}
         busy = sum(now - self._began[task] <= limit + LIMIT_MARGIN_SECONDS for task, limit in tasks.items())
-        waits_for_a_child = busy >= wanted
+        self._all_at_work = busy >= wanted
         answers = self._unanswered_since is None or now - self._unanswered_since <= ANSWER_SECONDS
-        if children >= wanted and (answers or waits_for_a_child):
+        if children >= wanted and (answers or self._all_at_work):
             self.healthy_at = now
 
     def problem(self, now: float) -> str | None:
@@ -135,9 +141,14 @@ class PoolWatch(bootsteps.StartStopStep):
         pool = worker.pool
         if not pool.active:
             return
+        children = sum(_moves(pid) for pid in pool.info["processes"])
+        if children < pool.num_processes:
+            # A child's sentinel closes before its exit code is there. The pool hears of its end only once, and where that
+            # comes too early it looks again after five seconds; a pool of one child does nothing until then.
+            pool.maintain_pool()
         self._health.look(
             now,
-            children=sum(_moves(pid) for pid in pool.info["processes"]),
+            children=children,
             wanted=pool.num_processes,
             tasks={request.id: _time_limit(request) for request in list(state.active_requests)},
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
+import time
 from collections.abc import Callable, Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -76,6 +77,19 @@ def wait(worker: ManagedProcess, condition: Callable[[], bool], what: str) -> No
         raise AssertionError(f"{error}; the worker's log ends with\n{worker.log_tail(40)}") from None
 
 
+def as_beat_does(task: Callable[[], object], period_seconds: float = 5.0) -> Callable[[], None]:
+    """`task` at most once in a period: at each look it would fill the queue with messages."""
+    due_at = time.monotonic()
+
+    def now_and_then() -> None:
+        nonlocal due_at
+        if time.monotonic() >= due_at:
+            due_at = time.monotonic() + period_seconds
+            task()
+
+    return now_and_then
+
+
 def state(run: SimulationRun) -> SimulationRun:
     return SimulationRun.objects.get(pk=run.pk)
 
@@ -88,8 +102,10 @@ def under_way(run: SimulationRun) -> bool:
 def test_runs_are_executed_and_compared_by_the_worker(worker: ManagedProcess, start: Start) -> None:
     study = start()
 
+    sweep = as_beat_does(runs.sweep_runs)
+
     def compared_both() -> bool:
-        runs.sweep_runs()  # as beat does
+        sweep()
         return len(SimulationStudy.objects.get(pk=study.pk).compared_runs) == 2
 
     wait(worker, compared_both, "both runs are compared")
