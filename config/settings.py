@@ -224,6 +224,7 @@ CLUSTER_DEFAULTS = {
     "report_seconds": env.float("REPORT_SECONDS", 1.0),
     "reserve_servers": env.int("RESERVE_SERVERS", 0),
     "newcomers": env.str("NEWCOMERS", "open"),
+    "ageing_weight": env.float("AGEING_WEIGHT", 0.5),
     "offer_hold_seconds": env.float("OFFER_HOLD_SECONDS", 120.0),
     "profile_seconds_per_level": env.float("PROFILE_SECONDS_PER_LEVEL", 2.0),
     "profile_maximum_seconds": env.float("PROFILE_MAXIMUM_SECONDS", 60.0),

@@ -7,6 +7,7 @@ from functools import reduce
 from operator import or_
 
 from django.conf import settings
+from django.core.validators import MinValueValidator
 from django.db import models
 from django.db.models import Q
 from django.utils import timezone
@@ -36,6 +37,8 @@ class Cluster(models.Model):
     newcomers = models.CharField(
         max_length=10, default="open", choices=[("open", "Open"), ("prudent", "Prudent")]
     )
+    #: Seconds of running time that a second of waiting makes up for, among jobs without a promise under `punctual`; 0: none.
+    ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
     offer_hold_seconds = models.FloatField(default=120.0)
     report_seconds = models.FloatField(default=1.0)
     suspect_seconds = models.FloatField(default=10.0)

@@ -59,6 +59,7 @@ class ClusterSettingsSerializer(serializers.Serializer):
     reserve_servers = serializers.IntegerField()
     fill = serializers.CharField()
     newcomers = serializers.ChoiceField(("open", "prudent"))
+    ageing_weight = serializers.FloatField()
     offer_hold_seconds = serializers.FloatField()
     suspect_seconds = serializers.FloatField()
     fence_seconds = serializers.FloatField()

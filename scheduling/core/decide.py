@@ -69,9 +69,11 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
     )
 
 
-def reallocate(problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False) -> Answer:
-    """`replan` on arrays. ``knapsack``: see `Planner`."""
-    planner = Planner(problem, search=search, knapsack=knapsack)
+def reallocate(
+    problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False, ageing: bool = False
+) -> Answer:
+    """`replan` on arrays. ``knapsack``, ``ageing``: see `Planner`."""
+    planner = Planner(problem, search=search, knapsack=knapsack, ageing=ageing)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)

@@ -46,14 +46,21 @@ class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster.
 
     ``knapsack``: where promised jobs and others compete, growth is chosen by one knapsack first, and what that leaves is
-    granted by Algorithm 2; otherwise all is.
+    granted by Algorithm 2; otherwise all is. ``ageing``: work without a promise is served shortest first with waiting counted
+    in (decision 0025), by the settings' weight; otherwise shortest first, as published.
     """
 
     def __init__(
-        self, problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False
+        self,
+        problem: Problem,
+        *,
+        search: SearchLimits | None = None,
+        knapsack: bool = False,
+        ageing: bool = False,
     ) -> None:
         self.problem = problem
         self.knapsack = knapsack
+        self.ageing_weight = problem.settings.ageing_weight if ageing else 0.0
         self.seating = Seating(self.problem)
         self.budget = PauseBudget(self.problem, self.seating)
         self.admission = Admission(
@@ -63,7 +70,7 @@ class Planner:
     # Work without a promise ----------------------------------------------------------------
 
     def unpromised(self, declined: set[int]) -> list[int]:
-        """Rows without a promise in serving order: at risk first, then shortest first."""
+        """Rows without a promise in serving order: at risk first, then shortest first, waiting counted in where jobs age."""
         promised = set(self.admission.rows)
         jobs = self.problem.jobs
         rows = [
@@ -72,9 +79,23 @@ class Planner:
             if row not in promised and row not in declined and jobs.level_count[row] > 0
         ]
         at_risk = set(self.admission.at_risk)
-        remaining = jobs.work / np.maximum(jobs.throughput[:, 0], 1e-300)
+        seconds = self._aged(
+            jobs.work[: self.problem.count] / np.maximum(jobs.throughput[: self.problem.count, 0], 1e-300)
+        )
         submission = self.problem.by_submission
-        return sorted(rows, key=lambda row: (row not in at_risk, float(remaining[row]), int(submission[row])))
+        return sorted(rows, key=lambda row: (row not in at_risk, float(seconds[row]), int(submission[row])))
+
+    def _aged(self, seconds: FloatArray) -> FloatArray:
+        """Running times, less what the jobs' time since their submission makes up for.
+
+        All age alike, so that no two change places by waiting: whoever is submitted ``seconds / weight`` later comes after, however short.
+        """
+        if self.ageing_weight == 0.0:
+            return seconds
+        aged: FloatArray = seconds - self.ageing_weight * (
+            self.problem.now - self.problem.columns.submitted_at
+        )
+        return aged
 
     def forecast_unpromised(self, plans: Plans, rows: list[int]) -> Plans:
         """Forecasts for new work without a promise, beside everybody's plans."""

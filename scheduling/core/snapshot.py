@@ -19,6 +19,8 @@ IntArray = NDArray[np.int64]
 FloatArray = NDArray[np.float64]
 
 NO_DEADLINE = float("inf")
+AGEING_WEIGHT = 0.5
+"""Usual weight of waiting under ``punctual``: who comes later than twice a job's running time after it is not served before it."""
 
 
 class ServiceClass(StrEnum):
@@ -172,7 +174,8 @@ class PlannerSettings:
     covers together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more than this
     over what its pause costs, counted for as long as the forecast leaves the GPUs to the job. ``most_work``: count of work
     (`scheduling.core.work`) after which newcomers wait for another decision; None: all get their verdict. ``two_phase``: choices for
-    policies that share out workers; None leaves them all their own rules.
+    policies that share out workers; None leaves them all their own rules. ``ageing_weight``: seconds of running time that a second
+    since its submission makes up for, where jobs without a promise are served shortest first (policy ``punctual``; decision 0025).
     """
 
     slot_seconds: float = 5.0
@@ -186,6 +189,7 @@ class PlannerSettings:
     two_phase: TwoPhaseOptions | None = None
     newcomers: Newcomers = Newcomers.OPEN
     most_work: int | None = None
+    ageing_weight: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from scheduling.core import decide
 from scheduling.core.answer import Answer
 from scheduling.core.borrowing import decide_beside_loans, reallocate_beside_loans
@@ -29,7 +31,9 @@ class Punctual(Policy):
     def reallocate(self, problem: Problem) -> Answer:
         """Divide the whole cluster anew from the next slot on."""
         return reallocate_beside_loans(
-            problem, lambda part: decide.reallocate(part, search=SEARCH, knapsack=True), ON_LOAN
+            problem,
+            lambda part: decide.reallocate(part, search=SEARCH, knapsack=True, ageing=True),
+            replace(ON_LOAN, ageing_weight=problem.settings.ageing_weight),
         )
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:

@@ -156,6 +156,7 @@ def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> Plan
         reserve_slack_seconds=reserve_slack_seconds(cluster, jobs),
         offer_hold_seconds=cluster.offer_hold_seconds,
         newcomers=Newcomers(cluster.newcomers),
+        ageing_weight=max(0.0, cluster.ageing_weight),
     )
 
 

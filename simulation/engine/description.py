@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from scheduling.core.columns import BEST_EFFORT
+from scheduling.policies.punctual import Punctual
 from simulation.engine.jobs import JobStates
 from simulation.engine.settings import SimulationSettings
 from simulation.workloads.workload import Workload
@@ -28,5 +29,6 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "best_effort_jobs": sum(
             one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
         ),
+        **({"ageing_weight": settings.ageing_weight} if settings.policy == Punctual.name else {}),
         **({} if settings.sharing is None else settings.sharing.described()),
     }

@@ -83,6 +83,7 @@ class Simulation:
             reserve_servers=settings.reserve_servers,
             reserve_slack_seconds=settings.reserve_slack_seconds,
             newcomers=settings.newcomers,
+            ageing_weight=settings.ageing_weight,
             two_phase=None if settings.sharing is None else settings.sharing.choices,
         )
         self.pools = [

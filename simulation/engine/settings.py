@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduling.core.snapshot import AdmissionRule, Fill, Newcomers
+from scheduling.core.snapshot import AGEING_WEIGHT, AdmissionRule, Fill, Newcomers
 from scheduling.policies import POLICIES
 from simulation.engine.sharing import SharingSettings
 
@@ -69,6 +69,7 @@ class SimulationSettings:
     check_invariants: bool = False
     sharing: SharingSettings | None = None
     newcomers: Newcomers = Newcomers.OPEN
+    ageing_weight: float = AGEING_WEIGHT
     bound: bool = False
 
     @property

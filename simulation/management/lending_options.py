@@ -10,9 +10,11 @@ from typing import Any
 
 from cluster.forecasting.registry import FORECASTERS
 from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.snapshot import AGEING_WEIGHT
 from scheduling.core.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES, policy_named
 from scheduling.policies.opportunistic import Opportunistic
+from scheduling.policies.punctual import Punctual
 from scheduling.policies.shares_workers import SharesWorkers
 from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
@@ -134,7 +136,9 @@ def add_lending_options(parser: ArgumentParser) -> None:
     )
     rules.add_argument("--placement", choices=["grouped", "naive"], help="usual: grouped")
     rules.add_argument(
-        "--ageing-weight", type=float, help="seconds of running time for a second of waiting; usual: 0"
+        "--ageing-weight",
+        type=float,
+        help=f"seconds of running time for a second of waiting; usual: {AGEING_WEIGHT:g} under punctual, else 0",
     )
     rules.add_argument(
         "--change-seconds", type=float, help="what a change of workers is taken to cost; usual: 0"
@@ -196,7 +200,11 @@ def _scenario(options: Mapping[str, Any], workload: Workload) -> Scenario | None
     given = next((name for name in (*_OF_SCENARIO, "preemption_seconds") if options[name] is not None), None)
     if given is not None:
         raise ValueError(f"{_flag(given)} is about jobs with ranges of workers: give --scenario")
-    unused = next((name for name in _OF_RULES if options[name] is not None), None)
+    ages = options["policy"] == Punctual.name
+    unused = next(
+        (name for name in _OF_RULES if options[name] is not None and not (ages and name == "ageing_weight")),
+        None,
+    )
     if unused is not None and not shares:
         raise ValueError(
             f"{_flag(unused)} is for policies that share out workers, not for {options['policy']}"
@@ -294,6 +302,11 @@ def _two_phase(options: Mapping[str, Any]) -> TwoPhaseOptions:
         elastic_moves=is_given("elastic_moves", ON),
         retry_when_freed=is_given("retry_scattered", "freed"),
     )
+
+
+def ageing_weight(options: Mapping[str, Any]) -> float:
+    """The weight of waiting under ``punctual``. Raises ValueError where it is negative."""
+    return float(_at_least(options, "ageing_weight", 0.0, AGEING_WEIGHT))
 
 
 def _at_least(options: Mapping[str, Any], name: str, least: float, usual: Any) -> Any:

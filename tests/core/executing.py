@@ -23,6 +23,7 @@ from scheduling.core.snapshot import (
     Snapshot,
     StoredPlan,
 )
+from scheduling.policies import Policy
 
 EXACT = 1e-4
 """Seconds by which floating point may make a job late in these runs."""
@@ -81,6 +82,8 @@ class Cluster:
     decisions: list[Decision] = field(default_factory=list)
     migrations: int = 0
     used_stored_plans: int = 0
+    #: Who decides; None: ElasticFlow as published.
+    policy: Policy | None = None
 
     @property
     def slot(self) -> float:
@@ -195,9 +198,10 @@ class Cluster:
 
     def _admit(self, newcomers: Sequence[JobSnapshot], early_stops: dict[str, float]) -> None:
         snapshot = self.snapshot(newcomers, self.boundary(self.now + 1e-9))
-        decision = admit(snapshot)
+        ask = admit if self.policy is None else self.policy.admit
+        decision = ask(snapshot)
         assert decision.changes == ()
-        assert_same(decision, admit(shuffled(snapshot)))
+        assert_same(decision, ask(shuffled(snapshot)))
         self._welcome(newcomers, decision, early_stops)
         for job_id, running in self.jobs.items():
             if job_id in decision.plans:
@@ -206,8 +210,9 @@ class Cluster:
 
     def _replan(self, newcomers: Sequence[JobSnapshot], early_stops: dict[str, float]) -> None:
         snapshot = self.snapshot(newcomers, self.now)
-        decision = replan(snapshot)
-        assert_same(decision, replan(shuffled(snapshot)))
+        ask = replan if self.policy is None else self.policy.replan
+        decision = ask(snapshot)
+        assert_same(decision, ask(shuffled(snapshot)))
         self._welcome(newcomers, decision, early_stops)
         changes = {change.job_id: change for change in decision.changes}
         assert len(changes) == len(decision.changes)

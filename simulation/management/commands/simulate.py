@@ -17,7 +17,7 @@ from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings, require_pricing
-from simulation.management.lending_options import add_lending_options, sharing_settings
+from simulation.management.lending_options import add_lending_options, ageing_weight, sharing_settings
 from simulation.outcome import Outcome
 from simulation.reports.html import write_report
 from simulation.reports.parquet import write_parquet
@@ -163,6 +163,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         check_invariants=options["check"],
         sharing=sharing,
         newcomers=Newcomers(options["newcomers"]),
+        ageing_weight=ageing_weight(options),
         bound=options["bound"],
     )
     require_pricing(settings)

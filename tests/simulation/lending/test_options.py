@@ -99,6 +99,8 @@ def test_every_open_choice_has_an_option(tmp_path: Path) -> None:
         ),
         (("--smallest", "3"), "--smallest 3 must not be above --largest 2"),
         (("--ageing-weight", "-1"), "--ageing-weight must be at least 0"),
+        (("--policy", "punctual", "--ageing-weight", "-1"), "--ageing-weight must be at least 0"),
+        (("--policy", "elasticflow", "--ageing-weight", "1"), "for policies that share out workers"),
         (("--policy", "edf", "--scenario", "basic"), "--scenario is for policies that share out workers"),
         (("--policy", "edf", "--scaling", "off"), "--scaling is about jobs with ranges of workers"),
         (("--policy", "edf", "--knapsack", "single"), "--knapsack is for policies that share out workers"),
