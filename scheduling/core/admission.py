@@ -29,6 +29,8 @@ from scheduling.core.snapshot import AdmissionRule, FloatArray, IntArray
 from scheduling.core.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 from scheduling.core.work import NEWCOMER, Work
 
+SEVERAL = 8
+"""Newcomers of one decision from which on it pays to count the GPU time that promises must have."""
 NO_JOBS = np.zeros(0, dtype=np.int64)
 NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
 
@@ -87,7 +89,7 @@ class Admission:
         self.offers = np.arange(problem.count, problem.jobs.work.size)
         self.sparing = Sparing(self)
         self.bid_prices = BidPrices(self)
-        self._needed = self.needs_of(problem)
+        self._needed: GpuTimeNeeded | None = None
         self._free_beside: tuple[Plans, int, tuple[FloatArray, IntArray, int]] | None = None
         self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
@@ -246,8 +248,7 @@ class Admission:
     def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
         """Plans that keep all promises with the newcomer's, or the first job that fails."""
         problem = self.problem
-        # Who accepts an offer has its plan already.
-        if not problem.stored.length[row] and self._needed.is_missing(self._own_rows(), row):
+        if self._gpu_time_is_missing(row):
             return None, self._first_failing(row)
         if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
@@ -264,6 +265,18 @@ class Admission:
         if self.search is not None and (plans := searched(self, row, self.search)):
             return plans, None
         return None, afresh.failing
+
+    def _gpu_time_is_missing(self, row: int) -> bool:
+        """Whether no plans can keep all promises with the newcomer's, seen without looking for them.
+
+        Asked where several newcomers come: counting what promises need costs more than one refusal saves.
+        """
+        # Who accepts an offer has its plan already.
+        if len(self.problem.newcomers) < SEVERAL or self.problem.stored.length[row]:
+            return False
+        if self._needed is None:
+            self._needed = self.needs_of(self.problem)
+        return self._needed.is_missing(self._own_rows(), row)
 
     def _first_failing(self, row: int) -> int | None:
         """Who would be late with the newcomer, for the sentence beside its refusal."""

@@ -90,9 +90,15 @@ def must_have(jobs, job, due, origin, slot, until):  # type: ignore[no-untyped-d
 
 @kernel
 def add_needs(jobs, row, due, origin, slot, instants, needs):  # type: ignore[no-untyped-def]
-    """Add what a job must have by each of the ``instants`` to ``needs``."""
+    """Add what a job must have by each of the ``instants``, which ascend, to ``needs``."""
     for index in range(instants.size):
-        needs[index] += must_have(jobs, row, due, origin, slot, instants[index])
+        needed = must_have(jobs, row, due, origin, slot, instants[index])
+        needs[index] += needed
+        if instants[index] >= due + 2 * TIME_TOLERANCE:
+            # From its deadline on it needs no more.
+            for later in range(index + 1, instants.size):
+                needs[later] += needed
+            return
 
 
 @kernel
@@ -119,6 +125,15 @@ def gpu_time_until(times, free, count, until):  # type: ignore[no-untyped-def]
     return total
 
 
+@kernel
+def gpu_time_by(times, free, count, instants):  # type: ignore[no-untyped-def]
+    """GPU seconds of the timeline before each of the ``instants``."""
+    there = np.empty(instants.size)
+    for index in range(instants.size):
+        there[index] = gpu_time_until(times, free, count, instants[index])
+    return there
+
+
 class GpuTimeNeeded:
     """What the promises of a decision must have of the GPUs by a row of times, kept as promises are made.
 
@@ -129,7 +144,7 @@ class GpuTimeNeeded:
         self._problem = problem
         self._open = problem.open_timeline()
         self._instants = problem.origin + problem.slot * STEP ** np.arange(INSTANTS)
-        self._there = np.array([gpu_time_until(*self._open, until) for until in self._instants])
+        self._there = gpu_time_by(*self._open, self._instants)
         self._needs = np.zeros(INSTANTS)
         self._counted: list[int] = []
 

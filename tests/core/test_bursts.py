@@ -14,6 +14,7 @@ from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decision import Decision, ReasonCode, Verdict
 from scheduling.core.gpu_time import GpuTimeNeeded
 from scheduling.core.pauses import published_pause_seconds
+from scheduling.core.problem import Problem
 from scheduling.core.snapshot import (
     NO_DEADLINE,
     Fill,
@@ -176,11 +177,11 @@ def test_whom_gpu_time_is_missing_for_full_admission_refuses_too(
 
 
 def test_gpu_time_that_is_missing_is_seen() -> None:
-    """Four GPUs for 100 s hold two jobs that need 200 GPU seconds each, and no third."""
+    """Four GPUs for 100 s hold two jobs that need 200 GPU seconds each, and no other."""
     linear = curve_from_measurements({1: 1.0, 2: 2.0, 4: 4.0})
     jobs = tuple(
         JobSnapshot(f"job-{number}", ServiceClass.SLO, float(number), 100.0, 190.0, linear, newcomer=True)
-        for number in range(3)
+        for number in range(10)
     )
     snapshot = replace(cluster(1), next_slot_at=0.0, jobs=jobs)
     seen: list[bool] = []
@@ -192,5 +193,25 @@ def test_gpu_time_that_is_missing_is_seen() -> None:
 
     with patch.object(Admission, "needs_of", Noting):
         verdicts = policy_named("punctual").admit(snapshot).verdicts
-    assert [verdict.promised for verdict in verdicts] == [True, True, False]
-    assert seen == [False, False, True]
+    assert [verdict.promised for verdict in verdicts] == [True, True] + 8 * [False]
+    assert seen == [False, False] + 8 * [True]
+
+
+def test_what_promises_need_is_counted_only_where_several_newcomers_come() -> None:
+    """A simulation asks about few at a time, and each count goes over all promises."""
+
+    class Counted(GpuTimeNeeded):
+        made = 0
+
+        def __init__(self, problem: Problem) -> None:
+            type(self).made += 1
+            super().__init__(problem)
+
+    jobs = random_newcomers(5, 12, pauses=True)
+    with patch.object(Admission, "needs_of", Counted):
+        few_at_a_time, _ = decided(cluster(2), jobs, [1, 2, 3] * 2, "punctual")
+        assert Counted.made == 0
+        together, _ = decided(cluster(2), jobs, [], "punctual")
+        assert Counted.made == 1
+    assert [verdict.reason for verdict in together] == [verdict.reason for verdict in few_at_a_time]
+    assert not all(verdict.admitted for verdict in together)
