@@ -5,6 +5,13 @@ from __future__ import annotations
 from django.db import models
 
 
+class NewcomersRule(models.TextChoices):
+    """Whether every newcomer that fits is promised its deadline, or room is kept for those that need little."""
+
+    OPEN = "open", "Open"
+    PRUDENT = "prudent", "Prudent"
+
+
 class ServerState(models.TextChoices):
     """How far a server can be trusted: heard of lately, silent, or given up (its work was taken away)."""
 

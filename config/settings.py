@@ -188,6 +188,7 @@ SPECTACULAR_SETTINGS = {
         "WorkState": "cluster.choices.WorkState",
         "StudySource": "simulation.choices.StudySource",
         "TraceKind": "simulation.choices.TraceKind",
+        "NewcomersRule": "cluster.choices.NewcomersRule",
         "ServerState": "cluster.choices.ServerState",
         "LendingState": "cluster.choices.LendingState",
         "Whitelist": "cluster.choices.Whitelist",

@@ -9,7 +9,7 @@ from django.db import models
 from django.db.models import F, Q
 from django.utils import timezone
 
-from cluster.choices import FINAL_WORK_STATES, WorkState
+from cluster.choices import FINAL_WORK_STATES, NewcomersRule, WorkState
 from cluster.models.leased_work import LeasedWork, lease_constraints
 from simulation.choices import StudySource
 
@@ -42,6 +42,8 @@ class SimulationStudy(models.Model):
     seed = models.PositiveIntegerField(default=0)
     limit_jobs = models.PositiveIntegerField(null=True, blank=True)
     best_effort_share = models.FloatField(default=0.0)
+    #: Whether its runs also tell how many deadlines any schedule could meet.
+    bound = models.BooleanField(default=True)
 
     #: Of runs that lend, and empty where none does: usage by name (`simulation/services/lending.py`), the kind of the inference
     #: cluster's GPUs, how servers are chosen that go back, the share that is never lent, and who forecasts ("none": nobody).
@@ -97,6 +99,8 @@ class SimulationStudy(models.Model):
 class SimulationRun(LeasedWork):
     """One policy on one number of servers, beside one number of inference servers that may lend; 0: none are there.
 
+    ``newcomers``: whether room is kept for those that need little.
+
     ``simulated_seconds`` and ``jobs_ended`` of ``jobs_total`` say how far it is.
     """
 
@@ -104,6 +108,7 @@ class SimulationRun(LeasedWork):
     policy = models.CharField(max_length=40)
     servers = models.PositiveIntegerField()
     inference_servers = models.PositiveIntegerField(default=0)
+    newcomers = models.CharField(max_length=10, choices=NewcomersRule.choices, default=NewcomersRule.OPEN)
 
     jobs_total = models.PositiveIntegerField(default=0)
     jobs_ended = models.PositiveIntegerField(default=0)
@@ -118,7 +123,8 @@ class SimulationRun(LeasedWork):
         constraints = [
             *lease_constraints("run"),
             models.UniqueConstraint(
-                fields=["study", "policy", "servers", "inference_servers"], name="run_once_per_study"
+                fields=["study", "policy", "servers", "inference_servers", "newcomers"],
+                name="run_once_per_study",
             ),
             models.CheckConstraint(condition=Q(servers__gt=0), name="run_has_servers"),
             models.CheckConstraint(condition=Q(jobs_ended__lte=F("jobs_total")), name="run_ends_known_jobs"),
@@ -139,7 +145,11 @@ class SimulationRun(LeasedWork):
         ]
 
     def __str__(self) -> str:
-        return f"{self.policy} on {self.cluster()} servers"
+        return f"{self.rule()} on {self.cluster()} servers"
+
+    def rule(self) -> str:
+        """Its policy, with the rule for newcomers where that is not the usual one."""
+        return self.policy if self.newcomers == NewcomersRule.OPEN else f"{self.policy}, {self.newcomers}"
 
     def cluster(self) -> str:
         """Its servers as they are written: training servers, and inference servers beside them where there are some."""

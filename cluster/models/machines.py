@@ -12,7 +12,7 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
-from cluster.choices import WHITELIST_OF, DrainState, LendingState, ServerState, Whitelist
+from cluster.choices import WHITELIST_OF, DrainState, LendingState, NewcomersRule, ServerState, Whitelist
 
 
 class Cluster(models.Model):
@@ -34,9 +34,7 @@ class Cluster(models.Model):
         max_length=10, default="uniform", choices=[("uniform", "Uniform"), ("suffix", "Suffix")]
     )
     #: Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones.
-    newcomers = models.CharField(
-        max_length=10, default="open", choices=[("open", "Open"), ("prudent", "Prudent")]
-    )
+    newcomers = models.CharField(max_length=10, default=NewcomersRule.OPEN, choices=NewcomersRule.choices)
     #: Seconds of running time that a second of waiting makes up for, among jobs without a promise under `punctual`; 0: none.
     ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
     offer_hold_seconds = models.FloatField(default=120.0)

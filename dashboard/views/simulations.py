@@ -64,6 +64,7 @@ def simulations(request: HttpRequest) -> HttpResponse:
         "policies": choices.policies_offered(),
         "policies_at_first": choices.policies_offered()[:POLICIES_AT_FIRST],
         "borrowing_policies": choices.borrowing_policies(),
+        "pricing_policies": choices.pricing_policies(),
         "usages": [usage for usage in choices.usages_offered() if usage.available],
         "reclaims": choices.reclaims_offered(),
         "forecasters": choices.forecasters_offered(),

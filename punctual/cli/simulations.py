@@ -71,6 +71,12 @@ def start(
     policies: Annotated[str, typer.Option("--policies", help="Names with commas.")] = "punctual",
     servers: Annotated[str, typer.Option("--servers", help="Numbers with commas: a run for each.")] = "",
     gpus_per_server: Annotated[int | None, typer.Option("--gpus-per-server", min=1)] = None,
+    newcomers: Annotated[
+        str,
+        typer.Option(
+            "--newcomers", help="open, prudent or both with a comma: whether room is kept for small ones."
+        ),
+    ] = "",
     inference_servers: Annotated[
         str,
         typer.Option(
@@ -117,10 +123,14 @@ def start(
     }
     asked |= {name: value for name, value in of_loans.items() if value is not None}
     lent = _numbers("--inference-servers", inference_servers)
-    names = [name.strip() for name in policies.split(",") if name.strip()]
+    names, rules = _words(policies), _words(newcomers)
     with session.client() as client:
         study = client.simulations.start(
-            policies=names, servers=_numbers("--servers", servers), inference_servers=lent, **asked
+            policies=names,
+            servers=_numbers("--servers", servers),
+            inference_servers=lent,
+            newcomers=rules,
+            **asked,
         )
         for sentence in study["notes"]:
             output.note(sentence)
@@ -137,8 +147,12 @@ def start(
         )
 
 
+def _words(text: str) -> list[str]:
+    return [word.strip() for word in text.split(",") if word.strip()]
+
+
 def _numbers(option: str, text: str) -> list[int]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
+    parts = _words(text)
     if not all(part.isdecimal() for part in parts):
         raise InvalidInputError(f"{option} takes numbers with commas, such as 4,6, not {text}")
     return [int(part) for part in parts]
@@ -158,9 +172,16 @@ def show(study: StudyId, as_json: options.Json = False) -> None:
 def _print_runs(study: dict[str, Any]) -> None:
     lends = any(run["inference_servers"] for run in study["runs"])
     of_loans = ("ON LOAN", "PREEMPTED BY RECLAIMS", "SERVERS SHORT") if lends else ()
-    counts = ("DEADLINES MET", "DECLINED", "PROMISED BUT LATE", "MEAN JCT OF BEST EFFORT", *of_loans)
+    counts = (
+        "DEADLINES MET",
+        "AT MOST",
+        "DECLINED",
+        "PROMISED BUT LATE",
+        "MEAN JCT OF BEST EFFORT",
+        *of_loans,
+    )
     output.print_table(
-        ("POLICY", "SERVERS", "STATE", "PROGRESS", *counts, "SIMULATED", ""),
+        ("POLICY", "NEWCOMERS", "SERVERS", "STATE", "PROGRESS", *counts, "SIMULATED", ""),
         [_row(run, lends) for run in study["runs"]],
         right=("SERVERS", "PROGRESS", *counts),
     )
@@ -170,9 +191,10 @@ def _row(run: dict[str, Any], lends: bool) -> tuple[Any, ...]:
     facts = run.get("summary") or {}
     met = f"{facts['deadlines_met']} of {facts['slo_jobs']}" if facts else "-"
     completion = facts.get("best_effort_mean_jct_seconds")
+    bound = facts.get("deadlines_met_bound")
     return (
-        run["policy"], _servers(run), output.state_text(run["state"]), f"{100 * run['progress']:.0f}%", met,
-        facts.get("declined", "-"), facts.get("admitted_late", "-"),
+        run["policy"], run["newcomers"], _servers(run), output.state_text(run["state"]),
+        f"{100 * run['progress']:.0f}%", met, "-" if bound is None else bound, facts.get("declined", "-"), facts.get("admitted_late", "-"),
         "-" if completion is None else format_duration(completion), *(_loans(run, facts) if lends else ()),
         format_duration(run["simulated_seconds"]), run["error"],
     )  # fmt: skip

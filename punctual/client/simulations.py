@@ -31,11 +31,12 @@ class Simulations:
         policies: Sequence[str],
         servers: Sequence[int] = (),
         inference_servers: Sequence[int] = (),
+        newcomers: Sequence[str] = (),
         **asked: Any,
     ) -> Study:
         """Start a run of each policy on each number of servers, beside each number of inference servers.
 
-        Inference servers lend what they can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST
+        `newcomers` are rules for them, "open" and "prudent": a run for each. Inference servers lend what they can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST
         API's request, `trace="elasticflow"`, `source="live"` or `inference_usage="daily"` among them. What was decided for
         you stands in the study's `notes`.
 
@@ -45,6 +46,8 @@ class Simulations:
         body = {"policies": list(policies), "servers": list(servers), **asked}
         if inference_servers:
             body["inference_servers"] = list(inference_servers)
+        if newcomers:
+            body["newcomers"] = list(newcomers)
         return self._document("POST", "simulations/", body)
 
     def studies(self) -> Iterator[Study]:

@@ -7,7 +7,7 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from cluster.choices import DrainState, LendingState, ServerState, Whitelist
+from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState, Whitelist
 from cluster.models import Gpu, Server
 from scheduling.choices import JobState
 from scheduling.selectors.cluster_summary import GPU_USES
@@ -58,7 +58,7 @@ class ClusterSettingsSerializer(serializers.Serializer):
     slot_seconds = serializers.FloatField()
     reserve_servers = serializers.IntegerField()
     fill = serializers.CharField()
-    newcomers = serializers.ChoiceField(("open", "prudent"))
+    newcomers = serializers.ChoiceField(NewcomersRule.choices)
     ageing_weight = serializers.FloatField()
     offer_hold_seconds = serializers.FloatField()
     suspect_seconds = serializers.FloatField()

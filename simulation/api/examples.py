@@ -29,6 +29,17 @@ STUDY_EXAMPLES = [
         },
     ),
     OpenApiExample(
+        "A trace with open and with prudent newcomers",
+        request_only=True,
+        value={
+            "trace": "elasticflow",
+            "policies": ["elasticflow"],
+            "newcomers": ["open", "prudent"],
+            "servers": [4],
+            "gpus_per_server": 4,
+        },
+    ),
+    OpenApiExample(
         "The live cluster with two more servers",
         request_only=True,
         value={"source": "live", "policies": ["punctual"], "servers": [4, 6], "with_declined": True},

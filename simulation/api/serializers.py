@@ -8,7 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 from rest_framework.exceptions import ValidationError
 
-from cluster.choices import WorkState
+from cluster.choices import NewcomersRule, WorkState
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from scheduling.core.snapshot import Fill
@@ -80,6 +80,12 @@ class ChoicesSerializer(serializers.Serializer):
     borrowing_policies = serializers.ListField(
         child=serializers.CharField(), help_text="Those of the policies that use borrowed servers."
     )
+    newcomers = serializers.ListField(
+        child=serializers.CharField(), help_text="Rules for newcomers, the usual one first."
+    )
+    pricing_policies = serializers.ListField(
+        child=serializers.CharField(), help_text="Those of the policies that can keep room for newcomers."
+    )
     reclaims = serializers.ListField(child=serializers.CharField())
     forecasters = serializers.ListField(child=serializers.CharField())
     limits = LimitsSerializer()
@@ -137,6 +143,18 @@ class StudyRequestSerializer(StrictSerializer):
         help_text="With source `live`: also jobs that were declined and whose deadline is still ahead.",
     )
 
+    newcomers = serializers.ListField(
+        child=serializers.ChoiceField(NewcomersRule.choices),
+        max_length=10,
+        default=list,
+        help_text="`open`: every newcomer that fits is promised its deadline. `prudent`: room is kept for those that need little. "
+        "One run for each, of the policies in `pricing_policies` of `choices/`. Left out: open, or as the live cluster has it.",
+    )
+    bound = fields.Truth(
+        default=True,
+        help_text="Also tell how many deadlines any schedule could meet at most, the future known. Not where servers are lent.",
+    )
+
     inference_servers = serializers.ListField(
         child=fields.Integer(min_value=0, max_value=LARGEST_INTEGER),
         max_length=100,
@@ -187,7 +205,7 @@ class RunSerializer(serializers.ModelSerializer):
     class Meta:
         model = SimulationRun
         fields = (
-            "id", "policy", "servers", "inference_servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
+            "id", "policy", "newcomers", "servers", "inference_servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
             "cancel_requested", "attempts", "started_at", "finished_at", "error",
         )  # fmt: skip
 
@@ -231,7 +249,7 @@ class StudySerializer(serializers.ModelSerializer):
         fields = (
             "id", "name", "created_by", "created_at", "source", "trace", "gpu_type", "gpus_per_server", "slot_seconds",
             "pauses", "fill", "reserve_servers", "promise_margin", "failures_per_server_day", "seed", "limit_jobs",
-            "best_effort_share", "inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster", "notes",
+            "best_effort_share", "bound", "inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster", "notes",
             "compared_runs", "runs",
         )  # fmt: skip
 

@@ -58,6 +58,8 @@ class ChoicesView(OperatorsView):
             "live": choices.live_cluster(),
             "inference_usages": choices.usages_offered(),
             "borrowing_policies": choices.borrowing_policies(),
+            "newcomers": choices.newcomers_offered(),
+            "pricing_policies": choices.pricing_policies(),
             "reclaims": choices.reclaims_offered(),
             "forecasters": choices.forecasters_offered(),
             "limits": choices.limits(),
@@ -85,7 +87,7 @@ class StudiesView(OperatorsView):
         summary="Start a study (operator)",
         description=(
             "Simulates a trace, or the live cluster's unfinished jobs as they are now, under each policy on each number of "
-            "servers, beside each number of inference servers that lend what they can spare. The runs are queued; ask for the "
+            "servers, beside each number of inference servers that lend what they can spare, and with each rule for newcomers. The runs are queued; ask for the "
             "study to see how far they are."
         ),
         request=shapes.StudyRequestSerializer,
@@ -97,7 +99,9 @@ class StudiesView(OperatorsView):
 
     def _start(self) -> Response:
         body = self.read(shapes.StudyRequestSerializer)
-        lists = {name: tuple(body[name]) for name in ("policies", "servers", "inference_servers")}
+        lists = {
+            name: tuple(body[name]) for name in ("policies", "servers", "inference_servers", "newcomers")
+        }
         asked = StudyRequest(**{**body, **lists})
         study = study_start(actor=self.user, request=asked)
         return Response(shapes.StudySerializer(study_get(study.pk)).data, status=201)

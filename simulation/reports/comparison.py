@@ -125,6 +125,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
     title = "Deadline satisfactory ratio"
     note = (
         "SLO jobs on time of all submitted: declined and late ones are misses. Paler: of promised jobs alone."
+        " A line: no schedule that knew the future could be beyond it."
     )
     dated = [run for run in runs if run.summary["slo_jobs"]]
     if not dated:
@@ -143,10 +144,26 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
                 hovertemplate="%{x:.2%}<extra>" + name + "</extra>",
             )
         )  # fmt: skip
+    _mark_bounds(figure, dated)
     figure.update_xaxes(range=[0, 1], tickformat=".0%")
     label_axis(figure, [run.label for run in dated])
     figure.update_layout(height=bars_height(runs))
     return Drawing("ratios", title, note, figure)
+
+
+def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
+    """A line across a run's bars where the relaxation of its workload ends (`scheduling/core/relaxation.py`)."""
+    found = [(place, run.summary.get("deadlines_met_bound")) for place, run in enumerate(runs)]
+    bounds = [(place, bound / runs[place].summary["slo_jobs"]) for place, bound in found if bound is not None]
+    if not bounds:
+        return
+    figure.add_trace(
+        go.Scatter(
+            x=[share for _, share in bounds], y=[place for place, _ in bounds], mode="markers", name="Bound",
+            marker={"symbol": "line-ns-open", "size": 22, "line": {"width": 2}, "color": UNPROMISED},
+            hovertemplate="no schedule beyond %{x:.2%}<extra>Bound</extra>",
+        )
+    )  # fmt: skip
 
 
 def _kept(outcome: Outcome) -> float | None:

@@ -47,6 +47,7 @@ METRICS = (
     Metric("admitted", "SLO jobs admitted", Form.COUNT),
     Metric("declined", "SLO jobs declined", Form.COUNT),
     Metric("deadlines_met", "Deadlines met", Form.COUNT, Better.HIGHER),
+    Metric("deadlines_met_bound", "Deadlines met by any schedule, at most", Form.COUNT),
     Metric("deadline_satisfactory_ratio", "Deadline satisfactory ratio", Form.SHARE, Better.HIGHER),
     Metric("admitted_late", "Promised but late", Form.COUNT, Better.LOWER),
     Metric("void", "Promises void", Form.COUNT),

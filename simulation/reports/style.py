@@ -171,6 +171,8 @@ def made_how(outcome: Outcome) -> str:
     for name, form in (("policy", "policy {}"), ("trace", "trace {}"), ("seed", "seed {}")):
         if name in settings:
             parts.append(form.format(settings[name]))
+    if settings.get("newcomers", "open") != "open":
+        parts.append(f"newcomers {settings['newcomers']}")
     if "servers" in settings and "gpus_per_server" in settings:
         parts.append(f"{settings['servers']} servers × {settings['gpus_per_server']} GPUs")
     if "slot_seconds" in settings:

@@ -13,6 +13,7 @@ from cluster.models import Gpu
 from cluster.selectors import cluster_shown
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
 from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.snapshot import Newcomers
 from scheduling.models import Job
 from scheduling.policies import DEFAULT_POLICY, POLICIES
 from scheduling.policies.punctual import Punctual
@@ -74,6 +75,16 @@ def borrows(policy: str) -> bool:
     return isinstance(POLICIES.get(policy), Punctual | SharesWorkers)
 
 
+def prices_newcomers(policy: str) -> bool:
+    """Whether a policy can keep room for newcomers that need little."""
+    return policy in POLICIES and POLICIES[policy].prices_newcomers
+
+
+def pricing_policies() -> list[str]:
+    """Names of the policies that can keep room for newcomers, the default one first."""
+    return [policy for policy in policies_offered() if prices_newcomers(policy)]
+
+
 def borrowing_policies() -> list[str]:
     """Names of the policies that use borrowed servers, the default one first."""
     return [policy for policy in policies_offered() if borrows(policy)]
@@ -95,6 +106,11 @@ def _published(name: str) -> tuple[bool, str]:
     except TraceError:
         return False, DEMAND_CURVES[name].original
     return True, DEMAND_CURVES[name].original
+
+
+def newcomers_offered() -> list[str]:
+    """Rules for newcomers, the usual one first."""
+    return [rule.value for rule in Newcomers]
 
 
 def reclaims_offered() -> list[str]:

@@ -17,7 +17,7 @@ from simulation.selectors.studies import comparison_of, result_files, studies
 ROWS_PER_PAGE = 20
 #: Metrics that are shown at once; the others are folded away.
 HEADLINES = (
-    "slo_jobs", "admitted", "declined", "deadlines_met", "deadline_satisfactory_ratio", "admitted_late",
+    "slo_jobs", "admitted", "declined", "deadlines_met", "deadlines_met_bound", "deadline_satisfactory_ratio", "admitted_late",
     "best_effort_mean_jct_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales", "migrations",
     "preemptions", "decision_ms_p99", "wall_seconds",
 )  # fmt: skip
@@ -60,6 +60,7 @@ class RunRow:
     seconds: float | None
     met: int | None
     of: int | None
+    bound: int | None
 
 
 @dataclass(frozen=True)
@@ -84,7 +85,7 @@ def _row(study: SimulationStudy) -> StudyRow:
     runs = list(study.runs.all())
     return StudyRow(
         study=study,
-        policies=list(dict.fromkeys(run.policy for run in runs)),
+        policies=list(dict.fromkeys(run.rule() for run in runs)),
         servers=list(dict.fromkeys(run.servers for run in runs)),
         inference_servers=sorted({run.inference_servers for run in runs}),
         total=len(runs),
@@ -102,7 +103,8 @@ def run_rows(study: SimulationStudy, now: datetime) -> list[RunRow]:
         facts = run.summary or {}
         seconds = None if run.state == WorkState.QUEUED else run.seconds_running(now)
         files = [ResultFile(name, name.removesuffix(".parquet")) for name in result_files(run)]
-        rows.append(RunRow(run, files, seconds, facts.get("deadlines_met"), facts.get("slo_jobs")))
+        rows.append(RunRow(run, files, seconds, facts.get("deadlines_met"), facts.get("slo_jobs"),
+                           facts.get("deadlines_met_bound")))  # fmt: skip
     return rows
 
 

@@ -10,8 +10,9 @@ from typing import Any, NamedTuple
 from django.conf import settings
 
 from projects.errors import InvalidRequest
+from scheduling.core.snapshot import Newcomers
 from scheduling.policies import POLICIES
-from simulation.selectors.choices import borrows
+from simulation.selectors.choices import borrows, prices_newcomers, pricing_policies
 from simulation.workloads.errors import listed
 
 
@@ -36,6 +37,8 @@ class StudyRequest:
     limit_jobs: int | None = None
     best_effort_share: float = 0.0
     with_declined: bool = False
+    newcomers: tuple[str, ...] = ()
+    bound: bool = True
     inference_servers: tuple[int, ...] = ()
     inference_usage: str | None = None
     inference_gpu_type: str = ""
@@ -55,6 +58,7 @@ class AskedRun(NamedTuple):
     policy: str
     servers: int
     inference_servers: int
+    newcomers: str
 
 
 def invalid(field: str, message: str) -> InvalidRequest:
@@ -69,14 +73,44 @@ def check_policies(policies: Iterable[str]) -> None:
         raise invalid("policies", f"Unknown: {listed(unknown)}. Known: {listed(list(POLICIES), 60)}.")
 
 
-def runs_asked(request: StudyRequest, servers: Sequence[int]) -> list[AskedRun]:
-    """A run of each policy for each number of servers and of inference servers.
+def runs_asked(
+    request: StudyRequest, servers: Sequence[int], newcomers: str = Newcomers.OPEN
+) -> list[AskedRun]:
+    """A run of each policy for each number of servers, of inference servers, and each rule for newcomers.
 
-    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would be the same.
+    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would be the same. So has
+    one that cannot keep room for newcomers one run, with open ones. ``newcomers``: the rule where none is asked for.
     """
-    sizes = product(servers, request.inference_servers or (0,), request.policies)
-    runs = (AskedRun(policy, own, lent if borrows(policy) else 0) for own, lent, policy in sizes)
+    asked = product(
+        servers, request.inference_servers or (0,), request.policies, request.newcomers or (newcomers,)
+    )
+    runs = (
+        AskedRun(
+            policy, own, lent if borrows(policy) else 0, rule if prices_newcomers(policy) else Newcomers.OPEN
+        )
+        for own, lent, policy, rule in asked
+    )
     return list(dict.fromkeys(runs))
+
+
+def check_newcomers(request: StudyRequest) -> None:
+    """Raises InvalidRequest for an unknown rule, or where none of the policies can keep room for newcomers."""
+    known = [rule.value for rule in Newcomers]
+    unknown = [rule for rule in request.newcomers if rule not in known]
+    if unknown:
+        raise invalid("newcomers", f"Unknown: {listed(unknown)}. Known: {listed(known)}.")
+    if Newcomers.PRUDENT in request.newcomers and not any(map(prices_newcomers, request.policies)):
+        raise invalid(
+            "newcomers", f"None of the policies keeps room for newcomers; {listed(pricing_policies())} do."
+        )
+
+
+def newcomers_notes(request: StudyRequest) -> list[str]:
+    """What is decided for whoever asks, in sentences."""
+    plain = [policy for policy in dict.fromkeys(request.policies) if not prices_newcomers(policy)]
+    if Newcomers.PRUDENT not in request.newcomers or not plain:
+        return []
+    return [f"Run with open newcomers alone, because they keep no room for newcomers: {listed(plain)}."]
 
 
 def check_size(runs: Sequence[AskedRun], columns: dict[str, Any]) -> None:

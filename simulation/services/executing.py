@@ -10,7 +10,7 @@ import structlog
 from django.conf import settings
 from django.db import OperationalError
 
-from scheduling.core.snapshot import Fill
+from scheduling.core.snapshot import Fill, Newcomers
 from simulation import store
 from simulation.choices import StudySource
 from simulation.engine.beginning import begin_under_way
@@ -116,6 +116,8 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
         slot_seconds=study.slot_seconds,
         pauses=Pauses(study.pauses),
         fill=Fill(study.fill),
+        newcomers=Newcomers(run.newcomers),
+        bound=study.bound,
         reserve_servers=study.reserve_servers,
         reserve_slack_seconds=study.reserve_slack_seconds,
         seed=study.seed,

@@ -11,6 +11,7 @@ from django.utils import timezone
 from cluster.choices import FINAL_WORK_STATES, WorkState
 from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
+from scheduling.core.snapshot import Newcomers
 from scheduling.services.jobs import default_cluster
 from scheduling.services.wakeups import wake
 from simulation import store
@@ -20,7 +21,15 @@ from simulation.live.lent import serving_now
 from simulation.live.state import pack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import traces_offered
-from simulation.services.asking import StudyRequest, check_policies, check_size, invalid, runs_asked
+from simulation.services.asking import (
+    StudyRequest,
+    check_newcomers,
+    check_policies,
+    check_size,
+    invalid,
+    newcomers_notes,
+    runs_asked,
+)
 from simulation.services.lending import (
     UsualLoans,
     check_loans,
@@ -35,7 +44,7 @@ from simulation.workloads.errors import TraceError, listed
 
 
 def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
-    """Store a study with a run for each policy and number of servers and of inference servers, and queue the runs.
+    """Store a study with a run for each policy, number of servers and of inference servers, and rule for newcomers; queue them.
 
     Raises:
         InvalidRequest: unknown policies or trace, or more than may be asked.
@@ -43,6 +52,7 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
         Unavailable: there is no live cluster to start from.
     """
     check_policies(request.policies)
+    check_newcomers(request)
     check_loans(request)
     if request.source == StudySource.LIVE:
         columns = _of_live_cluster(request)
@@ -55,8 +65,8 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
     servers = tuple(dict.fromkeys(request.servers)) or ((found,) if found else ())
     if not servers:
         raise invalid("servers", "Say how many servers: nobody published a cluster for this trace.")
-    runs = runs_asked(request, servers)
-    notes = [*loan_notes(request, columns), *columns.pop("live_notes", ())]
+    runs = runs_asked(request, servers, columns.pop("live_newcomers", Newcomers.OPEN))
+    notes = [*newcomers_notes(request), *loan_notes(request, columns), *columns.pop("live_notes", ())]
     check_size(runs, columns)
     with transaction.atomic():
         _check_waiting(len(runs))
@@ -151,6 +161,7 @@ def _of_live_cluster(request: StudyRequest) -> dict[str, Any]:
     return {
         **columns,
         "live_state": pack(state),
+        "live_newcomers": cluster.newcomers,
         "gpu_type": state.gpu_kind,
         "gpus_per_server": request.gpus_per_server or state.gpus_per_server,
         "found_servers": state.servers,
@@ -165,6 +176,7 @@ def _common(request: StudyRequest) -> dict[str, Any]:
         "seed": request.seed,
         "limit_jobs": request.limit_jobs,
         "best_effort_share": request.best_effort_share,
+        "bound": request.bound,
     }
 
 

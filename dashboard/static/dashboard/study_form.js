@@ -30,10 +30,17 @@ function chosenPolicies(form) {
   return chosenBoxes(form).map((box) => box.value);
 }
 
-// Policies that use no borrowed servers are run once for each number of servers, without loans.
+// None chosen: open, or as the live cluster has it.
+function chosenNewcomers(form) {
+  return [...form.querySelectorAll("input[name=newcomers]:checked")].map((box) => box.value);
+}
+
+// Policies that use no borrowed servers are run once for each number of servers, without loans; those that keep no room for
+// newcomers once, with open ones.
 function countRuns(form) {
   const lent = new Set(chosenInference(form)).size || 1;
-  const each = chosenBoxes(form).map((box) => (lends(form) && !("borrows" in box.dataset) ? 1 : lent));
+  const rules = chosenNewcomers(form).length || 1;
+  const each = chosenBoxes(form).map((box) => (lends(form) && !("borrows" in box.dataset) ? 1 : lent) * ("prices" in box.dataset ? rules : 1));
   return new Set(chosenServers(form)).size * each.reduce((sum, runs) => sum + runs, 0);
 }
 
@@ -57,6 +64,13 @@ function tellOfLoans(form) {
   note.textContent = `Run without loans, because borrowed servers are of no use to them: ${alone.join(", ")}.`;
 }
 
+function tellOfNewcomers(form) {
+  const plain = chosenBoxes(form).filter((box) => !("prices" in box.dataset)).map((box) => box.value);
+  const note = form.querySelector("[data-plain]");
+  note.hidden = !chosenNewcomers(form).includes("prudent") || plain.length === 0;
+  note.textContent = `Run with open newcomers alone, because they keep no room: ${plain.join(", ")}.`;
+}
+
 function shown(form, name) {
   const label = form.elements[name].closest("[data-for]");
   return !label || !label.hidden;
@@ -64,7 +78,7 @@ function shown(form, name) {
 
 function bodyOf(form) {
   const live = form.elements.source.value === "live";
-  const body = { source: form.elements.source.value, policies: chosenPolicies(form), servers: chosenServers(form), pauses: form.elements.pauses.value, ...loansOf(form) };
+  const body = { source: form.elements.source.value, policies: chosenPolicies(form), servers: chosenServers(form), newcomers: chosenNewcomers(form), bound: form.elements.bound.checked, pauses: form.elements.pauses.value, ...loansOf(form) };
   if (live) body.with_declined = form.elements.with_declined.checked;
   else body.trace = form.elements.trace.value;
   if (form.elements.name.value.trim()) body.name = form.elements.name.value.trim();
@@ -83,6 +97,7 @@ export function startStudyForm() {
 
   const count = () => {
     tellOfLoans(form);
+    tellOfNewcomers(form);
     const runs = countRuns(form);
     form.querySelector("[data-count]").textContent = `${runs} run${runs === 1 ? "" : "s"}`;
     button.disabled = runs === 0;
