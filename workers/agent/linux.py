@@ -33,6 +33,8 @@ PR_CAPBSET_DROP = 24
 PR_SET_CHILD_SUBREAPER = 36
 PR_SET_NO_NEW_PRIVS = 38
 
+CAP_SYS_NICE = 23
+
 _CAPABILITY_VERSION_3 = 0x20080522
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -103,3 +105,10 @@ def drop_capabilities() -> None:
     header = ctypes.create_string_buffer(struct.pack("=Ii", _CAPABILITY_VERSION_3, 0))
     nothing = ctypes.create_string_buffer(bytes(24))
     _check(_libc.capset(header, nothing), "capset")
+
+
+def has_capability(number: int) -> bool:
+    """Whether this process may use that capability now."""
+    with open("/proc/self/status", encoding="ascii", errors="replace") as status:
+        effective = next((line for line in status if line.startswith("CapEff:")), "CapEff: 0")
+    return bool(int(effective.split()[1], 16) >> number & 1)

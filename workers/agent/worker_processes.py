@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from workers.agent import clock
+from workers.agent import clock, linux
 from workers.agent.durable_files import read_json, write_atomically, write_json
 from workers.agent.launcher import launcher_command
 from workers.agent.mounts import WRITABLE_BOX_FOLDERS
@@ -194,20 +194,28 @@ def read_lease(folder: Path) -> float:
 def can_restore_priority() -> bool:
     """Whether a worker that was started at low priority can be raised to the normal one later.
 
-    Root can. An ordinary user can where its limit RLIMIT_NICE says so (20 stands for the normal priority); otherwise
-    warm workers start at normal priority, one at a time.
+    Who has the capability SYS_NICE can; root in a container often has not. An ordinary user can where its limit RLIMIT_NICE
+    says so (20 stands for the normal priority): its workers are its own, as root's are not. Otherwise warm workers start at
+    normal priority, one at a time.
     """
+    if linux.has_capability(linux.CAP_SYS_NICE):
+        return True
     limit = resource.getrlimit(resource.RLIMIT_NICE)[0]
-    return os.geteuid() == 0 or limit == resource.RLIM_INFINITY or limit >= 20
+    return os.geteuid() != 0 and (limit == resource.RLIM_INFINITY or limit >= 20)
 
 
 def restore_priority(folder: Path) -> None:
     """Give a warm worker the normal priority: it has work now."""
     value = read_json(folder / "launcher.json")
     if value is not None:
-        with contextlib.suppress(ProcessLookupError):
+        try:
             # The first process leads the group that the worker and its threads are in.
             os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
+        except ProcessLookupError:
+            return
+        except PermissionError as error:
+            # An agent that had more rights began it: slow work is better than none.
+            logger.warning("the worker of %s keeps its low priority: %s", folder, error)
 
 
 def delete_folder(folder: Path) -> None:
