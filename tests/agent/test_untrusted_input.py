@@ -98,6 +98,21 @@ class TestEnvironments:
         unpack_environment(self.archive(tmp_path, tarfile.TarInfo("package/x.py"), b"z"), tmp_path / "out")
         assert (tmp_path / "out/package/x.py").read_bytes() == b"z"
 
+    def test_every_python_that_agents_may_run_on_unpacks_them(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Filters of tarfile came with 3.11.4; Debian 12 has 3.11.2."""
+        member = tarfile.TarInfo("package/tool")
+        member.mode = 0o4755
+        archive = self.archive(tmp_path, member, b"z")
+
+        def extract(self: tarfile.TarFile, member: tarfile.TarInfo, path: str = "") -> None:
+            raise AssertionError("without a filter nothing is checked")
+
+        monkeypatch.setattr(tarfile.TarFile, "extract", extract)
+        unpack_environment(archive, tmp_path / "out")
+        assert (tmp_path / "out/package/tool").stat().st_mode & 0o7777 == 0o755, "no set-user-id program"
+
     def test_paths_and_links_that_lead_out_are_refused(self, tmp_path: Path) -> None:
         outside = tarfile.TarInfo("../outside")
         link = tarfile.TarInfo("link")
