@@ -18,7 +18,7 @@ from pathlib import Path
 PROJECT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(PROJECT))
 
-from launch.pip_configuration import uv_environment  # noqa: E402 (after the path that it lies on)
+from launch.pip_configuration import local_places, uv_environment  # noqa: E402 (after the path that it lies on)
 
 TARGETS = ("control-plane", "environment-builder", "agent")
 BASE = "localhost/punctual/debian-python:bookworm"
@@ -87,22 +87,12 @@ def _build(target: str, base: str, torch_backend: str) -> None:
     command = ["buildah", "bud", "--layers", "--target", target, "--tag", f"punctual/{target}"]
     command += ["--build-arg", f"BASE={base}", "--file", str(PROJECT / "docker" / "Dockerfile")]
     command += ["--build-arg", f"UV_TORCH_BACKEND={torch_backend}"]
-    for folder in _local_folders(variables):
+    for folder in sorted({CERTIFICATES, *local_places(variables)}):
         command += ["--volume", f"{folder}:{folder}:ro"]
     with tempfile.NamedTemporaryFile("w", prefix="installer-") as secret:
         secret.write("".join(f"{name}={shlex.quote(value)}\n" for name, value in variables.items()))
         secret.flush()
         _run(*command, "--secret", f"id=installer,src={secret.name}", str(PROJECT))
-
-
-def _local_folders(variables: dict[str, str]) -> list[str]:
-    """What an installer inside needs of this machine: wheel folders, indexes that are folders, its certificates."""
-    places = {CERTIFICATES, variables.get("SSL_CERT_FILE", "")}
-    for value in variables.values():
-        for word in value.replace(",", " ").split():
-            # The pages of an index that is a folder name files beside it.
-            places.add(str(Path(word.removeprefix("file://")).parent) if word.startswith("file://") else word)
-    return sorted(place for place in places if place.startswith("/") and Path(place).exists())
 
 
 def _run(*command: str) -> None:

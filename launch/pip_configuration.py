@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+from collections.abc import Mapping
 
 
 def uv_environment() -> dict[str, str]:
@@ -36,6 +37,16 @@ def uv_environment() -> dict[str, str]:
         if name in variables or name.startswith("UV_"):
             variables[name] = value
     return variables
+
+
+def local_places(variables: Mapping[str, str]) -> list[str]:
+    """The files and folders of this machine that such variables name: what an installer in a container needs to see."""
+    places = set()
+    for value in variables.values():
+        for word in value.replace(",", " ").split():
+            # The pages of an index that is a folder name files beside it.
+            places.add(os.path.dirname(word[len("file://") :]) if word.startswith("file://") else word)
+    return sorted(place for place in places if place.startswith("/") and os.path.exists(place))
 
 
 def _exists(place: str) -> bool:

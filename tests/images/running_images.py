@@ -14,6 +14,7 @@ from typing import Any
 import yaml
 
 from launch.folders import PROJECT
+from launch.pip_configuration import local_places, uv_environment
 
 BUILDAH = {**os.environ, "STORAGE_DRIVER": "vfs", "BUILDAH_ISOLATION": "chroot"}
 SERVICES: Mapping[str, Any] = yaml.safe_load((PROJECT / "docker" / "compose.yaml").read_text())["services"]
@@ -24,6 +25,8 @@ class RunningImages:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        #: What the compose file reads from `installer.env`: where packages come from on this machine.
+        self.installer = uv_environment()
         self._stack = ExitStack()
 
     def service_command(self, name: str, port: int | None = None) -> list[str]:
@@ -36,6 +39,11 @@ class RunningImages:
             ]
             command = [str(port) if before == "--port" else part for before, part in _pairs(command)]
         return command
+
+    def service_environment(self, name: str, common: Mapping[str, str]) -> Mapping[str, str]:
+        """The variables of a service: those of all, and what an installer needs where the compose file hands that on."""
+        files = [file["path"] for file in SERVICES[name].get("env_file", ())]
+        return {**common, **self.installer} if "installer.env" in files else common
 
     def run(self, image: str, command: list[str], environment: Mapping[str, str]) -> str:
         """Run to its end; answers what was printed."""
@@ -86,11 +94,12 @@ class RunningImages:
             subprocess.run, ["buildah", "rm", container], env=BUILDAH, capture_output=True, check=False
         )
         variables = [part for name, value in environment.items() for part in ("--env", f"{name}={value}")]
+        needed = {name: value for name, value in self.installer.items() if name in environment}
+        seen = [f"{self.folder}:{self.folder}", *(f"{place}:{place}:ro" for place in local_places(needed))]
         return [
             "buildah",
             "run",
-            "--volume",
-            f"{self.folder}:{self.folder}",
+            *(part for place in seen for part in ("--volume", place)),
             *variables,
             container,
             "--",

@@ -120,7 +120,8 @@ def test_a_job_is_trained_by_the_services_of_the_compose_file(
         images.start(name, "control-plane", images.service_command(name, port), common)
     for name in ("celery-planner", "celery-control", "beat"):
         images.start(name, "control-plane", images.service_command(name), common)
-    images.start("celery-long", "environment-builder", images.service_command("celery-long"), common)
+    builder = images.service_environment("celery-long", common)
+    images.start("celery-long", "environment-builder", images.service_command("celery-long"), builder)
     _start_agent(images, common, tokens["node-1"])
     web = f"http://127.0.0.1:{ports['web']}"
     assert wait_until(lambda: _answers(f"{web}/healthz"), timeout_seconds=300), images.logs()
@@ -134,10 +135,10 @@ def test_a_job_is_trained_by_the_services_of_the_compose_file(
             max_iterations=40,
             deadline=1200,
         )
-        ended = wait_until(lambda: client.job(job.id).state in ENDED, timeout_seconds=1200)
-        assert ended, images.logs()
+        assert wait_until(lambda: client.job(job.id).state in ENDED, timeout_seconds=1200), images.logs()
         found = client.job(job.id)
-        assert (found.state, found.promise_outcome) == ("completed", "met"), images.logs()
+        ended = (found.state, found.promise_outcome)
+        assert ended == ("completed", "met"), f"{found.failure}\n{images.logs()}"
 
 
 def _zip_with_requirement(folder: Path) -> Path:
