@@ -38,7 +38,7 @@ from typing import Any
 import psycopg2
 
 from benchmarks.forecaster import COVERED
-from cluster.core.lending import HEADROOM_FRACTION, LendingRule
+from cluster.core.lending import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
 from cluster.forecasting.evaluation import forecast_errors, margin_covering
 from cluster.forecasting.forecaster import SAMPLES_PER_DAY
 from cluster.forecasting.registry import make_forecaster
@@ -64,12 +64,17 @@ NETWORK, LAST_SAMPLE = "lstm", "persistence"
 
 @dataclass(frozen=True)
 class Setting:
-    """One way to lend. ``uses_margin``: add to forecasts what covers nearly all of their errors."""
+    """One way to lend. ``uses_margin``: add to forecasts what covers nearly all of their errors.
+
+    ``hold_periods``: the least time of a server on loan and at home, in periods; with the hysteresis as a demo has it.
+    """
 
     forecaster: str
     headroom_fraction: float
     uses_forecast: bool = True
     uses_margin: bool = False
+    hysteresis_fraction: float = HYSTERESIS_FRACTION
+    hold_periods: int = 6
 
 
 SETTINGS: dict[str, Setting] = {
@@ -146,12 +151,15 @@ def lent_seconds(changes: Sequence[tuple[datetime, int]], since: datetime, until
 class Scene:
     """The platform with everybody who asks something of it."""
 
-    def __init__(self, platform: Platform, servers: int, period_seconds: float, seed: int) -> None:
+    def __init__(
+        self, platform: Platform, servers: int, period_seconds: float, seed: int, curve: str = CURVE
+    ) -> None:
         self.platform = platform
         self.servers = servers
         self.period = timedelta(seconds=period_seconds)
         self.seed = seed
-        series = read_usage(CURVE, seed=seed)
+        self.curve = curve
+        series = read_usage(curve, seed=seed)
         self.usage: FloatArray = series.usage
         self.usage_source = f"emulated: {series.source}"
         self.operator = Client(platform.web_url, _token(platform, platform.operator_login))
@@ -261,7 +269,7 @@ def start_training(platform: Platform) -> list[Any]:
 def emulator(scene: Scene, setting: Setting, start_hour: float) -> Iterator[None]:
     """The emulated inference scheduler as a process of its own."""
     command = [
-        sys.executable, "-m", "workers.inference_emulator", "--usage", CURVE, "--seed", str(scene.seed),
+        sys.executable, "-m", "workers.inference_emulator", "--usage", scene.curve, "--seed", str(scene.seed),
         "--start-hour", str(start_hour), "--uses-forecast" if setting.uses_forecast else "--no-uses-forecast",
     ]  # fmt: skip
     environment = os.environ | {
@@ -286,6 +294,8 @@ def run(scene: Scene, setting: Setting, hours: tuple[float, float], margin: floa
     scene.operator.inference.change(
         INFERENCE_CLUSTER, forecaster=setting.forecaster, headroom_fraction=setting.headroom_fraction,
         forecast_margin_fraction=margin if setting.uses_margin else 0.0,
+        hysteresis_fraction=setting.hysteresis_fraction,
+        minimum_hold_seconds=setting.hold_periods * scene.period.total_seconds(),
     )  # fmt: skip
     scene.report_past(first)
     past_until = _moment(scene.scheduler.inference.usage(INFERENCE_CLUSTER, limit=1)[0]["period_ends_at"])
@@ -448,7 +458,7 @@ def measure(scene: Scene, hours: tuple[float, float], names: Sequence[str]) -> d
     scene.report_past(first)
     training, margin = scene.train(), scene.margin(first)
     print(
-        f"{scene.servers} inference servers, periods of {scene.period.total_seconds():g} s, {CURVE} curve with seed {scene.seed} "
+        f"{scene.servers} inference servers, periods of {scene.period.total_seconds():g} s, {scene.curve} curve with seed {scene.seed} "
         f"from {hours[0]:g} to {hours[1]:g} o'clock; the network's error {training['mean_squared_error']:.5f}, of the last "
         f"sample {training['persistence_error']:.5f}; margin {margin:.3f}",
         flush=True,

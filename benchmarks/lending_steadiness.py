@@ -45,9 +45,9 @@ def main() -> None:
             for seed in range(arguments.seeds)
         ]
         for servers in arguments.servers:
-            plain = [follow(LendingRule(servers, _headroom(servers)), usage) for usage in usages]
+            plain = [follow(LendingRule(servers, headroom(servers)), usage) for usage in usages]
             for hysteresis, hold in SETTINGS:
-                rule = LendingRule(servers, _headroom(servers), hysteresis_fraction=hysteresis)
+                rule = LendingRule(servers, headroom(servers), hysteresis_fraction=hysteresis)
                 steady = [follow(rule, usage, hold_periods=hold) for usage in usages]
                 moves = _moves(steady) / max(1, _moves(plain))
                 lent = _on_loan(steady) / max(1e-9, _on_loan(plain))
@@ -55,7 +55,7 @@ def main() -> None:
                 print(f"{curve:8}{servers:8}{hysteresis:12.2f}{hold:9}{moves:8.2f}{lent:9.2f}{short:8}")
 
 
-def _headroom(servers: int) -> float:
+def headroom(servers: int) -> float:
     """Of a handful of servers two per cent would be a whole one."""
     return HEADROOM_FRACTION if servers > 10 else 0.0
 

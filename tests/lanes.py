@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-END_TO_END = [TESTS / "end_to_end"]
+END_TO_END = [TESTS / "end_to_end", TESTS / "chaos"]
 PLATFORM = [TESTS / name for name in ("control_plane", "dashboard", "platform", "simulation/product")]
 LOWER_PRIORITY = ["nice", "-n", "5"]
 

@@ -1,0 +1,100 @@
+"""What is asked of the platform's doors and how they answer: every answer is noted, whoever asked."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+
+import httpx
+
+PROBLEM = "application/problem+json"
+#: An address or headers so long that the HTTP server refuses them before the platform sees the request.
+BY_THE_SERVER = (414, 431)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """One answer of a door. ``attack``: what the request was for; ``after_seconds``: what `Retry-After` says."""
+
+    who: str
+    attack: str
+    method: str
+    path: str
+    status: int
+    content_type: str
+    retry_after: str
+
+    @property
+    def is_a_fault(self) -> bool:
+        """Whether no door may answer so: unhandled, or an error that is no problem document.
+
+        "Come back later" (503 with `Retry-After`) is an answer: that is how the platform bounds what it does at once.
+        """
+        if self.status >= 500:
+            return self.status != httpx.codes.SERVICE_UNAVAILABLE or not self.retry_after
+        return (
+            self.status >= 400
+            and self.status not in BY_THE_SERVER
+            and not self.content_type.startswith(PROBLEM)
+        )
+
+
+@dataclass
+class Ledger:
+    """All answers of a run, and connections that broke. Threads share it."""
+
+    answers: list[Answer] = field(default_factory=list)
+    broken: Counter[str] = field(default_factory=Counter)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def note(self, answer: Answer) -> None:
+        with self._lock:
+            self.answers.append(answer)
+
+    def note_broken(self, who: str, error: Exception) -> None:
+        """No answer came: while a server is killed, connections break."""
+        with self._lock:
+            self.broken[f"{who}: {type(error).__name__}"] += 1
+
+    def by_attack(self) -> dict[str, Counter[int]]:
+        """Statuses of each kind of request, in the order in which the kinds first came."""
+        found: dict[str, Counter[int]] = {}
+        for answer in self.answers:
+            found.setdefault(answer.attack, Counter())[answer.status] += 1
+        return found
+
+    def faults(self) -> list[Answer]:
+        return [answer for answer in self.answers if answer.is_a_fault]
+
+
+class RecordingTransport(httpx.BaseTransport):
+    """Sends what a client sends and notes each answer. ``attack`` says what the client is at, request by request."""
+
+    def __init__(self, who: str, ledger: Ledger, inner: httpx.BaseTransport | None = None) -> None:
+        self.who = who
+        self.attack = f"{who}: as the command line does"
+        self._ledger = ledger
+        self._inner = inner or httpx.HTTPTransport()
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        try:
+            response = self._inner.handle_request(request)
+        except httpx.TransportError as error:
+            self._ledger.note_broken(self.who, error)
+            raise
+        self._ledger.note(
+            Answer(
+                self.who,
+                self.attack,
+                request.method,
+                request.url.path,
+                response.status_code,
+                response.headers.get("Content-Type", ""),
+                response.headers.get("Retry-After", ""),
+            )
+        )
+        return response
+
+    def close(self) -> None:
+        self._inner.close()

@@ -1,0 +1,149 @@
+"""What is looked at while the run lasts: memory of every process of the platform, the platform's own metrics, its servers."""
+
+from __future__ import annotations
+
+import json
+import re
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import httpx
+import psutil
+
+from launch.state import lock_holder
+from tests.chaos.scene import MEBIBYTE, WORKER_BYTES, Scene
+
+SECONDS_BETWEEN_LOOKS = 2.0
+READER = "reader of bundles"
+NODE = "nursery, launchers, workers"
+#: The most that one process of each kind may hold, in MiB (README.md): what it took at its most in ten minutes, and half as much again.
+#: PostgreSQL's shared buffers count in each of its processes that has touched them.
+BOUNDS = {
+    "supervisor": 150,
+    "postgresql": 300,
+    "valkey": 150,
+    "web": 450,
+    "agent-api": 350,
+    "streams": 350,
+    "celery": 900,
+    "beat": 350,
+    "agent": 350,
+    READER: 512,
+    NODE: WORKER_BYTES // MEBIBYTE * 5 // 4,
+}
+
+
+@dataclass
+class Seen:
+    """The most that one process of each kind ever held, in bytes, and what the platform said of itself."""
+
+    most_bytes: dict[str, int] = field(default_factory=dict)
+    metrics: dict[str, float] = field(default_factory=dict)
+    longest_pass_seconds: float = 0.0
+    looks: int = 0
+
+    def beyond_their_memory(self) -> list[str]:
+        """Kinds of processes of which one held more than it may."""
+        return [
+            f"{kind}: {held // MEBIBYTE} MiB, may hold {BOUNDS[kind]} MiB"
+            for kind, held in self.most_bytes.items()
+            if held > BOUNDS[kind] * MEBIBYTE
+        ]
+
+
+class Watcher:
+    """Looks every two seconds on a thread of its own, until told to stop."""
+
+    def __init__(self, scene: Scene) -> None:
+        self.seen = Seen()
+        self._scene = scene
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watcher", daemon=True)
+        self.error: Exception | None = None
+
+    def __enter__(self) -> Watcher:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *what: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _watch(self) -> None:
+        try:
+            while not self._stop.wait(SECONDS_BETWEEN_LOOKS):
+                self.look()
+        except Exception as error:  # noqa: BLE001 - told at the end: a run that was not watched has shown nothing
+            self.error = error
+
+    def look(self) -> None:
+        """Once: memory and metrics."""
+        for kind, held in resident(self._scene):
+            self.seen.most_bytes[kind] = max(held, self.seen.most_bytes.get(kind, 0))
+        try:
+            self.seen.metrics = read_metrics(self._scene)
+        except httpx.HTTPError:
+            # A web server is between two lives.
+            return
+        longest = self.seen.metrics['punctual_planner_pass_seconds{quantile="1"}']
+        self.seen.longest_pass_seconds = max(self.seen.longest_pass_seconds, longest)
+        self.seen.looks += 1
+
+
+def read_metrics(scene: Scene) -> dict[str, float]:
+    """The platform's own figures, by name and labels as they are written."""
+    token = scene.operator.client.transport.http.headers["Authorization"]
+    answer = httpx.get(f"{scene.platform.web_url}/metrics", headers={"Authorization": token}, timeout=60.0)
+    answer.raise_for_status()
+    lines = (line for line in answer.text.splitlines() if line and not line.startswith("#"))
+    return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
+
+
+def resident(scene: Scene) -> Iterator[tuple[str, int]]:
+    """Kind and peak of resident bytes of every process of the platform."""
+    platform = scene.platform
+    if (supervisor := lock_holder(platform.folders)) is not None:
+        yield from _of(supervisor, "supervisor", also_children=False)
+    for process in platform.processes.values():
+        if process.pid is not None:
+            yield from _of(process.pid, _kind(process.name))
+    for file in platform.folders.agents.glob("*/workers/*/launcher.json"):
+        # Workers outlive their agent, so they are nobody's children.
+        if not file.with_name("exit.json").exists():
+            yield from _of(json.loads(file.read_text())["pid"], NODE)
+
+
+def _kind(name: str) -> str:
+    if name.startswith("agent-node"):
+        return "agent"
+    return "celery" if name.startswith("celery-") else name
+
+
+def _of(root: int, kind: str, *, also_children: bool = True) -> Iterator[tuple[str, int]]:
+    try:
+        process = psutil.Process(root)
+        children = process.children() if also_children else []
+        deeper = [one for child in children for one in child.children(recursive=True)]
+    except psutil.NoSuchProcess:
+        return
+    # An agent's child is its nursery, from which workers are forked; a web server's workers start the reader of bundles.
+    below = {"agent": (NODE, NODE), "web": ("web", READER)}.get(kind, (kind, kind))
+    for found, its_kind in (
+        (process, kind),
+        *((one, below[0]) for one in children),
+        *((one, below[1]) for one in deeper),
+    ):
+        if (peak := _peak_bytes(found.pid)) is not None:
+            yield its_kind, peak
+
+
+def _peak_bytes(pid: int) -> int | None:
+    """The most that a process has ever held, as the kernel counts it; None when it is gone."""
+    try:
+        status = Path(f"/proc/{pid}/status").read_text()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    found = re.search(r"VmHWM:\s+(\d+) kB", status)
+    return int(found[1]) * 1024 if found else None
