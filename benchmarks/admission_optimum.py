@@ -47,7 +47,6 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 from tests.core.exact import ExactJob, Feasibility, job_from, job_of, solve
 from tests.core.small_instances import LOADS, SLOT_SECONDS, Load, least_gpu_time, random_job, random_snapshot
 
-EVERYBODY = 1.0
 NODES_AT_ONE_INSTANT = 20_000
 NODES_OF_LAST_RESORT = 500
 GPUS, SLOT_OVER_TIME, JOBS_OVER_TIME = 8, 60.0, 30
@@ -68,32 +67,26 @@ class Method:
 
 def any_size(fillings: int) -> SearchLimits:
     """A search for newcomers of whatever size."""
-    return SearchLimits(largest_share=EVERYBODY, most_fillings=fillings)
+    return SearchLimits(everybody=True, most_fillings=fillings)
 
 
 BOTH_FILLINGS = Method("both fillings", limits=any_size(1))
 FILLINGS = tuple(Method(f"lifting, {number} fillings", limits=any_size(number)) for number in (2, 4, 8, 24))
-SHARES = tuple(
-    Method(
-        f"lifting, 8 fillings, share {share:g}",
-        limits=SearchLimits(share, largest_of_median=0.0, most_fillings=8),
-    )
-    for share in (0.05, 0.1, 0.2)
-)
+BID_PRICE = Method("lifting, 8 fillings, bid price", limits=SearchLimits(most_fillings=8))
 SHIPPED = Method("as shipped", limits=SearchLimits())
 METHODS = (
     Method("elasticflow, uniform"),
     Method("elasticflow, suffix", Fill.SUFFIX),
     BOTH_FILLINGS,
     *FILLINGS,
-    *SHARES,
+    BID_PRICE,
     SHIPPED,
 )
 OVER_TIME = (
     Method("elasticflow, uniform"),
     BOTH_FILLINGS,
     *FILLINGS[1:3],
-    *SHARES[1:],
+    BID_PRICE,
     SHIPPED,
     Method("lifting, 8 fillings, then exact", limits=any_size(8), exact=True),
 )

@@ -13,7 +13,7 @@ import numpy as np
 
 from scheduling.core import reasons
 from scheduling.core.arrays import TIME_TOLERANCE, Plans, changed_beside, copy_plans, set_plan
-from scheduling.core.bid_prices import BidPrices
+from scheduling.core.bid_prices import BidPrices, KeptRoom
 from scheduling.core.charging import charged_finish
 from scheduling.core.columns import BEST_EFFORT, SOFT
 from scheduling.core.compiling import YES, kernel
@@ -180,11 +180,13 @@ class Admission:
         if verdict is None and (kept := self.bid_prices.room_kept_from(row)):
             verdict = reasons.room_kept(self._facts(row), self.problem.now, kept)
         if verdict is None:
-            plans, first_failing = self._fitting(row)
+            plans, first_failing, outbid = self._fitting(row)
             if plans is not None:
                 self._promise(plans, row)
                 return reasons.fits(self._facts(row), self.problem.stored_plan(plans, row))
             verdict = self._refusal(row, first_failing)
+            if outbid is not None:
+                verdict = reasons.no_room_made(verdict, outbid)
         return self._or_unpromised(row, verdict)
 
     def _promise(self, plans: Plans, row: int) -> None:
@@ -245,26 +247,28 @@ class Admission:
             return reasons.too_slow_alone(job, problem.now, fastest, gpus)
         return None
 
-    def _fitting(self, row: int) -> tuple[Plans | None, int | None]:
-        """Plans that keep all promises with the newcomer's, or the first job that fails."""
+    def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
+        """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room was made."""
         problem = self.problem
         if self._gpu_time_is_missing(row):
-            return None, self._first_failing(row)
+            return None, self._first_failing(row), None
         if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
-            return plans or self._as_offered(row), None
+            return plans or self._as_offered(row), None, None
         if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
-            return plans, None
+            return plans, None, None
         order = self.deadline_order(suffix=problem.suffix)
         afresh = order.with_newcomer(self._own_rows(), row)
         if afresh.failing is None and (plans := self.budget.affordable(afresh.plans, [*self.rows, row])):
             order.keep(afresh)
-            return plans, None
+            return plans, None, None
         if problem.settings.stored_plans and (plans := self._as_offered(row)):
-            return plans, None
-        if self.search is not None and (plans := searched(self, row, self.search)):
-            return plans, None
-        return None, afresh.failing
+            return plans, None, None
+        if self.search is None:
+            return None, afresh.failing, None
+        outbid = None if self.search.everybody else self.bid_prices.outbid(row)
+        plans = searched(self, row, self.search) if outbid is None else None
+        return plans, afresh.failing, outbid
 
     def _gpu_time_is_missing(self, row: int) -> bool:
         """Whether no plans can keep all promises with the newcomer's, seen without looking for them.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil
 
 from scheduling.core.bid_prices import KeptRoom
@@ -187,6 +187,16 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
         f"{gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much each: "
         f"{gpu_hours_text(kept.expected)} by what was submitted of late",
         missing,
+    )
+
+
+def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
+    """A refusal beside promises that might be planned anew: no room is made while jobs that need less will take it."""
+    return replace(
+        refusal,
+        reason=f"{refusal.reason}; promises are not planned anew to make room for {gpu_hours_text(kept.needed)} while, "
+        f"by what was submitted of late, jobs that need less each ask for {gpu_hours_text(kept.expected)} in the next "
+        f"{duration_text(kept.within_seconds)}",
     )
 
 

@@ -6,7 +6,8 @@ plans under the other variant of filling; then everybody afresh, where a job tha
 and everything is filled again, under both variants. Where placing the plans forces moves that make a job late, it is filled
 with room for them. What is found is charged and verified like every other set of plans.
 
-docs/decisions/0010 holds the measurements behind the limits.
+A job that is squeezed in takes what others would have been promised. So this is for newcomers that pay the bid price of what
+they need (`bid_prices.py`). Decisions 0010 and 0026 hold the measurements.
 """
 
 from __future__ import annotations
@@ -18,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.charging import planned_gpu_time
 
 if TYPE_CHECKING:
     from scheduling.core.admission import Admission
@@ -35,17 +35,14 @@ MOST_RESCUES = 24
 class SearchLimits:
     """How far admission looks for plans beyond progressive filling in deadline order.
 
-    Squeezing in a large job costs more promises to later jobs than it makes. The search is for jobs that need at most
-    ``largest_share`` of the GPU time until their deadline, or at most ``largest_of_median`` times the GPU time that the
-    median of the present promises still needs. Two counts of work bound it, so that answers do not depend on speed:
-    ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in which
-    ``most_jobs_filled`` jobs are planned in all, or that take more than ``most_work`` (`Work`), which keeps the verdict quick
-    where thousands are active.
+    ``everybody``: for newcomers too that do not pay the bid price. Two counts of work bound the search, so that answers do not
+    depend on speed: ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in
+    which ``most_jobs_filled`` jobs are planned in all, or that take more than ``most_work`` (`Work`), which keeps the verdict
+    quick where thousands are active.
     """
 
-    largest_share: float = 0.125
-    largest_of_median: float = 1.0
-    most_fillings: int = 8
+    everybody: bool = False
+    most_fillings: int = 2
     most_jobs_filled: int = 4000
     most_work: int = 200_000
 
@@ -57,8 +54,6 @@ class SearchLimits:
 def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
     """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
     problem = admission.problem
-    if not is_small(admission, row, limits):
-        return None
     rows = [*admission.rows, row]
     due = float(problem.due[row]) - problem.slack_seconds
     beside = admission.filled_beside(row, due, suffix=not problem.suffix)
@@ -86,21 +81,6 @@ def planned_anew(admission: Admission) -> Plans | None:
         if found is not None:
             return found
     return None
-
-
-def is_small(admission: Admission, row: int, limits: SearchLimits) -> bool:
-    """Whether squeezing the job in is worth it: what it takes, others cannot be promised."""
-    problem = admission.problem
-    left = float(problem.due[row]) - problem.slack_seconds - problem.origin
-    needed = gpu_time_needed(problem, row, left)
-    if needed <= limits.largest_share * problem.promise_gpus * left:
-        return True
-    promised = np.array([other for other in admission.rows if other < problem.count], dtype=np.int64)
-    if not promised.size:
-        return False
-    # Without charges for moves: those are not kept with the plans, and a verdict must not depend on which decision it falls into.
-    needs = planned_gpu_time(problem.jobs, admission.plans, promised)
-    return needed <= limits.largest_of_median * float(np.median(needs))
 
 
 def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:

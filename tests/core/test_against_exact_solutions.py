@@ -33,7 +33,7 @@ from tests.core.small_instances import (
 SEARCHES = {
     "published": None,
     "as shipped": SearchLimits(),
-    "searching for everybody": SearchLimits(largest_share=1.0, most_fillings=24),
+    "searching for everybody": SearchLimits(everybody=True, most_fillings=24),
 }
 
 

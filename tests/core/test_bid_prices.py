@@ -16,7 +16,8 @@ from scheduling.core.snapshot import Newcomers, ServiceClass
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
-from tests.core.building import UNIT_SLOTS, job, snapshot, verdicts
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
+from tests.core.building import C3, UNIT_SLOTS, job, snapshot, verdicts
 from tests.simulation.engine.worlds import Job, workload
 
 PUNCTUAL = policy_named("punctual")
@@ -101,6 +102,65 @@ def test_no_offer_is_made_where_smaller_jobs_will_take_all_there_is():
     verdict, offer = PUNCTUAL.what_if(at_now(demand), large())
     assert verdict.reason_code is ReasonCode.ROOM_KEPT
     assert offer is None
+
+
+def squeezing(demand: ExpectedDemand, *, work: float = 1.0, **facts):
+    """X is promised both GPUs for all the time; Y fits where X is planned anew, to begin on one (the paper's rule refuses Y)."""
+    x = job("X", 2.5, NOW + 2.0, C3, submitted_at=NOW - 1.0)
+    y = job("Y", work, NOW + 2.0, C3, submitted_at=NOW, **facts)
+    learnt = tuple(demand.remembered().tolist())
+    return snapshot(2, x, y, now=NOW, settings=UNIT_SLOTS, memory=learnt)
+
+
+def test_promises_are_planned_anew_for_one_more_unless_smaller_ones_will_ask_for_the_room():
+    nothing_known = squeezing(ExpectedDemand())
+    assert verdicts(policy_named("elasticflow").replan(nothing_known)) == {"X": True, "Y": False}
+    assert verdicts(PUNCTUAL.replan(nothing_known)) == {"X": True, "Y": True}
+    larger_ones = after_small_jobs(1.5, every=0.5)
+    assert verdicts(PUNCTUAL.replan(squeezing(larger_ones))) == {"X": True, "Y": True}
+    smaller_ones = after_small_jobs(0.5, every=0.5)
+    decision = PUNCTUAL.replan(squeezing(smaller_ones))
+    assert verdicts(decision) == {"X": True, "Y": False}
+    refusal = decision.verdicts[1]
+    assert refusal.reason_code is ReasonCode.CAPACITY
+    assert "promises are not planned anew to make room for" in refusal.reason
+    assert "jobs that need less each ask for" in refusal.reason
+
+
+def test_a_small_job_pays_the_price_that_a_larger_one_does_not():
+    smaller_ones = after_small_jobs(0.5, every=0.5)
+    assert verdicts(PUNCTUAL.replan(squeezing(smaller_ones, work=0.5))) == {"X": True, "Y": True}
+
+
+def test_the_price_of_planning_anew_leaves_projects_their_share():
+    flood = after_small_jobs(0.5, every=0.5, project=1).noted(NOW, 2, 0.5, 20.0)
+    for project, admitted in ((1, False), (2, True)):
+        asked = squeezing(flood, project=project)
+        x = replace(asked.jobs[0], project=1)
+        assert verdicts(PUNCTUAL.replan(replace(asked, jobs=(x, asked.jobs[1]))))["Y"] is admitted
+
+
+def test_open_newcomers_are_learnt_where_promises_may_be_planned_anew_and_only_there():
+    asked = squeezing(ExpectedDemand())
+    learnt = ExpectedDemand.recalled(np.array(PUNCTUAL.admit(asked).memory))
+    assert learnt.gpu_seconds.sum() == pytest.approx(2 * 2.5 / 1.5 + 1.0)
+    assert policy_named("elasticflow").admit(asked).memory == ()
+
+
+def test_in_deep_overload_planning_anew_does_not_crowd_out_small_jobs():
+    """Months of long jobs on one server: with room made for whoever asks, `punctual` had a fifth fewer on time."""
+
+    def met(policy: str, seed: int) -> int:
+        trace = load_workload("philly:jobs=150", seed=seed)
+        asked = SimulationSettings(policy, (PoolSize(reference_gpu_type(trace), 1, 8),), slot_seconds=60.0)
+        outcome = Simulation(trace, asked).run()
+        assert not outcome.broken
+        return int((outcome.jobs.completed_at <= trace.deadline_at + 1e-3).sum())
+
+    searching, published = (
+        sum(met(policy, seed) for seed in range(3)) for policy in ("punctual", "elasticflow")
+    )
+    assert searching >= published
 
 
 def test_others_do_not_price_a_project_out_of_its_share():
