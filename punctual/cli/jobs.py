@@ -151,6 +151,8 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Promise", _promise(job)),
         ("Progress", f"{job.iterations_done} of {job.max_iterations} iterations ({100 * job.progress:.0f}%)"),
         ("GPUs", f"{job.gpus} {job.gpu_kind}{emulated}".strip() if job.gpus else None),
+        ("Kind of GPU", f"{job.gpu_kind}{emulated}" if job.gpu_kind and not job.gpus else None),
+        ("Refused on", ", ".join(sorted(job.refused_kinds)) or None),
         ("Pace", pace),
         ("Submitted", output.time_text(job.submitted_at)),
         ("Started", output.time_text(job.started_at) if job.started_at else None),

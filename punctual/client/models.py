@@ -107,6 +107,7 @@ class JobFacts:
     iterations_per_second: float | None = None
     gpus: int = 0
     gpu_kind: str = ""
+    refused_kinds: dict[str, str] = field(default_factory=dict)
     emulated: bool = False
     planned_start_at: datetime | None = moment()
     planned_finish_at: datetime | None = moment()

@@ -150,6 +150,9 @@ class JobSerializer(serializers.ModelSerializer):
     slack_seconds = serializers.SerializerMethodField(
         help_text="From planned or actual finish to the deadline."
     )
+    refused_kinds = serializers.SerializerMethodField(
+        help_text="Kinds of GPU that could not take it, each with the reason; `gpu_kind` is the one that it is asked for on, or runs on."
+    )
     verdict = serializers.SerializerMethodField()
     standing = serializers.SerializerMethodField(
         help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, or empty) and a sentence."
@@ -164,7 +167,7 @@ class JobSerializer(serializers.ModelSerializer):
             "id", "project", "owner", "name", "labels", "function", "hyperparameters", "termination",
             "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised", "at_risk",
             "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at", "started_at",
-            "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind", "emulated",
+            "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind", "refused_kinds", "emulated",
             "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "failure", "resubmission_of",
             "final_metrics",
         )  # fmt: skip
@@ -194,6 +197,11 @@ class JobSerializer(serializers.ModelSerializer):
         if finish is None or job.deadline_at is None:
             return None
         return (job.deadline_at - finish).total_seconds()
+
+    @extend_schema_field({"type": "object", "additionalProperties": {"type": "string"}})
+    def get_refused_kinds(self, job: Job) -> dict[str, str]:
+        mask = self.context.get("mask", str)
+        return {kind: str(mask(said["reason"])) for kind, said in job.refused_kinds.items()}
 
     @extend_schema_field(VerdictSerializer)
     def get_verdict(self, job: Job) -> dict[str, Any]:

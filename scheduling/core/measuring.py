@@ -35,6 +35,18 @@ def measuring_blocks(
             yield min(blocks, key=lambda block: (int((standing[list(block)] == BEST_EFFORT).sum()), block))
 
 
+def levels_to_come(
+    global_batch_size: int, server_gpus: Sequence[int], usable: NDArray[np.bool_], above: int
+) -> list[int]:
+    """Levels above one that could be measured here, were all usable GPUs free; ascending.
+
+    ``usable``: by address in topology order. ``above``: the largest level that is known, or known not to fit.
+    """
+    levels = [level for level in measurable_levels(global_batch_size, int(usable.sum())) if level > above]
+    standing = np.where(usable, FREE, TAKEN).astype(np.int8)
+    return sorted(len(block) for block in measuring_blocks(server_gpus, standing, levels))
+
+
 def _blocks(server_gpus: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
     first = 0
     servers = []

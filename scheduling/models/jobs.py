@@ -70,6 +70,10 @@ class Job(models.Model):
     #: What the policy noted about the job at its last decision: its name, and numbers.
     policy_memory = models.JSONField(default=dict, blank=True)
     verdict = models.JSONField(null=True, blank=True)
+    #: Undecided until more levels of its curve are known: those that are could not keep its deadline.
+    awaits_levels = models.BooleanField(default=False)
+    #: Kinds of GPU that cannot take it, each with `reason_code` and `reason`, while other kinds are asked.
+    refused_kinds = models.JSONField(default=dict, blank=True)
     #: Declined in a burst: an offer is looked for when no newcomer waits any more.
     awaits_offer = models.BooleanField(default=False)
     failure = models.JSONField(null=True, blank=True)

@@ -20,7 +20,7 @@ from scheduling.services.lifecycle import MEASURING_TIMEOUT, advance, became_liv
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
-from scheduling.services.unfit_levels import level_did_not_fit
+from scheduling.services.unfit_levels import level_did_not_fit, measuring_ended
 from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
@@ -180,6 +180,7 @@ def _profile_done(
         failure="" if measured else f"no level could be measured ({event.get('reason')})",
         measured_at=timezone.now(),
     )
+    Job.objects.filter(curve=curve, awaits_levels=True).update(awaits_levels=False)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"profile of {job.pk} is ready")
 
@@ -252,10 +253,7 @@ def _failed(
         return
     worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
     if was_profiling and curve is not None and not job.finished():
-        # What was measured before its time was up counts.
-        measured = timed_out and CurveLevel.objects.filter(curve=curve).exists()
-        state = CurveState.READY if measured else CurveState.UNKNOWN
-        ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=state)
+        measuring_ended(curve)
 
 
 def _refused(

@@ -10,18 +10,17 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Count
 from django.utils import timezone
 from redis.exceptions import RedisError
 
-from cluster.choices import ServerState
-from cluster.models import Cluster, Gpu
+from cluster.models import Cluster
 from projects.errors import Conflict, Unavailable
 from projects.models import Project, User
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.models import FunctionVersion, Job, ScalingCurve
 from scheduling.services.generations import let_go, suspend_live
+from scheduling.services.kinds import first_kind
 from scheduling.services.lifecycle import PAUSED
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
@@ -59,24 +58,6 @@ def default_cluster() -> Cluster:
     if cluster is None:
         raise Unavailable("No cluster is set up yet; an operator has to enrol a server first.")
     return cluster
-
-
-def pool_kind(cluster: Cluster) -> str:
-    """The GPU type that new jobs are planned on: the one with the most GPUs that are not given up. Borrowed ones do not count.
-
-    A promise names one pool (issue of the spec's several GPU types: one pool per promise).
-    """
-    kinds = (
-        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, healthy=True)
-        .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
-        .values_list("kind")
-        .annotate(count=Count("id"))
-        .order_by("-count", "kind")
-    )
-    first = kinds.first()
-    if first is None:
-        raise Unavailable("No server with GPUs is connected; try again when one is.")
-    return str(first[0])
 
 
 def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
@@ -120,7 +101,7 @@ def job_submit(
         owner=owner,
         cluster=cluster,
         function_version=request.function_version,
-        curve=curve_for(request, pool_kind(cluster)),
+        curve=curve_for(request, first_kind(cluster, request.service_class)),
         name=request.name,
         labels=dict(request.labels),
         hyperparameters=dict(request.hyperparameters),

@@ -8,6 +8,7 @@ from cluster.models import Cluster
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, PromiseOutcome
 from scheduling.models import Job
 from scheduling.services.generations import let_go
+from scheduling.services.kinds import all_reasons
 from scheduling.services.profiling import decide_by
 from scheduling.services.records import move, record
 from scheduling.services.scoring import function_slower_than_profile
@@ -37,13 +38,14 @@ def decline_overdue(cluster: Cluster, now: datetime) -> int:
     undecided = Job.objects.filter(
         cluster=cluster, state__in=UNDECIDED_STATES, deadline_at__isnull=False, service_class="slo"
     ).exclude(curve__state=CurveState.READY)
-    for job in undecided.select_related("function_version"):
+    for job in undecided.select_related("function_version", "curve"):
         latest = decide_by(job)
         if latest is None or now < latest:
             continue
-        reason = (
+        reason = all_reasons(
+            job,
             f"The function's speed is not known yet and could not be measured by {latest:%H:%M:%S} UTC, half the time to "
-            "its deadline; ask for a later deadline, or submit again once the function has been measured."
+            "its deadline; ask for a later deadline, or submit again once the function has been measured.",
         )
         job.verdict = {
             "decision": "declined", "reason_code": "not_profiled_in_time", "reason": reason, "offer": None,

@@ -10,12 +10,14 @@ import structlog
 from django.db.models import F
 
 from cluster.models import Cluster
-from scheduling.choices import JobState
+from scheduling.choices import CurveState, JobState, ServiceClass
 from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
-from scheduling.models import Job
+from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
+from scheduling.services.borrowed import curve_on
 from scheduling.services.isolating import FAILURES
+from scheduling.services.kinds import kinds_to_ask
 from scheduling.services.offers import offer_create, projects_without_offer, within_horizon
 from scheduling.services.planner_lease import unmoved
 from scheduling.services.slots import frozen_until
@@ -48,28 +50,34 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
         Moved: the facts changed meanwhile; nothing was written.
     """
     waiting = Job.objects.filter(cluster=cluster, awaits_offer=True).order_by("submitted_at", "id")
-    rows = {row.pk: row for row in waiting.select_related("curve", "project", "cluster")[: 4 * most]}
+    rows = {
+        row.pk: row
+        for row in waiting.select_related("curve", "function_version", "project", "cluster")[: 4 * most]
+    }
     if not rows:
         return 0
     chosen = projects_without_offer(list(rows))[:most]
     policy = cluster_policy(cluster)
-    found: dict[str, FoundOffer] = {}
-    kinds = {curve.gpu_kind for job_id in chosen if (curve := rows[job_id].curve) is not None}
-    for kind in sorted(kinds):
+    found: dict[str, tuple[FoundOffer, ScalingCurve]] = {}
+    for kind in kinds_to_ask(cluster, ServiceClass.SLO):
+        curves = _curves_to_ask([rows[job_id] for job_id in chosen], kind)
+        if not curves:
+            continue
         pool = pool_snapshot(cluster, kind, now, reallocate_at=frozen_until(cluster, now))
         asking = [
             job
-            for job_id in chosen
-            if (row := rows[job_id]).curve is not None
-            and row.curve.gpu_kind == kind
-            and row.state == JobState.DECLINED
-            and (job := asking_again(pool, row, cluster.promise_margin)) is not None
+            for job_id, curve in curves.items()
+            if (job := asking_again(pool, rows[job_id], curve, cluster.promise_margin)) is not None
         ]
         try:
-            found |= find_offers(policy, pool.snapshot, asking)
+            offers = find_offers(policy, pool.snapshot, asking)
         except FAILURES:
             # Whoever is to blame, nobody was promised an offer, and the pass goes on.
             log.exception("offers_not_found", jobs=[job.id for job in asking])
+            continue
+        for job_id, offer in offers.items():
+            if job_id not in found or offer.deadline_at < found[job_id][0].deadline_at:
+                found[job_id] = (offer, curves[job_id])
     # Nobody of a project that holds an offer gets another one.
     done = [job_id for job_id in rows if job_id in chosen or len(chosen) < most]
     with unmoved(cluster, epoch):
@@ -77,13 +85,32 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
     return 1
 
 
-def _commit(cluster: Cluster, rows: dict[str, Job], done: list[str], found: dict[str, FoundOffer]) -> None:
+def _curves_to_ask(rows: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
+    """Curves on a kind of GPU, by job id, of declined jobs that it was asked for and that were measured there."""
+    asked = [
+        row
+        for row in rows
+        if row.state == JobState.DECLINED
+        and row.curve is not None
+        and kind in (row.curve.gpu_kind, *row.refused_kinds)
+    ]
+    curves = {row.pk: curve_on(row, kind) for row in asked}
+    return {key: curve for key, curve in curves.items() if curve and curve.state == CurveState.READY}
+
+
+def _commit(
+    cluster: Cluster,
+    rows: dict[str, Job],
+    done: list[str],
+    found: dict[str, tuple[FoundOffer, ScalingCurve]],
+) -> None:
     for job_id in done:
         row = rows[job_id]
         row.awaits_offer = False
         if job_id in found:
-            row.verdict = {**(row.verdict or {}), "offer": offer_create(row, found[job_id])}
-        row.save(update_fields=["awaits_offer", "verdict"])
+            offer, row.curve = found[job_id]
+            row.verdict = {**(row.verdict or {}), "offer": offer_create(row, offer)}
+        row.save(update_fields=["awaits_offer", "verdict", "curve"])
     if found:
         Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
     if offers_wait(cluster):

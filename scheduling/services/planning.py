@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import structlog
@@ -25,6 +25,7 @@ from scheduling.core.decision import FoundOffer
 from scheduling.core.snapshot import JobSnapshot
 from scheduling.models import Decision, Job
 from scheduling.policies import Policy
+from scheduling.services.another_chance import Chance, chances, end_waiting, give_chances
 from scheduling.services.committing import commit_decision
 from scheduling.services.deciding_again import decided_again, jobs_to_decide_again, restore_promise
 from scheduling.services.incidents import note_failed_pass, note_good_pass
@@ -36,6 +37,7 @@ from scheduling.services.planner_lease import Moved, planner_lease, unmoved
 from scheduling.services.profiling import (
     fail_unmeasurable,
     next_measurement,
+    settle_broken_off,
     start_measurement,
     unmeasurable_jobs,
 )
@@ -57,10 +59,11 @@ MOST_OFFERS = 2
 
 @dataclass(frozen=True)
 class Computed:
-    """One pool's decision, with the offers found for declined newcomers."""
+    """One pool's decision, with the offers found for declined newcomers, and who has another chance."""
 
     pool: Pool
     decision: CoreDecision
+    chances: dict[str, Chance]
     offers: dict[str, FoundOffer]
     offers_awaited: tuple[str, ...]
     seconds: float
@@ -145,9 +148,13 @@ def note_pass(decisions: list[Decision], seconds: float) -> None:
 
 
 def newcomers_wait(cluster: Cluster) -> bool:
-    """Whether an undecided job has a curve to be decided on."""
+    """Whether an undecided job has a curve to be decided on, and does not wait for more of it."""
     return Job.objects.filter(
-        cluster=cluster, state__in=UNDECIDED_STATES, curve__state=CurveState.READY, paused_by_owner=False
+        cluster=cluster,
+        state__in=UNDECIDED_STATES,
+        curve__state=CurveState.READY,
+        awaits_levels=False,
+        paused_by_owner=False,
     ).exists()
 
 
@@ -158,6 +165,7 @@ def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
         if current.epoch != epoch:
             raise Moved
         changed = mark_late(current, now) + decline_overdue(current, now) + expire_offers(current, now)
+        changed += end_waiting(current, now) + settle_broken_off(current)
         if unmeasurable_jobs(current):
             fail_unmeasurable(current)
             changed += 1
@@ -186,11 +194,13 @@ def _decide(
     policy = cluster_policy(cluster)
     slot_at = now if reallocate else frozen_until(cluster, now)
     most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
+    # Who waits for more levels may fit without them once other facts have changed.
+    waiting = reallocate and cluster.planning_version != cluster.planned_version
     computed = []
     for kind in pool_kinds(cluster):
-        pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at)
+        pool = pool_snapshot(cluster, kind, now, reallocate_at=slot_at, awaiting_levels=waiting)
         computed.append(
-            answered(pool, lambda one: _compute(one, policy, most_work, reallocate=reallocate))[1]
+            answered(pool, lambda one: _compute(cluster, one, policy, most_work, reallocate=reallocate))[1]
         )
     rows = []
     with unmoved(cluster, epoch) as current:
@@ -207,6 +217,7 @@ def _decide(
                 trigger=trigger,
             )
             rows += [row] if row else []
+            give_chances(result.chances)
             set_aside(current, result.pool, now)
         version = current.planning_version + 1
         facts: dict[str, Any] = {"planning_version": version}
@@ -223,27 +234,30 @@ def _decide(
             }
         Cluster.objects.filter(pk=cluster.pk).update(**facts)
         hint(f"cluster:{cluster.pk}", kind="planned")
-        verdicts = any(result.decision.verdicts for result in computed)
+        verdicts = any(result.decision.verdicts or result.chances for result in computed)
         if verdicts and (newcomers_wait(cluster) or offers_wait(cluster)):
             wake("plan", trigger="newcomers wait")
     return rows
 
 
-def _compute(pool: Pool, policy: Policy, most_work: int, *, reallocate: bool) -> Computed:
+def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, reallocate: bool) -> Computed:
     began = time.perf_counter()
     snapshot = replace(pool.snapshot, settings=replace(pool.snapshot.settings, most_work=most_work))
     pool = replace(pool, snapshot=snapshot)
-    decision = policy.replan(snapshot) if reallocate else policy.admit(snapshot)
+    answer = policy.replan(snapshot) if reallocate else policy.admit(snapshot)
+    decision, again = chances(cluster, pool.kind, answer, datetime.fromtimestamp(snapshot.now, UTC))
     declined = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
     by_id = {job.id: job for job in snapshot.jobs if job.id in declined}
     asking = projects_without_offer(sorted(declined, key=lambda job_id: _order(by_id[job_id])))
     # An offer takes room that newcomers who wait could be promised: it is looked for after their verdicts.
-    decided = len(decision.verdicts)
+    decided = len(answer.verdicts)
     waiting = bool(decision.undecided) or decided >= MOST_NEWCOMERS
-    now_asking = [] if waiting else asking[:MOST_OFFERS]
+    # Nor for whom several kinds of GPU were asked: all of them may have one.
+    several = set(Job.objects.filter(pk__in=asking).exclude(refused_kinds={}).values_list("pk", flat=True))
+    now_asking = [] if waiting else [job_id for job_id in asking if job_id not in several][:MOST_OFFERS]
     offers = find_offers(policy, snapshot_after(snapshot, decision), [by_id[job_id] for job_id in now_asking])
     awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
-    return Computed(pool, decision, offers, awaited, time.perf_counter() - began)
+    return Computed(pool, decision, again, offers, awaited, time.perf_counter() - began)
 
 
 def _order(job: JobSnapshot) -> tuple[float, str]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
-from django.db.models import Count, Q
+from django.db.models import Count, F, Q
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -29,6 +29,7 @@ from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import MEASURING_TIMEOUT, fail_job
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
@@ -44,8 +45,11 @@ TIMEOUTS_COUNT_FOR = timedelta(hours=1)
 MOST_LOOKED_AT = 20
 #: Undecided jobs looked at, the longest waiting: what one finds no room for, the next ones hardly do.
 MOST_WAITING_LOOKED_AT = 3
-_BROKEN_OFF = Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED) & ~Q(
-    generations__retire_reason__startswith="profiled"
+#: Measurements on the kind of GPU that the job is asked for on now.
+_BROKEN_OFF = (
+    Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
+    & ~Q(generations__retire_reason__startswith="profiled")
+    & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
 )
 
 
@@ -82,7 +86,7 @@ def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
 def _why_unmeasurable(job: Job, cluster: Cluster) -> str:
     if job.curve is not None and job.curve.state == CurveState.FAILED:
         return f"its function could not be measured: {job.curve.failure}"
-    if _attempts(job) >= MAXIMUM_ATTEMPTS:
+    if job.curve is not None and _attempts(job, job.curve) >= MAXIMUM_ATTEMPTS:
         return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"
     if job.curve_id is not None and job.curve_id in _timed_out_curves():
         limit = f"{cluster.profile_maximum_seconds:.0f} s"
@@ -102,11 +106,30 @@ def _timed_out_curves() -> set[int]:
     return set(times.values_list("curve_id", flat=True))
 
 
+def settle_broken_off(cluster: Cluster) -> int:
+    """Let what was measured count where a measurement ended before it was through, for whatever reason.
+
+    Returns the number of curves. The caller holds the cluster's row.
+    """
+    under_way = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
+        state=GenerationState.RETIRED
+    )
+    ended = ScalingCurve.objects.filter(
+        state=CurveState.MEASURING, levels__isnull=False, jobs__cluster=cluster
+    ).exclude(Q(pk__in=under_way.filter(curve__isnull=False).values("curve_id")))
+    curves = list(ended.exclude(jobs__generations__in=under_way).values_list("pk", flat=True).distinct())
+    return ScalingCurve.objects.filter(pk__in=curves).update(state=CurveState.READY) if curves else 0
+
+
 def fail_unmeasurable(cluster: Cluster) -> None:
     """End the jobs that will never get a curve. The caller holds the cluster's row."""
     for job, reason in unmeasurable_jobs(cluster):
         environment = _environment(job)
         failed = environment is not None and environment.state == EnvironmentState.FAILED
+        kind = None if failed else kind_left(kinds_to_ask(cluster, job.service_class), job, measured=False)
+        if kind is not None and job.curve is not None:
+            ask_elsewhere(job, kind, Refusal(job.curve.gpu_kind, "not_measured", reason))
+            continue
         unfit = (
             job.curve is not None and job.curve.state == CurveState.FAILED and largest_unfit_level(job.curve)
         )
@@ -114,7 +137,7 @@ def fail_unmeasurable(cluster: Cluster) -> None:
         fail_job(
             job,
             "environment_failed" if failed else code,
-            reason,
+            reason if failed else all_reasons(job, reason),
             cluster,
             traceback=environment.log if failed and environment is not None else "",
         )
@@ -142,11 +165,15 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
             return found
         if looked_at >= MOST_WAITING_LOOKED_AT:
             break
-    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
+    for job in _jobs_awaiting_levels(cluster):
+        assert job.curve is not None
+        found = _find_block(cluster, job, policy, now, above=top_level(job.curve), newcomer=True)
+        if found is not None:
+            return found
+    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=False).exists():
         return None
     for job in _extendable_jobs(cluster):
-        top = max(job.curve.levels.values_list("gpus", flat=True), default=0) if job.curve else 0
-        found = _find_block(cluster, job, policy, now, above=top)
+        found = _find_block(cluster, job, policy, now, above=top_level(job.curve) if job.curve else 0)
         if found is not None:
             return found
     return _measurement_on_loan(cluster, policy, now)
@@ -165,7 +192,9 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
         known = curve_on(job, borrowed.kind)
         if known is not None and known.state != CurveState.UNKNOWN:
             continue
-        if _attempts(job) >= MAXIMUM_ATTEMPTS or not profiling_left(job.project, now) or _is_measuring(job):
+        if known is not None and _attempts(job, known) >= MAXIMUM_ATTEMPTS:
+            continue
+        if not profiling_left(job.project, now) or _is_measuring(job):
             continue
         found = _find_block(cluster, job, policy, now, above=0, kind=borrowed.kind)
         if found is not None:
@@ -229,6 +258,36 @@ def _waiting_jobs(cluster: Cluster) -> list[Job]:
     return list(chosen.values())
 
 
+def top_level(curve: ScalingCurve) -> int:
+    """The largest level that was measured; 0 where none was."""
+    return max(curve.levels.values_list("gpus", flat=True), default=0)
+
+
+def known_up_to(curve: ScalingCurve) -> int:
+    """The largest level of which anything is known: its speed, or that it does not fit."""
+    return max(top_level(curve), largest_unfit_level(curve))
+
+
+def more_can_be_measured(job: Job, curve: ScalingCurve) -> bool:
+    """Whether nothing but time speaks against measuring more levels: not how often that was broken off already."""
+    return _attempts(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in _timed_out_curves()
+
+
+def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
+    """One job for each curve of which more levels are waited for and none is being measured, longest-waiting first."""
+    jobs = Job.objects.filter(
+        cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY
+    ).select_related("curve", "function_version", "project")
+    chosen: dict[int, Job] = {}
+    now = timezone.now()
+    for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]:
+        curve = job.curve
+        if curve is not None and curve.pk not in chosen and more_can_be_measured(job, curve):
+            if profiling_left(job.project, now):
+                chosen[curve.pk] = job
+    return list(chosen.values())[:MOST_WAITING_LOOKED_AT]
+
+
 def _extendable_jobs(cluster: Cluster) -> list[Job]:
     jobs = Job.objects.filter(
         cluster=cluster, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
@@ -241,14 +300,24 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     return [
         job
         for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]
-        if _attempts(job) < MAXIMUM_ATTEMPTS
+        if job.curve is not None and _attempts(job, job.curve) < MAXIMUM_ATTEMPTS
     ]
 
 
 def _find_block(
-    cluster: Cluster, job: Job, policy: Policy, now: datetime, *, above: int, kind: str | None = None
+    cluster: Cluster,
+    job: Job,
+    policy: Policy,
+    now: datetime,
+    *,
+    above: int,
+    kind: str | None = None,
+    newcomer: bool = False,
 ) -> Measurement | None:
-    """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own."""
+    """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
+
+    ``newcomer``: somebody's verdict depends on it, so that best effort makes room.
+    """
     assert job.curve is not None
     pool = _without_newcomers(pool_snapshot(cluster, job.curve.gpu_kind, now))
     measured_curve = job.curve if kind is None else curve_on(job, kind)
@@ -258,7 +327,9 @@ def _find_block(
         for level in measurable_levels(job.global_batch_size, len(pool.gpus))
         if level > max(above, unfit)
     ]
-    standing = _standing(pool, spare_best_effort=above > 0 or kind is not None, on_loan=kind is not None)
+    standing = _standing(
+        pool, spare_best_effort=not newcomer and (above > 0 or kind is not None), on_loan=kind is not None
+    )
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
         displaces = any(address in pool.claims for address in block)
@@ -306,8 +377,11 @@ def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarr
     return standing
 
 
-def _attempts(job: Job) -> int:
-    broken = job.generations.filter(purpose=Purpose.PROFILING, state=GenerationState.RETIRED)
+def _attempts(job: Job, curve: ScalingCurve) -> int:
+    """Measurements of the curve for this job that were broken off."""
+    broken = job.generations.filter(
+        Q(curve=curve) | Q(curve__isnull=True), purpose=Purpose.PROFILING, state=GenerationState.RETIRED
+    )
     return broken.exclude(retire_reason__startswith="profiled").count()
 
 

@@ -43,6 +43,7 @@ from scheduling.core.snapshot import (
 )
 from scheduling.core.validation import Unplannable, check_job, check_offer
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
+from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
@@ -87,16 +88,26 @@ def pool_kinds(cluster: Cluster) -> list[str]:
 
 
 def pool_snapshot(
-    cluster: Cluster, kind: str, now: datetime, *, reallocate_at: datetime | None = None
+    cluster: Cluster,
+    kind: str,
+    now: datetime,
+    *,
+    reallocate_at: datetime | None = None,
+    awaiting_levels: bool = False,
 ) -> Pool:
-    """Read the pool of one GPU type. ``reallocate_at``: the slot boundary from which allocations may change."""
+    """Read the pool of one GPU type. ``reallocate_at``: the slot boundary from which allocations may change.
+
+    ``awaiting_levels``: with the newcomers that wait until more of their curve is measured, after all others.
+    """
     moment = now.timestamp()
     borrowed = borrowed_by(cluster, kind)
     servers, gpus, addresses = _servers(cluster, kind, borrowed)
     own = len(gpus) - (borrowed.total if borrowed else 0)
     state = _GenerationState.read(cluster, addresses)
     breaking = breaking_jobs(cluster, now)
-    jobs, unplannable = _jobs(cluster, kind, state, now, total=own, borrowed=borrowed, left_out=breaking)
+    jobs, unplannable = _jobs(
+        cluster, kind, state, now, total=own, borrowed=borrowed, left_out=breaking, awaiting=awaiting_levels
+    )
     snapshot = Snapshot(
         now=moment,
         next_slot_at=max(moment, (reallocate_at or now).timestamp()),
@@ -291,15 +302,16 @@ def _jobs(
     total: int,
     borrowed: Borrowed | None,
     left_out: Collection[str],
+    awaiting: bool,
 ) -> tuple[list[JobSnapshot], dict[str, str]]:
     """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked at."""
     unpaused = Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False).exclude(
         pk__in=left_out
     )
     newcomers = (
-        unpaused.filter(state__in=UNDECIDED_STATES)
+        unpaused.filter(state__in=UNDECIDED_STATES, awaits_levels__in=[False, True] if awaiting else [False])
         .exclude(curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING, CurveState.FAILED])
-        .order_by("submitted_at", "id")
+        .order_by("awaits_levels", "submitted_at", "id")
         .values_list("pk", flat=True)[:MOST_NEWCOMERS]
     )
     rows = list(
@@ -457,10 +469,10 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
     return held
 
 
-def asking_again(pool: Pool, row: Job, margin: float) -> JobSnapshot | None:
-    """A declined job as it asks for an offer; None where it cannot run on any level."""
+def asking_again(pool: Pool, row: Job, measured: MeasuredCurve, margin: float) -> JobSnapshot | None:
+    """A declined job as it asks for an offer of the pool; None where it cannot run on any level."""
     total = sum(server.gpus for server in pool.snapshot.servers if not server.on_loan)
-    levels = list(row.curve.levels.all()) if row.curve else []
+    levels = list(measured.levels.all())
     curve = core_curve(levels, batch=row.global_batch_size, total=total, margin=margin)
     if curve is None or row.deadline_at is None:
         return None
@@ -471,7 +483,7 @@ def asking_again(pool: Pool, row: Job, margin: float) -> JobSnapshot | None:
         deadline_at=row.deadline_at.timestamp(),
         remaining_iterations=float(row.max_iterations),
         curve=curve,
-        finishing_seconds=finishing_seconds(row),
+        finishing_seconds=measured.finishing_seconds + REPORTING_SECONDS,
     )
 
 

@@ -69,8 +69,16 @@ def level_did_not_fit(
         failure=f"no number of GPUs here holds it: {message}" if state == CurveState.FAILED else "",
         measured_at=timezone.now(),
     )
+    Job.objects.filter(curve=curve, awaits_levels=True).update(awaits_levels=False)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"a level of {job.pk} does not fit")
+
+
+def measuring_ended(curve: ScalingCurve) -> None:
+    """A measurement was broken off: what is known counts, and more may be measured later."""
+    known = CurveLevel.objects.filter(curve=curve).exists()
+    state = CurveState.READY if known else CurveState.UNKNOWN
+    ScalingCurve.objects.filter(pk=curve.pk, state=CurveState.MEASURING).update(state=state)
 
 
 def _measurements(curve: ScalingCurve) -> QuerySet[Generation]:

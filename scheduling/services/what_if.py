@@ -18,10 +18,11 @@ from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, Ser
 from scheduling.core import snapshot as core
 from scheduling.core.decision import Verdict
 from scheduling.core.validation import Unplannable, check_job
-from scheduling.models import Job
+from scheduling.models import Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
-from scheduling.services.jobs import JobRequest, curve_for, default_cluster, pool_kind
+from scheduling.services.jobs import JobRequest, curve_for, default_cluster
+from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import snapshot_after, within_horizon
 from scheduling.services.planner_lease import Moved
 from scheduling.services.planning import MAXIMUM_ATTEMPTS
@@ -43,18 +44,37 @@ _TRIAL = "what-if"
 def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, Any]:
     """The verdict that a submission would get now. Stores nothing and holds no offer."""
     cluster = default_cluster()
-    curve = curve_for(request, pool_kind(cluster))
-    if curve.state != CurveState.READY:
+    kinds = kinds_to_ask(cluster, request.service_class)
+    if not kinds:
+        raise Unavailable("No server with GPUs is connected; try again when one is.")
+    refusals: list[tuple[str, dict[str, Any]]] = []
+    unknown = []
+    for kind in kinds:
+        curve = curve_for(request, kind)
+        if curve.state != CurveState.READY:
+            unknown.append(kind)
+            continue
+        answer = _asked_on(cluster, curve, request)
+        if answer["decision"] == "admitted":
+            return answer
+        refusals.append((kind, answer))
+    if unknown:
+        where = "" if not refusals else f" on {', '.join(unknown)} GPUs, and no others can take it now"
         return pending_verdict(
-            "The function has not been measured yet; submitting it measures it first.", profiling=True
+            f"The function has not been measured yet{where}; submitting it measures it first.", profiling=True
         )
+    return _refused_by_all(refusals)
+
+
+def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> dict[str, Any]:
+    """The verdict of one kind of GPU."""
     now = timezone.now()
     slot_at = frozen_until(cluster, now)
     pool = pool_snapshot(cluster, curve.gpu_kind, now, reallocate_at=slot_at)
     levels = core_curve(
         list(curve.levels.all()),
         batch=request.global_batch_size,
-        total=len(pool.gpus),
+        total=sum(server.gpus for server in pool.snapshot.servers if not server.on_loan),
         margin=cluster.promise_margin,
     )
     trial = core.JobSnapshot(
@@ -68,6 +88,19 @@ def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, 
         finishing_seconds=curve.finishing_seconds + REPORTING_SECONDS,
     )
     return _trial_verdict(cluster, pool, trial, request.deadline_at)
+
+
+def _refused_by_all(refusals: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+    """The last kind's refusal, with what the others said, and the earliest deadline that any of them offers."""
+    answer = refusals[-1][1]
+    if len(refusals) == 1:
+        return answer
+    offers = [refusal["offer"] for _, refusal in refusals if refusal["offer"]]
+    return {
+        **answer,
+        "reason": in_turn([(kind, refusal["reason"]) for kind, refusal in refusals]),
+        "offer": min(offers, key=lambda offer: datetime.fromisoformat(offer["deadline_at"]), default=None),
+    }
 
 
 def pending_verdict(reason: str, *, profiling: bool = False) -> dict[str, Any]:

@@ -9,10 +9,10 @@ from datetime import datetime
 
 from cluster.models import Cluster
 from projects.errors import InvalidRequest, Unavailable
-from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState
+from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
 from scheduling.core.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
-from scheduling.services.jobs import pool_kind
+from scheduling.services.kinds import first_kind
 from scheduling.services.snapshots import (
     core_curve,
     finishing_seconds,
@@ -51,7 +51,7 @@ def capture(
             f"The cluster has no GPUs of type {gpu_kind}; it has {known}.",
             errors={"gpu_type": [f"Known types: {known}."]},
         )
-    kind = gpu_kind or pool_kind(cluster)
+    kind = gpu_kind or first_kind(cluster, ServiceClass.SLO)
     pool = pool_snapshot(cluster, kind, now)
     own = [server for server in pool.snapshot.servers if not server.on_loan]
     sizes = Counter(server.gpus for server in own if server.usable)

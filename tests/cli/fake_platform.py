@@ -169,6 +169,7 @@ def job_document(state: str = "admitted", **members: Any) -> dict[str, Any]:
         "iterations_per_second": 0.0,
         "gpus": 0,
         "gpu_kind": None,
+        "refused_kinds": {},
         "emulated": False,
         "planned_start_at": time_in(5),
         "planned_finish_at": time_in(900),

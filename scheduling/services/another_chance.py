@@ -1,0 +1,206 @@
+"""What becomes of a newcomer that a pool refuses: it is asked for on another kind of GPU, waits for more measured levels, or is declined.
+
+A decline never rests on a curve that ends only because GPUs were not free while it was measured, unless time is up
+(`profiling.decide_by`); then the reason says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+import numpy as np
+from django.db.models import DurationField, ExpressionWrapper, F, Value
+
+from cluster.models import Cluster, Gpu
+from scheduling.choices import UNDECIDED_STATES, CurveState
+from scheduling.core.decision import Decision as CoreDecision
+from scheduling.core.decision import ReasonCode, Verdict
+from scheduling.core.measuring import levels_to_come
+from scheduling.core.reasons import gpus_text
+from scheduling.models import Job, ScalingCurve
+from scheduling.services.borrowed import curve_on
+from scheduling.services.kinds import (
+    Refusal,
+    all_reasons,
+    ask_elsewhere,
+    kind_left,
+    kinds_to_ask,
+    pending,
+)
+from scheduling.services.profiling import decide_by, known_up_to, more_can_be_measured, top_level
+from scheduling.services.records import record
+
+#: The code of what is answered meanwhile.
+AWAITS_LEVELS = "awaits_levels"
+#: Refusals that the job would meet on any kind of GPU.
+_FINAL = (ReasonCode.DEADLINE_PASSED, ReasonCode.NO_WORK)
+#: Refusals that more GPUs at once could cure.
+_CURABLE = (
+    ReasonCode.TOO_SLOW_ALONE,
+    ReasonCode.CAPACITY,
+    ReasonCode.WOULD_BREAK_PROMISE,
+    ReasonCode.NO_LEVELS,
+)
+
+
+@dataclass(frozen=True)
+class Chance:
+    """Another chance of a job: on which kind of GPU, and after ``refusal`` by the one that was asked.
+
+    ``wait_for``: more levels are to be measured there first, up to this one; 0: it is decided as things are.
+    """
+
+    kind: str
+    refusal: Refusal
+    wait_for: int = 0
+
+
+def chances(
+    cluster: Cluster, kind: str, decision: CoreDecision, now: datetime
+) -> tuple[CoreDecision, dict[str, Chance]]:
+    """The decision of one pool without its verdicts on newcomers that have another chance, and these chances by job id.
+
+    The verdicts that are left name what every kind of GPU said.
+    """
+    refused = {verdict.job_id: verdict for verdict in decision.verdicts if not verdict.admitted}
+    if not refused:
+        return decision, {}
+    rows = Job.objects.filter(pk__in=refused).select_related("curve", "function_version")
+    known = _Known(cluster)
+    found: dict[str, Chance] = {}
+    final: dict[str, Verdict] = {}
+    for row in rows:
+        verdict = refused[row.pk]
+        refusal = Refusal(kind, str(verdict.reason_code), verdict.reason)
+        chance = _chance(row, refusal, known, now)
+        if chance is not None:
+            found[row.pk] = chance
+        else:
+            final[row.pk] = replace(verdict, reason=all_reasons(row, _limited(row, verdict, known)))
+    left = tuple(
+        final.get(verdict.job_id, verdict) for verdict in decision.verdicts if verdict.job_id not in found
+    )
+    return replace(decision, verdicts=left), found
+
+
+def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance | None:
+    if refusal.code in _FINAL:
+        return None
+    latest = decide_by(row)
+    too_late = latest is not None and now >= latest
+    elsewhere = kind_left(known.order(row), row, measured=too_late)
+    if elsewhere is not None:
+        return Chance(elsewhere, refusal)
+    if latest is None or too_late:
+        return None
+    codes = {
+        **{name: said["reason_code"] for name, said in row.refused_kinds.items()},
+        refusal.kind: refusal.code,
+    }
+    for kind in known.order(row):
+        curve = curve_on(row, kind) if codes.get(kind) in _CURABLE else None
+        if curve is None or curve.state != CurveState.READY:
+            continue
+        more = known.levels_to_come(row, curve)
+        if more and more_can_be_measured(row, curve):
+            return Chance(kind, refusal, max(more))
+    return None
+
+
+def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
+    """The reason, with how far the curve goes that it rests on where more could have been measured."""
+    curable = row.curve is not None and verdict.reason_code in _CURABLE
+    if row.curve is None or not curable or not known.levels_to_come(row, row.curve):
+        return verdict.reason
+    top = gpus_text(top_level(row.curve))
+    return (
+        f"{verdict.reason}; its speed was measured on up to {top} only, as no more were free for that in time"
+    )
+
+
+class _Known:
+    """What is the same for many newcomers of a pass, read once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._orders: dict[str, tuple[str, ...]] = {}
+        self._servers: dict[str, tuple[list[int], np.ndarray]] = {}
+        self._to_come: dict[tuple[int, int], list[int]] = {}
+
+    def order(self, row: Job) -> tuple[str, ...]:
+        """The kinds of GPU in the order in which they are asked for such a job."""
+        if row.service_class not in self._orders:
+            self._orders[row.service_class] = kinds_to_ask(self._cluster, row.service_class)
+        return self._orders[row.service_class]
+
+    def levels_to_come(self, row: Job, curve: ScalingCurve) -> list[int]:
+        """Levels that could still be measured, were all usable GPUs free."""
+        if curve.complete:
+            return []
+        key = (curve.pk, row.global_batch_size)
+        if key not in self._to_come:
+            counts, usable = self._servers_of(curve.gpu_kind)
+            above = known_up_to(curve)
+            self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above)
+        return self._to_come[key]
+
+    def _servers_of(self, kind: str) -> tuple[list[int], np.ndarray]:
+        if kind not in self._servers:
+            own = Gpu.objects.filter(
+                server__cluster=self._cluster, server__inference_cluster__isnull=True, kind=kind
+            )
+            gpus = list(own.select_related("server").order_by("server__rack", "server_id", "index"))
+            counts: dict[int, int] = {}
+            for gpu in gpus:
+                counts[gpu.server_id] = counts.get(gpu.server_id, 0) + 1
+            usable = np.array([gpu.healthy and gpu.server.usable() for gpu in gpus], dtype=np.bool_)
+            self._servers[kind] = (list(counts.values()), usable)
+        return self._servers[kind]
+
+
+def give_chances(found: Mapping[str, Chance]) -> None:
+    """Write down who has another chance. The caller holds the cluster's row."""
+    rows = Job.objects.filter(pk__in=found, state__in=UNDECIDED_STATES).select_related(
+        "curve", "function_version"
+    )
+    for row in rows:
+        chance = found[row.pk]
+        if chance.wait_for:
+            _wait_for_levels(row, chance)
+        else:
+            ask_elsewhere(row, chance.kind, chance.refusal)
+
+
+def _wait_for_levels(row: Job, chance: Chance) -> None:
+    curve = curve_on(row, chance.kind)
+    latest = decide_by(row)
+    if curve is None or latest is None or (row.awaits_levels and row.curve_id == curve.pk):
+        return
+    said = row.refused_kinds.get(chance.kind, {}).get("reason", chance.refusal.reason)
+    text = (
+        f"Its speed is known on up to {gpus_text(top_level(curve))} only: {said}. It is measured on up to "
+        f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} UTC."
+    )
+    told = (row.verdict or {}).get("reason_code") == AWAITS_LEVELS
+    refused = dict(row.refused_kinds)
+    if chance.kind != chance.refusal.kind:
+        refused[chance.refusal.kind] = {"reason_code": chance.refusal.code, "reason": chance.refusal.reason}
+    refused.pop(chance.kind, None)
+    row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
+    row.verdict = pending(AWAITS_LEVELS, text)
+    row.save(update_fields=["refused_kinds", "curve", "awaits_levels", "verdict"])
+    if not told:
+        record(row, "awaits_levels", text, gpus=chance.wait_for)
+
+
+def end_waiting(cluster: Cluster, now: datetime) -> int:
+    """Let those be decided that have waited for more levels for as long as they may. The caller holds the cluster's row."""
+    waiting = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True)
+    span = DurationField()
+    over = waiting.annotate(
+        left=ExpressionWrapper(F("deadline_at") - Value(now), output_field=span),
+        passed=ExpressionWrapper(Value(now) - F("submitted_at"), output_field=span),
+    ).filter(left__lte=F("passed"))
+    return Job.objects.filter(pk__in=list(over.values_list("pk", flat=True))).update(awaits_levels=False)

@@ -1,0 +1,110 @@
+"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.kinds`): on which it is asked for now, and what others said."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from django.db.models import Count
+
+from cluster.choices import ServerState
+from cluster.models import Cluster, Gpu
+from projects.errors import Unavailable
+from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
+from scheduling.core.kinds import KindOfGpu, asking_order, next_kind
+from scheduling.models import Job
+from scheduling.services.borrowed import curve_made_on, curve_on
+from scheduling.services.records import record
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Why a kind of GPU does not take a job."""
+
+    kind: str
+    code: str
+    reason: str
+
+
+def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
+    """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do not count."""
+    there = (
+        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, healthy=True)
+        .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
+        .values_list("kind")
+        .annotate(count=Count("id"))
+    )
+    counts = dict(there.order_by("kind"))
+    jobs: Mapping[str, int] = {}
+    if service_class == ServiceClass.BEST_EFFORT and len(counts) > 1:
+        unfinished = Job.objects.filter(cluster=cluster, curve__gpu_kind__in=counts).exclude(
+            state__in=TERMINAL_STATES
+        )
+        jobs = dict(unfinished.order_by().values_list("curve__gpu_kind").annotate(count=Count("pk")))
+    kinds = [KindOfGpu(name, count, jobs.get(name, 0)) for name, count in counts.items()]
+    return asking_order(kinds, deadline=service_class != ServiceClass.BEST_EFFORT)
+
+
+def first_kind(cluster: Cluster, service_class: str) -> str:
+    """The kind on which a new job is asked for first.
+
+    Raises:
+        Unavailable: no GPU is connected.
+    """
+    kinds = kinds_to_ask(cluster, service_class)
+    if not kinds:
+        raise Unavailable("No server with GPUs is connected; try again when one is.")
+    return kinds[0]
+
+
+def kind_left(order: Sequence[str], job: Job, *, measured: bool) -> str | None:
+    """The next kind of an order to ask, after the one that has just refused.
+
+    ``measured``: only one on which the job's speed is known.
+    """
+    refused = {*job.refused_kinds, *([job.curve.gpu_kind] if job.curve else [])}
+    while True:
+        kind = next_kind(order, refused)
+        if kind is None or not measured:
+            return kind
+        curve = curve_on(job, kind)
+        if curve is not None and curve.state == CurveState.READY:
+            return kind
+        refused.add(kind)
+
+
+def ask_elsewhere(job: Job, kind: str, refusal: Refusal) -> None:
+    """Ask for an undecided job on another kind of GPU. The caller holds the cluster's row."""
+    text = f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} GPUs now."
+    job.refused_kinds = {
+        **job.refused_kinds, refusal.kind: {"reason_code": refusal.code, "reason": refusal.reason}
+    }  # fmt: skip
+    job.curve = curve_made_on(job, kind)
+    job.awaits_levels = False
+    job.verdict = pending("other_kind", text)
+    job.save(update_fields=["refused_kinds", "curve", "awaits_levels", "verdict"])
+    record(job, "asked_elsewhere", text, refused_by=refusal.kind, gpu_kind=kind, code=refusal.code)
+
+
+def all_reasons(job: Job, reason: str) -> str:
+    """The last kind's refusal with those of the kinds before it; alone where there is one kind."""
+    kind = job.curve.gpu_kind if job.curve is not None else ""
+    others = {name: said["reason"] for name, said in job.refused_kinds.items() if name != kind}
+    if not others:
+        return reason
+    return in_turn([*others.items(), (kind, reason)])
+
+
+def in_turn(said: Sequence[tuple[str, str]]) -> str:
+    """What each kind of GPU said, in one sentence."""
+    return "; ".join(f"on {name} GPUs: {text.rstrip('.')}" for name, text in said)
+
+
+def pending(code: str, reason: str) -> dict[str, Any]:
+    """What is answered for a job that is not decided yet."""
+    return {
+        "decision": "pending", "reason_code": code, "reason": reason, "minimum_satisfactory_share": [],
+        "planned_start_at": None, "planned_finish_at": None, "slack_seconds": None, "missing_gpus": 0, "offer": None,
+        "decision_id": None, "needs_profiling": False,
+    }  # fmt: skip

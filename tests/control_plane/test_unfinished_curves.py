@@ -1,0 +1,180 @@
+"""Nobody is declined for levels that were not measured only because GPUs were not free at the time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.models import Cluster
+from scheduling.choices import CurveState, JobState, Purpose
+from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.services.leases import reconcile
+from scheduling.services.planning import newcomers_wait, run_planner
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
+from tests.factories import FunctionVersionFactory
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+KNOWN = {1: 10.0, 2: 19.0}
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    return SimulatedTime(monkeypatch)
+
+
+def settled(node: SimulatedAgent, clock: SimulatedTime, rounds: int = 9) -> None:
+    """Let planner and agent talk for a second, in which slots begin and end."""
+    for _ in range(rounds):
+        settle(node, rounds=1)
+        clock.turn(0.1)
+
+
+def curve_of(job: Job) -> ScalingCurve:
+    assert job.curve is not None
+    return ScalingCurve.objects.get(pk=job.curve.pk)
+
+
+def levels_of(job: Job) -> set[int]:
+    return set(curve_of(job).levels.values_list("gpus", flat=True))
+
+
+def known(job: Job, levels: dict[int, float]) -> Job:
+    """The job's function has been measured before, to the end of its curve."""
+    ScalingCurve.objects.filter(pk=curve_of(job).pk).update(state=CurveState.READY, complete=True)
+    for gpus, rate in levels.items():
+        CurveLevel.objects.create(curve=curve_of(job), gpus=gpus, iterations_per_second=rate)
+    return job
+
+
+def occupied(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
+    """A promise that needs two of the four GPUs to its end, of a function that gains nothing by more."""
+    version = FunctionVersionFactory.create()
+    holder = known(submit(seconds=1040, iterations=19 * 1000, version=version), KNOWN)
+    settled(node, clock, rounds=4)
+    holder.refresh_from_db()
+    assert (holder.promised, holder.state) == (True, JobState.RUNNING)
+    return holder
+
+
+def newcomer_beside(submit: Submit, node: SimulatedAgent, clock: SimulatedTime, **asked: float) -> Job:
+    """A newcomer whose function is measured on the two GPUs that are left; it would need four."""
+    job = submit(**asked)
+    settled(node, clock)
+    job.refresh_from_db()
+    return job
+
+
+def test_who_needs_more_levels_waits_for_them_and_is_promised_once_gpus_are_free(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    assert job.state == JobState.PROFILING
+    assert job.verdict is not None
+    assert (job.verdict["decision"], job.verdict["reason_code"]) == ("pending", "awaits_levels")
+    assert "known on up to 2 GPUs only" in job.verdict["reason"]
+    assert "measured on up to 4 GPUs as soon as they are free" in job.verdict["reason"]
+    assert levels_of(job) == {1, 2}
+    assert not newcomers_wait(Cluster.objects.get()), "passes do not look at it again and again"
+
+    owned.complete(holder.pk)
+    owned.report()
+    settled(owned, clock)
+    job.refresh_from_db()
+    assert levels_of(job) == {1, 2, 4}
+    assert job.promised
+    assert job.events.filter(kind="awaits_levels").count() == 1
+
+
+def test_best_effort_makes_room_for_the_levels_that_a_verdict_needs(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    patient = submit("best_effort", iterations=10**6, version=FunctionVersionFactory.create())
+    known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
+    settled(owned, clock, rounds=3)
+    assert patient.assignments.filter(state="held").count() == 2
+    owned.complete(holder.pk)
+    owned.report()
+    settled(owned, clock)
+    job.refresh_from_db()
+    assert job.promised
+
+
+def test_when_time_is_up_it_is_declined_and_told_how_far_its_speed_is_known(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    occupied(submit, owned, clock)
+    job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    assert job.state == JobState.PROFILING
+    clock.turn(290)
+    owned.report()
+    run_planner("test")
+    job.refresh_from_db()
+    assert job.state == JobState.PROFILING
+    clock.turn(12)
+    owned.report()
+    settled(owned, clock)
+    job.refresh_from_db()
+    assert job.state == JobState.DECLINED
+    assert job.verdict is not None
+    assert job.verdict["reason"].endswith(
+        "its speed was measured on up to 2 GPUs only, as no more were free for that in time"
+    )
+
+
+def test_later_submissions_of_the_function_wait_for_more_levels_too(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    first = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    clock.turn(301)
+    owned.report()
+    settled(owned, clock)
+    first.refresh_from_db()
+    assert first.state == JobState.DECLINED
+    clock.turn(61)  # nothing is held for its offer any more
+    second = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    assert second.state == JobState.SUBMITTED
+    owned.complete(holder.pk)
+    owned.report()
+    settled(owned, clock)
+    second.refresh_from_db()
+    assert second.promised
+
+
+def test_a_curve_that_goes_as_far_as_the_cluster_is_the_whole_of_it(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    job = newcomer_beside(submit, owned, clock, seconds=100, iterations=10**6)
+    assert levels_of(job) == {1, 2, 4}
+    assert job.state == JobState.DECLINED
+    assert job.verdict is not None
+    assert "only" not in job.verdict["reason"]
+
+
+def test_what_was_measured_counts_where_measuring_more_breaks_off(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    job = newcomer_beside(submit, owned, clock, seconds=600, iterations=34 * 500)
+    owned.complete(holder.pk)
+    owned.report()
+    for _ in range(2):
+        run_planner("test")
+        owned.report()
+    under_way = Generation.objects.filter(job=job, purpose=Purpose.PROFILING).latest("number")
+    assert under_way.profile is not None
+    assert under_way.profile["levels"] == [2, 4]
+    owned.workers.clear()
+    clock.turn(200)
+    owned.report()
+    reconcile()
+    run_planner("test")
+    assert curve_of(job).state != CurveState.UNKNOWN
+    assert levels_of(job) == {1, 2}
