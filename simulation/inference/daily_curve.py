@@ -20,7 +20,9 @@ TROUGH_HOUR, PEAK_HOUR, STEEPNESS = 5.0, 20.0, 1.84
 """Hour of the lowest usage, hour from which it is highest until midnight, and how late it rises between."""
 
 FLOOR, CEILING = 0.40, 0.95
-"""Usage that noise and bursts do not leave."""
+"""Usage that noise and bursts do not leave, unless the curve itself goes beyond."""
+FLOOR_BELOW, CEILING_ABOVE = 0.02, 0.03
+"""How far they may leave a curve that does: as far as they may leave the spec's."""
 
 LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
 
@@ -58,9 +60,21 @@ class DailyCurve:
         for name in ("trough", "swing", "noise", "bursts_per_day", "burst_height"):
             if not (getattr(self, name) >= 0.0 and isfinite(getattr(self, name))):
                 raise TraceError(f"{name} is {getattr(self, name):g}; it must not be negative")
+        if self.trough + self.swing > 1.0:
+            raise TraceError(
+                f"trough {self.trough:g} and swing {self.swing:g} are {self.trough + self.swing:g} in sum, which would be the highest"
+                " usage expected; it must be at most 1"
+            )
         for name, most in (("days", LONGEST_DAYS), ("bursts_per_day", MOST_BURSTS_PER_DAY)):
             if getattr(self, name) > most:
                 raise TraceError(f"{name} is {getattr(self, name):g}; it must be at most {most:g}")
+
+    def kept_within(self, usage: FloatArray) -> FloatArray:
+        """Usage with noise and bursts, cut where they go too far; what is expected is never cut."""
+        floor = FLOOR if self.trough >= FLOOR else max(0.0, self.trough - FLOOR_BELOW)
+        highest = self.trough + self.swing
+        ceiling = CEILING if highest <= CEILING else min(1.0, highest + CEILING_ABOVE)
+        return np.clip(usage, floor, ceiling)
 
     def expected(self, seconds: FloatArray) -> FloatArray:
         """Usage at these seconds of the simulation without noise and bursts, shape of ``seconds``."""
@@ -112,13 +126,13 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
     seconds = PERIOD_SECONDS * np.arange(count, dtype=np.float64)
     expected = curve.expected(seconds)
     noise = curve.noise * _normal(_uniforms(seed, Stream.NOISE, (count,)))
-    usage = np.clip(expected + noise + curve.bursts(seconds, seed), FLOOR, CEILING)
+    usage = curve.kept_within(expected + noise + curve.bursts(seconds, seed))
     return UsageSeries(
         name=name,
         source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} bursts a day",
         usage=usage,
         # Bursts are not in the curve: of a curve with bursts nobody knows what is to be expected.
-        expected=None if curve.bursts_per_day else np.clip(expected, FLOOR, CEILING),
+        expected=None if curve.bursts_per_day else expected,
     )
 
 

@@ -73,14 +73,34 @@ def test_bursts_are_sudden_and_not_expected() -> None:
 @settings(max_examples=40)
 @example(1.0, 0.0, 0.0, 0.0, 2.2250738585e-313, 0)
 @given(
-    st.floats(0.01, 3.0), st.floats(0.0, 0.5), st.floats(0.0, 0.6), st.floats(0.0, 0.1), st.floats(0.0, 20.0),
+    st.floats(0.01, 3.0), st.floats(0.0, 0.5), st.floats(0.0, 0.5), st.floats(0.0, 0.1), st.floats(0.0, 20.0),
     st.integers(0, 2**31),
 )  # fmt: skip
 def test_any_curve_stays_a_share(
     days: float, trough: float, swing: float, noise: float, bursts: float, seed: int
 ) -> None:
     series = daily_usage(DailyCurve(days, trough, swing, noise, bursts), seed=seed)
-    assert ((series.usage >= 0.40) & (series.usage <= 0.95)).all()
+    assert ((series.usage >= 0.0) & (series.usage <= 1.0)).all()
+    if trough >= 0.40 and trough + swing <= 0.95:
+        assert ((series.usage >= 0.40) & (series.usage <= 0.95)).all(), "the spec's range"
+
+
+@given(st.floats(0.0, 0.5), st.floats(0.0, 0.5))
+@settings(max_examples=40)
+def test_what_is_asked_of_a_curve_is_never_cut(trough: float, swing: float) -> None:
+    asked = DailyCurve(days=1.0, trough=trough, swing=swing, noise=0.0)
+    usage = daily_usage(asked, seed=0).usage
+    assert usage.min() == pytest.approx(trough, abs=1e-3)
+    assert usage.max() == pytest.approx(trough + swing, abs=1e-3)
+
+
+def test_a_low_curve_has_the_mean_that_was_asked_for() -> None:
+    assert read_usage("daily:trough=0.226,swing=0.269").usage.mean() == pytest.approx(0.35, abs=0.002)
+
+
+def test_a_curve_beyond_the_cluster_is_refused() -> None:
+    with pytest.raises(TraceError, match=r"trough 0\.7 and swing 0\.5 are 1\.2 in sum"):
+        read_usage("daily:trough=0.7")
 
 
 def test_usage_at_a_time_is_that_of_its_period_and_goes_on_by_whole_days() -> None:

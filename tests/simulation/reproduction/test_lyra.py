@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 from django.core.management import CommandError, call_command
+from hypothesis import given
+from hypothesis import strategies as st
 
 from simulation.reproduction.comparing import Context
 from simulation.reproduction.executing import Results, make_results
@@ -17,7 +19,13 @@ from simulation.reproduction.lyra.checks import must_hold
 from simulation.reproduction.lyra.figures import FIGURES
 from simulation.reproduction.lyra.measuring import JCT, WAITING, mean_ratio, pairs_of, percentile_ratio
 from simulation.reproduction.lyra.published import BASELINE as TOLD
-from simulation.reproduction.lyra.published import NOT_TO_CHASE, TABLE_35, TABLE_38
+from simulation.reproduction.lyra.published import (
+    NOT_TO_CHASE,
+    PERCENTILE_SHARES,
+    TABLE_35,
+    TABLE_38,
+    mean_of_last_hundredth,
+)
 from simulation.reproduction.lyra.schemes import BASELINE, SCALED, SCHEMES, SEEDS, baseline_of, specs_of
 from simulation.reproduction.lyra.specs import LyraSpec, Size, fitted, resampled, settings_of, workload_of
 from simulation.reproduction.published import Published
@@ -89,6 +97,25 @@ def test_the_published_tables_agree_with_each_other_where_they_should() -> None:
     assert TOLD.queuing_p95 / lyra[0][2] == pytest.approx(TABLE_35["scaling"].queuing_p95, abs=0.01)
     assert set(TABLE_35) - {"tuned", "pollux"} <= set(SCHEMES)
     assert all(reason.endswith((".", "(A23).")) for reason in NOT_TO_CHASE.values())
+
+
+def test_published_means_and_percentiles_bound_the_last_hundredth() -> None:
+    baseline = mean_of_last_hundredth(TOLD.queuing_mean, TABLE_38["baseline"][0])
+    scaling = mean_of_last_hundredth(
+        TOLD.queuing_mean / TABLE_35["scaling"].queuing_mean, TABLE_38["scaling"][0]
+    )
+    assert baseline == pytest.approx((32_718, 234_557), abs=1)
+    assert scaling == pytest.approx((103_357, 198_541), abs=1)
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=100, max_size=400))
+def test_no_sample_is_beyond_the_bounds_of_its_last_hundredth(sample: list[int]) -> None:
+    values = np.sort(np.array(sample * 100, dtype=float))
+    percentiles = [int(values[round(share * values.size)]) for share in PERCENTILE_SHARES]
+    low, high = mean_of_last_hundredth(float(values.mean()), percentiles)
+    last = float(values[round(0.99 * values.size) :].mean())
+    # Between two percentiles the values themselves are, so only what a float loses is left.
+    assert low * (1 - 1e-9) - 1e-6 <= last <= high * (1 + 1e-9) + 1e-6
 
 
 def test_every_figure_names_its_runs_and_reports_without_any() -> None:
