@@ -114,7 +114,7 @@ def random_world(
     ``lending``: servers of the same kind of GPU or of a slower one are lent and asked back at any moment.
     """
     rng = Random(seed)
-    servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8)])
+    servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8), (1, 6), (2, 6), (3, 6)])
     if failures:
         servers = max(servers, failures + reserve + 1)
     slot = rng.choice([30.0, 60.0, 240.0])
