@@ -12,9 +12,9 @@ import numpy as np
 
 from scheduling.core.answer import Answer
 from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.blocks import NOWHERE
+from scheduling.core.blocks import NOWHERE, blocks_of
 from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.snapshot import FloatArray, IntArray, ServerSnapshot
 from simulation.engine.jobs import ACTIVE
 
 if TYPE_CHECKING:
@@ -139,7 +139,7 @@ class InvariantCheck:
         return sizes
 
     def _places(self, simulation: Simulation, pool: PoolState) -> None:
-        """I3 and I4: a GPU has one job; a job sits in an aligned block, or on whole servers."""
+        """I3 and I4: a GPU has one job; a job sits in an aligned part of a block, or on whole blocks."""
         if np.unique(pool.addresses).size != pool.addresses.size:
             raise InvariantViolation("I3: a GPU has two jobs")
         blocks = pool.capacity.blocks
@@ -157,11 +157,7 @@ class InvariantCheck:
             lost = (blocks.block_of[held] == NOWHERE) & ~pool.silent[held // width]
             if lost.any():
                 raise InvariantViolation(f"I3: job {name} holds GPUs of a lost server")
-            if held.size <= width:
-                regular = held[0] % held.size == 0 and held[-1] - held[0] + 1 == held.size
-            else:
-                regular = bool((np.unique(held // width, return_counts=True)[1] == width).all())
-            if not regular:
+            if not sits_well(held, width):
                 raise InvariantViolation(f"I4: job {name} sits on {held.tolist()}")
 
     def _promises(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
@@ -206,6 +202,17 @@ class InvariantCheck:
                 raise InvariantViolation(
                     f"I7: {idle} GPUs idle while job {simulation.workload.job_id[row]} waits for {smallest}"
                 )
+
+
+def sits_well(held: IntArray, width: int) -> bool:
+    """Whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or whole blocks (`core/blocks.py`)."""
+    one = blocks_of((ServerSnapshot("any", width),))
+    base, size = one.base, one.size
+    cut = np.searchsorted(base, held % width, side="right") - 1
+    block, counts = np.unique(held // width * base.size + cut, return_counts=True)
+    if block.size > 1:
+        return bool((counts == size[block % base.size]).all())
+    return bool((held[0] % width - base[cut[0]]) % held.size == 0 and held[-1] - held[0] + 1 == held.size)
 
 
 def _held(plans, row: int, at: float) -> int:  # type: ignore[no-untyped-def]

@@ -103,7 +103,10 @@ FIGURE = sweep(
             "Inference uses 35 % of its cluster, elastic jobs alone are fungible (21 % of the load), one job of a hundred asks for"
             f" {NEAREST:.0%} of the training cluster for minutes, and the baseline is first come with backfilling."
         ),
-        "Overall usage in Basic has a band too, 1.1 to 1.35 times the baseline's. Ideal is far beyond its bands here: with so many GPUs on loan"
-        " that every job may use, hardly anybody waits. Each part follows from published figures; that they were looked for together is no evidence that the published runs had them.",
+        (
+            "Overall usage in Basic has a band too, 1.1 to 1.35 times the baseline's. Ideal is far beyond its bands here: with so many GPUs"
+            " on loan that every job may use, hardly anybody waits. Each part follows from published figures; that they were"
+            " looked for together is no evidence that the published runs had them."
+        ),
     ),
 )  # fmt: skip
