@@ -240,6 +240,23 @@ def test_an_agent_hears_the_present_version_and_every_later_one(
         assert reader.next_where(data=8)["event"] == "desired"
 
 
+def test_an_agent_hears_nothing_of_the_server_beside_it(stream_server: StreamServer, redis: Redis) -> None:
+    holder = factories.ServerFactory.create(desired_version=3)
+    neighbour = factories.ServerFactory.create(
+        cluster=holder.cluster, desired_version=7, agent="neighbour-secret"
+    )
+    with reading(stream_server, "agents/wakeups", {"Authorization": "Agent neighbour-secret"}) as reader:
+        assert reader.next()["data"] == 7
+        own = f"punctual:agent:{neighbour.id}"
+        wait_until(lambda: redis.publish(own, json.dumps({"desired_version": 7})) > 0, "the server listens")
+        redis.publish(f"punctual:agent:{holder.id}", json.dumps({"desired_version": 4}))
+        redis.publish(own, json.dumps({"desired_version": 8}))
+        heard = [reader.next()["data"]]
+        while heard[-1] != 8:
+            heard.append(reader.next()["data"])
+        assert set(heard) <= {7, 8}
+
+
 def test_a_revoked_agent_and_a_users_token_open_no_wakeups(stream_server: StreamServer) -> None:
     server = factories.ServerFactory.create(agent="revoked-secret")
     server.agent.revoked_at = timezone.now()
