@@ -114,9 +114,11 @@ def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # t
     """Store one plan; returns the plans, in wider arrays when that was needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
+    time = plans.time[job]
+    gpus = plans.gpus[job]
     for piece in range(pieces):
-        plans.time[job, piece] = piece_time[piece]
-        plans.gpus[job, piece] = piece_gpus[piece]
+        time[piece] = piece_time[piece]
+        gpus[piece] = piece_gpus[piece]
     plans.length[job] = pieces
     plans.finish[job] = finish
     plans.gpu_time[job] = gpu_time

@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.compiling import kernel
-from scheduling.core.timeline import capacity, piece_at
+from scheduling.core.timeline import capacities, piece_at
 
 NO_HEAD = np.int64(-1)
 ALL_LEVELS = np.int64(-1)
@@ -40,69 +40,61 @@ def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _floor_column(jobs, job, index, available):  # type: ignore[no-untyped-def]
-    """The highest column at most ``index`` whose level ``available`` GPUs allow, or -1."""
-    while index >= 0 and jobs.levels[job, index] > available:
-        index -= 1
-    return index
-
-
-@kernel
-def _piece_from(times, count, piece, at):  # type: ignore[no-untyped-def]
-    """The piece that holds ``at``, looked for from ``piece`` on."""
-    while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
-        piece += 1
-    return piece
-
-
-@kernel
-def _run_end(times, free, count, guarded, piece, gpus, due):  # type: ignore[no-untyped-def]
+def _run_end(times, room, piece, gpus, due):  # type: ignore[no-untyped-def]
     """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked at."""
-    for later in range(piece + 1, count):
+    for later in range(piece + 1, room.size):
         if times[later] >= due:
             break
-        if capacity(free, later, guarded) < gpus:
+        if room[later] < gpus:
             return times[later]
     return inf
 
 
 @kernel
-def _can_hold(times, free, count, guarded, piece, gpus, begin, release):  # type: ignore[no-untyped-def]
+def _can_hold(times, room, piece, gpus, begin, release):  # type: ignore[no-untyped-def]
     """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
     later = piece + 1
-    while later < count and times[later] < release - TIME_TOLERANCE:
-        if times[later] >= begin - TIME_TOLERANCE and capacity(free, later, guarded) < gpus:
+    while later < room.size and times[later] < release - TIME_TOLERANCE:
+        if times[later] >= begin - TIME_TOLERANCE and room[later] < gpus:
             return False
         later += 1
     return True
 
 
 @kernel
-def _worth_growing(jobs, job, held, held_index, index, run):  # type: ignore[no-untyped-def]
-    """Whether a larger level wins more than its pause costs in the ``run`` seconds it can be kept."""
+def _worth_growing(held, held_rate, rate, pause, run):  # type: ignore[no-untyped-def]
+    """Whether a larger level wins more than its ``pause`` costs in the ``run`` seconds it can be kept.
+
+    ``held_rate``: throughput on the GPUs held, negative where these are no level.
+    """
     if held == 0:
-        return run > jobs.pause[job, index]
-    if held_index < 0 or run == inf:
+        return run > pause
+    if held_rate < 0.0 or run == inf:
         return True
-    stayed = jobs.throughput[job, held_index] * run
-    return jobs.throughput[job, index] * (run - jobs.pause[job, index]) > stayed
+    return rate * (run - pause) > held_rate * run
 
 
 @kernel
 def _walk(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, free, count, guarded, origin, slot, head, head_until,
-    switch_at, low, high, carry, out_time, out_gpus,
+    jobs, job, due, times, room, origin, slot, head, head_until, switch_at, low, high, carry, out_time, out_gpus
 ):  # fmt: skip
     """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
 
-    Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns (pieces written,
-    finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
+    ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns
+    (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
     until the final weights are stored.
     """
+    # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted as in use and
+    # released again each time, which costs ten times as much as the reading.
+    levels = jobs.levels[job]
+    throughput = jobs.throughput[job]
+    pauses = jobs.pause[job]
     held = jobs.gpus[job]
     held_index = _column(jobs, job, held)
+    head_index = _column(jobs, job, head)
     pause_left = jobs.pause_left[job]
     work = jobs.work[job]
+    count = room.size
     gpu_time = 0.0
     pieces = 0
     run_gpus = -1
@@ -114,59 +106,59 @@ def _walk(  # type: ignore[no-untyped-def]
         if at < head_until - TIME_TOLERANCE:
             end = head_until
             wanted = head
-            index = _column(jobs, job, head)
+            index = head_index
         else:
-            index = high
-            if at < switch_at - TIME_TOLERANCE:
-                index = low
-                end = min(end, switch_at)
-            available = capacity(free, piece, guarded)
-            index = _floor_column(jobs, job, index, available)
-            wanted = jobs.levels[job, index] if index >= 0 else 0
-            if wanted > held and jobs.pause[job, index] > 0.0:
+            early = at < switch_at - TIME_TOLERANCE
+            index = low if early else high
+            end = min(end, switch_at) if early else end
+            while index >= 0 and levels[index] > room[piece]:
+                index -= 1
+            wanted = levels[index] if index >= 0 else 0
+            if wanted > held and pauses[index] > 0.0:
                 if run_gpus != wanted or at >= run_until:
                     run_gpus = wanted
-                    run_until = _run_end(times, free, count, guarded, piece, wanted, due)
-                if not _worth_growing(jobs, job, held, held_index, index, min(run_until, due) - at):
+                    run_until = _run_end(times, room, piece, wanted, due)
+                held_rate = throughput[held_index] if held_index >= 0 else -1.0
+                if not _worth_growing(
+                    held, held_rate, throughput[index], pauses[index], min(run_until, due) - at
+                ):
                     wanted = held
                     index = held_index
         if wanted != held:
-            pause_left = max(pause_left, jobs.pause[job, index]) if wanted > 0 else 0.0
+            pause_left = max(pause_left, pauses[index]) if wanted > 0 else 0.0
             held = wanted
             held_index = index
-        if held > 0:
-            pause_left += carry
-            carry = 0.0
         if pieces == 0 or out_gpus[pieces - 1] != held:
             out_time[pieces] = at
             out_gpus[pieces] = held
             pieces += 1
         if held > 0:
-            rate = jobs.throughput[job, held_index] if held_index >= 0 else 0.0
+            pause_left += carry
+            carry = 0.0
+            rate = throughput[held_index] if held_index >= 0 else 0.0
             stop = min(end, due)
             productive = stop - at - pause_left
             if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
                 finish = at + pause_left + work / rate
                 release = slot_end(finish + jobs.finishing[job], origin, slot)
-                if not _can_hold(times, free, count, guarded, piece, held, head_until, release):
+                if not _can_hold(times, room, piece, held, head_until, release):
                     return 0, inf, 0.0
                 out_time[pieces] = release
                 out_gpus[pieces] = 0
                 return pieces + 1, finish, gpu_time + held * (finish - at)
             gpu_time += held * (stop - at)
-            if productive > 0.0:
-                work -= productive * rate
-                pause_left = 0.0
-            else:
-                pause_left -= stop - at
+            work -= max(productive, 0.0) * rate
+            pause_left = max(pause_left - (stop - at), 0.0)
         at = end
-        piece = count if end == inf else _piece_from(times, count, piece, at)
+        piece = count if end == inf else piece
+        while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
+            piece += 1
     return 0, inf, 0.0
 
 
 @kernel
 def _storing_only(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, free, count, guarded, origin, slot, out_time, out_gpus
+    jobs, job, due, times, room, origin, slot, out_time, out_gpus
 ):  # fmt: skip
     """Plan of a job without iterations left: hold GPUs until the final weights are stored.
 
@@ -181,8 +173,8 @@ def _storing_only(  # type: ignore[no-untyped-def]
     if gpus == 0:
         gpus = jobs.levels[job, 0]
         finish = origin + jobs.pause[job, 0]
-    first = piece_at(times, count, origin)
-    for piece in range(first, count):
+    first = piece_at(times, room.size, origin)
+    for piece in range(first, room.size):
         begin = max(times[piece], origin)
         if piece > first:
             gpus = jobs.levels[job, 0]
@@ -190,9 +182,9 @@ def _storing_only(  # type: ignore[no-untyped-def]
         if finish > due + TIME_TOLERANCE:
             break
         release = slot_end(finish + jobs.finishing[job], origin, slot)
-        if capacity(free, piece, guarded) < gpus and not jobs.locked[job]:
+        if room[piece] < gpus and not jobs.locked[job]:
             continue
-        if not _can_hold(times, free, count, guarded, piece, gpus, begin, release):
+        if not _can_hold(times, room, piece, gpus, begin, release):
             continue
         held = 0
         if begin > origin + TIME_TOLERANCE:
@@ -218,8 +210,9 @@ def fill(  # type: ignore[no-untyped-def]
     slot. Returns (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met.
     ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
     """
+    room = capacities(free, count, guarded)
     if jobs.finished_at[job] < inf:
-        return _storing_only(jobs, job, due, times, free, count, guarded, origin, slot, out_time, out_gpus)
+        return _storing_only(jobs, job, due, times, room, origin, slot, out_time, out_gpus)
     head_until = origin
     if jobs.locked[job]:
         head = jobs.gpus[job]
@@ -243,8 +236,7 @@ def fill(  # type: ignore[no-untyped-def]
             level += 1
             continue
         written, finish, gpu_time = _walk(
-            jobs, job, due, times, free, count, guarded, origin, slot, head, head_until,
-            switch, level - 1, level, carry, out_time, out_gpus,
+            jobs, job, due, times, room, origin, slot, head, head_until, switch, level - 1, level, carry, out_time, out_gpus,
         )  # fmt: skip
         if sure < 0:
             if written == 0:
@@ -271,6 +263,7 @@ def earliest_finish(  # type: ignore[no-untyped-def]
     jobs, job, times, free, count, guarded, origin, slot, out_time, out_gpus
 ):  # fmt: skip
     """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job keeps its GPUs for a slot."""
+    room = capacities(free, count, guarded)
     best = inf
     head = NO_GPUS
     head_until = max(origin, jobs.earliest[job])
@@ -279,8 +272,8 @@ def earliest_finish(  # type: ignore[no-untyped-def]
         head_until = origin + slot
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
-            jobs, job, inf, times, free, count, guarded, origin, slot, head, head_until,
-            WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time, out_gpus,
+            jobs, job, inf, times, room, origin, slot, head, head_until, WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time,
+            out_gpus,
         )  # fmt: skip
         if written > 0 and finish < best:
             best = finish

@@ -19,20 +19,23 @@ from scheduling.core.trades import break_trades
 @kernel
 def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-def]
     """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted."""
+    length = plans.length
+    starts = plans.time
+    held = plans.gpus
     total = 0
     for row in rows:
-        total += plans.length[row]
+        total += length[row]
     time = np.empty(total)
     row_of = np.empty(total, dtype=np.int64)
     gpus = np.empty(total, dtype=np.int64)
     written = 0
     for row in rows:
-        for piece in range(plans.length[row]):
-            at = plans.time[row, piece]
+        for piece in range(length[row]):
+            at = starts[row, piece]
             if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
                 time[written] = at
                 row_of[written] = row
-                gpus[written] = plans.gpus[row, piece]
+                gpus[written] = held[row, piece]
                 written += 1
     return time[:written], row_of[:written], gpus[:written]
 

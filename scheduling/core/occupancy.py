@@ -154,15 +154,14 @@ def list_blocks(occupancy, job, chosen):  # type: ignore[no-untyped-def]
 @kernel
 def addresses_of(blocks, occupancy, job):  # type: ignore[no-untyped-def]
     """The GPUs a job sits on, ascending."""
-    found = np.empty(occupancy.size[job], dtype=np.int64)
-    if occupancy.base[job] == UNPLACED:
-        return found[:0]
-    if occupancy.base[job] >= 0:
-        for offset in range(occupancy.size[job]):
-            found[offset] = occupancy.base[job] + offset
+    base = occupancy.base[job]
+    found = np.empty(occupancy.size[job] if base != UNPLACED else 0, dtype=np.int64)
+    if base >= 0:
+        for offset in range(found.size):
+            found[offset] = base + offset
         return found
     written = 0
-    block = occupancy.first_block[job]
+    block = occupancy.first_block[job] if base == SPREAD else END
     while block != END:
         for address in range(blocks.base[block], blocks.base[block] + blocks.size[block]):
             found[written] = address
@@ -174,9 +173,12 @@ def addresses_of(blocks, occupancy, job):  # type: ignore[no-untyped-def]
 @kernel
 def leave(blocks, occupancy, job):  # type: ignore[no-untyped-def]
     """The job gives up its place for good."""
+    owner = occupancy.owner
+    taken = occupancy.taken
+    block_of = blocks.block_of
     for address in addresses_of(blocks, occupancy, job):
-        occupancy.owner[address] = FREE
-        occupancy.taken[blocks.block_of[address]] -= 1
+        owner[address] = FREE
+        taken[block_of[address]] -= 1
     occupancy.base[job] = UNPLACED
     occupancy.size[job] = 0
 
@@ -184,15 +186,19 @@ def leave(blocks, occupancy, job):  # type: ignore[no-untyped-def]
 @kernel
 def lift(blocks, occupancy, job):  # type: ignore[no-untyped-def]
     """The job waits to be placed; its GPUs are remembered as its former ones."""
+    owner = occupancy.owner
+    former = occupancy.former
     for address in addresses_of(blocks, occupancy, job):
-        occupancy.owner[address] = FREE
-        occupancy.former[address] = job
+        owner[address] = FREE
+        former[address] = job
     if occupancy.base[job] == SPREAD:
+        next_block = occupancy.next_block
+        old_next = occupancy.old_next
         occupancy.old_first[job] = occupancy.first_block[job]
         block = occupancy.first_block[job]
         while block != END:
-            occupancy.old_next[block] = occupancy.next_block[block]
-            block = occupancy.next_block[block]
+            old_next[block] = next_block[block]
+            block = next_block[block]
     occupancy.old_base[job] = occupancy.base[job]
     occupancy.old_size[job] = occupancy.size[job]
     occupancy.base[job] = UNPLACED

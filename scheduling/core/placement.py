@@ -20,14 +20,17 @@ from scheduling.core.whole_blocks import whole_block_choice
 @kernel
 def _mark_former(blocks, occupancy, job, low, high, mark):  # type: ignore[no-untyped-def]
     """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or unmark them."""
+    former = occupancy.former
+    mine = occupancy.mine
+    owner = occupancy.owner
     for address in range(low, high):
-        if mark and occupancy.former[address] == job:
-            occupancy.former[address] = FREE
-            occupancy.mine[address] = job
-            if occupancy.owner[address] == FREE:
+        if mark and former[address] == job:
+            former[address] = FREE
+            mine[address] = job
+            if owner[address] == FREE:
                 occupancy.taken[blocks.block_of[address]] -= 1
-        elif not mark and occupancy.mine[address] == job:
-            occupancy.mine[address] = FREE
+        elif not mark and mine[address] == job:
+            mine[address] = FREE
 
 
 @kernel
@@ -49,39 +52,46 @@ def _turn_former_into_mine(blocks, occupancy, job, mark):  # type: ignore[no-unt
 @kernel
 def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
     """The best aligned place that displaces nobody, or UNPLACED."""
+    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
+    bases = blocks.base
+    sizes = blocks.size
+    taken = occupancy.taken
+    owner = occupancy.owner
+    former = occupancy.former
+    mine = occupancy.mine
     old_base = occupancy.old_base[job]
     old_block = blocks.block_of[old_base] if old_base >= 0 else NOWHERE
     best = UNPLACED
     best_overlap = 0
     best_area = 0
-    for block in range(blocks.base.size):
-        room = blocks.size[block]
-        if room < size or room - occupancy.taken[block] < size:
+    for block in range(bases.size):
+        room = sizes[block]
+        if room < size or room - taken[block] < size:
             continue
-        first = blocks.base[block]
+        first = bases[block]
         for base in range(first, first + room - size + 1, size):
             overlap = 0
             free = True
             for address in range(base, base + size):
-                if occupancy.owner[address] != FREE or occupancy.former[address] != FREE:
+                if owner[address] != FREE or former[address] != FREE:
                     free = False
                     break
-                if occupancy.mine[address] != FREE:
+                if mine[address] != FREE:
                     overlap += 1
             if not free:
                 continue
-            area = room if occupancy.taken[block] == 0 else _free_area(occupancy, first, room, base, size)
+            area = room if taken[block] == 0 else _free_area(owner, former, first, room, base, size)
             if best == UNPLACED or overlap > best_overlap or (overlap == best_overlap and area < best_area):
                 best = base
                 best_overlap = overlap
                 best_area = area
-            if occupancy.taken[block] == 0 and block != old_block and old_base != SPREAD:
+            if taken[block] == 0 and block != old_block and old_base != SPREAD:
                 break  # every place in a wholly free block is as good as its first
     return best
 
 
 @kernel
-def _free_area(occupancy, first, room, base, size):  # type: ignore[no-untyped-def]
+def _free_area(owner, former, first, room, base, size):  # type: ignore[no-untyped-def]
     """Size of the largest aligned area around a free place that is free as a whole."""
     area = size
     while 2 * area <= room:
@@ -89,7 +99,7 @@ def _free_area(occupancy, first, room, base, size):  # type: ignore[no-untyped-d
         if start + 2 * area > first + room:
             return area
         for address in range(start, start + 2 * area):
-            if occupancy.owner[address] != FREE or occupancy.former[address] != FREE:
+            if owner[address] != FREE or former[address] != FREE:
                 return area
         area *= 2
     return area
@@ -98,17 +108,21 @@ def _free_area(occupancy, first, room, base, size):  # type: ignore[no-untyped-d
 @kernel
 def _take(blocks, occupancy, job, base, size, queue, rank):  # type: ignore[no-untyped-def]
     """Give addresses to the job; whoever sits there is lifted and queued."""
+    owner = occupancy.owner
+    former = occupancy.former
+    taken = occupancy.taken
+    block_of = blocks.block_of
     for address in range(base, base + size):
-        other = occupancy.owner[address]
+        other = owner[address]
         if other != FREE:
             other_size = occupancy.size[other]
             lift(blocks, occupancy, other)
             heapq.heappush(queue, (-other_size, 0, rank[other], other))
-        if occupancy.former[address] != FREE:
-            occupancy.former[address] = FREE
+        if former[address] != FREE:
+            former[address] = FREE
         else:
-            occupancy.taken[blocks.block_of[address]] += 1
-        occupancy.owner[address] = job
+            taken[block_of[address]] += 1
+        owner[address] = job
 
 
 @kernel

@@ -129,11 +129,14 @@ def compact(times, free, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def capacity(free, piece, guarded):  # type: ignore[no-untyped-def]
-    """GPUs free in a piece: for a promise when ``guarded``, else for any work."""
-    if guarded and free[PROMISES, piece] < free[EVERYTHING, piece]:
-        return free[PROMISES, piece]
-    return free[EVERYTHING, piece]
+def capacities(free, count, guarded):  # type: ignore[no-untyped-def]
+    """GPUs free in each piece: for a promise when ``guarded``, else for any work."""
+    room = np.empty(count, dtype=np.int64)
+    for piece in range(count):
+        room[piece] = free[EVERYTHING, piece]
+        if guarded and free[PROMISES, piece] < room[piece]:
+            room[piece] = free[PROMISES, piece]
+    return room
 
 
 def overbooked(free: IntArray, count: int) -> bool:
