@@ -251,7 +251,7 @@ class Admission:
         """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room was made."""
         problem = self.problem
         if self._gpu_time_is_missing(row):
-            return None, self._first_failing(row), None
+            return None, self._first_failing(row), self._outbid(row)
         if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None, None
@@ -266,9 +266,15 @@ class Admission:
             return plans, None, None
         if self.search is None:
             return None, afresh.failing, None
-        outbid = None if self.search.everybody else self.bid_prices.outbid(row)
+        outbid = self._outbid(row)
         plans = searched(self, row, self.search) if outbid is None else None
         return plans, afresh.failing, outbid
+
+    def _outbid(self, row: int) -> KeptRoom | None:
+        """For whose sake promises are not planned anew for the newcomer, None where they are."""
+        if self.search is None or self.search.everybody or self.sparing.rows():
+            return None
+        return self.bid_prices.outbid(row)
 
     def _gpu_time_is_missing(self, row: int) -> bool:
         """Whether no plans can keep all promises with the newcomer's, seen without looking for them.

@@ -108,8 +108,8 @@ def test_any_split_of_newcomers_into_decisions_gives_the_same_verdicts_and_plans
     jobs = random_newcomers(seed, 36, pauses=pauses)
     verdicts, plans = decided(snapshot, jobs, list(sizes), policy)
     expected, expected_plans = decided(snapshot, jobs, [1] * len(jobs), policy)
-    assert [(v.job_id, v.admitted, v.promised, v.reason_code) for v in verdicts] == [
-        (v.job_id, v.admitted, v.promised, v.reason_code) for v in expected
+    assert [(v.job_id, v.admitted, v.promised, v.reason_code, v.reason) for v in verdicts] == [
+        (v.job_id, v.admitted, v.promised, v.reason_code, v.reason) for v in expected
     ]
     assert plans.keys() == expected_plans.keys()
     assert all(same_plan(plans[job_id], expected_plans[job_id]) for job_id in plans)
