@@ -15,6 +15,7 @@ from projects.models import Role, User
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.jobs_table import gpus_now
+from scheduling.selectors.standing import with_history
 from scheduling.selectors.visibility import visible_jobs
 
 
@@ -22,7 +23,7 @@ def jobs_shown_to(user: User) -> QuerySet[Job]:
     """Visible jobs with all that their representation needs, in a fixed number of queries."""
     held = Assignment.objects.filter(job=OuterRef("pk"), state=AssignmentState.HELD).order_by("id")
     emulated_kind = Gpu.objects.filter(kind=OuterRef("curve__gpu_kind"), emulated=True)
-    return (
+    return with_history(
         visible_jobs(user)
         .select_related("project", "owner", "function_version__function", "curve")
         .annotate(

@@ -8,10 +8,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import Prefetch, QuerySet
+
 from scheduling.choices import JobState, PromiseOutcome, VoidReason
-from scheduling.models import Job
+from scheduling.models import Job, JobEvent
 from scheduling.selectors.job_times import planned_finish_at
 
+_INTERRUPTED, _AT_RISK = "interrupted", "at_risk"
+_HISTORY_ATTRIBUTE = "history_of_a_miss"
 _UNITS = ((86_400, "d"), (3600, "h"), (60, "min"), (1, "s"))
 _VOID = {
     VoidReason.PAUSED: "its owner paused it",
@@ -31,7 +35,7 @@ class Standing:
 
 
 def standing(job: Job, now: datetime) -> Standing:
-    """How the job stands against its deadline. Looks at its history only where it missed."""
+    """How the job stands against its deadline. Looks at its history only where it missed, and where `with_history` has not."""
     outcome = PromiseOutcome(job.promise_outcome)
     if outcome == PromiseOutcome.MET:
         return Standing("met", f"The promise was kept{_against(job, now)}.")
@@ -46,6 +50,24 @@ def standing(job: Job, now: datetime) -> Standing:
     if job.at_risk and not job.finished():
         return Standing("at_risk", f"At risk: no plan meets its deadline any more.{_plan(job)}")
     return Standing()
+
+
+def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
+    """The jobs with what their standings need of their history, in one more query however many missed."""
+    missed = JobEvent.objects.filter(
+        kind__in=(_INTERRUPTED, _AT_RISK), job__promise_outcome=PromiseOutcome.MISSED
+    )
+    return jobs.prefetch_related(
+        Prefetch("events", missed.order_by("happened_at", "id"), to_attr=_HISTORY_ATTRIBUTE)
+    )
+
+
+def _history(job: Job) -> list[JobEvent]:
+    """Interruptions of the job, and since when it was at risk, in order."""
+    read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)
+    if read is None:
+        return list(job.events.filter(kind__in=(_INTERRUPTED, _AT_RISK)).order_by("happened_at", "id"))
+    return read
 
 
 def _overdue(job: Job, now: datetime) -> str:
@@ -81,14 +103,13 @@ def _plan(job: Job) -> str:
 
 def _why(job: Job) -> str:
     """What its history knows of the cause."""
-    lost = job.events.filter(kind="interrupted").order_by("-happened_at")
-    if (latest := lost.first()) is not None:
-        times = lost.count()
-        often = "once" if times == 1 else f"{times} times"
-        return f"It was interrupted {often}; the last time: {latest.message}{_plan(job)}"
-    risk = job.events.filter(kind="at_risk").order_by("happened_at").first()
-    if risk is not None:
-        return f"No plan had met the deadline since {risk.happened_at:%Y-%m-%d %H:%M:%S} UTC.{_plan(job)}"
+    history = _history(job)
+    if lost := [told for told in history if told.kind == _INTERRUPTED]:
+        often = "once" if len(lost) == 1 else f"{len(lost)} times"
+        return f"It was interrupted {often}; the last time: {lost[-1].message}{_plan(job)}"
+    if history:
+        since = history[0].happened_at
+        return f"No plan had met the deadline since {since:%Y-%m-%d %H:%M:%S} UTC.{_plan(job)}"
     return f"Its work took longer than planned.{_plan(job)}"
 
 

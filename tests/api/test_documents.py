@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from django.core.management import call_command
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from tests import factories as make
 from tests.api.conftest import World
@@ -91,6 +93,27 @@ def test_a_longer_list_asks_no_more_queries(world: World, path: str) -> None:
     long = _queries(client, address)
     # A first foreign name in a sentence costs the two look-ups that hide it, however many follow.
     assert long <= short + (2 if path == "jobs/" else 0)
+
+
+def test_a_list_of_jobs_that_missed_asks_no_more_queries_the_longer_it_gets(world: World) -> None:
+    client, address = world.client(world.owner), "/api/v1/jobs/"
+
+    def one_missed() -> None:
+        job = make.JobFactory.create(
+            project=world.project, state="completed", promised=True, promise_outcome="missed",
+            deadline_at=timezone.now() - timedelta(hours=1), finished_at=timezone.now(),
+        )  # fmt: skip
+        for kind in ("at_risk", "interrupted", "interrupted"):
+            make.JobEventFactory.create(job=job, kind=kind, message="its server was lost")
+
+    one_missed()
+    client.get(address)
+    short = _queries(client, address)
+    for _ in range(3):
+        one_missed()
+    assert _queries(client, address) == short
+    texts = [job["standing"]["text"] for job in client.get(address).json()["results"]]
+    assert sum("interrupted 2 times" in text for text in texts) == 4
 
 
 def _queries(client: Any, address: str) -> int:
