@@ -53,9 +53,16 @@ def sentence(text: str) -> str:
 
 def _held(verdict: Verdict) -> str:
     offer = verdict.offer
-    if offer is None or offer.valid_until is None:
+    if offer is None:
         return ""
-    return f" can be promised (held until {output.time_text(offer.valid_until)})"
+    sooner = (
+        ""
+        if offer.deadline_seconds is None
+        else f"; accepted now, within {format_duration(offer.deadline_seconds)}"
+    )
+    if offer.valid_until is None:
+        return f" can be promised{sooner.replace('accepted', 'submitted')}"
+    return f" can be promised (held until {output.time_text(offer.valid_until)}{sooner})"
 
 
 def offer_accepted(job: Job, *, yes: bool, may_ask: bool) -> bool:

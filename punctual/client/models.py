@@ -25,10 +25,14 @@ class Share:
 
 @dataclass(frozen=True)
 class Offer:
-    """A deadline that can be promised, held until `valid_until`."""
+    """A deadline that can be promised, held until `valid_until`.
+
+    Who accepts before that is promised `deadline_seconds` from then, while there is room for it, and `deadline_at` at the latest.
+    """
 
     deadline_at: datetime = moment()
     valid_until: datetime | None = moment()
+    deadline_seconds: float | None = None
 
 
 @dataclass(frozen=True)

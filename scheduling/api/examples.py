@@ -77,7 +77,11 @@ JOB_EXAMPLES = [
                 "planned_finish_at": None,
                 "slack_seconds": None,
                 "missing_gpus": 4,
-                "offer": {"deadline_at": "2030-01-31T14:32:00Z", "valid_until": "2030-01-31T13:42:00Z"},
+                "offer": {
+                    "deadline_at": "2030-01-31T14:32:00Z",
+                    "valid_until": "2030-01-31T13:42:00Z",
+                    "deadline_seconds": 3005.0,
+                },
                 "decision_id": 812,
                 "needs_profiling": False,
             },

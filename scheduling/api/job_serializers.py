@@ -25,10 +25,14 @@ class ShareSerializer(serializers.Serializer):
 
 
 class OfferSerializer(serializers.Serializer):
-    """A deadline that can be promised, held until `valid_until`."""
+    """A deadline that can be promised, held until `valid_until`, and earlier for who accepts earlier."""
 
-    deadline_at = serializers.DateTimeField()
+    deadline_at = serializers.DateTimeField(help_text="At the latest, however late it is accepted.")
     valid_until = serializers.DateTimeField(allow_null=True)
+    deadline_seconds = serializers.FloatField(
+        allow_null=True,
+        help_text="From acceptance (of a what-if: from submission) to the deadline that is promised then, while there is as much room as now.",
+    )
 
 
 class VerdictSerializer(serializers.Serializer):
@@ -62,7 +66,11 @@ class VerdictSerializer(serializers.Serializer):
             "slack_seconds": instance.get("slack_seconds"),
             "missing_gpus": instance.get("missing_gpus") or 0,
             "offer": offer
-            and {"deadline_at": _time(offer["deadline_at"]), "valid_until": _time(offer.get("valid_until"))},
+            and {
+                "deadline_at": _time(offer["deadline_at"]),
+                "valid_until": _time(offer.get("valid_until")),
+                "deadline_seconds": offer.get("deadline_seconds"),
+            },
             "decision_id": instance.get("decision_id"),
             "needs_profiling": bool(instance.get("needs_profiling")),
         }

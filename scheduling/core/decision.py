@@ -110,7 +110,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffer:
-    """A later deadline that admission accepts for work starting after the hold."""
+    """A later deadline that admission accepts for work that starts after the hold, from ``starts_at`` on at the earliest."""
 
     deadline_at: float
     plan: StoredPlan
+    starts_at: float

@@ -82,6 +82,7 @@ class _OfferSearch:
         return FoundOffer(
             deadline_at=self.problem.now + deadline,
             plan=self.problem.stored_plan(plans, self.row),
+            starts_at=self.problem.now + self.start,
         )
 
     def _beside_present_plans(self, earliest_finish: float) -> tuple[float, Plans | None]:

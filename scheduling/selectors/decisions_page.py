@@ -100,5 +100,5 @@ def _row(decision: Decision, jobs: dict[str, Job], mask: Mask, *, operator: bool
 
 def _verdict_word(entry: dict[str, Any]) -> str:
     if not entry.get("admitted"):
-        return "declined"
+        return "declined" if entry.get("final", True) else "refused here"
     return "promised" if entry.get("promised") else "admitted"

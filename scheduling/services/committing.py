@@ -5,7 +5,7 @@ The caller holds the cluster's row and has checked that no planning fact moved.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from datetime import timedelta
 from functools import cache
 from pathlib import Path
@@ -36,6 +36,7 @@ def commit_decision(
     cluster: Cluster,
     *,
     pool: Pool,
+    answer: CoreDecision,
     decision: CoreDecision,
     offers: Mapping[str, FoundOffer],
     offers_awaited: Sequence[str] = (),
@@ -46,6 +47,7 @@ def commit_decision(
 ) -> Decision | None:
     """Write one pool's decision. Returns its row, or None when it says nothing new.
 
+    ``answer``: what the policy said, to be kept; ``decision``: what of it is told, without refusals that are not final.
     ``offers_awaited``: declined jobs for which an offer is looked for once no newcomer waits any more.
     """
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
@@ -60,7 +62,8 @@ def commit_decision(
     newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
     row = None
     if decision.verdicts or decision.changes or newly_at_risk:
-        row = _decision_row(cluster, pool, decision, epoch, reallocated, compute_seconds, trigger)
+        final = {verdict.job_id for verdict in decision.verdicts}
+        row = _decision_row(cluster, pool, answer, final, epoch, reallocated, compute_seconds, trigger)
         row.jobs.set([jobs[job_id] for job_id in sorted(concerned | set(newly_at_risk)) if job_id in jobs])
     refused = apply_verdicts(jobs, decision, offers, offers_awaited, row)
     _store_plans(jobs, decision.plans, refused)
@@ -79,6 +82,7 @@ def _decision_row(
     cluster: Cluster,
     pool: Pool,
     decision: CoreDecision,
+    final: Collection[str],
     epoch: int,
     reallocated: bool,
     compute_seconds: float,
@@ -100,6 +104,7 @@ def _decision_row(
                     "promised": verdict.promised,
                     "reason_code": str(verdict.reason_code),
                     "reason": verdict.reason,
+                    "final": verdict.job_id in final,
                 }
                 for verdict in decision.verdicts
             ],

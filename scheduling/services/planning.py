@@ -59,9 +59,13 @@ MOST_OFFERS = 2
 
 @dataclass(frozen=True)
 class Computed:
-    """One pool's decision, with the offers found for declined newcomers, and who has another chance."""
+    """One pool's decision, with the offers found for declined newcomers, and who has another chance.
+
+    ``answer``: what the policy said; ``decision``: the same without those who have another chance.
+    """
 
     pool: Pool
+    answer: CoreDecision
     decision: CoreDecision
     chances: dict[str, Chance]
     offers: dict[str, FoundOffer]
@@ -208,6 +212,7 @@ def _decide(
             row = commit_decision(
                 current,
                 pool=result.pool,
+                answer=result.answer,
                 decision=result.decision,
                 offers=result.offers,
                 offers_awaited=result.offers_awaited,
@@ -257,7 +262,7 @@ def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, re
     now_asking = [] if waiting else [job_id for job_id in asking if job_id not in several][:MOST_OFFERS]
     offers = find_offers(policy, snapshot_after(snapshot, decision), [by_id[job_id] for job_id in now_asking])
     awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
-    return Computed(pool, decision, again, offers, awaited, time.perf_counter() - began)
+    return Computed(pool, answer, decision, again, offers, awaited, time.perf_counter() - began)
 
 
 def _order(job: JobSnapshot) -> tuple[float, str]:

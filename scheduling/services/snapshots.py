@@ -435,6 +435,11 @@ def _since_report(row: Job, live: Generation | None, now: datetime) -> float:
     return min(max(age, 0.0), EXTRAPOLATE_SECONDS) * row.iterations_per_second
 
 
+def held_offer_id(job_id: str) -> str:
+    """The name of a job's offer in a snapshot."""
+    return f"offer-{job_id}"
+
+
 def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> list[HeldOffer]:
     """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over promises."""
     offers = Offer.objects.filter(
@@ -458,7 +463,7 @@ def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> l
             finishing_seconds=finishing_seconds(job),
         )
         made = HeldOffer(
-            id=f"offer-{job.pk}", plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
+            id=held_offer_id(job.pk), plan=plan, valid_until=offer.valid_until.timestamp(), job=accepted
         )
         try:
             check_offer(made)

@@ -23,7 +23,7 @@ from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans
 from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
-from scheduling.services.offers import snapshot_after, within_horizon
+from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
 from scheduling.services.planner_lease import Moved
 from scheduling.services.planning import MAXIMUM_ATTEMPTS
 from scheduling.services.records import lock_cluster, record
@@ -139,9 +139,17 @@ def _trial_verdict(
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
     answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
     if not verdict.admitted:
-        found = policy.find_offer(snapshot_after(snapshot, decision), trial)
+        # Nothing is held, so the work begins at once.
+        after = snapshot_after(snapshot, decision)
+        after = dataclasses.replace(
+            after, settings=dataclasses.replace(after.settings, offer_hold_seconds=0.0)
+        )
+        found = policy.find_offer(after, trial)
         if found is not None and within_horizon(found.deadline_at, snapshot.now):
-            answer["offer"] = {"deadline_at": rfc3339(found.deadline_at), "valid_until": None}
+            seconds = seconds_from_acceptance(found.deadline_at, snapshot.now, cluster.slot_seconds)
+            answer["offer"] = {
+                "deadline_at": rfc3339(found.deadline_at), "valid_until": None, "deadline_seconds": seconds
+            }  # fmt: skip
     return {**answer, "needs_profiling": False}
 
 

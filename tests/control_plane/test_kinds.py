@@ -11,10 +11,11 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.models import Membership
 from scheduling.choices import CurveState, JobState, OfferState
-from scheduling.models import FunctionVersion, Job, Offer, ScalingCurve
+from scheduling.models import Decision, FunctionVersion, Job, Offer, ScalingCurve
+from scheduling.services.accepting import job_accept_offer
 from scheduling.services.jobs import JobRequest
-from scheduling.services.offers import job_accept_offer
 from scheduling.services.what_if import what_if
+from simulation.replay import differences, replay
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 from tests.control_plane.simulated_time import SimulatedTime
 
@@ -70,6 +71,9 @@ def test_who_is_refused_by_the_most_numerous_kind_is_asked_for_on_the_next(
         "emulated-a100"
     }
     assert list(found.refused_kinds) == ["emulated-t4"]
+    for row in Decision.objects.filter(snapshot__isnull=False):
+        replayed = replay(bytes(row.snapshot or b""), policy=row.policy, kind=row.kind)
+        assert differences(row.summary, replayed) == [], "what the policy said is what is kept"
     asked = found.events.get(kind="asked_elsewhere")
     assert "emulated-t4 GPUs cannot take it" in asked.message
     assert "asked for on emulated-a100 GPUs now" in asked.message
@@ -83,6 +87,9 @@ def test_a_refusal_of_all_names_what_each_kind_said_and_offers_the_earliest_dead
     found = seen(job)
     assert found.state == JobState.DECLINED
     assert found.verdict is not None
+    declining = Decision.objects.filter(summary__verdicts__contains=[{"job": job.pk, "final": True}]).get()
+    replayed = replay(bytes(declining.snapshot or b""), policy=declining.policy, kind=declining.kind)
+    assert differences(declining.summary, replayed) == [], "its reason there is that of one kind"
     reason = found.verdict["reason"]
     assert reason.startswith("on emulated-t4 GPUs: ")
     assert "; on emulated-a100 GPUs: " in reason

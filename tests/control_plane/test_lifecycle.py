@@ -112,7 +112,7 @@ def test_an_impossible_deadline_is_declined_with_numbers_and_an_offer(
 
 
 def test_an_accepted_offer_is_an_admitted_job_that_runs(node: SimulatedAgent, submit: Submit) -> None:
-    from scheduling.services.offers import job_accept_offer
+    from scheduling.services.accepting import job_accept_offer
 
     known = submit(seconds=600)
     settle(node)

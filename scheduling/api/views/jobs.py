@@ -29,8 +29,8 @@ from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
 from scheduling.selectors.hiding import mask_for
 from scheduling.selectors.jobs import job_get, job_to_steer, jobs_matching, jobs_shown_to
+from scheduling.services.accepting import job_accept_offer
 from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
-from scheduling.services.offers import job_accept_offer
 from scheduling.services.what_if import job_change_deadline, what_if
 
 WAIT = OpenApiParameter(

@@ -1,0 +1,168 @@
+"""Accepting an offer: the declined job's admitted successor, promised as early a deadline as there is room for by then."""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Cluster
+from projects.errors import Conflict
+from projects.models import User
+from scheduling.choices import JobState, OfferState, PromiseOutcome
+from scheduling.core.snapshot import StoredPlan
+from scheduling.models import Job, Offer
+from scheduling.moments import rfc3339
+from scheduling.services.deciding_again import store_plans
+from scheduling.services.isolating import FAILURES
+from scheduling.services.offers import seconds_from_acceptance
+from scheduling.services.plan_json import plan_to_json
+from scheduling.services.quotas import PromiseQuotas, check_active_jobs
+from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
+from scheduling.services.slots import frozen_until
+from scheduling.services.snapshots import asking_again, cluster_policy, held_offer_id, pool_snapshot
+from scheduling.services.wakeups import wake
+
+log = structlog.get_logger(__name__)
+
+#: How often a better deadline is computed for who accepts, before the offer is taken as it is.
+MOST_TRIES = 3
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What an accepted offer promises: the deadline, the plan that keeps it, and others' plans that make room."""
+
+    deadline_at: datetime
+    plan: dict[str, Any]
+    others: dict[str, StoredPlan]
+
+
+def job_accept_offer(*, job: Job, actor: User) -> Job:
+    """Make the admitted successor of a declined job, on the capacity that was held for it.
+
+    The offered deadline holds however late it is accepted. Who accepts earlier is promised as much earlier a deadline,
+    where admission finds room for it beside all promises.
+
+    Raises:
+        Conflict: there is no offer, or it has run out, was withdrawn or accepted already.
+        Conflict: or the project is archived.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they may.
+    """
+    for _ in range(MOST_TRIES):
+        version = Cluster.objects.values_list("planning_version", flat=True).get(pk=job.cluster_id)
+        sooner = _sooner(job)
+        successor = _accepted(job, actor, sooner, version)
+        if successor is not None:
+            return successor
+    accepted = _accepted(job, actor, None, None)
+    assert accepted is not None
+    return accepted
+
+
+@transaction.atomic
+def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) -> Job | None:
+    """The successor, by better terms where these were computed on the present version of facts; None where they have moved since."""
+    # Before the cluster's row: in the order in which a submission locks.
+    check_active_jobs(job.project)
+    cluster = lock_cluster(job.cluster_id)
+    if sooner is not None and cluster.planning_version != version:
+        return None
+    now = timezone.now()
+    offer = Offer.objects.select_for_update().filter(job=job).first()
+    if offer is None:
+        raise Conflict(f"Job {job.pk} has no offer.")
+    if offer.state == OfferState.ACCEPTED:
+        raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}.")
+    if offer.state != OfferState.OPEN or offer.valid_until <= now:
+        raise Conflict("The offer has run out; submit the job again to get a new one.")
+    terms = sooner or Terms(offer.deadline_at, offer.plan, {})
+    successor = _admitted_successor(job, terms, actor, now)
+    store_plans(terms.others)
+    offer.state = OfferState.ACCEPTED
+    offer.accepted_job = successor
+    offer.save(update_fields=["state", "accepted_job"])
+    planning_fact_changed(cluster)
+    wake("plan", trigger=f"offer accepted as {successor.pk}")
+    return successor
+
+
+def _sooner(job: Job) -> Terms | None:
+    """The deadline counted from now, as the offer counts it from its end, with plans that keep it; None where it is as good as it is."""
+    offer = Offer.objects.filter(job=job, state=OfferState.OPEN).first()
+    now = timezone.now()
+    if offer is None or offer.valid_until <= now or job.curve is None:
+        return None
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    seconds = seconds_from_acceptance(
+        offer.deadline_at.timestamp(), offer.valid_until.timestamp(), cluster.slot_seconds
+    )
+    deadline_at = now + timedelta(seconds=seconds)
+    if deadline_at >= offer.deadline_at:
+        return None
+    pool = pool_snapshot(cluster, job.curve.gpu_kind, now, reallocate_at=frozen_until(cluster, now))
+    asking = asking_again(pool, job, job.curve, cluster.promise_margin)
+    if asking is None:
+        return None
+    asking = dataclasses.replace(
+        asking, newcomer=True, deadline_at=deadline_at.timestamp(), submitted_at=now.timestamp()
+    )
+    settled = tuple(each for each in pool.snapshot.jobs if not each.newcomer)
+    held = tuple(each for each in pool.snapshot.held_offers if each.id != held_offer_id(job.pk))
+    snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, asking), held_offers=held)
+    try:
+        decision = cluster_policy(cluster).admit(snapshot)
+    except FAILURES:
+        # What was offered still stands.
+        log.exception("offer_not_improved", job=job.pk)
+        return None
+    plans = dict(decision.plans)
+    plan = plans.pop(asking.id, None)
+    if plan is None or not any(each.promised for each in decision.verdicts):
+        return None
+    if PromiseQuotas(now).refusal(job, plan) is not None:
+        return None
+    return Terms(deadline_at, plan_to_json(plan), plans)
+
+
+def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> Job:
+    copied = (
+        "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
+        "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds", "service_class",
+    )  # fmt: skip
+    finish = terms.plan["finish_at"]
+    verdict = {
+        **(job.verdict or {}),
+        "decision": "admitted",
+        "reason_code": "offer_accepted",
+        "reason": f"The offer made to job {job.pk} was accepted; its capacity was held.",
+        "planned_start_at": rfc3339(next(iter(terms.plan["start"]), None)),
+        "planned_finish_at": rfc3339(finish),
+        "slack_seconds": None if finish is None else terms.deadline_at.timestamp() - finish,
+        "missing_gpus": 0,
+        "offer": None,
+    }
+    successor = Job.objects.create(
+        owner=actor,
+        deadline_at=terms.deadline_at,
+        resubmission_of=job,
+        promised=True,
+        promise_outcome=PromiseOutcome.OPEN,
+        plan=terms.plan,
+        verdict=verdict,
+        decided_at=now,
+        **{name: getattr(job, name) for name in copied},
+    )
+    record(
+        successor,
+        "submitted",
+        f"Submitted by {actor.username}: accepts the offer made to job {job.pk}.",
+        actor=actor.username,
+    )
+    move(successor, JobState.ADMITTED, str(verdict["reason"]))
+    return successor
