@@ -79,11 +79,13 @@ def upload(scene: Scene) -> None:
 
 def measure(scene: Scene) -> Speed:
     """Have the honest function, and the hostile one while it does nothing, measured while all is calm."""
+    calm: dict[str, Any] = {"mischief": "nothing", "variant": 0}
+    functions: dict[str, tuple[str, dict[str, Any]]] = {
+        HONEST: ("small_steps", {}),
+        HOSTILE: ("mischief", calm),
+    }
     jobs = {}
-    for who, function, more in (
-        (HONEST, "small_steps", {}),
-        (HOSTILE, "mischief", {"mischief": "nothing", "variant": 0}),
-    ):
+    for who, (function, more) in functions.items():
         person = scene.people[who]
         jobs[who] = submit(person.client, function, person.project, "first", iterations=10, **more)
     for job in jobs.values():
