@@ -13,20 +13,34 @@ from tests.agent.conftest import PROJECT
 from tests.agent.test_sandbox import ORDINARY_USER, needs_root
 from workers.agent import linux
 
-#: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it, and whether it can.
+#: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it, whether it can,
+#: and which priority a worker has in the end that it starts as it should.
 SCRIPT = """
-import json, os, subprocess
+import json, os, subprocess, tempfile
 from pathlib import Path
-from workers.agent.worker_processes import can_restore_priority
-child = subprocess.Popen(["sleep", "60"], user=int(os.environ["WORKER"]), preexec_fn=lambda: os.nice(10))
+from workers.agent.worker_processes import WARMING_NICE, can_restore_priority, restore_priority
+
+def start(nice):
+    # A group of its own, as every worker has.
+    return subprocess.Popen(
+        ["sleep", "60"], user=int(os.environ["WORKER"]), process_group=0, preexec_fn=lambda: os.nice(nice)
+    )
+
+believes = can_restore_priority()
+low = start(WARMING_NICE)
 try:
-    os.setpriority(os.PRIO_PROCESS, child.pid, 0)
+    os.setpriority(os.PRIO_PGRP, low.pid, 0)
     can = True
 except PermissionError:
     can = False
-child.kill()
-child.wait()
-print(json.dumps([can_restore_priority(), can]))
+warm = start(WARMING_NICE if believes else 0)
+folder = Path(tempfile.mkdtemp())
+(folder / "launcher.json").write_text(json.dumps({"worker_pid": warm.pid}))
+restore_priority(folder)
+print(json.dumps([believes, can, os.getpriority(os.PRIO_PROCESS, warm.pid)]))
+for child in (low, warm):
+    child.kill()
+    child.wait()
 """
 
 
@@ -49,5 +63,6 @@ def test_an_agent_knows_whether_it_can_give_a_worker_the_normal_priority(dropped
         text=True,
         check=True,
     )
-    believed, true = json.loads(done.stdout)
+    believed, true, priority = json.loads(done.stdout)
     assert believed == true == (not dropped)
+    assert (priority, done.stderr) == (0, ""), "what is given work has the normal priority"

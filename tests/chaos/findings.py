@@ -6,6 +6,7 @@ import json
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from textwrap import indent
 from typing import Any
 
 from tests.chaos.requests import REQUESTS
@@ -38,6 +39,7 @@ _UNDECIDED = """
     select j.id from scheduling_job j join projects_user u on u.id = j.owner_id
     where u.username = %s and j.state in ('submitted', 'profiling')
 """
+_FAILED_PASSES = "select message, detail, count, first_at from scheduling_incident where kind = 'pass_failed'"
 _LOOKED = "select text from scheduling_logchunk where text like '%%LOOKED %%'"
 
 
@@ -98,7 +100,7 @@ class Report:
         out += ["", f"longest pass of the planner: {self.longest_pass_seconds:.2f} s", ""]
         for invariant in self.invariants:
             out.append(f"{'holds ' if invariant.holds else 'BROKEN'}  {invariant.text} ({invariant.figure})")
-            out += [f"          {what}" for what in invariant.broken]
+            out += [indent(what, 10 * " ") for what in invariant.broken]
         return out
 
     def to_json(self) -> str:
@@ -184,10 +186,19 @@ def _refusals(scene: Scene) -> Invariant:
 
 
 def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
-    failed = int(seen.metrics["punctual_planner_failed_passes_total"])
+    incidents = scene.rows(_FAILED_PASSES)
+    failed = max(
+        sum(row["count"] for row in incidents), int(seen.metrics["punctual_planner_failed_passes_total"])
+    )
+    why = [
+        f"{row['message']} ({row['count']} times, first {row['first_at']:%H:%M:%S})\n{row['detail']}"
+        for row in incidents
+    ]
     undecided = scene.rows(_UNDECIDED, HONEST)
     found = [
-        Invariant("no pass of the planner fails", f"{failed} failed", [f"{failed} did"] if failed else []),
+        Invariant(
+            "no pass of the planner fails", f"{failed} failed", (why or [f"{failed} did"]) if failed else []
+        ),
         Invariant(
             "planning goes on: every newcomer of the honest user is decided",
             f"{len(undecided)} are not",

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+import shutil
+import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -43,7 +45,7 @@ def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None]
         if watcher.error is not None:
             raise watcher.error
         minutes = max(1.0, seconds / 60)
-        return Report(
+        report = Report(
             seed=seed,
             seconds=seconds,
             invariants=invariants(
@@ -60,6 +62,11 @@ def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None]
             longest_pass_seconds=watcher.seen.longest_pass_seconds,
             broken_connections=scene.ledger.broken,
         )
+        if not report.holds:
+            kept = tempfile.mkdtemp(prefix="punctual-chaos-logs-")
+            shutil.copytree(scene.platform.folders.logs, kept, dirs_exist_ok=True)
+            say(f"something broke; the platform's logs are kept in {kept}")
+        return report
 
 
 def _let_loose(run: users.Run, seconds: float, seed: int) -> None:

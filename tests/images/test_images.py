@@ -145,10 +145,11 @@ def _zip_with_requirement(folder: Path) -> Path:
     """The image example, needing a package that builds on PyTorch."""
     bundle = folder / "with_requirement.zip"
     source = (PROJECT / "examples" / "image_classifier.py").read_text()
+    first = "import math\n"
+    assert first in source
     with zipfile.ZipFile(bundle, "w") as archive:
-        archive.writestr(
-            "image_classifier.py", "import accelerate  # noqa: F401\n" + source.split('"""', 2)[2]
-        )
+        needing = source.replace(first, f"import accelerate  # noqa: F401\n{first}", 1)
+        archive.writestr("image_classifier.py", needing)
         archive.writestr("requirements.txt", "accelerate\n")
     return bundle
 

@@ -209,8 +209,9 @@ def restore_priority(folder: Path) -> None:
     value = read_json(folder / "launcher.json")
     if value is not None:
         try:
-            # The first process leads the group that the worker and its threads are in.
-            os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
+            # The first process leads the group that the worker and its threads are in. Asking for what it has is refused, too.
+            if os.getpriority(os.PRIO_PGRP, value["worker_pid"]) != 0:
+                os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
         except ProcessLookupError:
             return
         except PermissionError as error:
