@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import structlog
 from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
-from django.db.models.functions import Coalesce
+from django.db.models.functions import Coalesce, Greatest
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
@@ -144,10 +144,9 @@ def _noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ..
 
 
 def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
-    """GPU time that each unfinished job has held so far."""
-    held = ExpressionWrapper(
-        Coalesce(F("released_at"), Value(now)) - F("held_at"), output_field=DurationField()
-    )
+    """GPU time that each unfinished job has held so far; none of what it was given since the pass began at ``now``."""
+    until = Greatest(Coalesce(F("released_at"), Value(now)), F("held_at"))
+    held = ExpressionWrapper(until - F("held_at"), output_field=DurationField())
     rows = (
         Assignment.objects.filter(
             job__cluster=cluster, job__state__in=[*PLANNED_STATES, *UNDECIDED_STATES], held_at__isnull=False

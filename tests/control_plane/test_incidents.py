@@ -23,6 +23,7 @@ from scheduling.policies.punctual import Punctual
 from scheduling.selectors.job_times import planned_finish_at, planned_pieces
 from scheduling.services import planning
 from scheduling.services.incidents import TRY_AGAIN_AFTER
+from scheduling.services.snapshots import pool_kinds, pool_snapshot
 from scheduling.services.what_if import what_if
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
@@ -170,6 +171,19 @@ def scraped() -> str:
     answer = client.get("/metrics")
     assert answer.status_code == 200
     return answer.content.decode()
+
+
+def test_a_job_that_gets_its_gpus_while_a_pass_reads_is_planned(submit: Submit, node: SimulatedAgent) -> None:
+    job = running(submit, node)
+    # What it had before, while it was measured say, hides how long it has had these.
+    Assignment.objects.filter(job=job).exclude(state=AssignmentState.HELD).delete()
+    held_at = Assignment.objects.filter(job=job).earliest("held_at").held_at
+    assert held_at is not None
+    (kind,) = pool_kinds(Cluster.objects.get())
+    pool = pool_snapshot(Cluster.objects.get(), kind, held_at - timedelta(milliseconds=20))
+    assert pool.unplannable == {}
+    (read,) = pool.snapshot.jobs
+    assert (read.id, read.attained_gpu_seconds) == (job.pk, 0.0)
 
 
 def test_a_promised_job_that_is_set_aside_is_at_risk(submit: Submit, node: SimulatedAgent) -> None:
