@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -40,6 +41,11 @@ _UNDECIDED = """
     where u.username = %s and j.state in ('submitted', 'profiling')
 """
 _FAILED_PASSES = "select message, detail, count, first_at from scheduling_incident where kind = 'pass_failed'"
+_SET_ASIDE = """
+    select j.id, j.name, i.message, i.first_at from scheduling_incident i join scheduling_job j on j.id = i.job_id
+    join scheduling_functionversion v on v.id = j.function_version_id join scheduling_function f on f.id = v.function_id
+    where f.name = any(%s)
+"""
 _LOOKED = "select text from scheduling_logchunk where text like '%%LOOKED %%'"
 
 
@@ -68,6 +74,7 @@ class Report:
     memory_bytes: Mapping[str, int] = field(default_factory=dict)
     jobs: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     longest_pass_seconds: float = 0.0
+    highest_load: float = 0.0
     broken_connections: Mapping[str, int] = field(default_factory=dict)
 
     @property
@@ -97,7 +104,8 @@ class Report:
         out += ["", "most memory of one process, and what it may hold"]
         for kind, held in sorted(self.memory_bytes.items()):
             out.append(f"  {kind:30} {held // MEBIBYTE:6} MiB  {BOUNDS[kind]:6} MiB")
-        out += ["", f"longest pass of the planner: {self.longest_pass_seconds:.2f} s", ""]
+        load = f"on {os.cpu_count()} cores at a load of up to {self.highest_load:.0f}"
+        out += ["", f"longest pass of the planner: {self.longest_pass_seconds:.2f} s, {load}", ""]
         for invariant in self.invariants:
             out.append(f"{'holds ' if invariant.holds else 'BROKEN'}  {invariant.text} ({invariant.figure})")
             out += [indent(what, 10 * " ") for what in invariant.broken]
@@ -115,6 +123,7 @@ class Report:
                 "memory_bytes": self.memory_bytes,
                 "jobs": self.jobs,
                 "longest_pass_seconds": self.longest_pass_seconds,
+                "highest_load": self.highest_load,
                 "broken_connections": self.broken_connections,
             },
             indent=1,
@@ -194,11 +203,16 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
         f"{row['message']} ({row['count']} times, first {row['first_at']:%H:%M:%S})\n{row['detail']}"
         for row in incidents
     ]
+    aside = [
+        f"{row['name']} ({row['id']}): {row['message']} ({row['first_at']:%H:%M:%S})"
+        for row in scene.rows(_SET_ASIDE, list(IN_ORDER))
+    ]
     undecided = scene.rows(_UNDECIDED, HONEST)
     found = [
         Invariant(
             "no pass of the planner fails", f"{failed} failed", (why or [f"{failed} did"]) if failed else []
         ),
+        Invariant("no job of a function that is in order is set aside", f"{len(aside)} were", aside),
         Invariant(
             "planning goes on: every newcomer of the honest user is decided",
             f"{len(undecided)} are not",

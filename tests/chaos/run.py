@@ -60,6 +60,7 @@ def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None]
             memory_bytes=watcher.seen.most_bytes,
             jobs=jobs_by_owner(scene),
             longest_pass_seconds=watcher.seen.longest_pass_seconds,
+            highest_load=watcher.seen.highest_load,
             broken_connections=scene.ledger.broken,
         )
         if not report.holds:

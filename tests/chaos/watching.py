@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections.abc import Iterator
@@ -42,6 +43,8 @@ class Seen:
     most_bytes: dict[str, int] = field(default_factory=dict)
     metrics: dict[str, float] = field(default_factory=dict)
     longest_pass_seconds: float = 0.0
+    #: The machine's load at its highest: what times were taken beside.
+    highest_load: float = 0.0
     looks: int = 0
 
     def beyond_their_memory(self) -> list[str]:
@@ -82,6 +85,7 @@ class Watcher:
         """Once: memory and metrics."""
         for kind, held in resident(self._scene):
             self.seen.most_bytes[kind] = max(held, self.seen.most_bytes.get(kind, 0))
+        self.seen.highest_load = max(self.seen.highest_load, os.getloadavg()[0])
         try:
             self.seen.metrics = read_metrics(self._scene)
         except httpx.HTTPError:
