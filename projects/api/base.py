@@ -26,6 +26,7 @@ from projects.services.idempotency import (
     idempotency_amend,
     idempotency_claim,
     idempotency_finish,
+    idempotency_held,
     idempotency_release,
 )
 
@@ -128,15 +129,17 @@ class ApiView(GenericAPIView):
         record = idempotency_claim(user=self.user, key=key, request_digest=self._request_digest())
         if record.finished_at is not None:
             return _replay(record)
-        try:
-            with transaction.atomic():
-                response = action()
-                idempotency_finish(
-                    record=record, status_code=response.status_code, body=_plain(response.data), headers={}
-                )
-        except Exception as error:
-            self._remember_error(record, error)
-            raise
+        with idempotency_held(record):
+            try:
+                with transaction.atomic():
+                    response = action()
+                    answer = _plain(response.data)
+                    idempotency_finish(
+                        record=record, status_code=response.status_code, body=answer, headers={}
+                    )
+            except Exception as error:
+                self._remember_error(record, error)
+                raise
         self._record = record
         return response
 

@@ -2,16 +2,19 @@
 
 A claim is a committed row, so that a second request sees it while the first is still running. The answer is written
 in the transaction of the work itself: either both exist or none. A process that dies in between leaves a claim
-without work, which is taken over after a while; writing the answer names the time of the claim, so that the one who
-was slow, not dead, cannot commit his work beside the work of him who took over.
+without work. While a request runs, its database session holds a lock that goes with it, so a claim that nobody holds is
+taken over within seconds; one that is held, after a while. Writing the answer names the time of the claim, so that
+the one who was slow, not dead, cannot commit his work beside the work of him who took over.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any
 
-from django.db import IntegrityError
+from django.db import IntegrityError, connection
 from django.utils import timezone
 
 from projects.errors import Conflict
@@ -20,6 +23,9 @@ from projects.models import IdempotencyRecord, User
 REMEMBERED_FOR = timedelta(hours=24)
 #: Far above the time that any request's transaction takes.
 TAKE_OVER_AFTER = timedelta(seconds=120)
+#: From the claim until its lock is held, and from a process's death until its session is gone.
+LOCKED_WITHIN = timedelta(seconds=5)
+_LOCK_CLASS = 0x4944454D  # "IDEM": keeps our advisory locks apart from others' in a shared database
 
 
 class KeyReused(Conflict):
@@ -64,9 +70,41 @@ def idempotency_claim(*, user: User, key: str, request_digest: str) -> Idempoten
         )
     if record.finished_at is not None and age < REMEMBERED_FOR:
         return record
-    if record.finished_at is None and age < TAKE_OVER_AFTER:
+    if record.finished_at is None and age < TAKE_OVER_AFTER and (age < LOCKED_WITHIN or _is_held(record)):
         raise StillRunning
     return _take_over(record, request_digest)
+
+
+@contextmanager
+def idempotency_held(record: IdempotencyRecord) -> Iterator[None]:
+    """Show that the request of this claim runs: for as long as this lasts, and the process lives."""
+    with connection.cursor() as cursor:
+        cursor.execute("select pg_try_advisory_lock(%s, %s)", _lock_of(record))
+        (held,) = cursor.fetchone()
+    try:
+        yield
+    finally:
+        # A broken connection has released the lock already.
+        if held and connection.is_usable():
+            with connection.cursor() as cursor:
+                cursor.execute("select pg_advisory_unlock(%s, %s)", _lock_of(record))
+
+
+def _is_held(record: IdempotencyRecord) -> bool:
+    """Whether a living session says that it works on this claim (or on one that shares its number)."""
+    with connection.cursor() as cursor:
+        cursor.execute(
+            "select exists (select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 2"
+            " and database = (select oid from pg_database where datname = current_database())"
+            " and classid = %s and objid = %s)",
+            _lock_of(record),
+        )
+        (held,) = cursor.fetchone()
+    return bool(held)
+
+
+def _lock_of(record: IdempotencyRecord) -> list[int]:
+    return [_LOCK_CLASS, record.pk % 2**31]
 
 
 def _take_over(record: IdempotencyRecord, request_digest: str) -> IdempotencyRecord:

@@ -71,6 +71,38 @@ def test_a_first_request_whose_process_died_is_taken_over(world: World) -> None:
         idempotency.idempotency_finish(record=record, status_code=201, body={}, headers={})
 
 
+def _claim_of_ten_seconds_ago(world: World) -> IdempotencyRecord:
+    return IdempotencyRecord.objects.create(
+        user=world.colleague,
+        key="7c0a6f2e",
+        request_digest=_digest_of(world),
+        created_at=timezone.now() - timedelta(seconds=10),
+    )
+
+
+@pytest.mark.django_db(transaction=True)
+def test_whose_process_died_shows_by_its_session(settings: Any, tmp_path: Path) -> None:
+    """A web process that is killed in the middle of a request must not cost its client two minutes of refusals."""
+    world = build_world(settings, tmp_path)
+    record = _claim_of_ten_seconds_ago(world)
+    working, goes = threading.Event(), threading.Event()
+
+    def work() -> None:
+        with idempotency.idempotency_held(record):
+            working.set()
+            goes.wait(30)
+        connection.close()
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    assert working.wait(30)
+    answer = submit(world, **KEY)
+    assert (answer.status_code, answer.json()["code"]) == (409, "idempotent_request_running")
+    goes.set()
+    thread.join()
+    assert submit(world, **KEY).status_code == 201, "nobody works on it any more"
+
+
 def test_not_now_is_not_remembered(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     from projects.errors import Unavailable
     from scheduling.api.views import jobs
