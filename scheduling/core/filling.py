@@ -20,6 +20,8 @@ NO_HEAD = np.int64(-1)
 ALL_LEVELS = np.int64(-1)
 NO_GPUS = np.int64(0)
 WITHOUT_SWITCH = -inf
+MOST_GUESSES = 2
+"""Guesses of the slot to rise in, one after another, before the slots in question are halved."""
 
 
 @kernel
@@ -37,6 +39,15 @@ def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
         if jobs.levels[job, index] == gpus:
             return index
     return -1
+
+
+@kernel
+def _fastest(throughput, high):  # type: ignore[no-untyped-def]
+    """Iterations a second on the fastest level up to column ``high``."""
+    rate = 0.0
+    for index in range(high + 1):
+        rate = max(rate, throughput[index])
+    return rate
 
 
 @kernel
@@ -82,7 +93,7 @@ def _walk(  # type: ignore[no-untyped-def]
 
     ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns
     (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
-    until the final weights are stored.
+    until the final weights are stored. It is given up as soon as the fastest level under the cap can no longer do the work by ``due``.
     """
     # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted as in use and
     # released again each time, which costs ten times as much as the reading.
@@ -94,6 +105,7 @@ def _walk(  # type: ignore[no-untyped-def]
     head_index = _column(jobs, job, head)
     pause_left = jobs.pause_left[job]
     work = jobs.work[job]
+    fastest = _fastest(throughput, high)
     count = room.size
     gpu_time = 0.0
     pieces = 0
@@ -101,7 +113,11 @@ def _walk(  # type: ignore[no-untyped-def]
     run_until = -inf
     at = origin
     piece = piece_at(times, count, origin)
-    while piece < count and at < due:
+    while (
+        piece < count
+        and at < due
+        and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
+    ):
         end = times[piece + 1] if piece + 1 < count else inf
         if at < head_until - TIME_TOLERANCE:
             end = head_until
@@ -198,6 +214,23 @@ def _storing_only(  # type: ignore[no-untyped-def]
 
 
 @kernel
+def _next_slot(jobs, job, level, slot, slack, sure, failing, guesses):  # type: ignore[no-untyped-def]
+    """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and guesses in a row.
+
+    After a plan that does, with ``slack`` seconds left (negative after one that does not): where these would be used up on the
+    level below ``level`` if GPUs were free. At least every third time the slots in question are halved.
+    """
+    if failing - sure <= 1:
+        return sure, guesses
+    if slack < 0.0 or guesses >= MOST_GUESSES:
+        return (sure + failing) // 2, 0
+    lower = jobs.throughput[job, level - 1] if level > 0 else 0.0
+    lost = (jobs.throughput[job, level] - lower) * slot
+    further = int(min(slack * jobs.throughput[job, level] / lost, failing)) if lost > 0.0 else 0
+    return min(failing - 1, sure + max(1, further)), guesses + 1
+
+
+@kernel
 def fill(  # type: ignore[no-untyped-def]
     jobs, job, due, times, free, count, guarded, origin, slot, head, highest, suffix, carry,
     out_time, out_gpus,
@@ -230,6 +263,8 @@ def fill(  # type: ignore[no-untyped-def]
     switch = WITHOUT_SWITCH
     sure = -1  # suffix: last slot known to do, once the level is found
     failing = 0
+    next_slot = 0
+    guesses = 0
     while level <= top:
         reachable = head_work + jobs.throughput[job, level] * (due - head_until + TIME_TOLERANCE)
         if sure < 0 and due < inf and reachable < jobs.work[job]:
@@ -249,11 +284,12 @@ def fill(  # type: ignore[no-untyped-def]
         elif failing - sure <= 1:
             return written, finish, gpu_time
         elif written > 0:
-            sure = (sure + failing) // 2
+            sure = next_slot
         else:
-            failing = (sure + failing) // 2
-        # Halve the slots in question; when one is left, walk it once more for its plan.
-        next_slot = (sure + failing) // 2 if failing - sure > 1 else sure
+            failing = next_slot
+        # When one slot is left, it is walked once more for its plan.
+        slack = max(0.0, due - finish) if written > 0 else -1.0
+        next_slot, guesses = _next_slot(jobs, job, level, slot, slack, sure, failing, guesses)
         switch = head_until + next_slot * slot
     return 0, inf, 0.0
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 
 from scheduling.core.curves import (
     curve_from_measurements,
@@ -179,6 +181,23 @@ def test_v17_suffix_filling_of_a_real_curve():
     assert per_slot(plan, 30, slot=240) == [8] * 7 + [16] * 23
     assert plan.finish_at == pytest.approx(7128.79, abs=0.01)
     assert gpu_time(plan) / 3600 == pytest.approx(27.95, abs=0.005)
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.integers(2, 60_000), st.floats(0.001, 1.999), st.floats(0.01, 0.99))
+def test_suffix_filling_rises_in_the_last_slot_that_still_meets_the_deadline(slots, rate, within_slot):
+    """By arithmetic, on an empty cluster: one slot later the work is not done, however far the deadline."""
+    level = 1 if rate <= 1.0 else 2 if rate <= 1.5 else 4
+    low, high = {1: (0.0, 1.0), 2: (1.0, 1.5), 4: (1.5, 2.0)}[level]
+    latest = int((high - rate) * slots / (high - low))
+    assume(latest >= 1)
+    # All but a part of a slot's loss is used up.
+    work = high * slots - (high - low) * (latest + within_slot)
+    assume(work > low * slots)
+    plan = admit(snapshot(4, job("A", work, float(slots), C4), settings=suffix())).plans["A"]
+    assert plan.gpus[-1] == level
+    assert plan.start[-1] == pytest.approx(latest)
+    assert plan.finish_at <= slots + 1e-6
 
 
 def test_v18_a_deadline_inside_a_slot_counts_exactly_but_gpus_are_held_to_the_slot_end():
