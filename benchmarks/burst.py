@@ -46,7 +46,7 @@ from scheduling.policies import policy_named
 CLASSES = (ServiceClass.SLO, ServiceClass.SOFT, ServiceClass.BEST_EFFORT)
 CURVES = 40
 COMPARED = 300
-MOST_WORK = 2_000_000
+MOST_WORK = 5_000_000
 """As `scheduling.services.planning` has it, which needs Django's settings to be read."""
 READ_AT_ONCE = 300
 MIXES: dict[str, tuple[tuple[float, float, float], tuple[float, float], tuple[float, float]]] = {
@@ -108,7 +108,7 @@ def empty_cluster(gpus: int) -> Snapshot:
 
 
 def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
-    """The cluster with the verdicts of a pass."""
+    """The cluster with the verdicts of a pass, and what the policy wants to be told at the next one."""
     verdicts = {verdict.job_id: verdict for verdict in decision.verdicts}
     jobs = []
     for job in snapshot.jobs:
@@ -118,7 +118,7 @@ def committed(snapshot: Snapshot, decision: Decision) -> Snapshot:
         promised = job.promised if verdict is None else verdict.promised
         plan = decision.plans.get(job.id, job.stored_plan)
         jobs.append(replace(job, newcomer=False, promised=promised, stored_plan=plan))
-    return replace(snapshot, jobs=tuple(jobs))
+    return replace(snapshot, jobs=tuple(jobs), memory=decision.memory)
 
 
 def decided_in_passes(

@@ -50,7 +50,7 @@ log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
 #: Work (`scheduling.core.work`) after which a pass decides no further newcomer: some tenths of a second.
-MOST_WORK = 2_000_000
+MOST_WORK = 5_000_000
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25
 #: Offers that one pass looks for: each reads the question anew.
