@@ -1,4 +1,6 @@
-"""`python -m tests.chaos --minutes 10 [--seed N] [--json OUT]`: what `make chaos` runs. Ends with 1 if an invariant broke."""
+"""`python -m tests.chaos --minutes 10 [--seed N] [--json OUT]`: what `make chaos` runs.
+
+Ends with 1 if an invariant broke."""
 
 from __future__ import annotations
 

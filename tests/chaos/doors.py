@@ -15,7 +15,7 @@ BY_THE_SERVER = (414, 431)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a door. ``attack``: what the request was for; ``after_seconds``: what `Retry-After` says."""
+    """One answer of a door. ``attack``: what the request was for; ``retry_after``: that header, as it came."""
 
     who: str
     attack: str
@@ -29,7 +29,7 @@ class Answer:
     def is_a_fault(self) -> bool:
         """Whether no door may answer so: unhandled, or an error that is no problem document.
 
-        "Come back later" (503 with `Retry-After`) is an answer: that is how the platform bounds what it does at once.
+        "Come back later" (503 with `Retry-After`) is an answer: so the platform bounds what it does at once.
         """
         if self.status >= 500:
             return self.status != httpx.codes.SERVICE_UNAVAILABLE or not self.retry_after
@@ -69,7 +69,7 @@ class Ledger:
 
 
 class RecordingTransport(httpx.BaseTransport):
-    """Sends what a client sends and notes each answer. ``attack`` says what the client is at, request by request."""
+    """Sends what a client sends and notes each answer. ``attack`` says what the client is at with the next."""
 
     def __init__(self, who: str, ledger: Ledger, inner: httpx.BaseTransport | None = None) -> None:
         self.who = who
