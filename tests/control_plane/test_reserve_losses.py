@@ -1,0 +1,149 @@
+"""With one server in reserve a server is lost in the middle of a hand-over, for good: every promise stands. Live services, simulated time."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import pytest
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState, JobState, PromiseOutcome
+from scheduling.models import Generation, Job
+from scheduling.services.accepting import job_accept_offer
+from scheduling.services.leases import expire_leases, reconcile
+from scheduling.services.planning import run_planner
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.random_days import RandomAgent
+from tests.control_plane.simulated_agent import SimulatedWorker
+from tests.control_plane.simulated_time import SimulatedTime
+from tests.control_plane.test_random_days import measured
+
+pytestmark = [pytest.mark.django_db(transaction=True), pytest.mark.timeout(400)]
+
+Submit = Callable[..., Job]
+LONGEST_SECONDS = 600
+
+
+class Never(random.Random):
+    """Nothing happens by chance, and everything that is to happen does."""
+
+    def random(self) -> float:
+        return 0.5
+
+
+@dataclass
+class SteadyAgent(RandomAgent):
+    """Trains a step a second, and stores the state as often as it is told; once lost it is never heard again."""
+
+    lost: bool = False
+    since_stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
+
+    def second(self, at: float) -> None:
+        if not self.lost:
+            super().second(at)
+
+    def _train(self, worker: SimulatedWorker) -> None:
+        if worker.phase != "training" or worker.entry["purpose"] != "training":
+            return
+        key = (worker.entry["job"], worker.entry["generation"], worker.rank)
+        worker.iteration += int(self.speed[worker.entry["world_size"]])
+        most = worker.entry["termination"]["max_iterations"]
+        if worker.rank != 0:
+            return
+        self.since_stored[key] = self.since_stored.get(key, 0) + 1
+        if worker.iteration >= most:
+            self._end(worker, most)
+        elif self.since_stored[key] >= worker.entry["checkpoint_seconds"]:
+            self.since_stored[key] = 0
+            self._checkpoint(worker)
+
+
+@dataclass
+class Days:
+    """The cluster's life, a second at a time."""
+
+    time: SimulatedTime
+    agents: list[SteadyAgent]
+    at: float = 0.0
+
+    def until(self, condition: Callable[[], bool], what: str) -> None:
+        for _ in range(LONGEST_SECONDS):
+            if condition():
+                return
+            self.time.turn(1.0)
+            self.at += 1.0
+            for agent in self.agents:
+                agent.second(self.at)
+            expire_leases()
+            reconcile()
+            run_planner("test")
+        pytest.fail(f"waited {LONGEST_SECONDS} s in vain for: {what}")
+
+    def lose_server_of(self, job: Job) -> None:
+        """The server on which the first rank of its present generation trains."""
+        live = Generation.objects.get(job=job, state=GenerationState.LIVE)
+        name = live.assignments.get(rank=0).gpu.server.name
+        (agent,) = [agent for agent in self.agents if agent.agent.server.name == name]
+        agent.lost, agent.workers = True, {}
+
+
+@pytest.fixture
+def days(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> Days:
+    time = SimulatedTime(monkeypatch)
+    cluster.reserve_servers = 1
+    cluster.slot_seconds = 5.0
+    cluster.suspect_seconds, cluster.fence_seconds = 6.0, 20.0
+    cluster.prepare_timeout_seconds = cluster.handover_timeout_seconds = 12.0
+    cluster.suspend_timeout_seconds = 12.0
+    cluster.promise_margin = 0.1
+    cluster.save()
+    agents = []
+    for number in range(2):
+        agent = SteadyAgent.enrol(f"node-{number}", 4, SPEED)
+        assert isinstance(agent, SteadyAgent)
+        agent.chance = Never()
+        agent.lease_seconds = cluster.fence_seconds
+        agents.append(agent)
+    return Days(time, agents)
+
+
+def promised_without_time_to_spare(submit: Submit, iterations: int) -> Job:
+    """As early a deadline as the platform offers."""
+    declined = submit(seconds=5, iterations=iterations)
+    assert declined.curve is not None
+    if not declined.curve.levels.exists():
+        measured(declined.curve)
+    run_planner("test")
+    declined.refresh_from_db()
+    assert declined.state == JobState.DECLINED
+    job = job_accept_offer(job=declined, actor=declined.owner)
+    assert job.promised
+    return job
+
+
+def trains(job: Job) -> bool:
+    return Generation.objects.filter(job=job, purpose="training", state=GenerationState.LIVE).exists()
+
+
+def assert_met(days: Days, *jobs: Job) -> None:
+    def finished() -> bool:
+        return all(Job.objects.get(pk=job.pk).finished() for job in jobs)
+
+    days.until(finished, "everybody is done")
+    for job in jobs:
+        job.refresh_from_db()
+        assert (job.state, job.promise_outcome) == (JobState.COMPLETED, PromiseOutcome.MET)
+
+
+def test_a_server_lost_in_a_hand_over_breaks_no_promise(days: Days, submit: Submit) -> None:
+    first = promised_without_time_to_spare(submit, iterations=60 * 60)
+    days.until(lambda: trains(first), "it trains")
+    second = promised_without_time_to_spare(submit, iterations=60 * 10)
+    in_hand_over = Generation.objects.filter(
+        job=first, state=GenerationState.HANDOVER, start__contains={"from": "handover"}
+    )
+    days.until(in_hand_over.exists, "the first hands over, to make room or to grow")
+    days.lose_server_of(first)
+    assert_met(days, first, second)
