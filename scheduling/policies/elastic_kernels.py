@@ -7,7 +7,7 @@ import numpy as np
 from scheduling.core.arrays import set_plan
 from scheduling.core.compiling import NO, kernel
 from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.timeline import TAKE, occupy
+from scheduling.core.timeline import TAKE, compact, occupy
 from scheduling.policies.edf_kernels import work_down
 
 
@@ -20,7 +20,13 @@ def fill_or_rush(jobs, plans, order, due, times, free, count, origin, slot, suff
     met = np.zeros(jobs.work.size, dtype=np.bool_)
     piece_time = np.zeros(64)
     piece_gpus = np.zeros(64, dtype=np.int64)
+    merged = count
     for row in order:
+        # Late jobs leave long stretches without a free GPU, cut into as many pieces as there are jobs: each further one would
+        # walk over all of them.
+        if count > 2 * merged + 16:
+            count = compact(times, free, count)
+            merged = count
         if piece_time.size < count + 8:
             piece_time = np.zeros(2 * count + 8)
             piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)

@@ -51,6 +51,8 @@ def test_an_agent_knows_whether_it_can_give_a_worker_the_normal_priority(dropped
         pytest.skip("the tests run without the capability themselves")
 
     def confine() -> None:
+        # Whatever has made the tests' own process nicer meanwhile.
+        os.setpriority(os.PRIO_PROCESS, 0, 0)
         for capability in dropped:
             linux.process_control(linux.PR_CAPBSET_DROP, capability)
 
