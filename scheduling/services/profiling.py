@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
+import structlog
 from django.db.models import Count, F, Q
 from django.utils import timezone
 
@@ -23,18 +24,21 @@ from scheduling.choices import (
 )
 from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
 from scheduling.core.release import measured_by
-from scheduling.core.snapshot import BlockedGpus, ServiceClass
+from scheduling.core.snapshot import BlockedGpus, ServiceClass, Snapshot
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import MEASURING_TIMEOUT, fail_job
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
 from scheduling.services.unfit_levels import largest_unfit_level
+
+log = structlog.get_logger(__name__)
 
 #: How often a measurement may be broken off before the job is given up.
 MAXIMUM_ATTEMPTS = 4
@@ -304,6 +308,18 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
     ]
 
 
+def _keeps_promises(policy: Policy, snapshot: Snapshot, at_risk: set[str], job: Job) -> bool:
+    """Whether no promise is at risk in a snapshot beyond those that are anyway.
+
+    Where no plan can be computed, that is not known: then the function is not measured there, and the pass goes on.
+    """
+    try:
+        return set(policy.replan(snapshot).at_risk) <= at_risk
+    except FAILURES:
+        log.exception("measurement_not_placed", job=job.pk, blocked=len(snapshot.blocked))
+        return False
+
+
 def _find_block(
     cluster: Cluster,
     job: Job,
@@ -338,8 +354,7 @@ def _find_block(
         # A measurement may take nothing that a promise stands on.
         if baseline is None:
             baseline = set(policy.replan(pool.snapshot).at_risk)
-        tried = policy.replan(dataclasses.replace(pool.snapshot, blocked=blocked))
-        if set(tried.at_risk) <= baseline:
+        if _keeps_promises(policy, dataclasses.replace(pool.snapshot, blocked=blocked), baseline, job):
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block))
             measured = tuple(level for level in wanted if level >= above and level > unfit)

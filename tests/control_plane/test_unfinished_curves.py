@@ -8,7 +8,10 @@ import pytest
 
 from cluster.models import Cluster
 from scheduling.choices import CurveState, JobState, Purpose
+from scheduling.core.decision import Decision
+from scheduling.core.snapshot import Snapshot
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.policies import Policy
 from scheduling.services.leases import reconcile
 from scheduling.services.planning import newcomers_wait, run_planner
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
@@ -178,3 +181,21 @@ def test_what_was_measured_counts_where_measuring_more_breaks_off(
     run_planner("test")
     assert curve_of(job).state != CurveState.UNKNOWN
     assert levels_of(job) == {1, 2}
+
+
+def test_where_no_plan_can_be_computed_nothing_is_measured_and_the_pass_goes_on(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def broken(policy: Policy, snapshot: Snapshot) -> Decision:
+        if snapshot.blocked:
+            raise ValueError("range() arg 3 must not be zero")
+        return replan(policy, snapshot)
+
+    replan = Policy.replan
+    job = submit(seconds=600, iterations=100)
+    with monkeypatch.context() as patch:
+        patch.setattr(Policy, "replan", broken)
+        run_planner("test")
+        assert not Generation.objects.filter(job=job).exists()
+    run_planner("test")
+    assert Generation.objects.get(job=job).purpose == Purpose.PROFILING
