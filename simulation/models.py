@@ -149,7 +149,7 @@ class SimulationRun(LeasedWork):
 
     def rule(self) -> str:
         """Its policy, with the rule for newcomers where that is not the usual one."""
-        return self.policy if self.newcomers == NewcomersRule.OPEN else f"{self.policy}, {self.newcomers}"
+        return self.policy if self.newcomers == NewcomersRule.OPEN else f"{self.policy} {self.newcomers}"
 
     def cluster(self) -> str:
         """Its servers as they are written: training servers, and inference servers beside them where there are some."""
