@@ -27,6 +27,7 @@ from simulation.engine.happenings import Happening, HappeningQueue, Kind
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
+from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
 from simulation.engine.pool import PoolState
@@ -165,20 +166,25 @@ class Simulation:
         urgent = self._let_happen()
         if self.lender is not None and self.lender.act(self):
             self._look_again(self.lender.pool, urgent)
-        newcomers = self._arrived()
+        turn = KindsInTurn(self.pools, self.jobs)
+        turn.submit(self._arrived())
         for pool in self.pools:
-            newcomers = self._plan(pool, newcomers, urgent=pool.number in urgent)
+            self._plan(pool, turn, urgent=pool.number in urgent)
+        while turn.waiting:
+            for pool in self.pools:
+                self._plan(pool, turn, urgent=False)
         if self._progress is not None:
             self._progress(self._ended, self.workload.jobs, self.now)
 
-    def _plan(self, pool: PoolState, newcomers: IntArray, *, urgent: bool) -> IntArray:
-        """Decide and reallocate in one pool. Returns the newcomers that are left for the pools after it."""
+    def _plan(self, pool: PoolState, turn: KindsInTurn, *, urgent: bool) -> None:
+        """Decide and reallocate in one pool, with the newcomers that are asked for there."""
+        newcomers = turn.asked_on(pool)
         slot_at = changes_allowed_from(pool.slot_ends_at, pool.wake_at)
         if self.settings.on_ticks:
             slot_at = self._tick_from(self.now)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
         if not due and not newcomers.size:
-            return newcomers
+            return
         can_change = due or self.now >= slot_at - TIME_TOLERANCE
         problem = pool.problem(self.jobs, self._ids, newcomers, self.now, self.now if can_change else slot_at)
         if can_change:
@@ -186,7 +192,7 @@ class Simulation:
         else:
             answer = pool.decide(problem)
         self.recorder.count("decisions")
-        left = self._take_in(pool, answer, newcomers)
+        self._take_in(pool, answer, turn)
         if can_change:
             self._carry_out(pool, answer)
             moved = bool(answer.changes) or pool.policy.pauses_everybody
@@ -199,7 +205,6 @@ class Simulation:
         self._note_instant(pool)
         if self._watch is not None:
             self._watch(self, pool, answer)
-        return left
 
     def _look_again(self, pool: PoolState, urgent: set[int]) -> None:
         """Servers came or went: Lyra's scheduler looks at once, a planner that keeps slots at the next one."""
@@ -324,19 +329,14 @@ class Simulation:
 
     # Answers ---------------------------------------------------------------------------------
 
-    def _take_in(self, pool: PoolState, answer: Answer, newcomers: IntArray) -> IntArray:
-        """Enter the verdicts; a refusal is final only in the last pool. Returns whom to ask elsewhere."""
-        last = pool.number == len(self.pools) - 1
-        left = []
+    def _take_in(self, pool: PoolState, answer: Answer, turn: KindsInTurn) -> None:
+        """Enter the verdicts; a refusal is final only once every kind of GPU has refused."""
         for row, verdict in pool.keep(answer, self.jobs):
-            if not verdict.admitted and not last:
-                left.append(row)
-                continue
-            self._enter_verdict(pool, row, verdict)
+            if verdict.admitted or not turn.refuse(row, pool):
+                self._enter_verdict(pool, row, verdict)
         finish = answer.plans.finish[: answer.problem.count] + answer.problem.now
         new = answer.problem.columns.newcomer
         self.fates.planned_finish_at[pool.rows[new]] = finish[new]
-        return np.array(left, dtype=np.int64)
 
     def _enter_verdict(self, pool: PoolState, row: int, verdict: Verdict) -> None:
         self.jobs.decided[row] = True

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from datetime import timedelta
+from math import inf
 
 import pytest
 from django.utils import timezone
@@ -11,13 +13,18 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.models import Membership
 from scheduling.choices import CurveState, JobState, OfferState
+from scheduling.core.snapshot import ServiceClass
 from scheduling.models import Decision, FunctionVersion, Job, Offer, ScalingCurve
 from scheduling.services.accepting import job_accept_offer
 from scheduling.services.jobs import JobRequest
 from scheduling.services.what_if import what_if
+from simulation.engine.run import Simulation
+from simulation.engine.settings import PoolSize
 from simulation.replay import differences, replay
 from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 from tests.control_plane.simulated_time import SimulatedTime
+from tests.simulation.engine.worlds import Job as Request
+from tests.simulation.engine.worlds import settings, workload
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -110,6 +117,44 @@ def test_best_effort_goes_where_fewest_jobs_share_a_gpu(
     assert (kind(first), kind(second)) == ("emulated-t4", "emulated-a100")
     settled(nodes, clock)
     assert {seen(first).state, seen(second).state} == {JobState.RUNNING}
+
+
+#: Service class, seconds to the deadline, iterations; submitted in this order, a moment after each other.
+ASKED: Sequence[tuple[str, float | None, int]] = (
+    *[("best_effort", None, 10**6)] * 6,
+    ("slo", 1000, 5000),
+    ("slo", 100, 4000),
+    ("slo", 1000, 10**6),
+    ("soft", 1000, 10**6),
+)
+
+
+def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
+    nodes: Nodes, submit: Submit, clock: SimulatedTime
+) -> None:
+    jobs = []
+    for service_class, seconds, iterations in ASKED:
+        jobs.append(submit(service_class, seconds=seconds, iterations=iterations))
+        settled(nodes, clock)
+    decided = [seen(job) for job in jobs]
+    live = ["" if job.state == JobState.DECLINED else kind(job) for job in decided]
+    # Four GPUs of one kind and two of the other share work without a deadline as four to two. What has one is asked for where most
+    # are, and elsewhere if it finds no room there: 4,000 iterations in 100 s do not fit them, nor a million anywhere.
+    few, many = "emulated-a100", "emulated-t4"
+    assert live == [many, few, many, many, few, many, many, few, "", many]
+
+    curves = {many: SLOW, few: FAST}
+    requests = [
+        Request(
+            number, iterations, number + seconds if seconds else inf, by_gpu_type=curves,
+            service_class=ServiceClass(service_class),
+        )
+        for number, (service_class, seconds, iterations) in enumerate(ASKED)
+    ]  # fmt: skip
+    # The order of the pools means nothing.
+    pools = (PoolSize(few, 1, 2), PoolSize(many, 1, 4))
+    simulated = Simulation(workload(requests), replace(settings(policy="punctual"), pools=pools)).run()
+    assert list(simulated.jobs.pool) == live
 
 
 class SmallMemory(SimulatedAgent):

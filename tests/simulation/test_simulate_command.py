@@ -75,6 +75,7 @@ def test_the_summary_alone_can_go_to_a_program() -> None:
         ),
         (("--trace", "elasticflow", *CLUSTER, "--policy", "best"), "invalid choice: 'best'"),
         (("--trace", "elasticflow", *CLUSTER, "--gpu-type", "A100:many"), "TYPE:SERVERS"),
+        (("--trace", "elasticflow", *CLUSTER, "--gpu-type", "A100:2,A100:3"), "names A100 twice"),
         (
             ("--trace", "elasticflow:jobs=4", *CLUSTER, "--policy", "edf", "--newcomers", "prudent"),
             "policy edf keeps no room for newcomers; prudent newcomers go with elasticflow, punctual",

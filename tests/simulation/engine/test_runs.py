@@ -152,11 +152,37 @@ def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
     slow, fast = {1: 1.0, 2: 2.0}, {1: 3.0, 2: 6.0}
     jobs = [Job(0, 20, 15.0, by_gpu_type={"slow": slow, "fast": fast}) for _ in range(3)]
     jobs.append(Job(0, 6, 100.0, by_gpu_type={"fast": fast}))
-    chosen = replace(settings(), pools=(PoolSize("slow", 1, 2), PoolSize("fast", 1, 2)))
+    # Most GPUs first, in whatever order the pools are given. Three such jobs do not fit the four slow ones.
+    chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
     outcome = Simulation(workload(jobs), chosen).run()
     assert outcome.jobs.promised == (True, True, True, True)
-    assert outcome.jobs.pool == ("slow", "fast", "fast", "fast")
+    assert outcome.jobs.pool == ("slow", "slow", "fast", "fast")
     assert outcome.broken == {}
+
+
+def test_a_promise_is_made_where_servers_are_left() -> None:
+    jobs = [Job(5, 20, 50.0, by_gpu_type={"slow": {1: 1.0, 2: 2.0}, "fast": {1: 3.0, 2: 6.0}})]
+    chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
+    lost = [Happening(1.0, Kind.SERVER_LOST, server, 1) for server in (0, 1)]
+    outcome = Simulation(
+        workload(jobs), replace(chosen, imperfections=Imperfections(fence_seconds=1.0)), lost
+    ).run()
+    assert outcome.jobs.pool == ("fast",)
+    both = [*lost, *(Happening(1.0, Kind.SERVER_LOST, server, 0) for server in (0,))]
+    outcome = Simulation(
+        workload(jobs), replace(chosen, imperfections=Imperfections(fence_seconds=1.0)), both
+    ).run()
+    assert outcome.jobs.end == (JobEnd.DECLINED,)
+
+
+def test_work_without_a_deadline_goes_where_fewest_jobs_share_a_gpu() -> None:
+    curves = {"few": {1: 1.0}, "many": {1: 1.0}}
+    jobs = [Job(number, 1000, by_gpu_type=curves) for number in range(6)]
+    chosen = replace(settings(), pools=(PoolSize("few", 1, 2), PoolSize("many", 1, 4)))
+    outcome = Simulation(workload(jobs), chosen).run()
+    assert outcome.jobs.pool == ("many", "few", "many", "many", "few", "many")
+    together = Simulation(workload([replace(job, at=0) for job in jobs]), chosen).run()
+    assert together.jobs.pool == outcome.jobs.pool
 
 
 def test_efficiency_on_several_kinds_is_told_by_each_kinds_own_speeds() -> None:

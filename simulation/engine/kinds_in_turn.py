@@ -1,0 +1,65 @@
+"""Which pool a newcomer is asked for on, where there are several: one kind of GPU after the other, by the live rule."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.kinds import KindOfGpu, asking_order, next_kind
+from scheduling.core.snapshot import IntArray
+from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.pool import NO_ROWS, PoolState
+
+
+@dataclass
+class KindsInTurn:
+    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it (`scheduling.core.kinds`).
+
+    ``waiting``: rows of the workload that are asked for on each pool and not decided there yet.
+    """
+
+    pools: Sequence[PoolState]
+    jobs: JobStates
+    waiting: dict[int, list[int]] = field(default_factory=dict)
+    refused: dict[int, set[str]] = field(default_factory=dict)
+
+    def submit(self, newcomers: IntArray) -> None:
+        """Ask for each on its first kind, in the order of submission."""
+        for row in newcomers.tolist():
+            self._ask(row)
+
+    def asked_on(self, pool: PoolState) -> IntArray:
+        """The rows to decide on this pool now. They wait no longer."""
+        rows = self.waiting.pop(pool.number, None)
+        return np.array(rows, dtype=np.int64) if rows else NO_ROWS
+
+    def refuse(self, row: int, pool: PoolState) -> bool:
+        """A pool refuses a row. Returns whether it is asked for on another; otherwise the refusal is final."""
+        self.refused.setdefault(row, set()).add(pool.size.gpu_type)
+        return self._ask(row)
+
+    def _ask(self, row: int) -> bool:
+        order = self._order(deadline=int(self.jobs.service_class[row]) != BEST_EFFORT)
+        kind = next_kind(order, self.refused.get(row, ()))
+        if kind is None:
+            return False
+        number = next(pool.number for pool in self.pools if pool.size.gpu_type == kind)
+        self.waiting.setdefault(number, []).append(row)
+        return True
+
+    def _order(self, *, deadline: bool) -> tuple[str, ...]:
+        if len(self.pools) == 1:
+            return (self.pools[0].size.gpu_type,)
+        there = [self._kind(pool, pool.capacity.gpus) for pool in self.pools]
+        # Where every server is lost somebody has to refuse.
+        kinds = there if any(kind.gpus for kind in there) else [
+            self._kind(pool, pool.size.gpus) for pool in self.pools
+        ]  # fmt: skip
+        return asking_order(kinds, deadline=deadline)
+
+    def _kind(self, pool: PoolState, gpus: int) -> KindOfGpu:
+        unfinished = int((self.jobs.phase[pool.own_rows(self.jobs)] == ACTIVE).sum())
+        return KindOfGpu(pool.size.gpu_type, gpus, unfinished + len(self.waiting.get(pool.number, ())))
