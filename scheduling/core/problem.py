@@ -109,19 +109,26 @@ class Problem:
         for until in np.unique(self.blocked_until).tolist():
             gpus = int((self.blocked_until == until).sum())
             timeline = take(*timeline, self.origin, until, gpus, True)
-        locked = sum(self._usable_gpus(row) for row in self.locked)
+        locked = self._gpus_of_locked()
         if locked:
             timeline = take(*timeline, self.origin, self.origin + self.slot, locked, True)
         times, free, count = timeline
         return times, free, int(count)
 
-    def _usable_gpus(self, row: int) -> int:
-        """GPUs that a job takes out of the usable ones: those on lost servers count no more."""
+    def _gpus_of_locked(self) -> int:
+        """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count no more.
+
+        A GPU that passes from one of them to another is listed by both.
+        """
         block_of = self.blocks.block_of
-        placement = self.placement(row)
-        if not placement.size:
-            return int(self.columns.gpus[row])
-        return int((block_of[placement[placement < block_of.size]] != NOWHERE).sum())
+        placed = [self.placement(row) for row in self.locked]
+        unlisted = sum(
+            int(self.columns.gpus[row])
+            for row, addresses in zip(self.locked, placed, strict=True)
+            if not addresses.size
+        )
+        held = np.unique(np.concatenate(placed)) if placed else np.zeros(0, dtype=np.int64)
+        return unlisted + int((block_of[held[held < block_of.size]] != NOWHERE).sum())
 
     @cached_property
     def locked(self) -> list[int]:

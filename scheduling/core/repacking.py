@@ -12,6 +12,7 @@ from scheduling.core.blocks import NOWHERE
 from scheduling.core.compiling import kernel
 from scheduling.core.occupancy import (
     BLOCKED,
+    FREE,
     UNPLACED,
     Occupancy,
     addresses_of,
@@ -54,7 +55,11 @@ class Seating:
         self.addresses, self.offsets = problem.columns.addresses, problem.columns.offsets
 
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
-        """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked."""
+        """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked.
+
+        A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated for. An owner
+        overwritten would leave its job in a place that is given away again.
+        """
         if not rows:
             return
         homeless = self.enter(occupancy, rows)
@@ -62,7 +67,8 @@ class Seating:
         block_of = self.problem.blocks.block_of
         for row in np.flatnonzero(homeless).tolist():
             for address in self.problem.placement(row).tolist():
-                if address < block_of.size and block_of[address] != NOWHERE:
+                usable = address < block_of.size and block_of[address] != NOWHERE
+                if usable and occupancy.owner[address] == FREE:
                     occupancy.owner[address] = BLOCKED
                     occupancy.taken[block_of[address]] += 1
 

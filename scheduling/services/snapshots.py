@@ -19,13 +19,10 @@ from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
-    AssignmentState,
     CurveState,
-    GenerationState,
     Goal,
     JobState,
     OfferState,
-    Purpose,
 )
 from scheduling.core.curves import curve_from_measurements, pause_at
 from scheduling.core.reserve import failures_cost_seconds
@@ -47,6 +44,7 @@ from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
+from scheduling.services.claims import Claims
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
 
@@ -103,10 +101,10 @@ def pool_snapshot(
     borrowed = borrowed_by(cluster, kind)
     servers, gpus, addresses = _servers(cluster, kind, borrowed)
     own = len(gpus) - (borrowed.total if borrowed else 0)
-    state = _GenerationState.read(cluster, addresses)
+    claims = Claims.read(cluster, addresses)
     breaking = breaking_jobs(cluster, now)
     jobs, unplannable = _jobs(
-        cluster, kind, state, now, total=own, borrowed=borrowed, left_out=breaking, awaiting=awaiting_levels
+        cluster, kind, claims, now, total=own, borrowed=borrowed, left_out=breaking, awaiting=awaiting_levels
     )
     snapshot = Snapshot(
         now=moment,
@@ -122,8 +120,8 @@ def pool_snapshot(
         kind,
         snapshot,
         tuple(gpus),
-        frozenset(set(addresses.values()) - set(state.claims)),
-        state.claims,
+        frozenset(set(addresses.values()) - set(claims.job_of)),
+        claims.job_of,
         unplannable,
         breaking,
     )
@@ -236,66 +234,10 @@ def _servers(
     return servers, flat, addresses
 
 
-@dataclass(frozen=True)
-class _GenerationState:
-    """Unretired generations and the GPUs they claim, by job."""
-
-    coming: Mapping[str, Generation]
-    live: Mapping[str, Generation]
-    profiling: Mapping[str, Generation]
-    placement: Mapping[int, tuple[int, ...]]
-    flexible: Mapping[int, tuple[bool, ...]]
-    claims: Mapping[int, str]
-    servers: Mapping[int, frozenset[int]]
-
-    @classmethod
-    def read(cls, cluster: Cluster, addresses: Mapping[int, int]) -> _GenerationState:
-        coming: dict[str, Generation] = {}
-        live: dict[str, Generation] = {}
-        profiling: dict[str, Generation] = {}
-        for generation in Generation.objects.filter(job__cluster=cluster).exclude(
-            state=GenerationState.RETIRED
-        ):
-            target = (
-                profiling
-                if generation.purpose == Purpose.PROFILING
-                else live
-                if generation.state == GenerationState.LIVE
-                else coming
-            )
-            target[generation.job_id] = generation
-        placement: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
-        claims: dict[int, str] = {}
-        servers: dict[int, set[int]] = defaultdict(set)
-        for generation_id, job_id, gpu_id, rank, state, server_id, flexible in (
-            Assignment.objects.filter(job__cluster=cluster)
-            .exclude(state=AssignmentState.RELEASED)
-            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id", "flexible")
-        ):
-            if gpu_id not in addresses:
-                continue
-            address = addresses[gpu_id]
-            if state == AssignmentState.CLEARING:
-                continue
-            placement[generation_id].append((rank, address, flexible))
-            claims[address] = job_id
-            servers[generation_id].add(server_id)
-        by_rank = {key: sorted(held) for key, held in placement.items()}
-        return cls(
-            coming,
-            live,
-            profiling,
-            {key: tuple(address for _, address, _ in held) for key, held in by_rank.items()},
-            {key: tuple(mark for _, _, mark in held) for key, held in by_rank.items()},
-            claims,
-            {k: frozenset(v) for k, v in servers.items()},
-        )
-
-
 def _jobs(
     cluster: Cluster,
     kind: str,
-    state: _GenerationState,
+    claims: Claims,
     now: datetime,
     *,
     total: int,
@@ -337,7 +279,7 @@ def _jobs(
                     levels[row.curve_id or 0], batch=key[1], total=total, margin=cluster.promise_margin
                 )
             snapshot = replace(
-                job_snapshot(row, curves[key] or empty, state, now, suspect),
+                job_snapshot(row, curves[key] or empty, claims, now, suspect),
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
@@ -379,21 +321,24 @@ def _measured_on(row: Job, kind: str) -> bool:
 def job_snapshot(
     row: Job,
     curve: ScalingCurve,
-    state: _GenerationState,
+    claims: Claims,
     now: datetime,
     suspect: set[int] = frozenset(),  # type: ignore[assignment]
 ) -> JobSnapshot:
     """One job as the planner sees it."""
-    live = state.live.get(row.pk)
-    coming = state.coming.get(row.pk)
+    live = claims.live.get(row.pk)
+    coming = claims.coming.get(row.pk)
     shown = coming or live
-    placement = state.placement.get(shown.pk, ()) if shown else ()
+    placement = claims.placement.get(shown.pk, ()) if shown else ()
     suspending = live is not None and live.goal == Goal.SUSPEND and coming is None
-    silent = shown is not None and bool(state.servers.get(shown.pk, frozenset()) & suspect)
+    silent = shown is not None and bool(claims.servers.get(shown.pk, frozenset()) & suspect)
     locked = coming is not None or suspending or silent
     if suspending:
-        # Its GPUs come free when its state is written; until then nothing else can be planned for it.
-        placement = state.placement.get(live.pk, ()) if live else ()
+        # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those that another
+        # waits for are counted there, and as long as it will have them: here they would be taken twice, and for a slot alone.
+        placement = tuple(
+            address for address in placement if claims.waited_for.get(address, row.pk) == row.pk
+        )
     newcomer = row.state in UNDECIDED_STATES
     pause_left = 0.0
     if coming is not None and live is None and curve.levels.size:
@@ -415,16 +360,10 @@ def job_snapshot(
         finishing_seconds=finishing_seconds(row),
         stored_plan=plan_from_json(row.plan),
         locked=locked,
-        flexible=_marks(state, shown),
+        flexible=claims.marks(shown, placement),
         total_iterations=float(row.max_iterations),
         project=row.project_id,
     )
-
-
-def _marks(state: _GenerationState, shown: Generation | None) -> tuple[bool, ...]:
-    """Which GPUs of the placement flexible workers hold, where the planner said so."""
-    marks = state.flexible.get(shown.pk, ()) if shown else ()
-    return marks if any(marks) else ()
 
 
 def _since_report(row: Job, live: Generation | None, now: datetime) -> float:

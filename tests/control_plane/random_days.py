@@ -25,6 +25,7 @@ from scheduling.choices import (
     PromiseOutcome,
 )
 from scheduling.core.release import UNKNOWN_SECONDS
+from scheduling.core.snapshot import Snapshot
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.blocking import release_bounds
@@ -264,6 +265,7 @@ class RandomDay:
         for block in snapshot.blocked:
             for address in block.addresses:
                 until[address] = max(until.get(address, 0.0), block.until)
+        self._nothing_is_planned_twice(snapshot)
         order = {
             gpu.pk: address
             for address, gpu in enumerate(Gpu.objects.order_by("server__rack", "server_id", "index"))
@@ -284,6 +286,14 @@ class RandomDay:
             # A longer look ahead may replace a shorter one only while the shorter one has not run out.
             assert self.at <= ends_at + LOOKS, f"{self._where()}: GPU held after it was counted as free"
         self.counted_free = {key: value for key, value in self.counted_free.items() if key in seen}
+
+    def _nothing_is_planned_twice(self, snapshot: Snapshot) -> None:
+        """GPUs on their way from one job to another are with one of those that cannot be moved, and blocked ones stay blocked."""
+        fixed = [address for job in snapshot.jobs if job.locked for address in job.placement]
+        assert len(fixed) == len(set(fixed)), f"{self._where()}: a GPU is kept for two jobs"
+        blocked = {address for block in snapshot.blocked for address in block.addresses}
+        both = blocked & set(fixed)
+        assert not both, f"{self._where()}: GPUs {both} are blocked, and yet counted as free a slot later"
 
     def _promises_are_kept(self) -> None:
         missed = Job.objects.filter(promise_outcome=PromiseOutcome.MISSED).exclude(pk__in=self.paused_ever)

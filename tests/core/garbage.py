@@ -7,6 +7,7 @@ tried then stands in FILE.
 from __future__ import annotations
 
 import sys
+import traceback
 from collections.abc import Callable
 from dataclasses import replace
 from math import inf, nan
@@ -39,6 +40,8 @@ SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
 POLICIES = (
     "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias", "fifo",
 )  # fmt: skip
+#: Where a snapshot may be refused.
+DOORS = ("validation.py", "curves.py", "snapshot.py")
 
 
 @st.composite
@@ -62,6 +65,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
     gpus = sum(server.gpus for server in servers)
     free = list(range(gpus))
     draw(st.randoms(use_true_random=False)).shuffle(free)
+    if draw(st.integers(0, 3)) == 0:
+        free *= 2  # GPUs that pass from one job to another are listed by both
     jobs = tuple(
         _job(draw, number, whole, f"job-{index}", now, slot, gpus, free)
         for index in range(draw(st.integers(0, 6)))
@@ -151,7 +156,7 @@ def _job(
     curve = _curve(draw, number, whole)
     newcomer = draw(st.booleans())
     holds = 0 if newcomer else draw(st.sampled_from((0, *[n for n in curve.levels.tolist() if 0 < n <= 64])))
-    placement = tuple(free.pop() for _ in range(min(holds, len(free))))
+    placement = tuple(dict.fromkeys(free.pop() for _ in range(min(holds, len(free)))))
     if draw(st.integers(0, 3)):
         placement = tuple(sorted(placement))
     rate = float(curve.throughput[-1]) if curve.levels.size else 1.0
@@ -195,10 +200,16 @@ def answer(snapshot: Snapshot, name: str) -> bool:
             others = tuple(other for other in snapshot.jobs if not other.newcomer)
             policy.what_if(replace(snapshot, jobs=others), replace(job, id="asked"))
     except ValueError as error:
-        if not str(error) or "convert" in str(error):
+        if not str(error) or not _says_what_is_wrong(error):
             raise AssertionError("an error that does not say what is wrong") from error
         return False
     return True
+
+
+def _says_what_is_wrong(error: ValueError) -> bool:
+    """Whether it was raised in so many words at the core's door, and did not come out of a sum or a loop further in."""
+    *_, innermost = traceback.walk_tb(error.__traceback__)
+    return Path(innermost[0].f_code.co_filename).name in DOORS
 
 
 def check_decision(snapshot: Snapshot, decision: Decision) -> None:
@@ -209,15 +220,18 @@ def check_decision(snapshot: Snapshot, decision: Decision) -> None:
     newcomers = {job.id for job in snapshot.jobs if job.newcomer}
     assert {verdict.job_id for verdict in decision.verdicts} == newcomers
     moved = {change.job_id for change in decision.changes}
-    taken: set[int] = set()
+    # GPUs that pass from one job to another are listed by both, until whoever has to leave has left. Nobody else may share.
+    taken = {address for name, held in decision.placements.items() if name not in moved for address in held}
     for job_id, addresses in decision.placements.items():
         assert all(0 <= address < gpus for address in addresses), (job_id, addresses)
         assert len(set(addresses)) == len(addresses), (job_id, addresses)
-        if job_id in moved:
-            assert all(usable[address] for address in addresses), (job_id, addresses)
+        assert job_id in by_id
+        if job_id not in moved:
+            assert set(addresses) <= set(by_id[job_id].placement), (job_id, addresses)
+            continue
+        assert all(usable[address] for address in addresses), (job_id, addresses)
         assert not taken & set(addresses), f"{job_id} takes GPUs of another"
         taken |= set(addresses)
-        assert job_id in by_id
     for verdict in decision.verdicts:
         assert verdict.reason
     for plan in decision.plans.values():

@@ -1,0 +1,75 @@
+"""Who claims which GPUs of a pool: generations that train or will, and measurements."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cluster.models import Cluster
+from scheduling.choices import AssignmentState, GenerationState, Purpose
+from scheduling.models import Assignment, Generation
+
+
+@dataclass(frozen=True)
+class Claims:
+    """Training generations that are not retired, by job, and what they and measurements claim, by address in the pool.
+
+    ``placement`` and ``flexible``: GPUs of each generation in the order of their ranks, and which of them flexible workers
+    hold. ``job_of``: whose a GPU is. ``waited_for``: who gets it once its present holder has left it; in ``job_of`` it is
+    that job's already. ``servers``: those of each generation.
+    """
+
+    coming: Mapping[str, Generation]
+    live: Mapping[str, Generation]
+    placement: Mapping[int, tuple[int, ...]]
+    flexible: Mapping[int, tuple[bool, ...]]
+    job_of: Mapping[int, str]
+    waited_for: Mapping[int, str]
+    servers: Mapping[int, frozenset[int]]
+
+    @classmethod
+    def read(cls, cluster: Cluster, addresses: Mapping[int, int]) -> Claims:
+        coming: dict[str, Generation] = {}
+        live: dict[str, Generation] = {}
+        unretired = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.TRAINING)
+        for generation in unretired.exclude(state=GenerationState.RETIRED):
+            target = live if generation.state == GenerationState.LIVE else coming
+            target[generation.job_id] = generation
+        placement: dict[int, list[tuple[int, int, bool]]] = defaultdict(list)
+        job_of: dict[int, str] = {}
+        waited_for: dict[int, str] = {}
+        servers: dict[int, set[int]] = defaultdict(set)
+        for generation_id, job_id, gpu_id, rank, state, server_id, flexible in (
+            Assignment.objects.filter(job__cluster=cluster)
+            .exclude(state=AssignmentState.RELEASED)
+            .values_list("generation_id", "job_id", "gpu_id", "rank", "state", "gpu__server_id", "flexible")
+        ):
+            if gpu_id not in addresses:
+                continue
+            address = addresses[gpu_id]
+            if state == AssignmentState.CLEARING:
+                continue
+            placement[generation_id].append((rank, address, flexible))
+            job_of[address] = job_id
+            if state == AssignmentState.WAITING:
+                waited_for[address] = job_id
+            servers[generation_id].add(server_id)
+        by_rank = {key: sorted(held) for key, held in placement.items()}
+        return cls(
+            coming,
+            live,
+            {key: tuple(address for _, address, _ in held) for key, held in by_rank.items()},
+            {key: tuple(mark for _, _, mark in held) for key, held in by_rank.items()},
+            job_of | waited_for,
+            waited_for,
+            {k: frozenset(v) for k, v in servers.items()},
+        )
+
+    def marks(self, shown: Generation | None, placement: tuple[int, ...]) -> tuple[bool, ...]:
+        """Which GPUs of ``placement`` flexible workers hold, where the planner said so; empty where none."""
+        if shown is None or not placement:
+            return ()
+        marked = dict(zip(self.placement[shown.pk], self.flexible[shown.pk], strict=True))
+        marks = tuple(marked[address] for address in placement)
+        return marks if any(marks) else ()
