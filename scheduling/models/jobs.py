@@ -127,6 +127,10 @@ class Job(models.Model):
     def finished(self) -> bool:
         return self.state in TERMINAL_STATES
 
+    def may_be_measured(self) -> bool:
+        """Whether its function may be measured for it: until it ends, and after a decline for whoever asks again."""
+        return not self.finished() or self.state == JobState.DECLINED
+
     def remaining_iterations(self) -> int:
         return max(0, self.max_iterations - self.iterations_done)
 

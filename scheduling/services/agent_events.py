@@ -13,6 +13,7 @@ from django.utils import timezone
 from cluster.models import Agent, Cluster
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
+from scheduling.core.reasons import gpus_text
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
@@ -181,6 +182,13 @@ def _profile_done(
         measured_at=timezone.now(),
     )
     Job.objects.filter(curve=curve, awaits_levels=True).update(awaits_levels=False)
+    if job.state == JobState.DECLINED and measured:
+        known = gpus_text(max(curve.levels.values_list("gpus", flat=True)))
+        record(
+            job,
+            "measured_since",
+            f"Its speed is known on up to {known} now; submitted again, it is decided by that.",
+        )
     planning_fact_changed(cluster)
     wake("plan", trigger=f"profile of {job.pk} is ready")
 
@@ -247,12 +255,13 @@ def _failed(
         generation.retire_reason = f"{MEASURING_TIMEOUT}: {event['message']}"[:300]
         generation.save(update_fields=["retire_reason"])
     curve = generation.curve or job.curve
-    if event["reason"] == MEMORY_EXCEEDED and generation.purpose == Purpose.PROFILING and not job.finished():
+    measuring = generation.purpose == Purpose.PROFILING and job.may_be_measured()
+    if event["reason"] == MEMORY_EXCEEDED and measuring:
         # Also where its worker was missed before it was told why.
         level_did_not_fit(job, generation, curve, event["message"][:2000], cluster)
         return
     worker_failed(job, generation, event["reason"], event["message"][:2000], event["traceback"], cluster)
-    if was_profiling and curve is not None and not job.finished():
+    if was_profiling and curve is not None and job.may_be_measured():
         measuring_ended(curve)
 
 

@@ -37,7 +37,7 @@ AWAITS_LEVELS = "awaits_levels"
 #: Refusals that the job would meet on any kind of GPU.
 _FINAL = (ReasonCode.DEADLINE_PASSED, ReasonCode.NO_WORK)
 #: Refusals that more GPUs at once could cure.
-_CURABLE = (
+CURABLE = (
     ReasonCode.TOO_SLOW_ALONE,
     ReasonCode.CAPACITY,
     ReasonCode.WOULD_BREAK_PROMISE,
@@ -100,7 +100,7 @@ def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance 
         refusal.kind: refusal.code,
     }
     for kind in known.order(row):
-        curve = curve_on(row, kind) if codes.get(kind) in _CURABLE else None
+        curve = curve_on(row, kind) if codes.get(kind) in CURABLE else None
         if curve is None or curve.state != CurveState.READY:
             continue
         more = known.levels_to_come(row, curve)
@@ -111,7 +111,7 @@ def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance 
 
 def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
     """The reason, with how far the curve goes that it rests on where more could have been measured."""
-    curable = row.curve is not None and verdict.reason_code in _CURABLE
+    curable = row.curve is not None and verdict.reason_code in CURABLE
     if row.curve is None or not curable or not known.levels_to_come(row, row.curve):
         return verdict.reason
     top = gpus_text(top_level(row.curve))

@@ -112,12 +112,10 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
 
 def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
     job = Job.objects.select_related("checkpoint").get(pk=generation.job_id)
-    if job.finished():
-        return
-    if generation.purpose == Purpose.TRAINING:
-        lose_generation(job, generation, reason, cluster)
-    else:
+    if generation.purpose == Purpose.PROFILING and job.may_be_measured():
         retire(generation, reason)
+    elif not job.finished():
+        lose_generation(job, generation, reason, cluster)
 
 
 def reconcile() -> int:
@@ -145,7 +143,7 @@ def reconcile() -> int:
 def _reconcile(job: Job, cluster: Cluster) -> bool:
     try:
         with transaction.atomic():
-            if not job.finished():
+            if job.may_be_measured():
                 advance(job, cluster)
             mend_differences(job, cluster, timezone.now())
     except Exception:

@@ -202,11 +202,14 @@ def worker_failed(
     A rank that raises takes its peers down with it, and any of them may be heard first: the function's error
     counts even when the generation was given up for a lost peer before.
     """
-    if job.finished():
+    on_the_side = generation.purpose == Purpose.PROFILING and job.state in (
+        *PLANNED_STATES, JobState.DECLINED
+    )  # fmt: skip
+    if job.finished() and not on_the_side:
         return
     retired = generation.state == GenerationState.RETIRED
-    if generation.purpose == Purpose.PROFILING and job.state in PLANNED_STATES:
-        # More levels of a running job: it trains on without them.
+    if on_the_side:
+        # More levels of a running job, which trains on without them, or of one that was declined.
         retire(generation, f"{reason}: {message}")
     elif reason in _FUNCTIONS_FAULTS and not (retired and generation.retire_reason.startswith("profiled")):
         _function_failed(job, generation, reason, message, traceback, cluster)

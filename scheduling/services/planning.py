@@ -31,6 +31,7 @@ from scheduling.services.deciding_again import decided_again, jobs_to_decide_aga
 from scheduling.services.incidents import note_failed_pass, note_good_pass
 from scheduling.services.isolating import answered, set_aside
 from scheduling.services.lateness import decline_overdue, mark_late
+from scheduling.services.measuring_later import measurement_after_decline
 from scheduling.services.offer_search import find_offers, offer_awaited, offers_wait
 from scheduling.services.offers import expire_offers, projects_without_offer, snapshot_after
 from scheduling.services.planner_lease import Moved, planner_lease, unmoved
@@ -271,7 +272,8 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
 
 def _measure(cluster: Cluster, epoch: int) -> int:
     """Start at most one measurement a pass."""
-    measurement = next_measurement(cluster, cluster_policy(cluster), timezone.now())
+    policy, now = cluster_policy(cluster), timezone.now()
+    measurement = next_measurement(cluster, policy, now) or measurement_after_decline(cluster, policy, now)
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

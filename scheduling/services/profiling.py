@@ -163,7 +163,7 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
             quota_left[job.project_id] = profiling_left(job.project, now)
         if job.curve is None or not quota_left[job.project_id]:
             continue
-        found = _find_block(cluster, job, policy, now, above=0)
+        found = find_block(cluster, job, policy, now, above=0)
         looked_at += 1
         if found is not None:
             return found
@@ -171,13 +171,14 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
             break
     for job in _jobs_awaiting_levels(cluster):
         assert job.curve is not None
-        found = _find_block(cluster, job, policy, now, above=top_level(job.curve), newcomer=True)
+        found = find_block(cluster, job, policy, now, above=top_level(job.curve))
         if found is not None:
             return found
     if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=False).exists():
         return None
     for job in _extendable_jobs(cluster):
-        found = _find_block(cluster, job, policy, now, above=top_level(job.curve) if job.curve else 0)
+        above = top_level(job.curve) if job.curve else 0
+        found = find_block(cluster, job, policy, now, above=above, spare_best_effort=above > 0)
         if found is not None:
             return found
     return _measurement_on_loan(cluster, policy, now)
@@ -200,7 +201,7 @@ def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Mea
             continue
         if not profiling_left(job.project, now) or _is_measuring(job):
             continue
-        found = _find_block(cluster, job, policy, now, above=0, kind=borrowed.kind)
+        found = find_block(cluster, job, policy, now, above=0, kind=borrowed.kind, spare_best_effort=True)
         if found is not None:
             return found
     return None
@@ -320,7 +321,7 @@ def _keeps_promises(policy: Policy, snapshot: Snapshot, at_risk: set[str], job: 
         return False
 
 
-def _find_block(
+def find_block(
     cluster: Cluster,
     job: Job,
     policy: Policy,
@@ -328,24 +329,26 @@ def _find_block(
     *,
     above: int,
     kind: str | None = None,
-    newcomer: bool = False,
+    curve: ScalingCurve | None = None,
+    spare_best_effort: bool = False,
 ) -> Measurement | None:
-    """``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
+    """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
 
-    ``newcomer``: somebody's verdict depends on it, so that best effort makes room.
+    ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own. ``curve``: the job's curve on a
+    kind that the cluster owns; by default on the one that it is asked for on. ``spare_best_effort``: on idle GPUs alone; otherwise
+    best effort makes room, as for whom a verdict depends on it.
     """
-    assert job.curve is not None
-    pool = _without_newcomers(pool_snapshot(cluster, job.curve.gpu_kind, now))
-    measured_curve = job.curve if kind is None else curve_on(job, kind)
+    on_own = curve or job.curve
+    assert on_own is not None
+    pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
+    measured_curve = on_own if kind is None else curve_on(job, kind)
     unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
     levels = [
         level
         for level in measurable_levels(job.global_batch_size, len(pool.gpus))
         if level > max(above, unfit)
     ]
-    standing = _standing(
-        pool, spare_best_effort=not newcomer and (above > 0 or kind is not None), on_loan=kind is not None
-    )
+    standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None)
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
         displaces = any(address in pool.claims for address in block)
@@ -358,8 +361,8 @@ def _find_block(
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block))
             measured = tuple(level for level in wanted if level >= above and level > unfit)
-            curve = job.curve if kind is None else curve_made_on(job, kind)
-            return Measurement(job, pool, block, measured, tuple(sorted(displaced)), curve)
+            found = on_own if kind is None else curve_made_on(job, kind)
+            return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
     return None
 
 

@@ -40,7 +40,10 @@ def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
 
 
 def _finished_but_trained(job: Job, cluster: Cluster, now: datetime) -> str:
-    if not job.finished() or not _unretired(job).exists():
+    generations = _unretired(job)
+    if job.may_be_measured():
+        generations = generations.exclude(purpose=Purpose.PROFILING)
+    if not job.finished() or not generations.exists():
         return ""
     let_go(job, f"the job is {job.state}")
     return f"it was {job.state} and had a generation that was not told to stop"

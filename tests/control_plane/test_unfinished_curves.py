@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Agent, Cluster
 from scheduling.choices import CurveState, JobState, Purpose
 from scheduling.core.decision import Decision
 from scheduling.core.snapshot import Snapshot
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
-from scheduling.services.leases import reconcile
+from scheduling.services.leases import fence_server, reconcile
 from scheduling.services.planning import newcomers_wait, run_planner
-from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import FunctionVersionFactory
 
@@ -129,6 +131,115 @@ def test_when_time_is_up_it_is_declined_and_told_how_far_its_speed_is_known(
     assert job.verdict["reason"].endswith(
         "its speed was measured on up to 2 GPUs only, as no more were free for that in time"
     )
+
+
+def declined_for_want_of_levels(submit: Submit, node: SimulatedAgent, clock: SimulatedTime) -> Job:
+    """A newcomer that would need four GPUs, of which two were never free until its time was up."""
+    job = newcomer_beside(submit, node, clock, seconds=600, iterations=34 * 500)
+    clock.turn(302)
+    node.report()
+    settled(node, clock)
+    job.refresh_from_db()
+    assert (job.state, levels_of(job)) == (JobState.DECLINED, {1, 2})
+    return job
+
+
+def test_levels_that_a_decline_lacked_are_measured_once_gpus_are_idle_and_who_asks_again_is_answered_at_once(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    first = declined_for_want_of_levels(submit, owned, clock)
+    owned.complete(holder.pk)
+    owned.report()
+    settled(owned, clock)
+    first.refresh_from_db()
+    assert levels_of(first) == {1, 2, 4}
+    assert first.state == JobState.DECLINED, "a decline is final"
+    told = first.events.get(kind="measured_since")
+    assert "known on up to 4 GPUs now" in told.message
+    assert not Generation.objects.exclude(state="retired").exclude(purpose=Purpose.TRAINING).exists()
+
+    clock.turn(61)  # nothing is held for its offer any more
+    owned.report()
+    second = submit(seconds=600, iterations=34 * 500)
+    settled(owned, clock, rounds=4)
+    second.refresh_from_db()
+    assert second.promised
+    assert not second.generations.filter(purpose=Purpose.PROFILING).exists()
+
+
+def test_after_a_decline_nobody_makes_room_for_measuring_on(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    job = declined_for_want_of_levels(submit, owned, clock)
+    patient = submit("best_effort", iterations=10**6, version=FunctionVersionFactory.create())
+    known(patient, {1: 10.0, 2: 19.0, 4: 36.0})
+    clock.turn(61)  # nothing is held for its offer any more
+    owned.report()
+    settled(owned, clock)
+    owned.complete(holder.pk)
+    owned.report()
+    settled(owned, clock)
+    assert patient.assignments.filter(state="held").count() == 4
+    assert not patient.events.filter(kind="suspending").exists()
+    assert levels_of(job) == {1, 2}
+
+
+def test_measuring_on_after_a_decline_ends_with_the_day_and_after_a_few_tries(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    class GivesUp(SimulatedAgent):
+        """Its workers cannot be started while a function is measured."""
+
+        def _profile(self, worker: SimulatedWorker) -> None:
+            if worker.phase != "exited":
+                worker.phase = "exited"
+                self.event(
+                    worker, "failed", rank=worker.rank, reason="platform_error", message="lost", traceback="",
+                )  # fmt: skip
+
+    holder = occupied(submit, owned, clock)
+    job = declined_for_want_of_levels(submit, owned, clock)
+    failing = GivesUp(
+        owned.agent, owned.speed, owned.workers, owned.events, owned.sequence, owned.desired_version
+    )
+    failing.complete(holder.pk)
+    failing.report()
+    settled(failing, clock, rounds=40)
+    tries = job.generations.filter(purpose=Purpose.PROFILING, created_at__gt=job.finished_at)
+    assert tries.count() == 4
+    job.refresh_from_db()
+    assert job.state == JobState.DECLINED
+    assert curve_of(job).state == CurveState.READY, "what is known counts"
+    assert not Generation.objects.exclude(state="retired").exists()
+
+    tries.delete()
+    clock.turn(86_500)
+    failing.report()
+    settled(failing, clock)
+    assert not tries.exists()
+
+
+def test_a_server_that_falls_silent_while_it_measures_on_is_freed(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime
+) -> None:
+    holder = occupied(submit, owned, clock)
+    job = declined_for_want_of_levels(submit, owned, clock)
+    owned.complete(holder.pk)
+    owned.report()
+    for _ in range(3):
+        run_planner("test")
+        owned.report()
+    under_way = Generation.objects.get(job=job, purpose=Purpose.PROFILING, retired_at=None)
+    reconcile()
+    under_way.refresh_from_db()
+    assert under_way.retired_at is None, "it is wanted"
+    fence = Cluster.objects.get().fence_seconds
+    Agent.objects.update(last_report_at=timezone.now() - timedelta(seconds=fence + 1))
+    fence_server(Agent.objects.get(), Cluster.objects.get())
+    under_way.refresh_from_db()
+    assert under_way.retired_at is not None
 
 
 def test_later_submissions_of_the_function_wait_for_more_levels_too(

@@ -1,0 +1,118 @@
+"""Measuring on after a decline: the levels that were missing, on GPUs that nobody wants, so that whoever asks again gets the true answer.
+
+A decline is final, and nothing here changes it. What it could not know, since GPUs were not free in time, is measured for the next
+submission of the function, or for another deadline. Never for ever: for a day, a few times, within the project's quota.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from itertools import islice
+
+from django.db.models import F
+
+from cluster.models import Cluster, Gpu
+from scheduling.choices import (
+    UNDECIDED_STATES,
+    CurveState,
+    EnvironmentState,
+    GenerationState,
+    JobState,
+    Purpose,
+)
+from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.policies import Policy
+from scheduling.services.another_chance import CURABLE
+from scheduling.services.borrowed import curve_on
+from scheduling.services.profiling import (
+    MAXIMUM_ATTEMPTS,
+    MOST_WAITING_LOOKED_AT,
+    Measurement,
+    find_block,
+    known_up_to,
+    more_can_be_measured,
+    top_level,
+)
+from scheduling.services.quotas import profiling_left
+
+#: For how long after a decline its function is measured on.
+REMEMBERED_FOR = timedelta(days=1)
+#: The latest declines that are looked at: those of a burst have their functions in common.
+MOST_DECLINES = 100
+#: Declined because nothing was known of the function's speed.
+NOT_PROFILED_IN_TIME = "not_profiled_in_time"
+
+
+def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+    """More levels of a function that was declined for want of them. None while somebody is undecided or anything is being measured."""
+    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
+        return None
+    measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
+    if measured_now.exclude(state=GenerationState.RETIRED).exists():
+        return None
+    for job, curve in islice(_short_of_levels(cluster, now), MOST_WAITING_LOOKED_AT):
+        found = find_block(
+            cluster, job, policy, now, above=top_level(curve), curve=curve, spare_best_effort=True
+        )
+        if found is not None:
+            return found
+    return None
+
+
+def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, ScalingCurve]]:
+    """Declined jobs, the latest first, with a curve of which levels were missing, each curve once."""
+    gpus: dict[str, int] = {}
+    seen: set[int] = set()
+    declined = Job.objects.filter(
+        cluster=cluster,
+        state=JobState.DECLINED,
+        finished_at__gt=now - REMEMBERED_FOR,
+        project__archived_at__isnull=True,
+    ).select_related("curve", "function_version", "project")
+    for job in declined.order_by("-finished_at", "id")[:MOST_DECLINES]:
+        for curve in _curable_curves(job):
+            if curve.pk in seen:
+                continue
+            seen.add(curve.pk)
+            if curve.gpu_kind not in gpus:
+                owned = Gpu.objects.filter(
+                    server__cluster=cluster, server__inference_cluster__isnull=True, kind=curve.gpu_kind
+                )
+                gpus[curve.gpu_kind] = owned.count()
+            if known_up_to(curve) * 2 <= gpus[curve.gpu_kind] and _may_be_measured(job, curve, now):
+                yield job, curve
+
+
+def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
+    """The job's curves, by kind of GPU, of which more levels could have cured its refusal there."""
+    codes = {kind: said["reason_code"] for kind, said in job.refused_kinds.items()}
+    if job.curve is not None:
+        codes[job.curve.gpu_kind] = (job.verdict or {}).get("reason_code", "")
+    for kind, code in codes.items():
+        curve = curve_on(job, kind)
+        if curve is None or curve.complete:
+            continue
+        curable = {CurveState.READY: code in CURABLE, CurveState.UNKNOWN: code == NOT_PROFILED_IN_TIME}
+        if curable.get(CurveState(curve.state), False):
+            yield curve
+
+
+def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
+    """Within the quota, with its requirements installed, and not after several tries that did not help."""
+    tries = Generation.objects.filter(
+        curve=curve,
+        purpose=Purpose.PROFILING,
+        job__state=JobState.DECLINED,
+        created_at__gt=now - REMEMBERED_FOR,
+        created_at__gte=F("job__finished_at"),
+    )
+    digest = job.function_version.requirements_digest
+    # Without a row they are installed with the measurement, as everywhere.
+    missing = Environment.objects.filter(pk=digest).exclude(state=EnvironmentState.READY)
+    return (
+        not missing.exists()
+        and tries.count() < MAXIMUM_ATTEMPTS
+        and more_can_be_measured(job, curve)
+        and profiling_left(job.project, now)
+    )
