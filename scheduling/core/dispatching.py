@@ -13,11 +13,12 @@ import numpy as np
 from scheduling.core import reasons
 from scheduling.core.answer import Answer, rows_of
 from scheduling.core.arrays import Placements, Plans, level_index, no_plans
-from scheduling.core.changes import changes_between
+from scheduling.core.changes import Changes, changes_between
 from scheduling.core.columns import BEST_EFFORT
 from scheduling.core.compiling import kernel
 from scheduling.core.decision import Verdict
 from scheduling.core.filling import slot_end
+from scheduling.core.part import part_of
 from scheduling.core.pauses import PauseBudget
 from scheduling.core.problem import Problem
 from scheduling.core.repacking import Seating, repack_together
@@ -116,11 +117,8 @@ def answer_with_sizes(
     wanted = np.concatenate((wanted, np.zeros(problem.jobs.work.size - wanted.size, dtype=np.int64)))
     locked = problem.locked
     wanted[locked] = problem.jobs.gpus[locked]
-    seating = Seating(problem)
-    occupancy, failed = repack_together(seating, wanted)
+    changes, failed = _placed(problem, wanted)
     wanted[failed] = 0
-    reluctance = PauseBudget(problem, seating).reluctance(())
-    changes = changes_between(problem, seating, occupancy, reluctance)
     if plans is None:
         plans = no_plans(problem.jobs.work.size, 2)
         _keep_until_done(problem.jobs, plans, wanted, problem.origin, problem.slot)
@@ -139,6 +137,35 @@ def answer_with_sizes(
         job_memory=job_memory,
         cluster_memory=problem.cluster_memory if cluster_memory is None else cluster_memory,
     )
+
+
+def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
+    """Places for all jobs at once and what that changes, and the rows for which there was no room.
+
+    Where most jobs wait without a GPU and get none, the others alone are looked at: it is the same question.
+    """
+    columns = problem.columns
+    count = problem.count
+    has = (columns.gpus > 0) | (np.diff(columns.offsets) > 0) | columns.locked
+    involved = np.flatnonzero(has | (wanted[:count] > 0))
+    if 2 * involved.size > count:
+        changes, failed = _repacked(problem, wanted)
+        return changes, np.array(failed, dtype=np.int64)
+    kept = np.concatenate((involved, np.arange(count, wanted.size)))
+    changes, failed = _repacked(part_of(problem, involved), wanted[kept])
+    sizes = np.zeros(count, dtype=np.int64)
+    sizes[involved] = np.diff(changes.placements.offsets)
+    places = Placements(changes.placements.addresses, np.concatenate(([0], np.cumsum(sizes))))
+    rows = involved[list(changes.rows)].tolist()
+    pauses = {int(involved[row]): seconds for row, seconds in changes.pauses.items()}
+    return Changes(changes.changes, tuple(rows), places, pauses), kept[failed]
+
+
+def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
+    seating = Seating(problem)
+    occupancy, failed = repack_together(seating, wanted)
+    reluctance = PauseBudget(problem, seating).reluctance(())
+    return changes_between(problem, seating, occupancy, reluctance), failed
 
 
 @kernel

@@ -13,25 +13,40 @@ from scheduling.core.timeline import EVERYTHING, TAKE, occupy, piece_at
 
 
 @kernel
-def work_down(jobs, row, times, free, count, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
+def work_down(jobs, row, times, free, count, first, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
     """Plan one job on the largest of its sizes that is free at each time, until it is done.
 
-    Returns (pieces, finish, GPU seconds); 0 pieces where the GPUs are never enough.
+    ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces where the GPUs are never enough.
     """
+    # Read through the tuple in the loop, each array would be counted as in use and released again each time.
+    levels = jobs.levels[row]
+    throughput = jobs.throughput[row]
+    pauses = jobs.pause[row]
+    top = jobs.level_count[row] - 1
     held = jobs.gpus[row]
     pause = jobs.pause_left[row] if with_pauses else 0.0
     work = jobs.work[row]
     gpu_time = 0.0
     pieces = 0
-    for piece in range(piece_at(times, count, origin), count):
+    begin = piece_at(times, count, origin)
+    if first > begin:
+        begin = first
+        out_time[0] = origin
+        out_gpus[0] = 0
+        pieces = 1
+        if held != 0:
+            held = 0
+            pause = 0.0
+    for piece in range(begin, count):
         at = max(times[piece], origin)
         end = times[piece + 1] if piece + 1 < count else inf
-        level = jobs.level_count[row] - 1
-        while level >= 0 and jobs.levels[row, level] > free[EVERYTHING, piece]:
+        room = free[EVERYTHING, piece]
+        level = top if room > 0 else -1
+        while level >= 0 and levels[level] > room:
             level -= 1
-        gpus = jobs.levels[row, level] if level >= 0 else 0
+        gpus = levels[level] if level >= 0 else 0
         if gpus != held:
-            pause = max(pause, jobs.pause[row, level]) if with_pauses and gpus > 0 else 0.0
+            pause = max(pause, pauses[level]) if with_pauses and gpus > 0 else 0.0
             held = gpus
         if pieces == 0 or out_gpus[pieces - 1] != gpus:
             out_time[pieces] = at
@@ -39,7 +54,7 @@ def work_down(jobs, row, times, free, count, origin, slot, with_pauses, out_time
             pieces += 1
         if gpus == 0:
             continue
-        rate = jobs.throughput[row, level]
+        rate = throughput[level]
         productive = end - at - pause
         if (productive + TIME_TOLERANCE) * rate >= work:
             finish = at + pause + work / rate
@@ -68,7 +83,7 @@ def plan_in_order(jobs, plans, order, times, free, count, origin, slot, with_pau
             piece_time = np.zeros(2 * count + 4)
             piece_gpus = np.zeros(2 * count + 4, dtype=np.int64)
         pieces, finish, gpu_time = work_down(
-            jobs, row, times, free, count, origin, slot, with_pauses, piece_time, piece_gpus
+            jobs, row, times, free, count, 0, origin, slot, with_pauses, piece_time, piece_gpus
         )
         plans.length[row] = 0
         plans.finish[row] = inf

@@ -1,0 +1,125 @@
+"""Where nobody is refused, a crowd of late jobs waits. What is left out for speed then must change nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+from random import Random
+
+import numpy as np
+import pytest
+
+from scheduling.core import dispatching
+from scheduling.core.arrays import Plans, no_plans, set_plan
+from scheduling.core.compiling import NO
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.problem import Problem, build_problem
+from scheduling.core.snapshot import JobSnapshot, Snapshot
+from scheduling.core.timeline import EVERYTHING, PROMISES, TAKE, occupy
+from scheduling.policies import policy_named
+from scheduling.policies.edf_kernels import work_down
+from scheduling.policies.elastic_kernels import fill_or_rush
+from scheduling.policies.without_promises import contest
+from tests.core.building import job, snapshot
+from tests.policies.asking import later, slots
+
+
+def crowd(seed: int) -> Snapshot:
+    """A dozen jobs for each GPU, most of them late, of which some have run for a while."""
+    rng = Random(seed)
+    pause = rng.choice([0.0, 3.0])
+    jobs = [_one_of_a_crowd(rng, f"job{number:02d}", pause) for number in range(48)]
+    settings = slots(rng.choice([10.0, 60.0]))
+    asked = snapshot((2, 2), *jobs[:30], settings=settings, now=30.0, next_slot_at=30.0)
+    decision = policy_named("edf_elastic").replan(asked)
+    going_on = [later(one, decision, 20.0) for one in jobs[:30]]
+    unfinished = [replace(one, placement=decision.placements.get(one.id, ())) for one in going_on]
+    unfinished = [one for one in unfinished if one.remaining_iterations > 0]
+    return snapshot(
+        (2, 2),
+        *unfinished,
+        *jobs[30:],
+        settings=settings,
+        now=50.0,
+        next_slot_at=50.0 + rng.choice([0.0, 7.0]),
+    )
+
+
+def _one_of_a_crowd(rng: Random, name: str, pause: float) -> JobSnapshot:
+    rates = {1: rng.uniform(0.5, 2.0)}
+    for level in (2, 4)[: rng.randint(0, 2)]:
+        rates[level] = rates[level // 2] * rng.uniform(1.1, 1.9)
+    if len(rates) > 1 and rng.random() < 0.3:
+        del rates[1]
+    deadline = rng.uniform(20.0, 900.0) if rng.random() < 0.75 else rng.uniform(3000.0, 9000.0)
+    return job(
+        name, rng.uniform(10.0, 300.0), deadline, rates, pause=pause, submitted_at=rng.uniform(0.0, 30.0)
+    )
+
+
+def by_the_book(problem: Problem, order: np.ndarray) -> tuple[Plans, np.ndarray]:
+    """What `fill_or_rush` says, at length: every job is filled, and walks over the whole timeline."""
+    jobs, origin, slot = problem.jobs, problem.origin, problem.slot
+    times, free, count = problem.open_timeline()
+    free[PROMISES] = free[EVERYTHING]
+    plans = no_plans(jobs.work.size)
+    met = np.zeros(jobs.work.size, dtype=np.bool_)
+    for row in order:
+        time, gpus = np.zeros(count + 8), np.zeros(count + 8, dtype=np.int64)
+        written = fill(
+            jobs, row, problem.due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, problem.suffix, 0.0,
+            time, gpus,
+        )  # fmt: skip
+        met[row] = written[0] > 0
+        if not met[row]:
+            written = work_down(jobs, row, times, free, count, 0, origin, slot, True, time, gpus)
+        if written[0] > 0:
+            plans = Plans(*set_plan(plans, row, time, gpus, *written))
+            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
+    return plans, met
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_every_late_job_gets_the_plan_that_it_has_by_the_book(seed: int) -> None:
+    problem = build_problem(crowd(seed))
+    rows = contest(problem).rows
+    order = rows[problem.by_deadline[rows].argsort()]
+    times, free, count = problem.open_timeline()
+    free[PROMISES] = free[EVERYTHING]
+    plans, met, *_ = fill_or_rush(
+        problem.jobs, no_plans(problem.jobs.work.size), order, problem.due, times, free, count, problem.origin,
+        problem.slot, problem.suffix,
+    )  # fmt: skip
+    expected, expected_met = by_the_book(problem, order)
+    assert met.tolist() == expected_met.tolist()
+    assert 0 < met.sum() < order.size / 2, "a crowd of late jobs"
+    assert plans.length.tolist() == expected.length.tolist()
+    for row in order:
+        pieces = plans.length[row]
+        assert plans.time[row, :pieces].tolist() == expected.time[row, :pieces].tolist()
+        assert plans.gpus[row, :pieces].tolist() == expected.gpus[row, :pieces].tolist()
+    assert plans.finish.tolist() == expected.finish.tolist()
+    assert plans.gpu_time.tolist() == expected.gpu_time.tolist()
+    assert (plans.finish[order] < inf).all()
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_places_are_those_that_all_jobs_together_would_get(seed: int) -> None:
+    problem = build_problem(crowd(seed))
+    rng = np.random.default_rng(seed)
+    wanted = np.zeros(problem.jobs.work.size, dtype=np.int64)
+    free = problem.gpus
+    for row in rng.permutation(problem.count):
+        size = int(problem.jobs.levels[row, 0])
+        if rng.random() < 0.2 and size <= free:
+            wanted[row] = size
+            free -= size
+    changes, failed = dispatching._placed(problem, wanted.copy())
+    expected, expected_failed = dispatching._repacked(problem, wanted.copy())
+    assert changes.changes == expected.changes
+    assert changes.rows == expected.rows
+    assert changes.pauses == expected.pauses
+    assert changes.placements.addresses.tolist() == expected.placements.addresses.tolist()
+    assert changes.placements.offsets.tolist() == expected.placements.offsets.tolist()
+    assert failed.tolist() == expected_failed
+    assert expected.changes
