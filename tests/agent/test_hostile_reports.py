@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import threading
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from punctual.protocol.reports import check_items
 from tests.agent import test_untrusted_input
 from tests.agent.conftest import RunningAgent, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
-from workers.agent import worker_logs, worker_processes
+from workers.agent import box_files, worker_logs, worker_processes
 from workers.agent.durable_store import DurableStore
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.fair_shares import fair_shares
@@ -341,6 +342,37 @@ def test_artifacts_that_nobody_could_ask_for_are_left_out_and_the_others_kept(tm
     assert len(refused) == 3
     assert check_items("events", [event])[1] == []
     assert set(EVENTS) >= {event["kind"]}
+
+
+def test_what_a_worker_leaves_in_the_way_of_its_deletion_hurts_nobody(tmp_path: Path) -> None:
+    """All of this is done on behalf of user code in the one thread on which the agent's other jobs depend."""
+    box = tmp_path / "k" / "box"
+    (box / "out").mkdir(parents=True)
+    box_files.delete(box, "n" * 300)
+    box_files.delete(box, "nothing")
+    nested = os.open(box / "out", os.O_RDONLY)
+    for _ in range(3000):  # deeper than Python recurses, and than any path reaches
+        os.mkdir("d", dir_fd=nested)
+        inner = os.open("d", os.O_RDONLY, dir_fd=nested)
+        os.close(nested)
+        nested = inner
+    os.close(nested)
+    box_files.delete(box, "d")
+    with box_files.open_output_folder(box) as folder, pytest.raises(box_files.BoxFileError):
+        box_files.list_files(folder, "d")
+    worker_processes.delete_folder(tmp_path / "k")
+    assert not (tmp_path / "k").exists()
+    (tmp_path / "linked" / "box").mkdir(parents=True)
+    (tmp_path / "linked" / "box" / "out").symlink_to(tmp_path)
+    box_files.delete(tmp_path / "linked" / "box", "linked")
+    assert (tmp_path / "linked" / "box").exists()
+
+
+def test_a_file_whose_name_no_file_can_have_is_refused() -> None:
+    said = {"path": "out/" + "\u00e9" * 128, "kind": "final", "iteration": 1, "reason": "max_iterations"}
+    with pytest.raises(MessageError, match="no name that a file can have"):
+        parse_message(json.dumps({"file": said}).encode())
+    assert parse_message(json.dumps({"file": said | {"path": "out/" + "\u00e9" * 127}}).encode())
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ The agent may be root and the worker hostile: a path inside the box is therefore
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 import shutil
 import stat
@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
+
+logger = logging.getLogger(__name__)
 
 _FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 # Non-blocking, so that a named pipe in place of a file cannot hold the agent up.
@@ -66,6 +68,8 @@ def list_files(folder: int, name: str) -> list[str]:
                     raise BoxFileError(f"{name} holds more than {FILES_LIMIT} files")
     except OSError as error:
         raise BoxFileError(f"{name}: {error.strerror}") from error
+    except RecursionError as error:
+        raise BoxFileError(f"{name} is nested too deeply") from error
     if not found:
         raise BoxFileError(f"{name} is not a folder with files")
     return sorted(found)
@@ -96,9 +100,17 @@ def _open_folder(parent: int, name: str) -> int:
 
 
 def delete(box: Path, name: str) -> None:
-    """Delete a file or folder directly inside out/, if it is there."""
-    with contextlib.suppress(FileNotFoundError), open_output_folder(box) as folder:
-        if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
-            shutil.rmtree(name, dir_fd=folder)
-        else:
-            os.unlink(name, dir_fd=folder)
+    """Delete a file or folder directly inside out/, if it is there and can be deleted.
+
+    Never raises: the worker may change the folder meanwhile as it likes. What is left goes with the box.
+    """
+    try:
+        with open_output_folder(box) as folder:
+            if stat.S_ISDIR(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+                shutil.rmtree(name, dir_fd=folder)
+            else:
+                os.unlink(name, dir_fd=folder)
+    except FileNotFoundError:
+        return
+    except (OSError, ValueError, RecursionError) as error:
+        logger.warning("%.100a is not deleted: %s", name, error)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
@@ -15,6 +16,9 @@ from punctual.protocol.events import FROM_WORKERS
 from punctual.protocol.reports import Measurement, check
 
 logger = logging.getLogger(__name__)
+
+#: What Linux's file systems take.
+LONGEST_FILE_NAME_BYTES = 255
 
 PHASES = frozenset(
     {
@@ -172,7 +176,9 @@ def _checked(what: str, model: Any, body: dict[str, Any]) -> dict[str, Any]:
 def _file(body: dict[str, Any]) -> FileWritten:
     path = PurePosixPath(_text(body, "path", 1000))
     if path.is_absolute() or len(path.parts) != 2 or path.parts[0] != "out" or path.parts[1] == "..":
-        raise MessageError(f"{path} is not directly inside out/")
+        raise MessageError(f"{str(path)!a:.100} is not directly inside out/")
+    if len(os.fsencode(path.name)) > LONGEST_FILE_NAME_BYTES:
+        raise MessageError(f"{path.name!a:.100} is no name that a file can have")
     kind = _one_of(body, "kind", ("checkpoint", "final"))
     digest = _text(body, "sample_order_digest", limits.DIGEST_CHARACTERS + 1, default="")
     return FileWritten(

@@ -220,14 +220,23 @@ def restore_priority(folder: Path) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a dead worker's folder, following no link in it. What cannot be deleted is logged and stays."""
+    """Delete a dead worker's folder, following no link in it. Never raises: what cannot be deleted is logged and stays."""
     try:
         shutil.rmtree(folder)
-    except OSError:
-        # The worker may have closed its own folders.
-        for path, _, _ in os.walk(folder):
-            Path(path).chmod(0o700)
-        try:
-            shutil.rmtree(folder)
-        except OSError as error:
-            logger.warning("%s cannot be deleted: %s", folder, error)
+    except (OSError, RecursionError):
+        # The worker may have closed its own folders, or nested them deeper than Python's recursion and any path go.
+        for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
+            try:
+                done = subprocess.run(
+                    [*command, "--", str(folder)],
+                    check=False,
+                    stdin=subprocess.DEVNULL,
+                    capture_output=True,
+                    timeout=60,
+                )
+            except (OSError, subprocess.TimeoutExpired) as error:
+                logger.warning("%s cannot be deleted: %s", folder, error)
+                return
+        if done.returncode:
+            told = done.stderr.decode(errors="replace").strip()[-300:]
+            logger.warning("%s cannot be deleted: %s", folder, told)

@@ -170,6 +170,14 @@ class Worker:
             {"metrics": {"iteration": 1, "values": {"fine": 1.0}}},
             {"event": {"id": "x", "kind": "first_iteration", "iteration": 1}},
             {"event": {"id": "y", "kind": "profile_level", "gpus": 1}},
+            {
+                "file": {
+                    "path": "out/" + "n" * 300,
+                    "kind": "final",
+                    "iteration": 1,
+                    "reason": "max_iterations",
+                }
+            },
             {"phase": "preparing"},
             {"phase": "unheard of"},
             {"surprise": nested},
