@@ -117,6 +117,18 @@ def test_nothing_is_started_without_a_lease_and_it_is_started_once_there_is_one(
     assert isinstance(decide(wanted(desire()), [], without.memory, may_start=True).actions[0], StartWorker)
 
 
+def test_what_no_worker_is_there_for_waits_and_is_no_loss() -> None:
+    both = wanted(desire(ranks=2), desire("b"))
+    first = decide(both, [], Memory(), may_start=True, most_starts=1)
+    assert [(action.desire.job, action.slot.rank) for action in first.actions] == [("a", 0)]
+    assert "b" not in {job for job, _ in first.memory.generations}
+    then = decide(both, [view()], first.memory, may_start=True)
+    started = [(a.desire.job, a.slot.rank) for a in then.actions if isinstance(a, StartWorker)]
+    assert started == [("a", 1), ("b", 0)]
+    assert not first.lost
+    assert not then.lost
+
+
 def test_the_order_of_entries_makes_no_difference() -> None:
     entries = [desire(generation=1), desire(generation=2, goal="prepare"), desire("b", 1, epoch=3)]
     forwards = decide(wanted(*entries), [], Memory(), may_start=True)

@@ -132,6 +132,34 @@ def test_what_cannot_be_forked_from_is_not(
     assert reason in agent.log
 
 
+def test_workers_that_are_warm_need_no_nursery(agent: RunningAgent, plane: FakeControlPlane) -> None:
+    """An agent that comes back works at once with those that outlived it, however long its next nursery imports."""
+    slow = agent.folder / "slow"
+    runtime = agent.folder / "runtime"
+    shutil.copytree(agent.runtime, runtime)
+    (runtime / PRELOAD).write_text(
+        f"import pathlib, time\nwhile pathlib.Path({str(slow)!r}).exists():\n    time.sleep(0.05)\n"
+    )
+    agent.runtime = runtime
+    agent.settings["warm_workers"] = 1
+    agent.start()
+    wait_until(lambda: "the nursery is ready" in agent.log, "warm workers can be forked")
+    warm = wait_until(
+        lambda: [one["folder"].name for one in agent.launchers() if "probe" not in one["folder"].name],
+        "a worker is warm",
+    )
+    agent.kill()
+    slow.touch()
+    agent.start()
+    plane.want(generation(), generation(job="other", workers=[{"rank": 0, "gpu_index": 1}]))
+    wait_until(lambda: plane.phase() == "training", "the warm one trains")
+    assert [plane.worker()["key"]] == warm
+    assert agent.log.count("the nursery is ready") == 1, "that of the first agent"
+    assert plane.phase("other") is None, "a new worker would import what the nursery is about to have"
+    slow.unlink()
+    wait_until(lambda: plane.phase("other") == "training", "the other one is forked")
+
+
 def test_a_nursery_that_is_not_ready_forks_nothing(tmp_path: Path) -> None:
     nursery = Nursery(tmp_path)
     assert nursery.look() in ("starting", "ready")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from math import inf
 from typing import Any
 
 from workers.agent.desired_state import DesiredState, GenerationDesire, Goal, Purpose, WorkerSlot, goal_rank
@@ -108,13 +109,20 @@ class Decision:
 
 
 def decide(
-    desired: DesiredState, workers: Iterable[WorkerView], memory: Memory, *, may_start: bool
+    desired: DesiredState,
+    workers: Iterable[WorkerView],
+    memory: Memory,
+    *,
+    may_start: bool,
+    most_starts: int | None = None,
 ) -> Decision:
     """The steps from `workers` to `desired`.
 
     Whether an entry is obeyed is judged by the memory from before the whole answer, so the order of its entries does not
-    matter. `may_start` is False while no lease is held or the agent is stopping.
+    matter. `may_start` is False while no lease is held or the agent is stopping. `most_starts`: how many workers can be had
+    now, where that is limited; the others wait for another decision.
     """
+    starts_left = inf if most_starts is None else most_starts
     views = list(workers)
     present = {view.name: view for view in views}
     actions: list[Action] = []
@@ -131,7 +139,8 @@ def decide(
         job_key = (desire.job, desire.purpose)
         before = seen.get(job_key, SeenGeneration(0))
         # Without a lease nothing can be started, so nothing is obeyed yet that would have to be.
-        if running or may_start:
+        can_start = may_start and starts_left > 0
+        if running or can_start:
             before = seen[job_key] = _with(before, desire)
         for slot in desire.workers:
             name = (desire.job, desire.purpose, desire.generation, slot.rank)
@@ -141,8 +150,9 @@ def decide(
                 actions.extend(_change_goal(view, desire))
             elif desire.generation == before.generation and slot.rank in before.started:
                 lost.append((desire, slot))
-            elif may_start and desire.goal != "stop" and objection is None:
+            elif can_start and starts_left > 0 and desire.goal != "stop" and objection is None:
                 actions.append(StartWorker(desire, slot))
+                starts_left -= 1
                 if desire.generation == before.generation:
                     before = seen[job_key] = replace(before, started=before.started | {slot.rank})
     for view in views:

@@ -204,8 +204,14 @@ class NodeAgent:
         if self._desired is None:
             return
         views = [view for record in self._pool.records.values() if (view := self._view(record)) is not None]
-        may_start = self._has_lease() and self._pool.may_launch()
-        decision = decide(self._desired, views, self._state.memory, may_start=may_start)
+        decision = decide(
+            self._desired,
+            views,
+            self._state.memory,
+            may_start=self._has_lease(),
+            # Warm workers outlive an agent: those are there at once, while its next nursery still imports.
+            most_starts=None if self._pool.may_launch() else self._pool.warm_workers(),
+        )
         self._state.remember(decision.memory)
         for action in decision.actions:
             match action:

@@ -97,6 +97,11 @@ class WorkerPool:
         """Whether a worker should be started now: not while the nursery imports what it would have to import itself."""
         return self._nursery is None or self._nursery.look() != "starting"
 
+    def warm_workers(self) -> int:
+        """How many workers wait for work and have imported everything."""
+        fitting = [record for record in self._unassigned() if record.warm and record.runtime == self._runtime]
+        return sum(record.kill_reason is None for record in fitting)
+
     def launch(
         self,
         accelerator: Accelerator | None,
