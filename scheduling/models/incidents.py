@@ -13,7 +13,8 @@ from scheduling.models.jobs import Job
 class Incident(models.Model):
     """One thing that is wrong, from when it was first seen until it was right again.
 
-    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen.
+    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen. ``snapshot``: the
+    planner's question that had no answer, compressed as a decision's is, so that the failure can be replayed.
     """
 
     class Kind(models.TextChoices):
@@ -21,6 +22,8 @@ class Incident(models.Model):
         UNPLANNABLE = "unplannable", "Job set aside"
         #: With the job, no plan could be computed; without it, one could.
         BREAKS_PLANS = "breaks_plans", "Job set aside, planning failed with it"
+        #: No plan could be computed beside a measurement of the job's function.
+        NOT_MEASURED = "not_measured", "Measurement put off, planning failed with it"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"
 
@@ -29,6 +32,7 @@ class Incident(models.Model):
     kind = models.CharField(max_length=12, choices=Kind.choices)
     message = models.TextField()
     detail = models.TextField(blank=True)
+    snapshot = models.BinaryField(null=True, blank=True)
     count = models.PositiveIntegerField(default=1)
     first_at = models.DateTimeField(default=timezone.now)
     last_at = models.DateTimeField(default=timezone.now)

@@ -14,7 +14,7 @@ from django.utils import timezone
 from cluster.models import UtilisationSample
 from projects.services import expire_idempotency_records
 from scheduling.choices import TERMINAL_STATES
-from scheduling.models import AppliedEvent, Checkpoint, Decision, Job, LogChunk
+from scheduling.models import AppliedEvent, Checkpoint, Decision, Incident, Job, LogChunk
 from scheduling.services.lending_usage import forget_old_usage
 from scheduling.services.progress import MAXIMUM_LOG_BYTES
 
@@ -29,6 +29,7 @@ def keep_house() -> None:
     now = timezone.now()
     retention = timedelta(days=settings.SNAPSHOT_RETENTION_DAYS)
     Decision.objects.filter(decided_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
+    Incident.objects.filter(last_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
     AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
     UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
     forget_old_usage(now)

@@ -18,6 +18,8 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import TERMINAL_STATES, UNDECIDED_STATES, JobState
+from scheduling.core.recording import pack_snapshot
+from scheduling.core.snapshot import Snapshot
 from scheduling.models import Incident, Job
 from scheduling.services.generations import let_go
 from scheduling.services.records import move, record
@@ -28,6 +30,7 @@ log = structlog.get_logger(__name__)
 #: After so long a job that broke a plan takes part again: the others, or the code, may be different ones.
 TRY_AGAIN_AFTER = timedelta(minutes=10)
 MOST_DETAIL_CHARACTERS = 20_000
+NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 
 def breaking_jobs(cluster: Cluster, now: datetime) -> dict[str, str]:
@@ -47,10 +50,11 @@ def note_set_aside(
     breaking: Mapping[str, str],
     planned: set[str],
     now: datetime,
+    questions: Mapping[str, Snapshot] = NO_QUESTIONS,
 ) -> None:
     """Write down who was set aside in a pass and why, and who takes part again. The caller holds the cluster's row.
 
-    ``planned``: all jobs that took part.
+    ``planned``: all jobs that took part. ``questions``: what had no answer with a breaking job.
     """
     reasons = {**dict.fromkeys(unplannable, Incident.Kind.UNPLANNABLE)}
     reasons |= dict.fromkeys(breaking, Incident.Kind.BREAKS_PLANS)
@@ -60,7 +64,7 @@ def note_set_aside(
         kind, message = reasons[job.pk], messages[job.pk]
         if kind == Incident.Kind.BREAKS_PLANS and job.pk in known:
             continue  # left out by what was found before: not seen anew
-        if _saw(cluster, kind, message, job=job, now=now):
+        if _saw(cluster, kind, message, job=job, question=questions.get(job.pk), now=now):
             _set_aside(job, message, now)
     over = Q(job_id__in=planned) | Q(job__state__in=TERMINAL_STATES)
     for incident in Incident.objects.filter(over, cluster=cluster, resolved_at__isnull=True).select_related(
@@ -70,6 +74,17 @@ def note_set_aside(
         incident.save(update_fields=["resolved_at"])
         if incident.job is not None and not incident.job.finished():
             record(incident.job, "planned_again", "It can be planned again.")
+
+
+def note_not_measured(
+    cluster: Cluster, job: Job, error: BaseException, question: Snapshot, now: datetime
+) -> None:
+    """Write down that no plan could be computed beside a measurement of the job's function."""
+    detail = "".join(traceback.format_exception(error))[-MOST_DETAIL_CHARACTERS:].replace("\0", "")
+    message = f"{type(error).__name__}: {error}"[:500].replace("\0", "")
+    kind = Incident.Kind.NOT_MEASURED
+    with transaction.atomic():
+        _saw(cluster, kind, message, job=job, detail=detail, question=question, now=now)
 
 
 def _set_aside(job: Job, message: str, now: datetime) -> None:
@@ -118,16 +133,30 @@ def note_good_pass(cluster_id: int) -> None:
 
 
 def _saw(
-    cluster: Cluster, kind: str, message: str, *, now: datetime, job: Job | None = None, detail: str = ""
+    cluster: Cluster,
+    kind: str,
+    message: str,
+    *,
+    now: datetime,
+    job: Job | None = None,
+    detail: str = "",
+    question: Snapshot | None = None,
 ) -> bool:
-    """Note one thing that is wrong. Returns whether it is new."""
+    """Note one thing that is wrong. Returns whether it is new. Of the questions without an answer the first is kept."""
     seen = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True).update(
         message=message, detail=detail, last_at=now, count=F("count") + 1
     )
     if seen:
         return False
     Incident.objects.create(
-        cluster=cluster, kind=kind, job=job, message=message, detail=detail, first_at=now, last_at=now
+        cluster=cluster,
+        kind=kind,
+        job=job,
+        message=message,
+        detail=detail,
+        snapshot=None if question is None else pack_snapshot(question),
+        first_at=now,
+        last_at=now,
     )
     hint(f"cluster:{cluster.pk}", kind="planned")
     return True

@@ -46,7 +46,7 @@ def answered(pool: Pool, ask: Callable[[Pool], Answer]) -> tuple[Pool, Answer]:
 def set_aside(cluster: Cluster, pool: Pool, now: datetime) -> None:
     """Write down whom a pool leaves out. The caller holds the cluster's row."""
     planned = {job.id for job in pool.snapshot.jobs}
-    note_set_aside(cluster, pool.unplannable, pool.breaking, planned, now)
+    note_set_aside(cluster, pool.unplannable, pool.breaking, planned, now, pool.unanswered)
 
 
 def without(pool: Pool, job: JobSnapshot, reason: str) -> Pool:
@@ -57,7 +57,8 @@ def without(pool: Pool, job: JobSnapshot, reason: str) -> Pool:
         until = pool.snapshot.now + 2 * pool.snapshot.settings.slot_seconds
         blocked = (*blocked, BlockedGpus(addresses=tuple(sorted(job.placement)), until=until))
     snapshot = replace(pool.snapshot, jobs=left, blocked=blocked)
-    return replace(pool, snapshot=snapshot, breaking={**pool.breaking, job.id: reason})
+    unanswered = {**pool.unanswered, job.id: pool.snapshot}
+    return replace(pool, snapshot=snapshot, breaking={**pool.breaking, job.id: reason}, unanswered=unanswered)
 
 
 def _first_breaking(pool: Pool, ask: Callable[[Pool], object]) -> JobSnapshot | None:

@@ -30,6 +30,7 @@ from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
 from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.incidents import note_not_measured
 from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import MEASURING_TIMEOUT, fail_job
@@ -316,8 +317,9 @@ def _keeps_promises(policy: Policy, snapshot: Snapshot, at_risk: set[str], job: 
     """
     try:
         return set(policy.replan(snapshot).at_risk) <= at_risk
-    except FAILURES:
+    except FAILURES as error:
         log.exception("measurement_not_placed", job=job.pk, blocked=len(snapshot.blocked))
+        note_not_measured(job.cluster, job, error, snapshot, timezone.now())
         return False
 
 

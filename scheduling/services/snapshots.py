@@ -77,6 +77,8 @@ class Pool:
     unplannable: Mapping[str, str] = field(default_factory=dict)
     #: Jobs left out because no plan could be computed with them, and what was seen.
     breaking: Mapping[str, str] = field(default_factory=dict)
+    #: The questions that had no answer with each of these, where that was in this pass.
+    unanswered: Mapping[str, Snapshot] = field(default_factory=dict)
 
 
 def pool_kinds(cluster: Cluster) -> list[str]:

@@ -17,6 +17,7 @@ from rest_framework.test import APIClient
 from cluster.models import Cluster
 from projects.models import User
 from scheduling.choices import AssignmentState, CurveState, GenerationState, JobState, PromiseOutcome
+from scheduling.core.recording import unpack_snapshot
 from scheduling.core.snapshot import Snapshot
 from scheduling.models import Assignment, CurveLevel, Generation, Incident, Job, Offer, ScalingCurve
 from scheduling.policies.punctual import Punctual
@@ -217,7 +218,9 @@ def test_a_job_that_breaks_every_plan_is_found_and_left_out(
     assert all(verdict_of(job)["decision"] == "admitted" for job in others)
     declined = fresh(culprit)
     assert verdict_of(declined)["reason_code"] == "cannot_be_planned"
-    assert Incident.objects.get(job=culprit).kind == Incident.Kind.BREAKS_PLANS
+    incident = Incident.objects.get(job=culprit)
+    assert incident.kind == Incident.Kind.BREAKS_PLANS
+    assert culprit.pk in {job.id for job in unpack_snapshot(bytes(incident.snapshot or b"")).jobs}
 
 
 def test_a_running_job_that_breaks_plans_stays_out_for_a_while_and_takes_part_again(

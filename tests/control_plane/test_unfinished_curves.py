@@ -6,13 +6,15 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
+from django.core.management import CommandError, call_command
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster
 from scheduling.choices import CurveState, JobState, Purpose
 from scheduling.core.decision import Decision
+from scheduling.core.recording import unpack_snapshot
 from scheduling.core.snapshot import Snapshot
-from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
+from scheduling.models import CurveLevel, Generation, Incident, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.leases import fence_server, reconcile
 from scheduling.services.planning import newcomers_wait, run_planner
@@ -308,5 +310,11 @@ def test_where_no_plan_can_be_computed_nothing_is_measured_and_the_pass_goes_on(
         patch.setattr(Policy, "replan", broken)
         run_planner("test")
         assert not Generation.objects.filter(job=job).exists()
+        incident = Incident.objects.get(job=job, kind=Incident.Kind.NOT_MEASURED)
+        with pytest.raises(CommandError, match="must not be zero"):
+            call_command("replay", incident=incident.pk)
     run_planner("test")
     assert Generation.objects.get(job=job).purpose == Purpose.PROFILING
+    # The question that failed was kept: what has an answer now is seen without waiting for it to come again.
+    call_command("replay", incident=incident.pk)
+    assert unpack_snapshot(bytes(incident.snapshot or b"")).blocked
