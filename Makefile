@@ -52,7 +52,7 @@ test-all: setup-dev ## The same with the slow tests
 	$(call all_tests,-m 'not images')
 
 chaos: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
-	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED))
+	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
 images: setup ## Build the images without a container engine, by buildah and mmdebstrap (docker/README.md)
 	@$(PY) docker/build_images.py

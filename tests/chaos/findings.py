@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from textwrap import indent
 from typing import Any
 
@@ -76,6 +77,8 @@ class Report:
     longest_pass_seconds: float = 0.0
     highest_load: float = 0.0
     broken_connections: Mapping[str, int] = field(default_factory=dict)
+    #: Where what is known of the run is kept, if it is.
+    kept: Path | None = None
 
     @property
     def holds(self) -> bool:
@@ -109,6 +112,8 @@ class Report:
         for invariant in self.invariants:
             out.append(f"{'holds ' if invariant.holds else 'BROKEN'}  {invariant.text} ({invariant.figure})")
             out += [indent(what, 10 * " ") for what in invariant.broken]
+        if self.kept is not None:
+            out += ["", f"what is known of the run is kept in {self.kept}"]
         return out
 
     def to_json(self) -> str:
@@ -125,15 +130,22 @@ class Report:
                 "longest_pass_seconds": self.longest_pass_seconds,
                 "highest_load": self.highest_load,
                 "broken_connections": self.broken_connections,
+                "kept": None if self.kept is None else str(self.kept),
             },
             indent=1,
         )
 
 
 def invariants(
-    scene: Scene, seen: Seen, errors: Sequence[str], *, least_promises: int, timing: bool
+    scene: Scene,
+    seen: Seen,
+    errors: Sequence[str],
+    *,
+    least_promises: int,
+    timing: bool,
+    killed: Mapping[str, int],
 ) -> list[Invariant]:
-    """Look at everything that has to hold, once all promises have ended."""
+    """Look at everything that has to hold, once all promises have ended. ``killed``: how often each agent was."""
     return [
         *_promises(scene, least_promises),
         _doors(scene),
@@ -141,6 +153,7 @@ def invariants(
         Invariant("the honest user is never turned away", f"{len(errors)} errors", list(errors)),
         *_planning(scene, seen, timing=timing),
         Invariant("no process beyond its memory", f"{seen.looks} looks", seen.beyond_their_memory()),
+        _agents(scene, killed),
         *_rows(scene),
         _spies(scene),
     ]
@@ -165,6 +178,11 @@ def _promises(scene: Scene, least: int) -> list[Invariant]:
         Invariant("every promise to a function that is in order is kept", outcomes, broken),
         Invariant("the honest user is promised something", f"{len(honest)} promises", too_few),
     ]
+
+
+def broken_promises(scene: Scene) -> list[dict[str, Any]]:
+    """Rows of the promises, to functions that are in order, that were not kept."""
+    return [row for row in scene.rows(_PROMISES, list(IN_ORDER)) if not is_kept(row)]
 
 
 def is_kept(row: Mapping[str, Any]) -> bool:
@@ -226,6 +244,17 @@ def _planning(scene: Scene, seen: Seen, *, timing: bool) -> list[Invariant]:
             Invariant(f"no pass takes over {LONGEST_PASS_SECONDS:g} s", f"the longest {longest:.2f} s", long)
         )
     return found
+
+
+def _agents(scene: Scene, killed: Mapping[str, int]) -> Invariant:
+    """An agent that ends unless it is killed was ended by somebody's code."""
+    ended = []
+    logs = sorted(scene.platform.folders.logs.glob("agent-node-*.log"))
+    for log in logs:
+        starts = log.read_text(errors="replace").count(f"agent {log.stem.removeprefix('agent-')} runs")
+        if starts > 1 + killed.get(log.stem, 0):
+            ended.append(f"{log.stem} started {starts} times and was killed {killed.get(log.stem, 0)} times")
+    return Invariant("no agent ends by itself", f"{len(logs)} agents", ended)
 
 
 def _rows(scene: Scene) -> list[Invariant]:

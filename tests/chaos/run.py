@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import random
-import shutil
 import tempfile
 import threading
 import time
 from collections.abc import Callable
+from pathlib import Path
 
-from tests.chaos import users
-from tests.chaos.findings import IN_ORDER, Report, invariants, jobs_by_owner
+from tests.chaos import evidence, users
+from tests.chaos.findings import IN_ORDER, Report, broken_promises, invariants, jobs_by_owner
 from tests.chaos.scene import Scene, running_scene
 from tests.chaos.watching import Watcher
 
@@ -28,8 +28,19 @@ _OPEN = """
 """
 
 
-def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None] = print) -> Report:
-    """Attack a platform of its own for so long. ``timing``: judge the length of passes too."""
+def chaos(
+    seconds: float,
+    seed: int,
+    *,
+    timing: bool,
+    say: Callable[[str], None] = print,
+    evidence_folder: Path | None = None,
+    keep_always: bool = False,
+) -> Report:
+    """Attack a platform of its own for so long. ``timing``: judge the length of passes too.
+
+    What is known of the run is kept (`evidence`) if something broke, or always: in ``evidence_folder``, else in a new one.
+    """
     say(f"chaos for {seconds:.0f} s with seed {seed}: starting a platform of its own")
     with running_scene() as scene:
         users.upload(scene)
@@ -54,6 +65,7 @@ def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None]
                 run.errors,
                 least_promises=int(LEAST_PROMISES_A_MINUTE * minutes),
                 timing=timing,
+                killed=run.killed_agents,
             ),
             sent=run.sent,
             answers=scene.ledger.by_attack(),
@@ -63,10 +75,17 @@ def chaos(seconds: float, seed: int, *, timing: bool, say: Callable[[str], None]
             highest_load=watcher.seen.highest_load,
             broken_connections=scene.ledger.broken,
         )
-        if not report.holds:
-            kept = tempfile.mkdtemp(prefix="punctual-chaos-logs-")
-            shutil.copytree(scene.platform.folders.logs, kept, dirs_exist_ok=True)
-            say(f"something broke; the platform's logs are kept in {kept}")
+        if keep_always or not report.holds:
+            report.kept = evidence_folder or Path(tempfile.mkdtemp(prefix="punctual-chaos-"))
+            evidence.keep(
+                scene.rows,
+                scene.platform.folders.logs,
+                report.kept,
+                [row["id"] for row in broken_promises(scene)],
+                [*run.deeds, *watcher.seen.loads],
+            )
+            (report.kept / "finding.txt").write_text("\n".join([*report.lines(), ""]))
+            say(f"what is known of the run is kept in {report.kept}")
         return report
 
 

@@ -10,13 +10,16 @@ import os
 import random
 import signal
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
 
 from punctual.client import Client, Job
 from punctual.errors import PunctualError
+from tests.chaos.evidence import Deed
 from tests.chaos.requests import REQUESTS, Attacker
 from tests.chaos.scene import CARELESS, HONEST, HOSTILE, Person, Scene
 
@@ -54,6 +57,9 @@ class Run:
     sent: dict[str, int] = field(default_factory=dict)
     errors: list[str] = field(default_factory=list)
     honest_jobs: list[Job] = field(default_factory=list)
+    #: What was killed, and when.
+    deeds: list[Deed] = field(default_factory=list)
+    killed_agents: Counter[str] = field(default_factory=Counter)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def note(self, kind: str) -> None:
@@ -308,6 +314,10 @@ def misfortune(run: Run, chance: random.Random, seconds_between: float) -> None:
         agent = chance.choice(("agent-node-1", "agent-node-2"))
         run.note(f"killed: {what}")
         kill(run.scene, what, agent)
+        run.killed_agents[agent] += what == "an agent"
+        run.deeds.append(
+            Deed(datetime.now(UTC), f"killed {what}{f' ({agent})' if what == 'an agent' else ''}")
+        )
 
 
 def kill(scene: Scene, what: str, agent: str) -> None:

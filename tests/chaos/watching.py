@@ -8,12 +8,14 @@ import re
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 
 import httpx
 import psutil
 
 from launch.state import lock_holder
+from tests.chaos.evidence import Deed
 from tests.chaos.scene import MEBIBYTE, WORKER_BYTES, Scene
 
 SECONDS_BETWEEN_LOOKS = 2.0
@@ -47,6 +49,7 @@ class Seen:
     #: The machine's load at its highest: what times were taken beside.
     highest_load: float = 0.0
     looks: int = 0
+    loads: list[Deed] = field(default_factory=list)
 
     def beyond_their_memory(self) -> list[str]:
         """Kinds of processes of which one held more than it may."""
@@ -87,6 +90,11 @@ class Watcher:
         for kind, held in resident(self._scene):
             self.seen.most_bytes[kind] = max(held, self.seen.most_bytes.get(kind, 0))
         self.seen.highest_load = max(self.seen.highest_load, os.getloadavg()[0])
+        waiting = int(Path("/proc/loadavg").read_text().split()[3].partition("/")[0])
+        busy = psutil.cpu_percent()
+        self.seen.loads.append(
+            Deed(datetime.now(UTC), f"cores {busy:.0f} % busy, {waiting} processes want one")
+        )
         try:
             self.seen.metrics = read_metrics(self._scene)
         except httpx.HTTPError:
