@@ -279,7 +279,8 @@ def problem_from(
         blocks=capacity.blocks,
         gpus=capacity.gpus,
         promise_gpus=capacity.promise_gpus,
-        slack_seconds=settings.reserve_slack_seconds if settings.reserve_servers > 0 else 0.0,
+        slack_seconds=settings.change_slack_seconds
+        + (settings.reserve_slack_seconds if settings.reserve_servers > 0 else 0.0),
         blocked=addresses,
         blocked_until=until,
         cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,

@@ -176,6 +176,7 @@ class PlannerSettings:
     (`scheduling.core.work`) after which newcomers wait for another decision; None: all get their verdict. ``two_phase``: choices for
     policies that share out workers; None leaves them all their own rules. ``ageing_weight``: seconds of running time that a second
     since its submission makes up for, where jobs without a promise are served shortest first (policy ``punctual``; decision 0025).
+    ``change_slack_seconds``: slack that a new promise keeps for changes that come later than is charged (decision 0029).
     """
 
     slot_seconds: float = 5.0
@@ -190,6 +191,7 @@ class PlannerSettings:
     newcomers: Newcomers = Newcomers.OPEN
     most_work: int | None = None
     ageing_weight: float = 0.0
+    change_slack_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

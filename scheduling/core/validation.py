@@ -88,7 +88,13 @@ def check_settings(settings: PlannerSettings) -> None:
         raise ValueError(f"slot_seconds must be positive and at most {LONGEST_SLOT_SECONDS:.0f}")
     if settings.reserve_servers < 0:
         raise ValueError("reserve_servers must not be negative")
-    for name in ("reserve_slack_seconds", "offer_hold_seconds", "minimum_gain_iterations", "ageing_weight"):
+    for name in (
+        "reserve_slack_seconds",
+        "change_slack_seconds",
+        "offer_hold_seconds",
+        "minimum_gain_iterations",
+        "ageing_weight",
+    ):
         if not 0 <= getattr(settings, name) <= LATEST:
             raise ValueError(f"{name} must not be negative, and at most {LATEST:.0e}")
 

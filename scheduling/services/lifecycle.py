@@ -21,7 +21,7 @@ from scheduling.choices import (
     Purpose,
     VoidReason,
 )
-from scheduling.models import Generation, Job, Worker
+from scheduling.models import CurveLevel, Generation, Job, Worker
 from scheduling.services.blocking import release_bounds
 from scheduling.services.generations import (
     COMING_STATES,
@@ -53,6 +53,9 @@ _FUNCTIONS_FAULTS = (
 #: The agent killed a measurement whose time was up.
 MEASURING_TIMEOUT = "measuring_timeout"
 _WAITING_PHASES = ("ready", "loading", "training")
+#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its usual ones never ends.
+STUCK_SECONDS = 5.0
+STUCK_ITERATIONS = 10.0
 #: A worker that ended well has said all it had to say; how long its last event may still be on its way.
 LAST_WORD_SECONDS = 30.0
 
@@ -245,8 +248,27 @@ def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -
         became_suspended(job, live, cluster)
     elif live.goal == Goal.SUSPEND and live.step_expires_at and now > live.step_expires_at:
         lose_generation(job, live, "it did not write its state in time", cluster)
+    elif live.goal == Goal.SUSPEND and _is_stuck(live, phases, cluster, now):
+        lose_generation(job, live, "it did not come to the end of its iteration", cluster)
     elif live.goal == Goal.TRAIN and _lost(live, now):
         lose_generation(job, live, "a worker is gone", cluster)
+
+
+def _is_stuck(live: Generation, phases: dict[int, str], cluster: Cluster, now: datetime) -> bool:
+    """Whether a generation that was told to suspend is still in the same iteration after far longer than one takes.
+
+    Promises count on its GPUs. What it has begun to write it may finish.
+    """
+    if live.step_expires_at is None or not _all(phases, live, ("training",)):
+        return False
+    told_at = live.step_expires_at - timedelta(seconds=cluster.suspend_timeout_seconds)
+    level = CurveLevel.objects.filter(curve=live.curve_id, gpus=live.world_size).first()
+    if level is None or not level.iterations_per_second:
+        return False
+    longest = STUCK_SECONDS + STUCK_ITERATIONS / level.iterations_per_second
+    if live.curve is not None:
+        longest += 2 * live.curve.finishing_seconds
+    return (now - told_at).total_seconds() > longest
 
 
 def _advance_coming(

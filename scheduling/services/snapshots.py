@@ -12,6 +12,7 @@ import numpy as np
 import structlog
 from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
 from django.db.models.functions import Coalesce, Greatest
+from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
@@ -44,6 +45,7 @@ from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
+from scheduling.services.change_times import change_slack_seconds
 from scheduling.services.claims import Claims
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
@@ -52,9 +54,8 @@ log = structlog.get_logger(__name__)
 
 #: Reports come about once a second; progress is carried forward from the last one for no longer than this.
 EXTRAPOLATE_SECONDS = 3.0
-#: From the last file being stored to the control plane's knowing it.
+#: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
 REPORTING_SECONDS = 0.5
-#: Between two looks at the agents' leases.
 LEASE_LOOK_SECONDS = 2.0
 #: Undecided jobs that one pass reads, the longest waiting: more than it decides.
 MOST_NEWCOMERS = 300
@@ -164,6 +165,7 @@ def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> Plan
         fill=Fill(cluster.fill),
         reserve_servers=cluster.reserve_servers,
         reserve_slack_seconds=reserve_slack_seconds(cluster, jobs),
+        change_slack_seconds=change_slack_seconds(cluster, timezone.now()),
         offer_hold_seconds=cluster.offer_hold_seconds,
         newcomers=Newcomers(cluster.newcomers),
         ageing_weight=max(0.0, cluster.ageing_weight),

@@ -1,0 +1,118 @@
+"""Changes that come later than they are charged: new promises keep slack for them, and what never ends is ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState, JobState, Purpose
+from scheduling.models import Generation, Job
+from scheduling.services.change_times import MOST_SECONDS, change_slack_seconds
+from scheduling.services.generations import suspend_live
+from scheduling.services.leases import reconcile
+from scheduling.services.planning import run_planner
+from scheduling.services.records import lock_cluster
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    return SimulatedTime(monkeypatch)
+
+
+def running(submit: Submit, node: SimulatedAgent) -> Job:
+    job = submit("best_effort", iterations=1_000_000)
+    settle(node)
+    job.refresh_from_db()
+    assert job.state == JobState.RUNNING
+    return job
+
+
+def took(job: Job, seconds: float) -> None:
+    """The job's start on its GPUs took so long, from the plan's word to its first iteration."""
+    for generation in job.generations.filter(purpose=Purpose.TRAINING, live_at__isnull=False):
+        assert generation.live_at is not None
+        Generation.objects.filter(pk=generation.pk).update(
+            created_at=generation.live_at - timedelta(seconds=seconds)
+        )
+
+
+def decided(job: Job) -> Job:
+    run_planner("test")
+    job.refresh_from_db()
+    return job
+
+
+@pytest.mark.parametrize(("late", "seconds", "promised"), [(0, 45, True), (30, 45, False), (30, 75, True)])
+def test_new_promises_keep_slack_for_starts_that_lately_came_late(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, late: float, seconds: float, promised: bool
+) -> None:
+    """29.4 s of work on four GPUs, and a second for the pause that is charged."""
+    took(running(submit, owned), 1.0 + late)
+    assert change_slack_seconds(cluster, timezone.now()) == pytest.approx(late)
+    assert decided(submit(seconds=seconds, iterations=1000)).promised == promised
+
+
+def test_slower_starts_put_no_present_promise_at_risk(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit
+) -> None:
+    first = running(submit, owned)
+    took(first, 1.0)
+    promised = decided(submit(seconds=45, iterations=1000))
+    took(first, 41.0)
+    Cluster.objects.update(planned_version=0)
+    assert decided(promised).promised
+    assert not promised.at_risk
+    assert decided(submit(seconds=75, iterations=10)).promised
+
+
+def test_slack_is_of_late_starts_of_this_time_and_has_an_end(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit
+) -> None:
+    assert change_slack_seconds(cluster, timezone.now()) == 0.0
+    job = running(submit, owned)
+    took(job, 10_000.0)
+    assert change_slack_seconds(cluster, timezone.now()) == MOST_SECONDS
+    assert change_slack_seconds(cluster, timezone.now() + timedelta(minutes=11)) == 0.0
+    job.generations.update(start={"from": "handover"})
+    assert change_slack_seconds(cluster, timezone.now()) == 0.0, "it trained on meanwhile"
+
+
+@pytest.mark.parametrize("phase", ["training", "suspending"])
+def test_a_job_that_does_not_come_to_the_end_of_its_iteration_loses_its_gpus_soon(
+    cluster: Cluster, owned: SimulatedAgent, submit: Submit, clock: SimulatedTime, phase: str
+) -> None:
+    job = running(submit, owned)
+    live = job.generations.get(state=GenerationState.LIVE)
+    with transaction.atomic():
+        lock_cluster(cluster.pk)
+        suspend_live(job, "its GPUs are needed for promises")
+    for worker in owned.workers.values():
+        worker.phase = phase  # the agent obeys, and the function hangs or its state is large
+
+    def after(seconds: float) -> str:
+        clock.turn(seconds)
+        owned.report()
+        reconcile()
+        live.refresh_from_db()
+        return live.state
+
+    assert after(4.0) == GenerationState.LIVE, "iterations differ in length"
+    assert (after(4.0) == GenerationState.RETIRED) == (phase == "training")
+    if phase == "training":
+        assert "did not come to the end of its iteration" in live.retire_reason
+        owned.obey()
+        owned.report()
+        assert not job.assignments.exclude(state="released").exists()
+    else:
+        assert after(cluster.suspend_timeout_seconds - 20) == GenerationState.LIVE
