@@ -29,21 +29,23 @@ def rows(sql: str, *parameters: Any) -> list[dict[str, Any]]:
 
 @pytest.mark.django_db(transaction=True)
 def test_a_missed_promise_has_a_page_with_what_happened_in_its_order(tmp_path: Path) -> None:
-    job = JobFactory(state=JobState.RUNNING, promise_outcome=PromiseOutcome.MISSED)
+    job = JobFactory.create(state=JobState.RUNNING, promise_outcome=PromiseOutcome.MISSED)
     moment = job.submitted_at
-    GenerationFactory(job=job, number=3, created_at=moment + timedelta(seconds=4), reason="its plan begins")
-    JobEventFactory(
+    GenerationFactory.create(
+        job=job, number=3, created_at=moment + timedelta(seconds=4), reason="its plan begins"
+    )
+    JobEventFactory.create(
         job=job, kind="late", message="Its deadline has passed.", happened_at=moment + timedelta(seconds=9)
     )
     asked = Snapshot(now=0.0, next_slot_at=2.0, servers=(ServerSnapshot(id="node-1", gpus=4),), jobs=())
-    decision = DecisionFactory(
+    decision = DecisionFactory.create(
         cluster=job.cluster,
         decided_at=moment + timedelta(seconds=2),
         pass_seconds=0.25,
         snapshot=pack_snapshot(asked),
         summary={"at_risk": [job.pk], "changes": [], "verdicts": []},
     )
-    DecisionFactory(
+    DecisionFactory.create(
         cluster=job.cluster, decided_at=moment - timedelta(hours=1), snapshot=pack_snapshot(asked)
     )
     logs = tmp_path / "logs"
