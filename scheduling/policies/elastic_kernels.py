@@ -8,21 +8,131 @@ import numpy as np
 
 from scheduling.core.arrays import TIME_TOLERANCE, set_plan
 from scheduling.core.compiling import NO, kernel
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.timeline import EVERYTHING, TAKE, compact, occupy
+from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill, slot_end
+from scheduling.core.timeline import EVERYTHING, PROMISES, TAKE, compact, occupy
 from scheduling.policies.edf_kernels import work_down
 
 
 @kernel
-def _hopeless(jobs, row, due, begin):  # type: ignore[no-untyped-def]
-    """Whether a job that gets no GPU before ``begin`` is late even at its fastest: `fill` would find that out at length."""
-    if jobs.finished_at[row] < inf or jobs.locked[row]:
-        return False
-    fastest = 0.0
-    throughput = jobs.throughput[row]
-    for level in range(jobs.level_count[row]):
-        fastest = max(fastest, throughput[level])
-    return jobs.work[row] > fastest * (due - begin + 2 * TIME_TOLERANCE)
+def _fastest(throughput, level_count):  # type: ignore[no-untyped-def]
+    """The most iterations a second of every row, on any of its levels."""
+    fastest = np.zeros(level_count.size)
+    for row in range(level_count.size):
+        for level in range(level_count[row]):
+            fastest[row] = max(fastest[row], throughput[row, level])
+    return fastest
+
+
+@kernel
+def _take_walked(times, free, count, first, last, release, plan_time, plan_gpus, row):  # type: ignore[no-untyped-def]
+    """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until ``release``.
+
+    There must be room for one more piece. Returns the number of pieces.
+    """
+    if release <= times[last] + TIME_TOLERANCE:
+        last -= 1
+    elif last + 1 == count or release + TIME_TOLERANCE < times[last + 1]:
+        for later in range(count, last + 1, -1):
+            times[later] = times[later - 1]
+            free[EVERYTHING, later] = free[EVERYTHING, later - 1]
+            free[PROMISES, later] = free[PROMISES, later - 1]
+        times[last + 1] = release
+        free[EVERYTHING, last + 1] = free[EVERYTHING, last]
+        free[PROMISES, last + 1] = free[PROMISES, last]
+        count += 1
+    part = 0
+    for piece in range(first, last + 1):
+        while plan_time[row, part + 1] <= times[piece] + TIME_TOLERANCE:
+            part += 1
+        free[EVERYTHING, piece] -= plan_gpus[row, part]
+    return count
+
+
+@kernel
+def _widened(times, free):  # type: ignore[no-untyped-def]
+    """The same timeline with room for twice as many pieces."""
+    wider = np.zeros((2, 2 * times.size), dtype=np.int64)
+    wider[:, : times.size] = free
+    return np.concatenate((times, np.zeros(times.size))), wider
+
+
+@kernel
+def _rush(jobs, plans, order, position, fastest, due, times, free, count, first, origin, slot):  # type: ignore[no-untyped-def]
+    """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on, until one may be on time.
+
+    The timeline, which the jobs are taken out of, is changed in place. Ends early where a job needs more room for its plan or in the
+    timeline, or would never end. Returns (position of the first job that is not planned, pieces, first piece with a free GPU).
+    """
+    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
+    levels, throughput, pauses, top = jobs.levels, jobs.throughput, jobs.pause, jobs.level_count
+    work, held, left, storing = jobs.work, jobs.gpus, jobs.pause_left, jobs.finishing
+    finished, locked = jobs.finished_at, jobs.locked
+    plan_time, plan_gpus, length = plans.time, plans.gpus, plans.length
+    finish, gpu_time = plans.finish, plans.gpu_time
+    room = free[EVERYTHING]
+    width = plan_time.shape[1]
+    while position < order.size and count < times.size:
+        row = order[position]
+        while first < count - 1 and room[first] <= 0:
+            first += 1
+        begin = max(times[first], origin)
+        late = work[row] > fastest[row] * (due[row] - begin + 2 * TIME_TOLERANCE)
+        if not late or locked[row] or finished[row] < inf:
+            break
+        gpus = held[row]
+        pause = left[row]
+        todo = work[row]
+        spent = 0.0
+        pieces = 0
+        if first > 0:
+            plan_time[row, 0] = origin
+            plan_gpus[row, 0] = 0
+            pieces = 1
+            pause = pause if gpus == 0 else 0.0
+            gpus = 0
+        piece = first
+        done = False
+        while piece < count and pieces < width - 1 and not done:
+            at = max(times[piece], origin)
+            end = times[piece + 1] if piece + 1 < count else inf
+            level = top[row] - 1
+            while level >= 0 and levels[row, level] > room[piece]:
+                level -= 1
+            wanted = levels[row, level] if level >= 0 else 0
+            if wanted != gpus:
+                pause = max(pause, pauses[row, level]) if wanted > 0 else 0.0
+                gpus = wanted
+            if pieces == 0 or plan_gpus[row, pieces - 1] != gpus:
+                plan_time[row, pieces] = at
+                plan_gpus[row, pieces] = gpus
+                pieces += 1
+            if gpus > 0:
+                rate = throughput[row, level]
+                productive = end - at - pause
+                if (productive + TIME_TOLERANCE) * rate >= todo:
+                    done = True
+                    ended = at + pause + todo / rate
+                    release = min(slot_end(ended + storing[row], origin, slot), end)
+                    spent += gpus * (ended - at)
+                else:
+                    spent += gpus * (end - at)
+                    if productive > 0.0:
+                        todo -= productive * rate
+                        pause = 0.0
+                    else:
+                        pause -= end - at
+            piece += 1
+        if not done:
+            break
+        plan_time[row, pieces] = release
+        plan_gpus[row, pieces] = 0
+        length[row] = pieces + 1
+        finish[row] = ended
+        gpu_time[row] = spent
+        last = piece - 1
+        count = _take_walked(times, free, count, first, last, release, plan_time, plan_gpus, row)
+        position += 1
+    return position, count, first
 
 
 @kernel
@@ -32,36 +142,37 @@ def fill_or_rush(jobs, plans, order, due, times, free, count, origin, slot, suff
     Returns (plans, True per row that meets its deadline, timeline).
     """
     met = np.zeros(jobs.work.size, dtype=np.bool_)
+    fastest = _fastest(jobs.throughput, jobs.level_count)
     piece_time = np.zeros(64)
     piece_gpus = np.zeros(64, dtype=np.int64)
-    merged = count
-    first = 0  # no GPU is free in the pieces before it, nor becomes so here
-    for row in order:
-        # Late jobs leave long stretches without a free GPU, cut into as many pieces as there are jobs: each further one would
-        # walk over all of them.
-        if count > 2 * merged + 16:
+    position = 0
+    first = 0
+    while position < order.size:
+        # Late jobs leave long stretches without a free GPU, cut into as many pieces as there are jobs.
+        if count == times.size:
             count = compact(times, free, count)
-            merged = count
             first = 0
-        while first < count - 1 and free[EVERYTHING, first] <= 0:
-            first += 1
+        if 2 * count > times.size:
+            times, free = _widened(times, free)
+        position, count, first = _rush(
+            jobs, plans, order, position, fastest, due, times, free, count, first, origin, slot
+        )
+        if position == order.size or count == times.size:
+            continue
+        row = order[position]
+        position += 1
         if piece_time.size < count + 8:
             piece_time = np.zeros(2 * count + 8)
             piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
-        pieces = 0
-        finish = inf
-        gpu_time = 0.0
-        if not _hopeless(jobs, row, due[row], max(times[first], origin)):
-            pieces, finish, gpu_time = fill(
-                jobs, row, due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, suffix, 0.0,
-                piece_time, piece_gpus,
-            )  # fmt: skip
+        pieces, finish, gpu_time = fill(
+            jobs, row, due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, suffix, 0.0,
+            piece_time, piece_gpus,
+        )  # fmt: skip
         met[row] = pieces > 0
         if pieces == 0:
             pieces, finish, gpu_time = work_down(
                 jobs, row, times, free, count, first, origin, slot, True, piece_time, piece_gpus
             )
-        plans.length[row] = 0
         if pieces > 0:
             plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
             times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
