@@ -1,29 +1,23 @@
 """How long a burst of newcomers takes to decide, pass by pass.
 
-    python -m benchmarks.burst [--newcomers 3000] [--gpus 512 8] [--mix mixed small tight] [--live] [--seed 0] [--json OUT]
+    python -m benchmarks.burst [--newcomers 3000] [--gpus 512 8] [--mix mixed small tight large] [--live] [--seed 0]
+        [--submit bulk|service] [--json OUT]
 
 An empty cluster gets all newcomers at one instant: with a hard, a wished and no deadline; deadlines that can be met, hardly,
 and not at all; small and large jobs (``mixed``), or only such that can nearly all be promised (``small``), or hardly any
-(``tight``). They are decided in passes of a limited amount of work as by the live planner, the plans of one pass being
-the stored plans of the next. Shown are passes, the longest, all of them, and the first 300 newcomers in passes over the same in one decision: what the
-limit costs. Times are CPU seconds of the one thread. With ``--live`` the same through the services, on a PostgreSQL and a broker
-of its own and with declared servers: there passes are wall time, from reading the rows to the commit.
+(``tight``), or such that hold many GPUs for long (``large``). They are decided in passes of a limited amount of work as by the live
+planner, the plans of one pass being the stored plans of the next. Shown are passes, the longest, all of them, and the first 300
+newcomers in passes over the same in one decision: what the limit costs. Times are CPU seconds of the one thread. With ``--live``
+the same through the services (`benchmarks.burst_live`): there passes are wall time, from reading the rows to the commit.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
-import tempfile
 import time
-from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -46,13 +40,14 @@ from scheduling.policies import policy_named
 CLASSES = (ServiceClass.SLO, ServiceClass.SOFT, ServiceClass.BEST_EFFORT)
 CURVES = 40
 COMPARED = 300
-MOST_WORK = 5_000_000
+MOST_WORK = 7_500_000
 """As `scheduling.services.planning` has it, which needs Django's settings to be read."""
 READ_AT_ONCE = 300
 MIXES: dict[str, tuple[tuple[float, float, float], tuple[float, float], tuple[float, float]]] = {
     "mixed": ((0.6, 0.2, 0.2), (0.0, 2.5), (-0.7, 1.3)),
     "small": ((1.0, 0.0, 0.0), (0.0, 1.0), (1.5, 3.5)),
     "tight": ((1.0, 0.0, 0.0), (0.5, 3.0), (-0.2, 0.4)),
+    "large": ((0.8, 0.1, 0.1), (2.0, 3.5), (0.0, 1.5)),
 }
 """Shares of the classes, and decimal logarithms: minutes on a middle level, and the time to the deadline in such lengths."""
 
@@ -167,148 +162,6 @@ def figures(gpus: int, mix: str, seconds: list[float], verdicts: list[Verdict]) 
     }
 
 
-# Live ----------------------------------------------------------------------------------------
-
-
-@contextmanager
-def servers_of_its_own() -> Iterator[None]:
-    """PostgreSQL and a broker for this run, and Django with them."""
-    from launch.postgresql import EmbeddedPostgres
-    from launch.privileges import child_setup, unprivileged_identity
-    from launch.valkey import EmbeddedValkey
-    from launch.waiting import wait_until
-
-    identity = unprivileged_identity()
-    with tempfile.TemporaryDirectory(prefix="punctual-burst-") as name:
-        folder = Path(name)
-        folder.chmod(0o711)
-        postgres = EmbeddedPostgres(folder / "postgresql", folder / "sql", identity, durable=False)
-        valkey = EmbeddedValkey(folder / "valkey", folder / "broker", durable=False)
-        running: list[subprocess.Popen[bytes]] = []
-        try:
-            for server in (postgres, valkey):
-                server.prepare()
-                known = server.identity if isinstance(server, EmbeddedPostgres) else None
-                child = subprocess.Popen(
-                    server.command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
-                    env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
-                    preexec_fn=child_setup(server.stop_signal, identity=known),
-                    **(known.popen_arguments() if known else {}),  # type: ignore[call-overload]
-                )  # fmt: skip
-                running.append(child)
-                wait_until(server.is_ready, timeout_seconds=60)
-            postgres.create_database()
-            os.environ |= {
-                "DATABASE_URL": postgres.url(), "REDIS_URL": valkey.url(), "PUNCTUAL_DATA": str(folder),
-                "SECRET_KEY": "only-for-this-run-0123456789-0123456789-0123456789", "DJANGO_SETTINGS_MODULE": "config.settings",
-            }  # fmt: skip
-            import django
-
-            django.setup()
-            yield
-        finally:
-            for child in running:
-                child.terminate()
-            for child in running:
-                child.wait()
-
-
-def live(count: int, gpus: int, mix: str, seed: int) -> dict[str, Any]:
-    """The figures of one burst through the services, on declared servers that no agent answers for."""
-    from django.core.management import call_command
-    from django.utils import timezone
-
-    from scheduling.models import Decision as Row
-    from scheduling.models import Job
-    from scheduling.services.planning import newcomers_wait, run_planner
-
-    call_command("migrate", verbosity=0)
-    call_command("flush", interactive=False, verbosity=0)
-    submit = declared_cluster(gpus, curves(np.random.default_rng(seed), gpus))
-    from cluster.models import Cluster
-
-    run_planner("the first slot begins")
-    began = time.perf_counter()
-    now = timezone.now()
-    for job, which in newcomers(count, gpus, mix, seed):
-        submit(job, which, now)
-    submitting = time.perf_counter() - began
-    seconds: list[float] = []
-    processor: list[float] = []
-    while newcomers_wait(Cluster.objects.get()):
-        began, worked = time.perf_counter(), time.process_time()
-        run_planner("burst")
-        seconds.append(time.perf_counter() - began)
-        processor.append(time.process_time() - worked)
-    rows = Job.objects.values_list("state", "promised")
-    states = Counter(state for state, _ in rows)
-    return {
-        "gpus": gpus,
-        "mix": mix,
-        "newcomers": len(rows),
-        "promised": sum(promised for _, promised in rows),
-        "declined": states["declined"],
-        "passes": len(seconds),
-        "longest_pass_seconds": max(seconds),
-        "all_seconds": sum(seconds),
-        "longest_pass_processor_seconds": max(processor),
-        "all_processor_seconds": sum(processor),
-        "reallocations": Row.objects.filter(kind=Row.Kind.REALLOCATION).count(),
-        "submitting_seconds": submitting,
-    }
-
-
-def declared_cluster(gpus: int, known: list[dict[int, float]]) -> Callable[[JobSnapshot, int, Any], None]:
-    """Rows of a cluster without agents and of functions whose speed is known; returns how to submit to it."""
-    from django.utils import timezone
-
-    from cluster.models import Agent, Cluster, Gpu, Server
-    from projects.models import Project, User
-    from scheduling.choices import CurveState
-    from scheduling.models import Bundle, CurveLevel, Function, FunctionVersion
-    from scheduling.services.jobs import JobRequest, curve_for, job_submit
-
-    cluster = Cluster.objects.create(name="default", promise_margin=0.0)
-    for number in range(gpus // GPUS_PER_SERVER):
-        server = Server.objects.create(
-            cluster=cluster, name=f"node-{number}", address="127.0.0.1", port_first=20_000, port_last=29_000,
-            hostname=f"node-{number}", cpu_cores=16, memory_bytes=2**36, sandbox="namespaces",
-        )  # fmt: skip
-        Agent.objects.create(server=server, credential_digest=str(number), last_report_at=timezone.now())
-        for index in range(GPUS_PER_SERVER):
-            Gpu.objects.create(
-                server=server, index=index, kind="declared", emulated=True, uuid=f"{number}-{index}",
-                memory_bytes=2**35,
-            )  # fmt: skip
-    project, owner = Project.objects.create(name="burst"), User.objects.create(username="burst")
-    bundle = Bundle.objects.create(content=b"#", digest="0" * 64, size_bytes=1)
-    function = Function.objects.create(project=project, name="burst")
-    version = FunctionVersion.objects.create(function=function, number=1, bundle=bundle, entry="a:A")
-
-    def request(job: JobSnapshot, which: int, now: Any) -> JobRequest:
-        deadline = None if job.deadline_at == NO_DEADLINE else now + timedelta(seconds=job.deadline_at)
-        return JobRequest(
-            function_version=version, name=job.id, hyperparameters={"global_batch_size": 1024, "function": which},
-            max_iterations=max(1, round(job.remaining_iterations)), service_class=str(job.service_class),
-            deadline_at=deadline,
-        )  # fmt: skip
-
-    sample = newcomers(1, gpus, "mixed", 0)[0][0]
-    for which, rates in enumerate(known):
-        curve = curve_for(request(sample, which, timezone.now()), "declared")
-        curve.state, curve.complete = CurveState.READY, True
-        curve.save()
-        for level, rate in rates.items():
-            CurveLevel.objects.create(
-                curve=curve, gpus=level, iterations_per_second=rate, samples=9, source="live"
-            )
-
-    def submit(job: JobSnapshot, which: int, now: Any) -> None:
-        job_submit(project=project, owner=owner, request=request(job, which, now))
-
-    return submit
-
-
 def main() -> int:
     """Print a row for each cluster and mix; returns the exit status."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
@@ -317,14 +170,20 @@ def main() -> int:
     parser.add_argument("--mix", choices=list(MIXES), nargs="*", default=["mixed"])
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--live", action="store_true", help="through the services, on a database of its own")
+    parser.add_argument(
+        "--submit", choices=["bulk", "service"], default="bulk",
+        help="live: store the newcomers at once, or submit each as the API does",
+    )  # fmt: skip
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     options = parser.parse_args()
     asked = [(options.newcomers, gpus, mix, options.seed) for gpus in options.gpus for mix in options.mix]
     rows = []
     if options.live:
+        from benchmarks.burst_live import measured_live, servers_of_its_own
+
         with servers_of_its_own():
             for question in asked:
-                rows.append(live(*question))
+                rows.append(measured_live(*question, by_service=options.submit == "service"))
                 show(rows[-1])
     else:
         for question in asked:

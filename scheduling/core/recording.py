@@ -9,18 +9,18 @@ import types
 import typing
 import zlib
 from enum import StrEnum
+from functools import cache
 from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.snapshot import ScalingCurve, Snapshot
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
     """The snapshot as compressed JSON. Infinity is written as the string ``"inf"``."""
-    return zlib.compress(
-        json.dumps(_plain(snapshot), separators=(",", ":"), allow_nan=False).encode(), level=6
-    )
+    plain = _plain(snapshot, {})
+    return zlib.compress(json.dumps(plain, separators=(",", ":"), allow_nan=False).encode(), level=6)
 
 
 def unpack_snapshot(packed: bytes) -> Snapshot:
@@ -36,16 +36,35 @@ def unpack_snapshot(packed: bytes) -> Snapshot:
     return typing.cast(Snapshot, _restore(Snapshot, plain))
 
 
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+def _plain(value: Any, shared: dict[int, Any]) -> Any:
+    """``shared``: what was made of curves, which many jobs have together, by identity."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else _infinite(value)
+    if value is None or isinstance(value, (str, int)):
+        return value
     if isinstance(value, np.ndarray):
-        return [_plain(item) for item in value.tolist()]
+        items = value.tolist()
+        return items if np.isfinite(value).all() else [_plain(item, shared) for item in items]
     if isinstance(value, (tuple, list)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and math.isinf(value):
-        return "inf" if value > 0 else "-inf"
-    return value
+        return [_plain(item, shared) for item in value]
+    if isinstance(value, ScalingCurve):
+        if id(value) not in shared:
+            shared[id(value)] = _fields(value, shared)
+        return shared[id(value)]
+    return _fields(value, shared) if dataclasses.is_dataclass(value) else value
+
+
+def _fields(value: Any, shared: dict[int, Any]) -> dict[str, Any]:
+    return {name: _plain(getattr(value, name), shared) for name in _names(value.__class__)}
+
+
+@cache
+def _names(kind: type) -> tuple[str, ...]:
+    return tuple(field.name for field in dataclasses.fields(kind))
+
+
+def _infinite(value: float) -> Any:
+    return value if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def _restore(kind: Any, plain: Any) -> Any:

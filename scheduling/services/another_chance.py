@@ -6,9 +6,10 @@ A decline never rests on a curve that ends only because GPUs were not free while
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import cached_property
 
 import numpy as np
 from django.db.models import DurationField, ExpressionWrapper, F, Value
@@ -20,17 +21,25 @@ from scheduling.core.decision import ReasonCode, Verdict
 from scheduling.core.measuring import levels_to_come
 from scheduling.core.reasons import gpus_text
 from scheduling.models import Job, ScalingCurve
-from scheduling.services.borrowed import curve_on
+from scheduling.services.borrowed import curves_on
+from scheduling.services.bulk import update_rows
 from scheduling.services.kinds import (
     Refusal,
     all_reasons,
-    ask_elsewhere,
+    ask_all_elsewhere,
     kind_left,
     kinds_to_ask,
     pending,
 )
-from scheduling.services.profiling import decide_by, known_up_to, more_can_be_measured, top_level
-from scheduling.services.records import record
+from scheduling.services.profiling import (
+    MAXIMUM_ATTEMPTS,
+    attempts_of,
+    decide_by,
+    timed_out_curves,
+    top_levels,
+)
+from scheduling.services.records import Note, record_all
+from scheduling.services.unfit_levels import largest_unfit_levels
 
 #: The code of what is answered meanwhile.
 AWAITS_LEVELS = "awaits_levels"
@@ -67,8 +76,8 @@ def chances(
     refused = {verdict.job_id: verdict for verdict in decision.verdicts if not verdict.admitted}
     if not refused:
         return decision, {}
-    rows = Job.objects.filter(pk__in=refused).select_related("curve", "function_version")
-    known = _Known(cluster)
+    rows = list(Job.objects.filter(pk__in=refused).prefetch_related("curve", "function_version"))
+    known = _Known(cluster, rows)
     found: dict[str, Chance] = {}
     final: dict[str, Verdict] = {}
     for row in rows:
@@ -90,7 +99,7 @@ def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance 
         return None
     latest = decide_by(row)
     too_late = latest is not None and now >= latest
-    elsewhere = kind_left(known.order(row), row, measured=too_late)
+    elsewhere = kind_left(known.order(row), row, measured=too_late, curve_of=known.curve_on)
     if elsewhere is not None:
         return Chance(elsewhere, refusal)
     if latest is None or too_late:
@@ -100,11 +109,11 @@ def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance 
         refusal.kind: refusal.code,
     }
     for kind in known.order(row):
-        curve = curve_on(row, kind) if codes.get(kind) in CURABLE else None
+        curve = known.curve_on(row, kind) if codes.get(kind) in CURABLE else None
         if curve is None or curve.state != CurveState.READY:
             continue
         more = known.levels_to_come(row, curve)
-        if more and more_can_be_measured(row, curve):
+        if more and known.more_can_be_measured(row, curve):
             return Chance(kind, refusal, max(more))
     return None
 
@@ -114,20 +123,53 @@ def _limited(row: Job, verdict: Verdict, known: _Known) -> str:
     curable = row.curve is not None and verdict.reason_code in CURABLE
     if row.curve is None or not curable or not known.levels_to_come(row, row.curve):
         return verdict.reason
-    top = gpus_text(top_level(row.curve))
+    top = gpus_text(known.top_level(row.curve))
     return (
         f"{verdict.reason}; its speed was measured on up to {top} only, as no more were free for that in time"
     )
 
 
 class _Known:
-    """What is the same for many newcomers of a pass, read once."""
+    """What many newcomers of a pass are judged by, read once for all of them."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, rows: Sequence[Job]) -> None:
         self._cluster = cluster
+        self._rows = rows
         self._orders: dict[str, tuple[str, ...]] = {}
         self._servers: dict[str, tuple[list[int], np.ndarray]] = {}
         self._to_come: dict[tuple[int, int], list[int]] = {}
+        self._curves: dict[str, dict[str, ScalingCurve]] = {}
+        self._levels: dict[str, tuple[dict[int, int], dict[int, int]]] = {}
+
+    def curve_on(self, row: Job, kind: str) -> ScalingCurve | None:
+        """The job's curve on a kind of GPU; None where nobody ever asked for it."""
+        if kind not in self._curves:
+            self._curves[kind] = curves_on(self._rows, kind)
+        return self._curves[kind].get(row.pk)
+
+    @cached_property
+    def _attempts(self) -> dict[tuple[str, int | None], int]:
+        return attempts_of(self._rows)
+
+    @cached_property
+    def _timed_out(self) -> set[int]:
+        return timed_out_curves()
+
+    def more_can_be_measured(self, row: Job, curve: ScalingCurve) -> bool:
+        """Whether nothing but time speaks against measuring more levels: not how often that was broken off already."""
+        broken_off = self._attempts.get((row.pk, curve.pk), 0) + self._attempts.get((row.pk, None), 0)
+        return broken_off < MAXIMUM_ATTEMPTS and curve.pk not in self._timed_out
+
+    def top_level(self, curve: ScalingCurve) -> int:
+        """The largest level that was measured; 0 where none was."""
+        return self._levels_on(curve.gpu_kind)[0].get(curve.pk, 0)
+
+    def _levels_on(self, kind: str) -> tuple[dict[int, int], dict[int, int]]:
+        """The largest level that was measured, and the largest that is known not to fit, of each of these jobs' curves on a kind."""
+        if kind not in self._levels:
+            curves = {curve.pk for row in self._rows if (curve := self.curve_on(row, kind)) is not None}
+            self._levels[kind] = top_levels(curves), largest_unfit_levels(curves)
+        return self._levels[kind]
 
     def order(self, row: Job) -> tuple[str, ...]:
         """The kinds of GPU in the order in which they are asked for such a job."""
@@ -142,7 +184,7 @@ class _Known:
         key = (curve.pk, row.global_batch_size)
         if key not in self._to_come:
             counts, usable = self._servers_of(curve.gpu_kind)
-            above = known_up_to(curve)
+            above = max(self.top_level(curve), self._levels_on(curve.gpu_kind)[1].get(curve.pk, 0))
             self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above)
         return self._to_come[key]
 
@@ -162,25 +204,37 @@ class _Known:
 
 def give_chances(found: Mapping[str, Chance]) -> None:
     """Write down who has another chance. The caller holds the cluster's row."""
-    rows = Job.objects.filter(pk__in=found, state__in=UNDECIDED_STATES).select_related(
-        "curve", "function_version"
-    )
-    for row in rows:
-        chance = found[row.pk]
-        if chance.wait_for:
-            _wait_for_levels(row, chance)
-        else:
-            ask_elsewhere(row, chance.kind, chance.refusal)
-
-
-def _wait_for_levels(row: Job, chance: Chance) -> None:
-    curve = curve_on(row, chance.kind)
-    latest = decide_by(row)
-    if curve is None or latest is None or (row.awaits_levels and row.curve_id == curve.pk):
+    if not found:
         return
+    rows = list(
+        Job.objects.filter(pk__in=found, state__in=UNDECIDED_STATES).prefetch_related(
+            "curve", "function_version"
+        )
+    )
+    waiting = [row for row in rows if found[row.pk].wait_for]
+    ask_all_elsewhere(
+        [(row, found[row.pk].kind, found[row.pk].refusal) for row in rows if not found[row.pk].wait_for]
+    )
+    curves = {kind: curves_on(waiting, kind) for kind in {found[row.pk].kind for row in waiting}}
+    tops = top_levels({curve.pk for known in curves.values() for curve in known.values()})
+    changed = []
+    notes: list[Note] = []
+    for row in waiting:
+        curve = curves[found[row.pk].kind].get(row.pk)
+        if curve and _wait_for_levels(row, found[row.pk], curve, tops.get(curve.pk, 0), notes):
+            changed.append(row)
+    update_rows(changed, ["refused_kinds", "curve", "awaits_levels", "verdict"])
+    record_all(notes)
+
+
+def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, notes: list[Note]) -> bool:
+    """Let a job wait for more levels of a curve that goes up to ``top``; not saved. Returns whether it did not already."""
+    latest = decide_by(row)
+    if latest is None or (row.awaits_levels and row.curve_id == curve.pk):
+        return False
     said = row.refused_kinds.get(chance.kind, {}).get("reason", chance.refusal.reason)
     text = (
-        f"Its speed is known on up to {gpus_text(top_level(curve))} only: {said}. It is measured on up to "
+        f"Its speed is known on up to {gpus_text(top)} only: {said}. It is measured on up to "
         f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} UTC."
     )
     told = (row.verdict or {}).get("reason_code") == AWAITS_LEVELS
@@ -190,9 +244,9 @@ def _wait_for_levels(row: Job, chance: Chance) -> None:
     refused.pop(chance.kind, None)
     row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
     row.verdict = pending(AWAITS_LEVELS, text)
-    row.save(update_fields=["refused_kinds", "curve", "awaits_levels", "verdict"])
     if not told:
-        record(row, "awaits_levels", text, gpus=chance.wait_for)
+        notes.append(Note(row, "awaits_levels", text, {"gpus": chance.wait_for}))
+    return True
 
 
 def end_waiting(cluster: Cluster, now: datetime) -> int:

@@ -85,6 +85,16 @@ def curve_on(job: Job, kind: str) -> ScalingCurve | None:
     return ScalingCurve.objects.filter(key=key_on(job, kind)).first()
 
 
+def curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
+    """`curve_on` for many jobs in one query, by job id."""
+    own = {job.pk: job.curve for job in jobs if job.curve is not None and job.curve.gpu_kind == kind}
+    keys = {job.pk: key_on(job, kind) for job in jobs if job.curve is not None and job.pk not in own}
+    if not keys:
+        return own
+    by_key = {curve.key: curve for curve in ScalingCurve.objects.filter(key__in=set(keys.values()))}
+    return own | {job_id: by_key[key] for job_id, key in keys.items() if key in by_key}
+
+
 def curve_made_on(job: Job, kind: str) -> ScalingCurve:
     """The job's curve on a kind of GPU, made where there is none yet."""
     assert job.curve is not None
@@ -99,6 +109,28 @@ def curve_made_on(job: Job, kind: str) -> ScalingCurve:
             "hyperparameters": job.curve.hyperparameters,
         },
     )[0]
+
+
+def curves_made_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
+    """`curve_made_on` for many jobs in a few queries, by job id."""
+    found = curves_on(jobs, kind)
+    missing = {job.pk: key_on(job, kind) for job in jobs if job.pk not in found}
+    if not missing:
+        return found
+    made: dict[str, ScalingCurve] = {}
+    for job in jobs:
+        if job.pk in missing and missing[job.pk] not in made:
+            assert job.curve is not None
+            made[missing[job.pk]] = ScalingCurve(
+                key=missing[job.pk],
+                function_digest=job.curve.function_digest,
+                data_digest=job.curve.data_digest,
+                gpu_kind=kind,
+                hyperparameters=job.curve.hyperparameters,
+            )
+    # Somebody may just submit another job with the same key.
+    ScalingCurve.objects.bulk_create(made.values(), ignore_conflicts=True)
+    return curves_on(jobs, kind)
 
 
 def measured_curves_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:

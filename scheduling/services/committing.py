@@ -14,19 +14,20 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import Goal
-from scheduling.core.decision import Change, ChangeKind, FoundOffer
+from scheduling.core.decision import ChangeKind, FoundOffer
 from scheduling.core.decision import Decision as CoreDecision
 from scheduling.core.recording import pack_snapshot
 from scheduling.core.snapshot import StoredPlan
 from scheduling.models import Decision, Job
+from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (
-    coming_generation,
-    create_generation,
-    live_generation,
+    NewGeneration,
+    create_generations,
     suspend_live,
+    training_generations,
 )
 from scheduling.services.plan_json import plan_to_json
-from scheduling.services.records import record
+from scheduling.services.records import Note, record_all
 from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
 from scheduling.services.verdicts import apply_verdicts
@@ -53,12 +54,7 @@ def commit_decision(
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
     }
-    jobs = {
-        job.pk: job
-        for job in Job.objects.filter(
-            pk__in=concerned | set(decision.plans) | set(decision.at_risk)
-        ).select_related("checkpoint", "curve", "project__quota", "project__created_by__quota", "owner")
-    }
+    jobs = _jobs_of(concerned, (set(decision.plans) | set(decision.at_risk)) - concerned)
     newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
     row = None
     if decision.verdicts or decision.changes or newly_at_risk:
@@ -69,13 +65,21 @@ def commit_decision(
     _store_plans(jobs, decision.plans, refused)
     _store_memory(cluster, pool.kind, decision)
     _store_risks(jobs, set(decision.at_risk), row)
-    for change in decision.changes:
-        if change.job_id not in refused:
-            marks = decision.flexible.get(change.job_id, ())
-            _apply_change(jobs[change.job_id], change, pool, epoch, row, marks)
+    _apply_changes(jobs, decision, refused, pool, epoch, row)
     if reallocated:
         take_sample(cluster, pool)
     return row
+
+
+def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, Job]:
+    """Whom a decision is about, with what telling them takes, and those of whom at most the plan and the risk change."""
+    told = (
+        Job.objects.filter(pk__in=concerned)
+        .select_related("checkpoint")
+        .prefetch_related("curve", "function_version", "project__quota", "project__created_by__quota")
+    )
+    others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "plan", "at_risk")
+    return {job.pk: job for job in (*told, *others)}
 
 
 def _decision_row(
@@ -157,7 +161,7 @@ def _store_memory(cluster: Cluster, kind: str, decision: CoreDecision) -> None:
         rows = list(Job.objects.filter(pk__in=decision.job_memory).only("pk", "policy_memory"))
         for row in rows:
             row.policy_memory = {"policy": cluster.policy, "values": list(decision.job_memory[row.pk])}
-        Job.objects.bulk_update(rows, ["policy_memory"])
+        update_rows(rows, ["policy_memory"])
 
 
 def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refused: set[str]) -> None:
@@ -170,51 +174,68 @@ def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refus
         if job.plan != stored:
             job.plan = stored
             changed.append(job)
-    Job.objects.bulk_update(changed, ["plan"], batch_size=500)
+    update_rows(changed, ["plan"])
+
+
+_RISK = ("at_risk", "No plan meets its deadline any more; it runs on as well as it can.")
+_SAFE_AGAIN = ("safe_again", "Its deadline can be met again.")
 
 
 def _store_risks(jobs: Mapping[str, Job], at_risk: set[str], row: Decision | None) -> None:
-    for job in jobs.values():
-        risky = job.pk in at_risk
-        if risky == job.at_risk or job.finished():
-            continue
-        job.at_risk = risky
-        job.save(update_fields=["at_risk"])
-        if risky:
-            record(
-                job,
-                "at_risk",
-                "No plan meets its deadline any more; it runs on as well as it can.",
-                decision=row,
-            )
-        else:
-            record(job, "safe_again", "Its deadline can be met again.", decision=row)
+    changed = [job for job in jobs.values() if (job.pk in at_risk) != job.at_risk and not job.finished()]
+    notes = []
+    for job in changed:
+        job.at_risk = job.pk in at_risk
+        kind, text = _RISK if job.at_risk else _SAFE_AGAIN
+        notes.append(Note(job, kind, text, {}))
+    update_rows(changed, ["at_risk"])
+    record_all(notes, decision=row)
 
 
-def _apply_change(
-    job: Job, change: Change, pool: Pool, epoch: int, row: Decision | None, flexible: Sequence[bool] = ()
+def _apply_changes(
+    jobs: Mapping[str, Job],
+    decision: CoreDecision,
+    refused: set[str],
+    pool: Pool,
+    epoch: int,
+    row: Decision | None,
 ) -> None:
-    if job.finished() or coming_generation(job) is not None:
-        return
-    if change.kind == ChangeKind.SUSPEND:
-        suspend_live(job, change.reason)
-        return
-    live = live_generation(job)
-    if live is not None and live.goal != Goal.TRAIN:
-        return
-    gpus = [pool.gpus[address] for address in change.addresses]
-    generation = create_generation(job, gpus, epoch=epoch, reason=change.reason, flexible=flexible)
-    if live is None:
-        job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
-        job.save(update_fields=["pause_until"])
-    record(
-        job,
-        str(change.kind),
-        f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}",
-        decision=row,
-        generation=generation.number,
-        gpus=[str(gpu) for gpu in gpus],
+    """Suspend whom the decision suspends, and make the generations of all others in a few queries."""
+    changes = [change for change in decision.changes if change.job_id not in refused]
+    live, coming = training_generations([change.job_id for change in changes])
+    begun = []
+    for change in changes:
+        job = jobs[change.job_id]
+        if job.finished() or job.pk in coming:
+            continue
+        if change.kind == ChangeKind.SUSPEND:
+            suspend_live(job, change.reason)
+        elif job.pk not in live or live[job.pk].goal == Goal.TRAIN:
+            begun.append(change)
+    made = create_generations(
+        [
+            NewGeneration(
+                job=jobs[change.job_id],
+                gpus=[pool.gpus[address] for address in change.addresses],
+                reason=change.reason,
+                flexible=decision.flexible.get(change.job_id, ()),
+            )
+            for change in begun
+        ],
+        epoch=epoch,
     )
+    starting = []
+    notes = []
+    for change, generation in zip(begun, made, strict=True):
+        job = jobs[change.job_id]
+        if job.pk not in live:
+            job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
+            starting.append(job)
+        text = f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}"
+        gpus = [str(pool.gpus[address]) for address in change.addresses]
+        notes.append(Note(job, str(change.kind), text, {"generation": generation.number, "gpus": gpus}))
+    update_rows(starting, ["pause_until"])
+    record_all(notes, decision=row)
 
 
 _WORDS = {

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import secrets
+from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
+from itertools import islice
 from typing import Any
 
 from django.db.models import F
@@ -12,11 +15,12 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose
-from scheduling.models import Assignment, Generation, Job
+from scheduling.models import Assignment, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
-from scheduling.services.borrowed import curve_on
+from scheduling.services.borrowed import curves_on
+from scheduling.services.bulk import update_rows
 from scheduling.services.records import record
-from scheduling.services.wakeups import wake
+from scheduling.services.wakeups import wake_agents
 
 #: A successor or a generation that takes over: everything before `live`.
 COMING_STATES = (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER)
@@ -32,6 +36,34 @@ def coming_generation(job: Job) -> Generation | None:
     return job.generations.filter(purpose=Purpose.TRAINING, state__in=COMING_STATES).first()
 
 
+def training_generations(job_ids: Sequence[str]) -> tuple[dict[str, Generation], dict[str, Generation]]:
+    """`live_generation` and `coming_generation` of many jobs, by job id."""
+    live: dict[str, Generation] = {}
+    coming: dict[str, Generation] = {}
+    states = [GenerationState.LIVE, *COMING_STATES]
+    for generation in Generation.objects.filter(
+        job__in=job_ids, purpose=Purpose.TRAINING, state__in=states
+    ).defer("profile", "start"):
+        found = live if generation.state == GenerationState.LIVE else coming
+        found[generation.job_id] = generation
+    return live, coming
+
+
+@dataclass(frozen=True)
+class NewGeneration:
+    """A generation to be made on ``gpus`` (ranks in this order).
+
+    ``flexible``: which GPUs the job can go on without; empty for none.
+    """
+
+    job: Job
+    gpus: Sequence[Gpu]
+    reason: str
+    purpose: Purpose = Purpose.TRAINING
+    profile: dict[str, Any] | None = None
+    flexible: Sequence[bool] = ()
+
+
 def create_generation(
     job: Job,
     gpus: Sequence[Gpu],
@@ -40,44 +72,83 @@ def create_generation(
     purpose: Purpose = Purpose.TRAINING,
     reason: str,
     profile: dict[str, Any] | None = None,
-    flexible: Sequence[bool] = (),
 ) -> Generation:
-    """A new generation on ``gpus`` (ranks in this order). It starts once every GPU is its job's.
+    """`create_generations` for one job."""
+    return create_generations([NewGeneration(job, gpus, reason, purpose, profile)], epoch=epoch)[0]
 
-    The first generation, or one without a living predecessor, knows at once where its state comes
-    from and goes straight to training. ``flexible``: which GPUs the job can go on without; empty for none.
+
+def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation]:
+    """New generations of as many jobs, in a few queries. Each starts once every GPU is its job's.
+
+    The first generation of a job, or one without a living predecessor, knows at once where its state comes
+    from and goes straight to training.
     """
-    job.last_generation += 1
-    job.save(update_fields=["last_generation"])
-    master = gpus[0].server
-    master_port, handover_port = _take_ports(master)
-    generation = Generation.objects.create(
-        job=job,
-        number=job.last_generation,
-        purpose=purpose,
-        epoch=epoch,
-        world_size=len(gpus),
-        master_server=master,
-        master_port=master_port,
-        handover_port=handover_port,
-        secret=secrets.token_hex(32),
-        reason=reason[:300],
-        profile=profile,
-        curve=curve_on(job, gpus[0].kind),
+    if not wanted:
+        return []
+    for one in wanted:
+        one.job.last_generation += 1
+    update_rows([one.job for one in wanted], ["last_generation"])
+    ports = _take_ports([one.gpus[0].server_id for one in wanted])
+    living = set(
+        Generation.objects.filter(
+            job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
+        ).values_list("job_id", flat=True)
     )
-    marks = flexible or [False] * len(gpus)
+    curves = _curves(wanted)
+    made = []
+    begun = []
+    for one, (master_port, handover_port) in zip(wanted, ports, strict=True):
+        generation = Generation(
+            job=one.job,
+            number=one.job.last_generation,
+            purpose=one.purpose,
+            epoch=epoch,
+            world_size=len(one.gpus),
+            master_server_id=one.gpus[0].server_id,
+            master_port=master_port,
+            handover_port=handover_port,
+            secret=secrets.token_hex(32),
+            reason=one.reason[:300],
+            profile=one.profile,
+            curve=curves.get(one.job.pk),
+        )
+        if one.purpose == Purpose.PROFILING or one.job.pk not in living:
+            _set_training(generation, one.job)
+            begun.append(generation)
+        made.append(generation)
+    Generation.objects.bulk_create(made, batch_size=500)
     Assignment.objects.bulk_create(
-        Assignment(generation=generation, job=job, gpu=gpu, rank=rank, flexible=marks[rank])
-        for rank, gpu in enumerate(gpus)
-    )
-    if purpose == Purpose.PROFILING or live_generation(job) is None:
-        begin_training(generation, job)
-    hold_gpus(generation)
-    return generation
+        [
+            Assignment(
+                generation=generation, job=one.job, gpu=gpu, rank=rank,
+                flexible=bool(one.flexible) and one.flexible[rank],
+            )
+            for one, generation in zip(wanted, made, strict=True)
+            for rank, gpu in enumerate(one.gpus)
+        ],
+        batch_size=1_000,
+    )  # fmt: skip
+    tell_agents(*begun)
+    _hold_all(made)
+    return made
+
+
+def _curves(wanted: Sequence[NewGeneration]) -> dict[str, ScalingCurve]:
+    """The jobs' curves on the kinds of GPU that they get."""
+    jobs: dict[str, list[Job]] = defaultdict(list)
+    for one in wanted:
+        jobs[one.gpus[0].kind].append(one.job)
+    return {job_id: curve for kind, some in jobs.items() for job_id, curve in curves_on(some, kind).items()}
 
 
 def begin_training(generation: Generation, job: Job) -> None:
     """Tell a generation that has no living predecessor to start from the last durable state."""
+    _set_training(generation, job)
+    generation.save(update_fields=["goal", "start", "start_iteration", "state"])
+    tell_agents(generation)
+
+
+def _set_training(generation: Generation, job: Job) -> None:
     generation.goal = Goal.TRAIN
     generation.start = {"from": "nothing"}
     generation.start_iteration = 0
@@ -87,8 +158,6 @@ def begin_training(generation: Generation, job: Job) -> None:
         generation.start_iteration = checkpoint.iteration
     if generation.state == GenerationState.READY:
         generation.state = GenerationState.HANDOVER
-    generation.save(update_fields=["goal", "start", "start_iteration", "state"])
-    tell_agents(generation)
 
 
 def begin_handover(generation: Generation, predecessor: Generation, cluster: Cluster) -> None:
@@ -113,31 +182,47 @@ def begin_handover(generation: Generation, predecessor: Generation, cluster: Clu
 
 def hold_gpus(generation: Generation) -> bool:
     """Take the GPUs that no other job holds. True once all are held; then its workers may start."""
-    waiting = list(generation.assignments.filter(state=AssignmentState.WAITING).select_related("gpu__server"))
-    if not waiting:
-        return True
-    taken = set(
+    return bool(_hold_all([generation]))
+
+
+def _hold_all(generations: Sequence[Generation]) -> list[Generation]:
+    """`hold_gpus` for many, in their order. Returns those that hold all of theirs."""
+    waiting: dict[int, list[Assignment]] = {generation.pk: [] for generation in generations}
+    for assignment in Assignment.objects.filter(generation__in=waiting, state=AssignmentState.WAITING):
+        waiting[assignment.generation_id].append(assignment)
+    wanted = [assignment.gpu_id for some in waiting.values() for assignment in some]
+    if not wanted:
+        return list(generations)
+    owners = dict(
         Assignment.objects.filter(
-            gpu__in=[assignment.gpu_id for assignment in waiting],
-            state__in=[AssignmentState.HELD, AssignmentState.CLEARING],
-        )
-        .exclude(job_id=generation.job_id)
-        .values_list("gpu_id", flat=True)
+            gpu__in=wanted, state__in=[AssignmentState.HELD, AssignmentState.CLEARING]
+        ).values_list("gpu_id", "job_id")
     )
     now = timezone.now()
-    free = [assignment.pk for assignment in waiting if assignment.gpu_id not in taken]
-    Assignment.objects.filter(pk__in=free).update(state=AssignmentState.HELD, held_at=now)
-    if len(free) < len(waiting):
-        return False
-    cluster = Cluster.objects.get(pk=generation.job.cluster_id)
-    generation.held_at = now
-    seconds = cluster.prepare_timeout_seconds
-    if generation.purpose == Purpose.PROFILING:
-        seconds = release_bounds(cluster).measurement_seconds
-    generation.step_expires_at = now + timedelta(seconds=seconds)
-    generation.save(update_fields=["held_at", "step_expires_at"])
-    tell_agents(generation)
-    return True
+    held: list[int] = []
+    complete, starting = [], []
+    for generation in generations:
+        mine = waiting[generation.pk]
+        free = [each for each in mine if owners.get(each.gpu_id, each.job_id) == each.job_id]
+        owners |= {each.gpu_id: each.job_id for each in free}
+        held += [each.pk for each in free]
+        if len(free) == len(mine):
+            complete.append(generation)
+            starting += [generation] if mine else []
+    Assignment.objects.filter(pk__in=held).update(state=AssignmentState.HELD, held_at=now)
+    clusters: dict[int, Cluster] = {}
+    for generation in starting:
+        cluster_id = generation.job.cluster_id
+        if cluster_id not in clusters:
+            clusters[cluster_id] = Cluster.objects.get(pk=cluster_id)
+        seconds = clusters[cluster_id].prepare_timeout_seconds
+        if generation.purpose == Purpose.PROFILING:
+            seconds = release_bounds(clusters[cluster_id]).measurement_seconds
+        generation.held_at = now
+        generation.step_expires_at = now + timedelta(seconds=seconds)
+    update_rows(starting, ["held_at", "step_expires_at"])
+    tell_agents(*starting)
+    return complete
 
 
 def retire(generation: Generation, reason: str) -> None:
@@ -229,36 +314,53 @@ def free_assignments(assignments: Sequence[Assignment]) -> set[str]:
     )
 
 
-def tell_agents(generation: Generation) -> dict[int, int]:
-    """Raise the desired version of every server that the generation touches and wake its agent."""
-    server_ids = list(generation.assignments.values_list("gpu__server_id", flat=True).distinct())
+def tell_agents(*generations: Generation) -> dict[int, int]:
+    """Raise the desired version of every server that the generations touch and wake its agent."""
+    if not generations:
+        return {}
+    server_ids = sorted(
+        set(
+            Assignment.objects.filter(generation__in=[generation.pk for generation in generations])
+            .order_by()
+            .values_list("gpu__server_id", flat=True)
+            .distinct()
+        )
+    )
     Server.objects.filter(pk__in=server_ids).update(desired_version=F("desired_version") + 1)
     versions = dict(Server.objects.filter(pk__in=server_ids).values_list("pk", "desired_version"))
-    for server_id, version in versions.items():
-        wake(f"agent:{server_id}", desired_version=version)
+    wake_agents(versions)
     return versions
 
 
-def _take_ports(server: Server) -> tuple[int, int]:
-    """Two ports of the server's range that no unretired generation uses, going round so that none is reused soon."""
-    server = Server.objects.select_for_update().get(pk=server.pk)
-    used = {
-        port
-        for pair in Generation.objects.filter(master_server=server)
-        .exclude(state=GenerationState.RETIRED)
-        .values_list("master_port", "handover_port")
-        for port in pair
+def _take_ports(server_ids: Sequence[int]) -> list[tuple[int, int]]:
+    """Two ports for each entry, of its server's range, that no unretired generation uses, going round so that none is reused soon."""
+    servers = {
+        server.pk: server
+        for server in Server.objects.select_for_update().filter(pk__in=server_ids).order_by("pk")
     }
+    used: dict[int, set[int]] = defaultdict(set)
+    for server_id, *pair in (
+        Generation.objects.filter(master_server__in=servers)
+        .exclude(state=GenerationState.RETIRED)
+        .values_list("master_server_id", "master_port", "handover_port")
+    ):
+        used[server_id].update(pair)
+    taken = [_two_ports(servers[server_id], used[server_id]) for server_id in server_ids]
+    update_rows(list(servers.values()), ["port_next"])
+    return taken
+
+
+def _two_ports(server: Server, used: set[int]) -> tuple[int, int]:
     span = server.port_last - server.port_first + 1
     first = (
         server.port_next if server.port_first <= server.port_next <= server.port_last else server.port_first
     )
-    order = [server.port_first + (first - server.port_first + step) % span for step in range(span)]
-    free = [port for port in order if port not in used][:2]
+    order = (server.port_first + (first - server.port_first + step) % span for step in range(span))
+    free = list(islice((port for port in order if port not in used), 2))
     if len(free) < 2:
         raise RuntimeError(
             f"server {server.name} has no two free ports in {server.port_first}-{server.port_last}"
         )
+    used.update(free)
     server.port_next = free[1] + 1
-    server.save(update_fields=["port_next"])
     return free[0], free[1]

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,9 +14,10 @@ from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
 from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
 from scheduling.core.kinds import KindOfGpu, asking_order, next_kind
-from scheduling.models import Job
-from scheduling.services.borrowed import curve_made_on, curve_on
-from scheduling.services.records import record
+from scheduling.models import Job, ScalingCurve
+from scheduling.services.borrowed import curve_on, curves_made_on
+from scheduling.services.bulk import update_rows
+from scheduling.services.records import Note, record_all
 
 
 @dataclass(frozen=True)
@@ -58,17 +60,23 @@ def first_kind(cluster: Cluster, service_class: str) -> str:
     return kinds[0]
 
 
-def kind_left(order: Sequence[str], job: Job, *, measured: bool) -> str | None:
+def kind_left(
+    order: Sequence[str],
+    job: Job,
+    *,
+    measured: bool,
+    curve_of: Callable[[Job, str], ScalingCurve | None] = curve_on,
+) -> str | None:
     """The next kind of an order to ask, after the one that has just refused.
 
-    ``measured``: only one on which the job's speed is known.
+    ``measured``: only one on which the job's speed is known. ``curve_of``: where its curve on a kind is found.
     """
     refused = {*job.refused_kinds, *([job.curve.gpu_kind] if job.curve else [])}
     while True:
         kind = next_kind(order, refused)
         if kind is None or not measured:
             return kind
-        curve = curve_on(job, kind)
+        curve = curve_of(job, kind)
         if curve is not None and curve.state == CurveState.READY:
             return kind
         refused.add(kind)
@@ -76,15 +84,28 @@ def kind_left(order: Sequence[str], job: Job, *, measured: bool) -> str | None:
 
 def ask_elsewhere(job: Job, kind: str, refusal: Refusal) -> None:
     """Ask for an undecided job on another kind of GPU. The caller holds the cluster's row."""
-    text = f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} GPUs now."
-    job.refused_kinds = {
-        **job.refused_kinds, refusal.kind: {"reason_code": refusal.code, "reason": refusal.reason}
-    }  # fmt: skip
-    job.curve = curve_made_on(job, kind)
-    job.awaits_levels = False
-    job.verdict = pending("other_kind", text)
-    job.save(update_fields=["refused_kinds", "curve", "awaits_levels", "verdict"])
-    record(job, "asked_elsewhere", text, refused_by=refusal.kind, gpu_kind=kind, code=refusal.code)
+    ask_all_elsewhere([(job, kind, refusal)])
+
+
+def ask_all_elsewhere(asked: Sequence[tuple[Job, str, Refusal]]) -> None:
+    """`ask_elsewhere` for many jobs, each with the kind to ask and why the other refused it, in a few queries."""
+    by_kind: dict[str, list[Job]] = defaultdict(list)
+    for job, kind, _ in asked:
+        by_kind[kind].append(job)
+    curves = {kind: curves_made_on(jobs, kind) for kind, jobs in by_kind.items()}
+    notes = []
+    for job, kind, refusal in asked:
+        text = f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} GPUs now."
+        job.refused_kinds = {
+            **job.refused_kinds, refusal.kind: {"reason_code": refusal.code, "reason": refusal.reason}
+        }  # fmt: skip
+        job.curve = curves[kind][job.pk]
+        job.awaits_levels = False
+        job.verdict = pending("other_kind", text)
+        detail = {"refused_by": refusal.kind, "gpu_kind": kind, "code": refusal.code}
+        notes.append(Note(job, "asked_elsewhere", text, detail))
+    update_rows([job for job, _, _ in asked], ["refused_kinds", "curve", "awaits_levels", "verdict"])
+    record_all(notes)
 
 
 def all_reasons(job: Job, reason: str) -> str:

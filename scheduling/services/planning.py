@@ -51,9 +51,11 @@ log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
 #: Work (`scheduling.core.work`) after which a pass decides no further newcomer: some tenths of a second.
-MOST_WORK = 5_000_000
+MOST_WORK = 7_500_000
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25
+#: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs move or not.
+A_BURST = 32
 #: Offers that one pass looks for: each reads the question anew.
 MOST_OFFERS = 2
 
@@ -138,6 +140,13 @@ def reallocation_due(cluster: Cluster, now: datetime) -> bool:
     """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to be looked at, within a slot too."""
     if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
+    if (
+        cluster.next_slot_at is None
+        and _divided_in_this_slot(cluster, now)
+        and newcomers_wait(cluster, A_BURST)
+    ):
+        # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for verdicts.
+        return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
         return True
     if newcomers_wait(cluster):
@@ -147,20 +156,26 @@ def reallocation_due(cluster: Cluster, now: datetime) -> bool:
     return (now - cluster.replanned_at).total_seconds() >= cluster.replan_seconds
 
 
+def _divided_in_this_slot(cluster: Cluster, now: datetime) -> bool:
+    at = cluster.replanned_at
+    return at is not None and 0.0 <= (now - at).total_seconds() < cluster.slot_seconds
+
+
 def note_pass(decisions: list[Decision], seconds: float) -> None:
     """Keep how long the pass took that made these decisions: what `/metrics` tells."""
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
 
 
-def newcomers_wait(cluster: Cluster) -> bool:
-    """Whether an undecided job has a curve to be decided on, and does not wait for more of it."""
-    return Job.objects.filter(
+def newcomers_wait(cluster: Cluster, number: int = 1) -> bool:
+    """Whether so many undecided jobs have a curve to be decided on, and do not wait for more of it."""
+    waiting = Job.objects.filter(
         cluster=cluster,
         state__in=UNDECIDED_STATES,
         curve__state=CurveState.READY,
         awaits_levels=False,
         paused_by_owner=False,
-    ).exists()
+    ).order_by()
+    return len(waiting.values_list("pk")[:number]) == number
 
 
 def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 import numpy as np
 import structlog
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Max, Q
 from django.utils import timezone
 
 from cluster.models import Cluster
@@ -25,7 +26,7 @@ from scheduling.choices import (
 from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
 from scheduling.core.release import measured_by
 from scheduling.core.snapshot import BlockedGpus, ServiceClass, Snapshot
-from scheduling.models import Environment, Generation, Job, ScalingCurve
+from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
@@ -80,7 +81,7 @@ def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
             Q(curve__state=CurveState.FAILED)
             # With a curve it can be decided, whatever became of measuring more levels.
             | ~Q(curve__state=CurveState.READY)
-            & (Q(broken_off__gte=MAXIMUM_ATTEMPTS) | Q(curve__in=_timed_out_curves()))
+            & (Q(broken_off__gte=MAXIMUM_ATTEMPTS) | Q(curve__in=timed_out_curves()))
             | Q(function_version__requirements_digest__in=failed)
         )
         .select_related("curve", "function_version")
@@ -93,13 +94,13 @@ def _why_unmeasurable(job: Job, cluster: Cluster) -> str:
         return f"its function could not be measured: {job.curve.failure}"
     if job.curve is not None and _attempts(job, job.curve) >= MAXIMUM_ATTEMPTS:
         return f"measuring its function was broken off {MAXIMUM_ATTEMPTS} times"
-    if job.curve_id is not None and job.curve_id in _timed_out_curves():
+    if job.curve_id is not None and job.curve_id in timed_out_curves():
         limit = f"{cluster.profile_maximum_seconds:.0f} s"
         return f"measuring its function took longer than {limit} {MAXIMUM_TIMEOUTS} times, imports included"
     return "its requirements could not be installed"
 
 
-def _timed_out_curves() -> set[int]:
+def timed_out_curves() -> set[int]:
     """Curves whose measurements, for whichever job, were ended too often because they took too long."""
     measurements = Generation.objects.filter(
         curve__isnull=False,
@@ -274,9 +275,15 @@ def known_up_to(curve: ScalingCurve) -> int:
     return max(top_level(curve), largest_unfit_level(curve))
 
 
+def top_levels(curve_ids: Collection[int]) -> dict[int, int]:
+    """`top_level` of many curves in one query, by the curve's key; those without levels are left out."""
+    levels = CurveLevel.objects.filter(curve__in=curve_ids).order_by()
+    return dict(levels.values_list("curve").annotate(top=Max("gpus")))
+
+
 def more_can_be_measured(job: Job, curve: ScalingCurve) -> bool:
     """Whether nothing but time speaks against measuring more levels: not how often that was broken off already."""
-    return _attempts(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in _timed_out_curves()
+    return _attempts(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in timed_out_curves()
 
 
 def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
@@ -403,6 +410,15 @@ def _attempts(job: Job, curve: ScalingCurve) -> int:
         Q(curve=curve) | Q(curve__isnull=True), purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     )
     return broken.exclude(retire_reason__startswith="profiled").count()
+
+
+def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
+    """Measurements that were broken off, by job id and curve (None: of before curves were noted)."""
+    broken = Generation.objects.filter(
+        job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
+    ).exclude(retire_reason__startswith="profiled")
+    counts = broken.order_by().values_list("job", "curve").annotate(count=Count("pk"))
+    return {(job_id, curve_id): count for job_id, curve_id, count in counts}
 
 
 def _environment(job: Job) -> Environment | None:

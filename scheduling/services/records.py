@@ -12,7 +12,8 @@ from django.utils import timezone
 from cluster.models import Cluster
 from scheduling.choices import JOB_TRANSITIONS, TERMINAL_STATES, JobState
 from scheduling.models import Decision, Job, JobEvent
-from scheduling.services.wakeups import hint
+from scheduling.services.bulk import update_rows
+from scheduling.services.wakeups import hint, hint_all
 
 
 class ForbiddenTransition(Exception):
@@ -98,12 +99,36 @@ def move_all(moves: Sequence[Move], *, fields: Sequence[str], decision: Decision
         events.append(
             JobEvent(job=one.job, kind=one.state, message=one.message, decision=decision, detail=detail)
         )
-    Job.objects.bulk_update([one.job for one in moves], ["state", "finished_at", *fields], batch_size=100)
+    update_rows([one.job for one in moves], ["state", "finished_at", *fields])
     JobEvent.objects.bulk_create(events, batch_size=500)
-    for one in moves:
-        hint(f"job:{one.job.pk}", kind="changed")
-    for cluster_id in {one.job.cluster_id for one in moves}:
-        hint(f"cluster:{cluster_id}", kind="jobs")
+    hint_all([(f"job:{one.job.pk}", "changed") for one in moves])
+    hint_all([(f"cluster:{cluster_id}", "jobs") for cluster_id in {one.job.cluster_id for one in moves}])
+
+
+@dataclass(frozen=True)
+class Note:
+    """A line for the history of one of many jobs."""
+
+    job: Job
+    kind: str
+    message: str
+    detail: dict[str, Any]
+
+
+def record_all(notes: Sequence[Note], *, decision: Decision | None = None) -> None:
+    """`record` for many jobs in one query."""
+    if not notes:
+        return
+    JobEvent.objects.bulk_create(
+        [
+            JobEvent(
+                job=note.job, kind=note.kind, message=note.message, decision=decision, detail=note.detail
+            )
+            for note in notes
+        ],
+        batch_size=500,
+    )
+    hint_all([(f"job:{note.job.pk}", "changed") for note in notes])
 
 
 def _enter(job: Job, state: JobState) -> str:

@@ -63,6 +63,13 @@ MOST_NEWCOMERS = 300
 DEFAULT_PAUSE_SECONDS = 5.0
 
 
+#: Columns of a job that no plan depends on, and those that only its curves on other kinds of GPU are found by.
+_NOT_PLANNED_BY = (
+    "labels", "target", "verdict", "refused_kinds", "failure", "final_metrics", "sample_order_digest"
+)  # fmt: skip
+_NAMES_CURVES = ("hyperparameters", "data")
+
+
 @dataclass(frozen=True)
 class Pool:
     """A snapshot with what its addresses and names stand for."""
@@ -259,11 +266,14 @@ def _jobs(
         .order_by("awaits_levels", "submitted_at", "id")
         .values_list("pk", flat=True)[:MOST_NEWCOMERS]
     )
-    rows = list(
-        unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=list(newcomers)))
-        .select_related("curve", "function_version")
-        .order_by("submitted_at", "id")
-    )
+    found = unpaused.filter(Q(state__in=PLANNED_STATES) | Q(pk__in=list(newcomers)))
+    # Many jobs share a curve: it is read once.
+    found = found.order_by("submitted_at", "id").defer(*_NOT_PLANNED_BY).prefetch_related("curve")
+    if borrowed is None:
+        found = found.defer(*_NOT_PLANNED_BY, *_NAMES_CURVES)
+    else:
+        found = found.prefetch_related("function_version")
+    rows = list(found)
     lent = _lent_curves(cluster, rows, borrowed, own=total)
     levels: dict[int, list[CurveLevel]] = defaultdict(list)
     for level in CurveLevel.objects.filter(curve_id__in={row.curve_id for row in rows}):

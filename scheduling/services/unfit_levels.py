@@ -5,6 +5,8 @@ Fewer GPUs mean larger local batches, so what does not fit on some does not fit 
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from django.db.models import Q, QuerySet
 from django.utils import timezone
 
@@ -21,10 +23,19 @@ _UNFIT = "unfit_level"
 
 def largest_unfit_level(curve: ScalingCurve) -> int:
     """The largest number of GPUs that is known not to hold the function; 0 where none is."""
-    profiles = _measurements(curve).filter(profile__has_key=_UNFIT)
-    return max(
-        (int(profile[_UNFIT]) for profile in profiles.values_list("profile", flat=True) if profile), default=0
-    )
+    return largest_unfit_levels([curve.pk]).get(curve.pk, 0)
+
+
+def largest_unfit_levels(curve_ids: Collection[int]) -> dict[int, int]:
+    """`largest_unfit_level` of many curves in one query, by the curve's key; those that have none are left out."""
+    measured_for = Q(curve__in=curve_ids) | Q(curve__isnull=True, job__curve__in=curve_ids)
+    found: dict[int, int] = {}
+    for own, of_job, profile in Generation.objects.filter(
+        measured_for, purpose=Purpose.PROFILING, profile__has_key=_UNFIT
+    ).values_list("curve", "job__curve", "profile"):
+        curve_id = of_job if own is None else own
+        found[curve_id] = max(found.get(curve_id, 0), int((profile or {})[_UNFIT]))
+    return found
 
 
 def level_did_not_fit(

@@ -24,17 +24,21 @@ def take_sample(cluster: Cluster, pool: Pool) -> UtilisationSample:
     assignments = Assignment.objects.filter(job__cluster=cluster).exclude(
         state__in=[AssignmentState.RELEASED, AssignmentState.WAITING]
     )
-    for assignment in assignments.select_related("generation", "job").order_by("generation__number"):
-        uses[assignment.gpu_id] = _use(assignment)
+    for gpu_id, purpose, state, promised, service_class in assignments.order_by(
+        "generation__number"
+    ).values_list(
+        "gpu_id", "generation__purpose", "generation__state", "job__promised", "job__service_class"
+    ):
+        uses[gpu_id] = _use(purpose, state, promised, service_class)
     counts: Counter[str] = Counter()
-    for gpu in (
+    for gpu_id, healthy, state, drain in (
         Gpu.objects.filter(server__cluster=cluster, server__whitelist=Whitelist.TRAINING)
         .exclude(server__state=ServerState.REMOVED)
-        .select_related("server")
+        .values_list("pk", "healthy", "server__state", "server__drain")
     ):
-        out = gpu.server.state == ServerState.DOWN or not gpu.healthy
-        drained = gpu.server.drain != DrainState.NONE and gpu.pk not in uses
-        counts["unavailable" if out or drained else uses.get(gpu.pk, "idle")] += 1
+        out = state == ServerState.DOWN or not healthy
+        drained = drain != DrainState.NONE and gpu_id not in uses
+        counts["unavailable" if out or drained else uses.get(gpu_id, "idle")] += 1
     jobs = Job.objects.filter(cluster=cluster)
     return UtilisationSample.objects.create(
         cluster=cluster,
@@ -50,12 +54,12 @@ def take_sample(cluster: Cluster, pool: Pool) -> UtilisationSample:
 _USES = ("promised", "soft", "best_effort", "profiling", "changing", "idle", "unavailable")
 
 
-def _use(assignment: Assignment) -> str:
-    generation, job = assignment.generation, assignment.job
-    if generation.purpose == Purpose.PROFILING:
+def _use(purpose: str, state: str, promised: bool, service_class: str) -> str:
+    """What an assignment's GPU is used for, by its generation's purpose and state and its job."""
+    if purpose == Purpose.PROFILING:
         return "profiling"
-    if generation.state != GenerationState.LIVE:
+    if state != GenerationState.LIVE:
         return "changing"
-    if job.promised:
+    if promised:
         return "promised"
-    return "best_effort" if job.service_class == ServiceClass.BEST_EFFORT else "soft"
+    return "best_effort" if service_class == ServiceClass.BEST_EFFORT else "soft"

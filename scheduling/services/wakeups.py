@@ -8,6 +8,7 @@ every receiver also looks at the rows by itself after a while.
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -51,9 +52,45 @@ def wake(topic: str, **payload: Any) -> None:
     transaction.on_commit(lambda: _send(message))
 
 
+def wake_agents(versions: Mapping[int, int]) -> None:
+    """`wake` the agents of servers, with the desired version of each: one row and one message each, in one round trip."""
+    if not versions:
+        return
+    due_at = timezone.now() + SWEEP_AFTER
+    messages = OutboxMessage.objects.bulk_create(
+        OutboxMessage(topic=f"agent:{server_id}", payload={"desired_version": version}, due_at=due_at)
+        for server_id, version in versions.items()
+    )
+    transaction.on_commit(lambda: _send_all(messages))
+
+
+def _send_all(messages: Sequence[OutboxMessage]) -> None:
+    if _publish_all([(message.topic, message.payload) for message in messages]):
+        OutboxMessage.objects.filter(pk__in=[message.pk for message in messages]).delete()
+
+
 def hint(topic: str, **payload: Any) -> None:
     """Publish on commit without a row: for pages and followers, which lose nothing but a little time."""
     transaction.on_commit(lambda: _deliver_or_log(topic, payload))
+
+
+def hint_all(hints: Sequence[tuple[str, str]]) -> None:
+    """`hint` for many topics, each with its kind, in one round trip."""
+    if hints:
+        told = [(topic, {"kind": kind}) for topic, kind in hints]
+        transaction.on_commit(lambda: _publish_all(told))
+
+
+def _publish_all(told: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    try:
+        with redis_client().pipeline(transaction=False) as pipeline:
+            for topic, payload in told:
+                pipeline.publish(f"punctual:{topic}", json.dumps(payload))
+            pipeline.execute()
+    except (RedisError, OSError) as error:
+        log.warning("wake-ups not sent", count=len(told), error=str(error))
+        return False
+    return True
 
 
 def session_ended(instance: BrowserSession, **_: Any) -> None:

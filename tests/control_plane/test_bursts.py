@@ -13,8 +13,8 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import JobState
-from scheduling.models import Decision, Job, Offer
+from scheduling.choices import Goal, JobState
+from scheduling.models import Decision, Generation, Job, JobEvent, Offer
 from scheduling.services import planning
 from scheduling.services.jobs import job_cancel
 from scheduling.services.planning import newcomers_wait, run_planner
@@ -171,6 +171,90 @@ def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]
 
     few, many = queries(10), queries(60)
     assert many <= few + 10
+
+
+def test_starting_many_jobs_takes_no_query_for_each(slots: Cluster) -> None:
+    """A small job on each of eight GPUs starts in one pass, as one alone does: generations are made together."""
+
+    def queries(count: int) -> int:
+        curve = ScalingCurveFactory.create(gpu_kind=KIND, levels={1: 10.0})
+        for _ in range(count):
+            JobFactory.create(
+                cluster=slots, curve=curve, service_class="slo", max_iterations=100,
+                deadline_at=timezone.now() + timedelta(seconds=40),
+            )  # fmt: skip
+        Cluster.objects.update(next_slot_at=timezone.now() - timedelta(seconds=1))
+        with CaptureQueriesContext(connection) as captured:
+            run_planner("the slot ends")
+        started = Generation.objects.filter(job__curve=curve)
+        assert started.count() == started.filter(held_at__isnull=False, goal=Goal.TRAIN).count() == count
+        assert len(set(started.values_list("master_port", flat=True))) == count
+        return len(captured)
+
+    few, many = queries(1), queries(7)
+    # A server's row, and no others, is locked for each server that a job starts on: here there is one.
+    assert many <= few + 5
+
+
+def test_refusals_by_one_kind_of_gpu_take_no_query_for_each(burst: Callable[..., list[Job]]) -> None:
+    """Whom one kind refuses, each with a curve of its own, is asked for on the other, all together."""
+    SimulatedAgent.enrol("other", 2, SPEED, kind="emulated-other")
+
+    def queries(count: int) -> int:
+        jobs = burst(count, service_class="slo", deadline_at=timezone.now() + timedelta(hours=1))
+        for number, job in enumerate(jobs):
+            job.curve = ScalingCurveFactory.create(gpu_kind=KIND, levels=SPEED)
+            job.deadline_at, job.service_class = timezone.now() + timedelta(hours=1), "slo"
+            job.hyperparameters = {"global_batch_size": 64, "number": f"{count}-{number}"}
+            job.max_iterations = 10**9
+            job.save()
+        with CaptureQueriesContext(connection) as captured:
+            run_planner("burst")
+        asked = Job.objects.filter(pk__in=[job.pk for job in jobs], curve__gpu_kind="emulated-other")
+        assert asked.count() == count
+        assert asked.values("curve").distinct().count() == count
+        assert JobEvent.objects.filter(job__in=asked, kind="asked_elsewhere").count() == count
+        return len(captured)
+
+    few, many = queries(3), queries(20)
+    assert many <= few + 5
+
+
+def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., list[Job]]) -> None:
+    """Newcomers who would need levels that were never measured, each with a curve of its own."""
+
+    def queries(count: int) -> int:
+        jobs = burst(count)
+        for job in jobs:
+            job.curve = ScalingCurveFactory.create(gpu_kind=KIND, levels={1: 10.0}, complete=False)
+            job.deadline_at, job.service_class = timezone.now() + timedelta(hours=1), "slo"
+            job.max_iterations = 10**6
+            job.save()
+        with (
+            CaptureQueriesContext(connection) as captured,
+            patch.object(planning, "next_measurement", return_value=None),
+        ):
+            run_planner("burst")
+        waiting = Job.objects.filter(pk__in=[job.pk for job in jobs], awaits_levels=True)
+        assert waiting.count() == count
+        assert JobEvent.objects.filter(job__in=waiting, kind="awaits_levels").count() == count
+        return len(captured)
+
+    few, many = queries(3), queries(20)
+    assert many <= few + 5
+
+
+def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
+    burst: Callable[..., list[Job]], slots: Cluster
+) -> None:
+    """Where nobody's GPUs move no slot runs, and every pass might divide it: that takes three quarters of a pass's work."""
+    burst(120)
+    now = timezone.now()
+    Cluster.objects.update(next_slot_at=None, replanned_at=now - timedelta(seconds=slots.slot_seconds - 5))
+    assert not planning.reallocation_due(Cluster.objects.get(), now)
+    assert planning.reallocation_due(Cluster.objects.get(), now + timedelta(seconds=5))
+    Job.objects.filter(pk__in=list(Job.objects.values_list("pk", flat=True)[: 120 - 10])).delete()
+    assert planning.reallocation_due(Cluster.objects.get(), now), "a few newcomers start at once"
 
 
 def test_a_paused_newcomer_keeps_nobody_waiting(burst: Callable[..., list[Job]], slots: Cluster) -> None:
