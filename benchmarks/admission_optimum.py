@@ -27,17 +27,17 @@ from unittest.mock import patch
 
 import numpy as np
 
-from scheduling.core import admission as admission_module
 from scheduling.core import decide
-from scheduling.core.admission import NOTHING_CHARGED, Admission
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
-from scheduling.core.pauses import charge_plans
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.reallocation import Planner
-from scheduling.core.searching import SearchLimits
-from scheduling.core.searching import searched as lifted_search
-from scheduling.core.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
+from scheduling.core.elasticflow import admission as admission_module
+from scheduling.core.elasticflow.admission import NOTHING_CHARGED, Admission
+from scheduling.core.elasticflow.pause_budget import charge_plans
+from scheduling.core.elasticflow.reallocation import Planner
+from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.wider_search import searched as lifted_search
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
 from scheduling.policies import POLICIES
 from scheduling.policies.punctual import Punctual
 from simulation.engine.run import Simulation

@@ -24,11 +24,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.allocation import grant_leftover
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.problem import build_problem
-from scheduling.core.reallocation import EVERY_GRANT, Planner
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.reallocation import EVERY_GRANT, Planner
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.snapshot import (
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,

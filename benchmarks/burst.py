@@ -24,10 +24,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.core_scaling import GPUS_PER_SERVER
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decision import Decision, Verdict
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import Decision, Verdict
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     JobSnapshot,
     PlannerSettings,

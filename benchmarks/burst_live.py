@@ -23,7 +23,7 @@ import numpy as np
 
 from benchmarks.burst import curves, newcomers
 from benchmarks.core_scaling import GPUS_PER_SERVER
-from scheduling.core.snapshot import NO_DEADLINE, JobSnapshot
+from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot
 from scheduling.policies.punctual import Punctual
 
 TOLD_EVERY_SECONDS = 2.0

@@ -26,11 +26,11 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import admit, find_offer, replan
-from scheduling.core.decision import Decision
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     JobSnapshot,
     PlannerSettings,

@@ -26,12 +26,12 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, vstack  # type: ignore[import-untyped]
 
-from scheduling.core.base_admission import BaseOrder
-from scheduling.core.base_and_flexible import Demands, demands_of
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap, no_workers
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.knapsack import Choice, ItemGroups, choose_items
-from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.lyra.base_and_flexible import Demands, demands_of
+from scheduling.core.lyra.base_demands import BaseOrder
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap, no_workers
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.knapsack import Choice, ItemGroups, choose_items
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
 
 SIZES = ((354, 245), (1_000, 1_000), (5_000, 4_000))
 """Items and GPUs."""

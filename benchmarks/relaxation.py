@@ -17,7 +17,7 @@ from typing import Any
 
 from benchmarks.admission_optimum import deadlines_met
 from benchmarks.overload import GPUS_PER_SERVER, SETS
-from scheduling.core.snapshot import Newcomers
+from scheduling.core.question.snapshot import Newcomers
 from simulation.engine.bound import deadlines_bound
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings

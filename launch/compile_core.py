@@ -13,11 +13,11 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduling.core import offers
-from scheduling.core.decision import Decision
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.reclaiming import ReclaimMethod, ReclaimQuestion, choose_servers
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow import offers
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     BlockedGpus,
     HeldOffer,
     JobSnapshot,

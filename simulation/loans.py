@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 

@@ -8,7 +8,7 @@ from enum import StrEnum
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 from simulation.loans import LoanHistory
 
 BoolArray = NDArray[np.bool_]

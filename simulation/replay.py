@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from scheduling.core.decision import Decision
-from scheduling.core.recording import unpack_snapshot
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.recording import unpack_snapshot
 from scheduling.policies import policy_named
 
 REALLOCATION = "reallocation"

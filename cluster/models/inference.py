@@ -45,7 +45,7 @@ class InferenceCluster(models.Model):
     minimum_hold_seconds = models.FloatField(default=600.0)
     #: Fewer servers than this are not moved on their own, unless measured usage needs them.
     minimum_gain_servers = models.PositiveIntegerField(default=1)
-    #: How servers are chosen once jobs have to be preempted (`scheduling/core/reclaiming.py`).
+    #: How servers are chosen once jobs have to be preempted (`scheduling/core/lyra/reclaiming/choosing.py`).
     reclaim_method = models.CharField(max_length=10, default="improved")
 
     class Meta:

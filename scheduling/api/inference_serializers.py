@@ -26,7 +26,7 @@ from cluster.models.forecasting import MOST_SOURCE_CHARACTERS
 from projects.api import fields
 from projects.api.base import StrictSerializer
 from projects.api.path_patterns import PROJECT_NAME
-from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 
 LARGEST_BATCH = 2016
 """Samples of a report: a week of five minutes."""

@@ -7,7 +7,7 @@ seconds on any one axis; ``-inf`` and ``inf`` stand for never yet and never.
 
 from __future__ import annotations
 
-from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
 def changes_allowed_from(slot_ends_at: float, wake_at: float) -> float:

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.answer import Answer, as_decision, rows_of
-from scheduling.core.arrays import Placements, Plans, copy_plans, differing
-from scheduling.core.decision import Decision
-from scheduling.core.offers import find_offer, what_if
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.reallocation import Planner
-from scheduling.core.searching import SearchLimits
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.elasticflow.offers import find_offer, what_if
+from scheduling.core.elasticflow.reallocation import Planner
+from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.problem.answer import Answer, as_decision, rows_of
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.arrays import Placements, Plans, copy_plans, differing
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import Snapshot
 
 __all__ = ["admit", "decide_newcomers", "find_offer", "reallocate", "replan", "what_if"]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
-from scheduling.core.answer import Answer, as_decision
-from scheduling.core.decision import Decision, FoundOffer, Verdict
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.snapshot import JobSnapshot, Snapshot
+from scheduling.core.problem.answer import Answer, as_decision
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.decision import Decision, FoundOffer, Verdict
+from scheduling.core.question.snapshot import JobSnapshot, Snapshot
 
 
 class Policy(ABC):

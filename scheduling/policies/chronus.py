@@ -11,14 +11,14 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE, BoolArray
-from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.dispatching import answer_with_sizes, requested_sizes, take_all
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray
+from scheduling.core.question.columns import BEST_EFFORT
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies import chronus_program
 from scheduling.policies.chronus_kernels import EVERYBODY_FITS, pack_latest
+from scheduling.policies.dispatching import answer_with_sizes, requested_sizes, take_all
 from scheduling.policies.requests import rates_at
 from scheduling.policies.size_kernels import fitting_in_order
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest

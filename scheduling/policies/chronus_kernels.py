@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.compiling import kernel
+from scheduling.core.kernels import kernel
 
 EVERYBODY_FITS = np.int64(-1)
 

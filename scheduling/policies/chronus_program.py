@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.snapshot import IntArray
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import IntArray
 
 MOST_JOBS = 64
 """Up to this many accepted jobs the program is asked; beyond, the packer decides alone."""

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduling.core.answer import Answer
-from scheduling.core.dispatching import answer_with_sizes, take_all
-from scheduling.core.problem import Problem
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.policies.dispatching import answer_with_sizes, take_all
 from scheduling.policies.size_kernels import largest_in_order
 from scheduling.policies.without_promises import WithoutPromises, contest
 

@@ -11,18 +11,18 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core import reasons
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE, BoolArray, Plans, copy_plans
-from scheduling.core.columns import BEST_EFFORT, SOFT
-from scheduling.core.compiling import YES
-from scheduling.core.decision import FoundOffer, Verdict
-from scheduling.core.dispatching import answer_newcomers, answer_with_sizes
-from scheduling.core.holding import next_wake
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import IntArray, JobSnapshot, Snapshot
-from scheduling.core.timeline import occupy_all, take
+from scheduling.core.elasticflow.holding import next_wake
+from scheduling.core.kernels import YES
+from scheduling.core.plans.timeline import occupy_all, take
+from scheduling.core.problem import reasons
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, Plans, copy_plans
+from scheduling.core.question.columns import BEST_EFFORT, SOFT
+from scheduling.core.question.decision import FoundOffer, Verdict
+from scheduling.core.question.snapshot import IntArray, JobSnapshot, Snapshot
 from scheduling.policies.base import Policy
+from scheduling.policies.dispatching import answer_newcomers, answer_with_sizes
 from scheduling.policies.edf_kernels import plan_in_order
 from scheduling.policies.without_promises import contest, verdict_alone
 

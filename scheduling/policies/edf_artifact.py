@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from scheduling.core.answer import Answer
-from scheduling.core.problem import Problem
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
 from scheduling.policies.edf import Edf
 from scheduling.policies.exact_completions import wake_at_exact_completion
 

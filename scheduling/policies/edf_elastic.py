@@ -9,16 +9,16 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.allocation import fill_unpromised, grant_leftover
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import Plans, no_plans
-from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.dispatching import answer_with_sizes, take_all
-from scheduling.core.filling import NO_HEAD
-from scheduling.core.holding import next_wake
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import IntArray
-from scheduling.core.timeline import EVERYTHING, PROMISES
+from scheduling.core.elasticflow.elastic_allocation import fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.holding import next_wake
+from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
+from scheduling.core.plans.timeline import EVERYTHING, PROMISES
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import Plans, no_plans
+from scheduling.core.question.columns import BEST_EFFORT
+from scheduling.core.question.snapshot import IntArray
+from scheduling.policies.dispatching import answer_with_sizes, take_all
 from scheduling.policies.elastic_kernels import fill_or_rush
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest
 

@@ -6,10 +6,10 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.arrays import TIME_TOLERANCE, set_plan
-from scheduling.core.compiling import NO, kernel
-from scheduling.core.filling import slot_end
-from scheduling.core.timeline import EVERYTHING, TAKE, occupy, piece_at
+from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
+from scheduling.core.kernels import NO, kernel
+from scheduling.core.plans.timeline import EVERYTHING, TAKE, occupy, piece_at
+from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
 
 
 @kernel

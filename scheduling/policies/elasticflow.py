@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from scheduling.core import decide
-from scheduling.core.answer import Answer
-from scheduling.core.decision import FoundOffer, Verdict
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import JobSnapshot, Snapshot
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.decision import FoundOffer, Verdict
+from scheduling.core.question.snapshot import JobSnapshot, Snapshot
 from scheduling.policies.base import Policy
 
 

@@ -6,8 +6,8 @@ from math import ceil, inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE
+from scheduling.core.problem.answer import Answer
+from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.policies.requests import rates_at
 
 

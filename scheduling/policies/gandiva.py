@@ -10,11 +10,11 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.dispatching import answer_with_sizes, requested_sizes, take_all
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.policies.dispatching import answer_with_sizes, requested_sizes, take_all
 from scheduling.policies.gandiva_sets import ServerSet, ServerSets, add_in_order, rebalance, rotate
 from scheduling.policies.requests import at_sizes
 from scheduling.policies.size_kernels import fitting_in_order

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from math import inf
 
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import IntArray
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.snapshot import IntArray
 from scheduling.policies.gandiva import TURN, Gandiva
 from scheduling.policies.gandiva_sets import ServerSets, rebalance, rotate
 from scheduling.policies.without_promises import Contest

@@ -13,7 +13,7 @@ from math import ceil, floor
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 
 COLUMNS = 4
 """Numbers kept for each set from one decision to the next: GPUs of a job, servers, load, when turns changed."""

@@ -10,8 +10,8 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.compiling import kernel
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 WorkerCounts: TypeAlias = NDArray[np.int16]
 """Workers on every server (row) of every job (column); several of them with members in front."""

@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.compiling import kernel
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray
 from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
 from scheduling.policies.non_dominated import crowding, fronts, survivors
 

@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.base_admission import Skip
-from scheduling.core.fleet import WorkerMap
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing
-from scheduling.core.snapshot import FloatArray
-from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.lyra.base_demands import Skip
+from scheduling.core.lyra.fleet import WorkerMap
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.together.sharing import Sharing
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 NEVER_RAN, RAN, STOPPED = 0.0, 1.0, 2.0

@@ -9,13 +9,13 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.base_admission import BaseOrder
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing
-from scheduling.core.snapshot import FloatArray
-from scheduling.core.two_phase import Division, TwoPhase, divide
-from scheduling.core.worker_changes import WorkerChange
+from scheduling.core.lyra.base_demands import BaseOrder
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
+from scheduling.core.lyra.worker_changes import WorkerChange
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.together.sharing import Sharing
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 

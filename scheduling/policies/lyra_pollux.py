@@ -12,16 +12,16 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.decision import ChangeKind
-from scheduling.core.fleet import Speeds, WorkerMap
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing
-from scheduling.core.snapshot import FloatArray, IntArray
-from scheduling.core.two_phase import Division, TwoPhase
-from scheduling.core.worker_changes import changes_between, roles_with
+from scheduling.core.lyra.fleet import Speeds, WorkerMap
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import Division, TwoPhase
+from scheduling.core.lyra.worker_changes import changes_between, roles_with
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.decision import ChangeKind
+from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.together.sharing import Sharing
 from scheduling.policies.genetic_operators import Question, WorkerCounts, repair
 from scheduling.policies.genetic_search import Budget, search
 from scheduling.policies.pollux_memory import PolluxMemory, entries_of

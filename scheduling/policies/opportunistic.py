@@ -14,14 +14,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.base_and_flexible import Demands
-from scheduling.core.fleet import Speeds
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing
-from scheduling.core.snapshot import FloatArray
-from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.lyra.base_and_flexible import Demands
+from scheduling.core.lyra.fleet import Speeds
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.together.sharing import Sharing
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 MOST_STOPS = 3

@@ -11,10 +11,10 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.dispatching import answer_with_sizes, take_all
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.policies.dispatching import answer_with_sizes, take_all
 from scheduling.policies.pollux_kernels import cheapest_exactly, cheapest_greedily
 from scheduling.policies.without_promises import Contest, WithoutPromises, contest
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies.genetic_operators import WorkerCounts
 
 _HEADER = 6

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduling.core import decide
-from scheduling.core.answer import Answer
-from scheduling.core.borrowing import decide_beside_loans, reallocate_beside_loans
-from scheduling.core.decision import FoundOffer, Verdict
-from scheduling.core.problem import Problem
-from scheduling.core.searching import SearchLimits
-from scheduling.core.snapshot import JobSnapshot, Snapshot
-from scheduling.core.two_phase import TwoPhase
+from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.lyra.tick import TwoPhase
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.decision import FoundOffer, Verdict
+from scheduling.core.question.snapshot import JobSnapshot, Snapshot
+from scheduling.core.together.borrowing import decide_beside_loans, reallocate_beside_loans
 from scheduling.policies.base import Policy
 
 SEARCH = SearchLimits()

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 def at_sizes(problem: Problem, column: FloatArray, sizes: IntArray) -> FloatArray:

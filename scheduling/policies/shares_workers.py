@@ -1,7 +1,7 @@
 """What Lyra and the policies it is compared with share: base workers first, then flexible ones, on servers of both kinds.
 
 They differ in who goes first, in how flexible workers are shared out, and in which servers they use: see
-`scheduling.core.two_phase`.
+`scheduling.core.lyra.tick`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.answer import Answer, rows_of
-from scheduling.core.arrays import no_plans
-from scheduling.core.base_admission import BaseOrder
-from scheduling.core.dispatching import take_all
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing, held_by, place, put_back, set_aside
-from scheduling.core.snapshot import FloatArray
-from scheduling.core.two_phase import Division, TwoPhase, divide
-from scheduling.core.two_phase_options import TwoPhaseOptions
-from scheduling.core.worker_ranges import sharing_of
+from scheduling.core.lyra.base_demands import BaseOrder
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
+from scheduling.core.problem.answer import Answer, rows_of
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import no_plans
+from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
+from scheduling.core.together.sharing import Sharing, held_by, place, put_back, set_aside
+from scheduling.core.together.worker_ranges import sharing_of
+from scheduling.policies.dispatching import take_all
 from scheduling.policies.without_promises import WithoutPromises
 
 

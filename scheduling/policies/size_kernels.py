@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.core.compiling import kernel
+from scheduling.core.kernels import kernel
 
 
 @kernel

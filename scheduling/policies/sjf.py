@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.two_phase import TwoPhase
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import TwoPhase
 from scheduling.policies.shares_workers import SharesWorkers
 
 

@@ -8,14 +8,14 @@ from typing import ClassVar
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE, BoolArray
-from scheduling.core.decision import FoundOffer, Verdict
-from scheduling.core.dispatching import answer_newcomers, take_all
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import IntArray, JobSnapshot, Snapshot
-from scheduling.core.timeline import EVERYTHING
+from scheduling.core.plans.timeline import EVERYTHING
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray
+from scheduling.core.question.decision import FoundOffer, Verdict
+from scheduling.core.question.snapshot import IntArray, JobSnapshot, Snapshot
 from scheduling.policies.base import Policy
+from scheduling.policies.dispatching import answer_newcomers, take_all
 
 
 class WithoutPromises(Policy):

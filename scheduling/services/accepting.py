@@ -15,7 +15,7 @@ from cluster.models import Cluster
 from projects.errors import Conflict
 from projects.models import User
 from scheduling.choices import JobState, OfferState, PromiseOutcome
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Job, Offer
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import store_plans

@@ -13,7 +13,7 @@ from django.utils import timezone
 from cluster.models import Agent, Cluster
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose
-from scheduling.core.reasons import gpus_text
+from scheduling.core.problem.reasons import gpus_text
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire

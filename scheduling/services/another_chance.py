@@ -16,10 +16,10 @@ from django.db.models import DurationField, ExpressionWrapper, F, Value
 
 from cluster.models import Cluster, Gpu
 from scheduling.choices import UNDECIDED_STATES, CurveState
-from scheduling.core.decision import Decision as CoreDecision
-from scheduling.core.decision import ReasonCode, Verdict
-from scheduling.core.measuring import levels_to_come
-from scheduling.core.reasons import gpus_text
+from scheduling.core.placement.measuring import levels_to_come
+from scheduling.core.problem.reasons import gpus_text
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows

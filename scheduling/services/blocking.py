@@ -14,7 +14,7 @@ from datetime import datetime
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Gpu
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
-from scheduling.core.release import (
+from scheduling.core.plans.release import (
     UNKNOWN_SECONDS,
     ReleaseBounds,
     confirmed_by,
@@ -23,7 +23,7 @@ from scheduling.core.release import (
     measured_by,
     suspended_by,
 )
-from scheduling.core.snapshot import BlockedGpus
+from scheduling.core.question.snapshot import BlockedGpus
 from scheduling.models import Assignment
 
 

@@ -14,10 +14,10 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import Goal
-from scheduling.core.decision import ChangeKind, FoundOffer
-from scheduling.core.decision import Decision as CoreDecision
-from scheduling.core.recording import pack_snapshot
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.decision import ChangeKind, FoundOffer
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.recording import pack_snapshot
+from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Decision, Job
 from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (

@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, GenerationState, PromiseOutcome, ServiceClass
-from scheduling.core import snapshot as core
-from scheduling.core.decision import Verdict
+from scheduling.core.question import snapshot as core
+from scheduling.core.question.decision import Verdict
 from scheduling.models import Generation, Job
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas

@@ -18,8 +18,8 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import TERMINAL_STATES, UNDECIDED_STATES, JobState
-from scheduling.core.recording import pack_snapshot
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.question.recording import pack_snapshot
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Incident, Job
 from scheduling.services.generations import let_go
 from scheduling.services.records import move, record

@@ -10,7 +10,7 @@ from typing import TypeVar
 import structlog
 
 from cluster.models import Cluster
-from scheduling.core.snapshot import BlockedGpus, JobSnapshot, Snapshot
+from scheduling.core.question.snapshot import BlockedGpus, JobSnapshot, Snapshot
 from scheduling.services.incidents import note_set_aside
 from scheduling.services.snapshots import Pool
 

@@ -1,4 +1,4 @@
-"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.kinds`): on which it is asked for now, and what others said."""
+"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.question.kinds`): on which it is asked for now, and what others said."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
 from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
-from scheduling.core.kinds import KindOfGpu, asking_order, next_kind
+from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows

@@ -11,8 +11,8 @@ from django.db.models import F
 
 from cluster.models import Cluster
 from scheduling.choices import CurveState, JobState, ServiceClass
-from scheduling.core.decision import FoundOffer
-from scheduling.core.snapshot import HeldOffer, JobSnapshot, Snapshot
+from scheduling.core.question.decision import FoundOffer
+from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, Snapshot
 from scheduling.models import Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.borrowed import curve_on

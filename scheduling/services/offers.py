@@ -12,9 +12,9 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import OfferState
-from scheduling.core.decision import Decision as CoreDecision
-from scheduling.core.decision import FoundOffer
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import FoundOffer
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Job, Offer
 from scheduling.moments import LONGEST_DEADLINE, moment
 from scheduling.services.plan_json import plan_to_json

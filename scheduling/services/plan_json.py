@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.snapshot import StoredPlan
 from scheduling.moments import moment
 
 

@@ -20,9 +20,9 @@ from django.utils import timezone
 from cluster.models import Cluster
 from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.clock import changes_allowed, slot_end_after
-from scheduling.core.decision import Decision as CoreDecision
-from scheduling.core.decision import FoundOffer
-from scheduling.core.snapshot import JobSnapshot
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import FoundOffer
+from scheduling.core.question.snapshot import JobSnapshot
 from scheduling.models import Decision, Job
 from scheduling.policies import Policy
 from scheduling.services.another_chance import Chance, chances, end_waiting, give_chances
@@ -50,7 +50,7 @@ from scheduling.services.wakeups import hint, wake
 log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
-#: Work (`scheduling.core.work`) after which a pass decides no further newcomer: some tenths of a second.
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: some tenths of a second.
 MOST_WORK = 7_500_000
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25

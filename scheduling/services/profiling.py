@@ -23,9 +23,9 @@ from scheduling.choices import (
     JobState,
     Purpose,
 )
-from scheduling.core.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
-from scheduling.core.release import measured_by
-from scheduling.core.snapshot import BlockedGpus, ServiceClass, Snapshot
+from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
+from scheduling.core.plans.release import measured_by
+from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
 from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds

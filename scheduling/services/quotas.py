@@ -14,7 +14,7 @@ from projects.errors import QuotaExceeded
 from projects.models import Project, Quota, User, UserQuota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, Purpose
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Bundle, Generation, Job
 from scheduling.services.plan_json import plan_from_json
 

@@ -14,8 +14,14 @@ import numpy as np
 from cluster.choices import LendingState, ServerState
 from cluster.models import InferenceCluster, Server
 from scheduling.choices import TERMINAL_STATES, AssignmentState, GenerationState, Purpose
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.choosing import (
+    Reclaim,
+    ReclaimGroup,
+    ReclaimMethod,
+    ReclaimQuestion,
+    choose_servers,
+)
 from scheduling.models import Assignment, CurveLevel, Job
 
 #: What the chosen method is shown next to.

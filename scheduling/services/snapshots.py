@@ -25,9 +25,9 @@ from scheduling.choices import (
     JobState,
     OfferState,
 )
-from scheduling.core.curves import curve_from_measurements, pause_at
-from scheduling.core.reserve import failures_cost_seconds
-from scheduling.core.snapshot import (
+from scheduling.core.plans.reserve import failures_cost_seconds
+from scheduling.core.question.curves import curve_from_measurements, pause_at
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     Fill,
     HeldOffer,
@@ -39,7 +39,7 @@ from scheduling.core.snapshot import (
     ServiceClass,
     Snapshot,
 )
-from scheduling.core.validation import Unplannable, check_job, check_offer
+from scheduling.core.question.validation import Unplannable, check_job, check_offer
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named

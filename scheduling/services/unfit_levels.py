@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, Purpose
-from scheduling.core.measuring import measurable_levels
+from scheduling.core.placement.measuring import measurable_levels
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.generations import retire
 from scheduling.services.records import planning_fact_changed, record

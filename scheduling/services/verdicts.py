@@ -9,9 +9,9 @@ from typing import Any
 from django.utils import timezone
 
 from scheduling.choices import JobState, PromiseOutcome
-from scheduling.core.decision import Decision as CoreDecision
-from scheduling.core.decision import FoundOffer, Verdict
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.decision import Decision as CoreDecision
+from scheduling.core.question.decision import FoundOffer, Verdict
+from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Decision, Job
 from scheduling.moments import rfc3339
 from scheduling.services.offers import offer_create

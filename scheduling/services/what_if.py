@@ -15,9 +15,9 @@ from cluster.models import Cluster
 from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from scheduling.choices import UNDECIDED_STATES, CurveState, PromiseOutcome, ServiceClass
-from scheduling.core import snapshot as core
-from scheduling.core.decision import Verdict
-from scheduling.core.validation import Unplannable, check_job
+from scheduling.core.question import snapshot as core
+from scheduling.core.question.decision import Verdict
+from scheduling.core.question.validation import Unplannable, check_job
 from scheduling.models import Job, ScalingCurve
 from scheduling.moments import rfc3339
 from scheduling.services.deciding_again import decided_again, store_plans

@@ -11,7 +11,7 @@ from rest_framework.exceptions import ValidationError
 from cluster.choices import NewcomersRule, WorkState
 from projects.api import fields
 from projects.api.base import StrictSerializer
-from scheduling.core.snapshot import Fill
+from scheduling.core.question.snapshot import Fill
 from simulation.choices import StudySource, TraceKind
 from simulation.engine.settings import Pauses
 from simulation.models import SimulationRun, SimulationStudy

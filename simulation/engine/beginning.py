@@ -8,9 +8,9 @@ from math import nan
 
 import numpy as np
 
-from scheduling.core.snapshot import StoredPlan
-from scheduling.core.stored_plans import cut_stored
-from scheduling.core.worker_changes import roles_with
+from scheduling.core.lyra.worker_changes import roles_with
+from scheduling.core.plans.stored_plans import cut_stored
+from scheduling.core.question.snapshot import StoredPlan
 from simulation.engine.jobs import ACTIVE
 from simulation.engine.run import Simulation
 from simulation.engine.shared_pool import SharedPool

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.columns import SLO
-from scheduling.core.relaxation import Hull, JobsToBound, Relaxation, hull_of_points, on_time_bound
+from scheduling.core.elasticflow.relaxation import (
+    Hull,
+    JobsToBound,
+    Relaxation,
+    hull_of_points,
+    on_time_bound,
+)
+from scheduling.core.question.columns import SLO
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS
 
 if TYPE_CHECKING:

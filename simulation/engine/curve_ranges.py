@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.columns import CurveColumns
-from scheduling.core.fleet import Speeds
+from scheduling.core.lyra.fleet import Speeds
+from scheduling.core.question.columns import CurveColumns
 from simulation.engine.tables import CurveTables
 from simulation.engine.worker_tables import WorkerTables
 from simulation.workloads.scenarios import WorkerRanges

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from scheduling.core.columns import BEST_EFFORT
+from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.policies.punctual import Punctual
 from simulation.engine.jobs import JobStates
 from simulation.engine.settings import SimulationSettings

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.reserve import failures_cost_seconds
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.plans.reserve import failures_cost_seconds
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.settings import Pauses, SimulationSettings
 from simulation.workloads.workload import Workload

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.snapshot import IntArray
+from scheduling.core.question.snapshot import IntArray
 from simulation.outcome import JobEnd
 
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from cluster.forecasting.registry import make_forecaster
 from cluster.forecasting.rolling import rolling_forecasts
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.sharing import Lending
 
 

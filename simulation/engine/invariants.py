@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.blocks import NOWHERE, blocks_of
-from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.snapshot import FloatArray, IntArray, ServerSnapshot
+from scheduling.core.placement.buddy_blocks import NOWHERE, blocks_of
+from scheduling.core.problem.answer import Answer
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.columns import BEST_EFFORT
+from scheduling.core.question.snapshot import FloatArray, IntArray, ServerSnapshot
 from simulation.engine.jobs import ACTIVE
 
 if TYPE_CHECKING:

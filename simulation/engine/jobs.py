@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.columns import CODES
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.columns import CODES
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.workload import Workload
 
 NOBODY = -1

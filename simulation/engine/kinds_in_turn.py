@@ -7,16 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.columns import BEST_EFFORT
-from scheduling.core.kinds import KindOfGpu, asking_order, next_kind
-from scheduling.core.snapshot import IntArray
+from scheduling.core.question.columns import BEST_EFFORT
+from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
+from scheduling.core.question.snapshot import IntArray
 from simulation.engine.jobs import ACTIVE, JobStates
 from simulation.engine.pool import NO_ROWS, PoolState
 
 
 @dataclass
 class KindsInTurn:
-    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it (`scheduling.core.kinds`).
+    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it (`scheduling.core.question.kinds`).
 
     ``waiting``: rows of the workload that are asked for on each pool and not decided there yet.
     """

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from cluster.core.lending import LendingRule
-from scheduling.core.arrays import TIME_TOLERANCE
-from scheduling.core.fleet import NO_ROLE
-from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.lyra.fleet import NO_ROLE
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.curve_ranges import curve_ranges
 from simulation.engine.forecasts import forecasts_of
 from simulation.engine.settings import PoolSize

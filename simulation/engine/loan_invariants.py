@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import BoolArray
-from scheduling.core.snapshot import IntArray
+from scheduling.core.problem.answer import Answer
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import IntArray
 from simulation.engine.invariants import InvariantCheck, InvariantViolation
 from simulation.engine.jobs import ACTIVE
 from simulation.engine.shared_pool import SharedPool

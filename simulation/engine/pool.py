@@ -9,16 +9,16 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import BoolArray, Plans, no_plans
-from scheduling.core.blocks import blocks_of
-from scheduling.core.columns import CurveColumns, JobColumns, regather
-from scheduling.core.decision import ChangeKind, Verdict
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.problem import Capacity, Problem, problem_from
-from scheduling.core.reserve import reserved_gpus
-from scheduling.core.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
-from scheduling.core.stored_plans import recut
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.placement.buddy_blocks import blocks_of
+from scheduling.core.plans.reserve import reserved_gpus
+from scheduling.core.plans.stored_plans import recut
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Capacity, Problem, problem_from
+from scheduling.core.question.arrays import BoolArray, Plans, no_plans
+from scheduling.core.question.columns import CurveColumns, JobColumns, regather
+from scheduling.core.question.decision import ChangeKind, Verdict
+from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
 from scheduling.policies.base import Policy
 from simulation.engine.jobs import ACTIVE, JobStates
 from simulation.engine.settings import PoolSize

@@ -13,11 +13,11 @@ from math import ceil, inf
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import TIME_TOLERANCE
 from scheduling.core.clock import changes_allowed_from, slot_end_after
-from scheduling.core.decision import ChangeKind, Verdict
-from scheduling.core.snapshot import IntArray, PlannerSettings
+from scheduling.core.problem.answer import Answer
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.decision import ChangeKind, Verdict
+from scheduling.core.question.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
 from simulation.engine.bound import deadlines_bound

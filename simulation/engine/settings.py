@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from scheduling.core.snapshot import AGEING_WEIGHT, AdmissionRule, Fill, Newcomers
+from scheduling.core.question.snapshot import AGEING_WEIGHT, AdmissionRule, Fill, Newcomers
 from scheduling.policies import POLICIES
 from simulation.engine.sharing import SharingSettings
 

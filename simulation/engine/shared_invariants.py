@@ -6,9 +6,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.fleet import FLEXIBLE
-from scheduling.core.snapshot import IntArray
+from scheduling.core.lyra.fleet import FLEXIBLE
+from scheduling.core.problem.answer import Answer
+from scheduling.core.question.snapshot import IntArray
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.jobs import ACTIVE
 from simulation.engine.shared_pool import SharedPool

@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.answer import Answer
-from scheduling.core.arrays import BoolArray
-from scheduling.core.base_and_flexible import Demands, demands_of
-from scheduling.core.columns import regather
-from scheduling.core.decision import Verdict
-from scheduling.core.fleet import NO_ROLE, Fleet, WorkerMap
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Servers, Sharing, count_workers, loaned_fleet
-from scheduling.core.snapshot import IntArray
+from scheduling.core.lyra.base_and_flexible import Demands, demands_of
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, WorkerMap
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.columns import regather
+from scheduling.core.question.decision import Verdict
+from scheduling.core.question.snapshot import IntArray
+from scheduling.core.together.sharing import Servers, Sharing, count_workers, loaned_fleet
 from simulation.engine.jobs import JobStates
 from simulation.engine.pool import PoolState
 from simulation.engine.tables import CurveTables

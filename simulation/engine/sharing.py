@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import RULES, ScenarioRules, WorkerRanges

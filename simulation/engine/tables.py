@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.columns import NO_LEVEL, CurveColumns, stack_curves
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.snapshot import FloatArray, IntArray, ScalingCurve
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curves
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve
 from simulation.engine.settings import Pauses, PoolSize
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 

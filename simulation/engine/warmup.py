@@ -9,7 +9,7 @@ from functools import cache
 
 import numpy as np
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 

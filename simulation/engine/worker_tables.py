@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.compiling import kernel
-from scheduling.core.fleet import Speeds, rate_of
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.fleet import Speeds, rate_of
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import WorkerRanges
 from simulation.workloads.tuning import Tuning, tuned_gain

@@ -10,7 +10,7 @@ from datetime import datetime
 from cluster.models import Cluster
 from projects.errors import InvalidRequest, Unavailable
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, JobState, ServiceClass
-from scheduling.core.snapshot import JobSnapshot, ScalingCurve, StoredPlan
+from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
 from scheduling.services.kinds import first_kind
 from scheduling.services.snapshots import (

@@ -15,8 +15,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.curves import share_on_empty_cluster
-from scheduling.core.snapshot import ScalingCurve, ServiceClass
+from scheduling.core.question.curves import share_on_empty_cluster
+from scheduling.core.question.snapshot import ScalingCurve, ServiceClass
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 FORMAT = 1

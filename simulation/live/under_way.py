@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from scheduling.core.snapshot import StoredPlan
+from scheduling.core.question.snapshot import StoredPlan
 from simulation.engine.beginning import UnderWay
 from simulation.live.state import LiveJob, LiveState, in_order
 

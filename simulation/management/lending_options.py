@@ -9,9 +9,9 @@ from math import inf
 from typing import Any
 
 from cluster.forecasting.registry import FORECASTERS
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.snapshot import AGEING_WEIGHT
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.snapshot import AGEING_WEIGHT
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES, policy_named
 from scheduling.policies.opportunistic import Opportunistic
 from scheduling.policies.punctual import Punctual

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import Outcome
 from simulation.reports import measures
 from simulation.reports.distributions import cumulative_share, fate_bars
@@ -152,7 +152,7 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
 
 
 def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
-    """A line across a run's bars where the relaxation of its workload ends (`scheduling/core/relaxation.py`)."""
+    """A line across a run's bars where the relaxation of its workload ends (`scheduling/core/elasticflow/relaxation.py`)."""
     found = [(place, run.summary.get("deadlines_met_bound")) for place, run in enumerate(runs)]
     bounds = [(place, bound / runs[place].summary["slo_jobs"]) for place, bound in found if bound is not None]
     if not bounds:

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import JobEnd, Outcome
 from simulation.reports import measures
 from simulation.reports.measures import Fate

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import BoolArray, JobEnd, Outcome
 from simulation.reports import measures
 from simulation.reports.distributions import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import plotly.graph_objects as go
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.outcome import JobEnd, Outcome
 from simulation.reports import measures
 from simulation.reports.style import (

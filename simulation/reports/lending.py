@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.outcome import Outcome
 from simulation.reports import measures

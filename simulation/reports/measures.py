@@ -6,7 +6,7 @@ from enum import StrEnum
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import BoolArray, ClusterHistory, JobEnd, JobOutcomes, Outcome
 
 

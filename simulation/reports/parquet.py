@@ -22,7 +22,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
 from simulation.reports.summary import summary

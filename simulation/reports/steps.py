@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 #: More steps than this no screen shows; a report of any length stays small and quick.
 MOST_STEPS = 1_200

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.outcome import JobEnd, JobOutcomes, Outcome
 from simulation.reports import measures
 from simulation.reports.lending import lending_summary

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from scheduling.core.snapshot import AdmissionRule
+from scheduling.core.question.snapshot import AdmissionRule
 from simulation.reproduction.comparing import BASELINES, Context
 from simulation.reproduction.figures.base import Check, FigureReport
 from simulation.reproduction.rows import Row, Variant

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from scheduling.core.snapshot import AdmissionRule
+from scheduling.core.question.snapshot import AdmissionRule
 from simulation.reproduction.executing import AnyRun, Results
 from simulation.reproduction.published import Published
 from simulation.reproduction.rows import Row, Variant, over

@@ -14,7 +14,7 @@ from math import floor, log
 from pathlib import Path
 from random import Random
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.workloads.assembly import assemble
 from simulation.workloads.options import WorkloadOptions, split_options
 from simulation.workloads.records import JobRecord, ParsedTrace

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from scheduling.core.snapshot import AdmissionRule, FloatArray
+from scheduling.core.question.snapshot import AdmissionRule, FloatArray
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.reproduction import generator
 from simulation.reproduction.sources import code_digest

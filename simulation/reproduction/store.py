@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import JobEnd, Outcome
 from simulation.reports import measures
 from simulation.reports.steps import steps

@@ -12,8 +12,8 @@ from cluster.forecasting.registry import FORECASTERS
 from cluster.models import Gpu
 from cluster.selectors import cluster_shown
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.snapshot import Newcomers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.snapshot import Newcomers
 from scheduling.models import Job
 from scheduling.policies import DEFAULT_POLICY, POLICIES
 from scheduling.policies.punctual import Punctual

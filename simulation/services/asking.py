@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from django.conf import settings
 
 from projects.errors import InvalidRequest
-from scheduling.core.snapshot import Newcomers
+from scheduling.core.question.snapshot import Newcomers
 from scheduling.policies import POLICIES
 from simulation.selectors.choices import borrows, prices_newcomers, pricing_policies
 from simulation.workloads.errors import listed

@@ -10,7 +10,7 @@ import structlog
 from django.conf import settings
 from django.db import OperationalError
 
-from scheduling.core.snapshot import Fill, Newcomers
+from scheduling.core.question.snapshot import Fill, Newcomers
 from simulation import store
 from simulation.choices import StudySource
 from simulation.engine.beginning import begin_under_way

@@ -11,7 +11,7 @@ from django.utils import timezone
 from cluster.choices import FINAL_WORK_STATES, WorkState
 from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
-from scheduling.core.snapshot import Newcomers
+from scheduling.core.question.snapshot import Newcomers
 from scheduling.services.jobs import default_cluster
 from scheduling.services.wakeups import wake
 from simulation import store

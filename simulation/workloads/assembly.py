@@ -7,7 +7,7 @@ from math import floor, inf
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, ServiceClass
 from simulation.workloads.draws import Stream, uniforms
 from simulation.workloads.errors import TraceError, listed, quoted
 from simulation.workloads.options import WorkloadOptions

@@ -11,7 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 
 
 class Stream(IntEnum):

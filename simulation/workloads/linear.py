@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 TRAINING_GPU, INFERENCE_GPU = "V100", "T4"

@@ -11,8 +11,8 @@ from enum import StrEnum
 
 import numpy as np
 
-from scheduling.core.arrays import BoolArray
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.workload import Workload
 
 GPUS_PER_WORKER = 8

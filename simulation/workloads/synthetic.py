@@ -16,7 +16,7 @@ from statistics import NormalDist
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.assembly import assemble
 from simulation.workloads.draws import Stream, uniforms
 from simulation.workloads.errors import TraceError

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.workloads.linear import linear_workload
 from simulation.workloads.synthetic import DAY_SECONDS, Shape, profile, steady_arrivals
 from simulation.workloads.workload import Workload

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray, ServiceClass
+from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 
 
 @dataclass(frozen=True, slots=True)

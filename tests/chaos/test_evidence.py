@@ -13,8 +13,8 @@ import pytest
 from django.db import connection
 
 from scheduling.choices import JobState, PromiseOutcome
-from scheduling.core.recording import pack_snapshot, unpack_snapshot
-from scheduling.core.snapshot import ServerSnapshot, Snapshot
+from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
+from scheduling.core.question.snapshot import ServerSnapshot, Snapshot
 from tests.chaos.evidence import Deed, keep
 from tests.factories import DecisionFactory, GenerationFactory, JobEventFactory, JobFactory
 

@@ -24,8 +24,8 @@ from scheduling.choices import (
     JobState,
     PromiseOutcome,
 )
-from scheduling.core.release import UNKNOWN_SECONDS
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.plans.release import UNKNOWN_SECONDS
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.blocking import release_bounds

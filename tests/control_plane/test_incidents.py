@@ -17,8 +17,8 @@ from rest_framework.test import APIClient
 from cluster.models import Cluster
 from projects.models import User
 from scheduling.choices import AssignmentState, CurveState, GenerationState, JobState, PromiseOutcome
-from scheduling.core.recording import unpack_snapshot
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.question.recording import unpack_snapshot
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Assignment, CurveLevel, Generation, Incident, Job, Offer, ScalingCurve
 from scheduling.policies.punctual import Punctual
 from scheduling.selectors.job_times import planned_finish_at, planned_pieces

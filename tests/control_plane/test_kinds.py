@@ -13,7 +13,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from projects.models import Membership
 from scheduling.choices import CurveState, JobState, OfferState
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from scheduling.models import Decision, FunctionVersion, Job, Offer, ScalingCurve
 from scheduling.services.accepting import job_accept_offer
 from scheduling.services.jobs import JobRequest

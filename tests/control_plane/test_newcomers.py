@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cluster.models import Cluster
-from scheduling.core.snapshot import AGEING_WEIGHT, Newcomers
+from scheduling.core.question.snapshot import AGEING_WEIGHT, Newcomers
 from scheduling.services.snapshots import planner_settings
 
 

@@ -11,7 +11,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.choices import GenerationState, JobState, Purpose
-from scheduling.core.problem import build_problem
+from scheduling.core.problem.problem import build_problem
 from scheduling.models import Generation, Job
 from scheduling.services.generations import create_generation, suspend_live
 from scheduling.services.records import lock_cluster

@@ -11,9 +11,9 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster
 from scheduling.choices import CurveState, JobState, Purpose
-from scheduling.core.decision import Decision
-from scheduling.core.recording import unpack_snapshot
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.recording import unpack_snapshot
+from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import CurveLevel, Generation, Incident, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.leases import fence_server, reconcile

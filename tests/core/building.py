@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decision import Decision
-from scheduling.core.snapshot import (
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     Fill,
     JobSnapshot,

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from scheduling.core.base_and_flexible import Demands, demands_of
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.lyra.base_and_flexible import Demands, demands_of
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
 
 Places = Mapping[int, tuple[int, int]]
 """By server: base and flexible workers there."""

@@ -21,8 +21,8 @@ import numpy as np
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array  # type: ignore[import-untyped]
 
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import JobSnapshot
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.snapshot import JobSnapshot
 
 TOLERANCE_SECONDS = 4e-6
 """The core takes instants a few of its time tolerances apart for one; the exact answer must not be stricter."""

@@ -14,8 +14,8 @@ from math import ceil, inf
 import numpy as np
 
 from scheduling.core.decide import admit, replan
-from scheduling.core.decision import Decision
-from scheduling.core.snapshot import (
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     HeldOffer,
     JobSnapshot,
     PlannerSettings,

@@ -17,8 +17,8 @@ import numpy as np
 from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
-from scheduling.core.decision import Decision
-from scheduling.core.snapshot import (
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     AdmissionRule,
     BlockedGpus,
     Fill,

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.reclaiming import ReclaimQuestion
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.choosing import ReclaimQuestion
 
 GPUS_PER_SERVER = 8
 Workers = tuple[int, int]

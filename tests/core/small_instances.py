@@ -5,12 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from random import Random
 
-from scheduling.core.curves import curve_from_measurements, throughput_at
 from scheduling.core.decide import decide_newcomers
-from scheduling.core.decision import Decision
-from scheduling.core.problem import build_problem
-from scheduling.core.searching import SearchLimits
-from scheduling.core.snapshot import JobSnapshot, PlannerSettings, ServerSnapshot, ServiceClass, Snapshot
+from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.curves import curve_from_measurements, throughput_at
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
+    JobSnapshot,
+    PlannerSettings,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+)
 
 SLOT_SECONDS = 1.0
 MOST_SLOTS = 10

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.snapshot import JobSnapshot, PlannerSettings
+from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings
 from scheduling.policies import policy_named
 from tests.core.building import job, servers
 from tests.core.executing import Cluster

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.decision import ReasonCode
-from scheduling.core.expected_demand import MOST_EXTRAPOLATION, MOST_ROWS, ExpectedDemand
-from scheduling.core.recording import pack_snapshot, unpack_snapshot
-from scheduling.core.snapshot import Newcomers, ServiceClass
+from scheduling.core.elasticflow.expected_demand import MOST_EXTRAPOLATION, MOST_ROWS, ExpectedDemand
+from scheduling.core.question.decision import ReasonCode
+from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
+from scheduling.core.question.snapshot import Newcomers, ServiceClass
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings

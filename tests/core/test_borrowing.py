@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduling.core.decision import ChangeKind, Decision
-from scheduling.core.problem import build_problem
-from scheduling.core.snapshot import (
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.decision import ChangeKind, Decision
+from scheduling.core.question.snapshot import (
     BlockedGpus,
     JobSnapshot,
     PlannerSettings,

@@ -9,13 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.admission import Admission
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decision import Decision, ReasonCode, Verdict
-from scheduling.core.gpu_time import GpuTimeNeeded
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.problem import Problem
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import Decision, ReasonCode, Verdict
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     Fill,
     JobSnapshot,

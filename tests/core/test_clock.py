@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduling.core.clock import changes_allowed, changes_allowed_from, slot_end_after
-from scheduling.core.reserve import failures_cost_seconds
+from scheduling.core.plans.reserve import failures_cost_seconds
 
 TIMES = st.floats(0, 1e6)
 

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scheduling.core.decide import admit, replan
-from scheduling.core.decision import ChangeKind, ReasonCode
-from scheduling.core.snapshot import NO_DEADLINE, BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
+from scheduling.core.question.decision import ChangeKind, ReasonCode
+from scheduling.core.question.snapshot import NO_DEADLINE, BlockedGpus, JobSnapshot, ServiceClass, StoredPlan
 from scheduling.policies import policy_named
 from tests.core.building import C3, UNIT_SLOTS, after, job, per_slot, sizes, snapshot, verdicts
 

@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import replan
-from scheduling.core.snapshot import (
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.snapshot import (
     BlockedGpus,
     JobSnapshot,
     ServerSnapshot,
@@ -22,7 +22,7 @@ from scheduling.core.snapshot import (
     Snapshot,
     StoredPlan,
 )
-from scheduling.core.validation import LONGEST_RUN_SECONDS
+from scheduling.core.question.validation import LONGEST_RUN_SECONDS
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
 from tests.core.garbage import check_decision

@@ -9,15 +9,15 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core.admission import Admission
-from scheduling.core.allocation import grant_leftover
-from scheduling.core.curves import curve_from_measurements, linear_jobs_feasible
 from scheduling.core.decide import admit
-from scheduling.core.pauses import PauseBudget
-from scheduling.core.problem import build_problem
-from scheduling.core.reallocation import EVERY_GRANT
-from scheduling.core.repacking import Seating
-from scheduling.core.snapshot import JobSnapshot, ServiceClass
+from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.pause_budget import PauseBudget
+from scheduling.core.elasticflow.reallocation import EVERY_GRANT
+from scheduling.core.placement.repacking import Seating
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.curves import curve_from_measurements, linear_jobs_feasible
+from scheduling.core.question.snapshot import JobSnapshot, ServiceClass
 from tests.core.building import job, snapshot, verdicts
 
 

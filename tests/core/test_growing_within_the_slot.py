@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.admission import stored_plans_keep
-from scheduling.core.allocation import grant_leftover
-from scheduling.core.arrays import Plans, copy_plans
-from scheduling.core.compiling import YES
-from scheduling.core.growth import GrowthRules, Timeline, grow_by_knapsack
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.snapshot import (
+from scheduling.core.elasticflow.admission import stored_plans_keep
+from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.kernels import YES
+from scheduling.core.plans.timeline import occupy_all
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.arrays import Plans, copy_plans
+from scheduling.core.question.snapshot import (
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,
@@ -19,7 +19,7 @@ from scheduling.core.snapshot import (
     Snapshot,
     StoredPlan,
 )
-from scheduling.core.timeline import occupy_all
+from scheduling.core.together.growth import GrowthRules, Timeline, grow_by_knapsack
 
 SLOT = 10.0
 GPUS = 6

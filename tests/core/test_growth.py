@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.decide import reallocate
-from scheduling.core.problem import build_problem
-from scheduling.core.snapshot import (
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.snapshot import (
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from scheduling.core.knapsack import NO_ITEM, Choice, ItemGroups, choose_items
+from scheduling.core.lyra.knapsack import NO_ITEM, Choice, ItemGroups, choose_items
 
 TABLE_32 = [[(1, 50.0), (2, 75.0), (3, 90.0), (4, 100.0)], [(1, 20.0), (2, 30.0), (3, 36.0), (4, 40.0)]]
 TABLE_34 = [[(1, 50.0)], [(1, 20.0), (2, 30.0), (3, 36.0), (4, 40.0)]]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
 from scipy.sparse import coo_array, vstack  # type: ignore[import-untyped]
 
-from scheduling.core.knapsack import NO_ITEM, ItemGroups, choose_items
+from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
 from tests.core.test_knapsack import groups_of, taken_in
 
 VALUES = st.one_of(st.integers(0, 6).map(float), st.floats(0.01, 100.0))

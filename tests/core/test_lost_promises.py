@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from scheduling.core.decide import replan
-from scheduling.core.decision import Decision
-from scheduling.core.snapshot import (
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     AdmissionRule,
     JobSnapshot,

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.decide import admit, find_offer, replan, what_if
-from scheduling.core.decision import ReasonCode
-from scheduling.core.snapshot import HeldOffer
+from scheduling.core.question.decision import ReasonCode
+from scheduling.core.question.snapshot import HeldOffer
 from tests.core.building import C3, C4, UNIT_SLOTS, after, job, sizes, snapshot, verdicts
 from tests.core.executing import Cluster
 from tests.core.workloads import random_workload

@@ -9,10 +9,10 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core.occupancy import addresses_of
-from scheduling.core.problem import build_problem
-from scheduling.core.repacking import Seating
-from scheduling.core.snapshot import BlockedGpus, JobSnapshot, ServiceClass, Snapshot, StoredPlan
+from scheduling.core.placement.occupancy import addresses_of
+from scheduling.core.placement.repacking import Seating
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.snapshot import BlockedGpus, JobSnapshot, ServiceClass, Snapshot, StoredPlan
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
 from tests.core.garbage import check_decision

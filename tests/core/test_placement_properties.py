@@ -8,9 +8,9 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core.blocks import Blocks, blocks_of
-from scheduling.core.occupancy import Occupancy, addresses_of, empty_occupancy
-from scheduling.core.repacking import _repack
+from scheduling.core.placement.buddy_blocks import Blocks, blocks_of
+from scheduling.core.placement.occupancy import Occupancy, addresses_of, empty_occupancy
+from scheduling.core.placement.repacking import _repack
 from tests.core.building import servers
 
 JOBS = 24

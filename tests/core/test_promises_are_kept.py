@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.snapshot import Fill
+from scheduling.core.question.snapshot import Fill
 from tests.core.executing import Cluster
 from tests.core.workloads import random_workload
 

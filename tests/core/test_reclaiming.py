@@ -8,10 +8,10 @@ from math import inf
 import numpy as np
 import pytest
 
-from scheduling.core.fleet import Fleet, Speeds, WorkerMap
-from scheduling.core.reclaim_greedy import greedy_picks
-from scheduling.core.reclaim_layout import costs, gpu_fraction, layout_of, server_fraction
-from scheduling.core.reclaiming import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.greedy import greedy_picks
+from scheduling.core.lyra.reclaiming.question import costs, gpu_fraction, layout_of, server_fraction
 from tests.core.reclaim_layouts import asking_for, inelastic, question_of
 
 FIGURE = {"a": {1: 8, 2: 8}, "b": {3: 8}, "c": {4: 8, 5: 2}, "d": {5: 2, 6: 8}}

@@ -6,9 +6,9 @@ from itertools import combinations
 
 import numpy as np
 
-from scheduling.core.reclaim_layout import consequences, layout_of
-from scheduling.core.reclaim_optimum import fewest_preemptions
-from scheduling.core.reclaiming import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.optimum import fewest_preemptions
+from scheduling.core.lyra.reclaiming.question import consequences, layout_of
 from tests.core.reclaim_layouts import (
     asking_for,
     fewest_by_trying_everything,

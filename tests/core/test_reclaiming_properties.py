@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.reclaiming import Reclaim, ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimMethod, choose_servers
 from tests.core.reclaim_layouts import Mix, asking_for, best_fit_question, inelastic, random_question
 
 SEEDS = st.integers(0, 1 << 20)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.relaxation import Hull, JobsToBound, hull_of_points, on_time_bound
+from scheduling.core.elasticflow.relaxation import Hull, JobsToBound, hull_of_points, on_time_bound
 from simulation.engine.bound import deadlines_bound
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings

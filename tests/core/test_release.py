@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.release import (
+from scheduling.core.plans.release import (
     ReleaseBounds,
     confirmed_by,
     given_up_by,

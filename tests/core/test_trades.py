@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core.blocks import blocks_of
-from scheduling.core.occupancy import empty_occupancy, seat
-from scheduling.core.trades import break_trades
+from scheduling.core.placement.buddy_blocks import blocks_of
+from scheduling.core.placement.occupancy import empty_occupancy, seat
+from scheduling.core.placement.trades import break_trades
 from tests.core.building import servers
 
 

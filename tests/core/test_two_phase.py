@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core.base_admission import BaseOrder, Skip
-from scheduling.core.base_and_flexible import demands_of
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.two_phase import TwoPhase
-from scheduling.core.worker_changes import WorkerChange
+from scheduling.core.lyra.base_and_flexible import demands_of
+from scheduling.core.lyra.base_demands import BaseOrder, Skip
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import TwoPhase
+from scheduling.core.lyra.worker_changes import WorkerChange
 from tests.core.dividing import (
     Job,
     demands_for,

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduling.core.base_admission import Skip
-from scheduling.core.two_phase import TwoPhase, divide
-from scheduling.core.worker_changes import WorkerChange
+from scheduling.core.lyra.base_demands import Skip
+from scheduling.core.lyra.tick import TwoPhase, divide
+from scheduling.core.lyra.worker_changes import WorkerChange
 from tests.core.dividing import (
     Job,
     demands_for,

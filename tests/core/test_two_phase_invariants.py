@@ -8,11 +8,11 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.base_admission import BaseOrder, Skip
-from scheduling.core.fleet import BASE, FLEXIBLE, NO_ROLE, Fleet
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.two_phase import Division, TwoPhase
-from scheduling.core.worker_changes import WorkerChange
+from scheduling.core.lyra.base_demands import BaseOrder, Skip
+from scheduling.core.lyra.fleet import BASE, FLEXIBLE, NO_ROLE, Fleet
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import Division, TwoPhase
+from scheduling.core.lyra.worker_changes import WorkerChange
 from tests.core.dividing import Job, division_of, fleet_of, places_in
 
 OPTIONS = st.builds(

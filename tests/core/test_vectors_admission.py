@@ -8,14 +8,14 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.curves import (
+from scheduling.core.decide import admit, replan
+from scheduling.core.question.curves import (
     curve_from_measurements,
     linear_jobs_feasible,
     share_on_empty_cluster,
 )
-from scheduling.core.decide import admit, replan
-from scheduling.core.decision import ReasonCode
-from scheduling.core.snapshot import AdmissionRule, PlannerSettings
+from scheduling.core.question.decision import ReasonCode
+from scheduling.core.question.snapshot import AdmissionRule, PlannerSettings
 from tests.core.building import (
     C3,
     C4,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.curves import cluster_efficiency
 from scheduling.core.decide import admit, replan
+from scheduling.core.question.curves import cluster_efficiency
 from tests.core.building import C4, C5, after, curve, gpu_time, job, per_slot, sizes, snapshot, verdicts
 
 P = {1: 1.0, 2: 1.9, 4: 3.4}

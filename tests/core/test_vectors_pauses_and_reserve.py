@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.reserve import probability_of_more_failures, reserved_gpus, servers_to_reserve
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.plans.reserve import probability_of_more_failures, reserved_gpus, servers_to_reserve
 
 
 def test_v7_vgg16_keeps_three_quarters_of_linear_speed_on_eight_gpus():

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from scheduling.core.blocks import blocks_of
-from scheduling.core.curves import curve_from_measurements
 from scheduling.core.decide import replan
-from scheduling.core.decision import ChangeKind
-from scheduling.core.snapshot import JobSnapshot
+from scheduling.core.placement.buddy_blocks import blocks_of
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import ChangeKind
+from scheduling.core.question.snapshot import JobSnapshot
 from tests.core.building import after, job, servers, snapshot
 
 FIXED = 1e6

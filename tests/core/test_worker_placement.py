@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from scheduling.core.base_admission import Skip
-from scheduling.core.fleet import BASE, FLEXIBLE, NO_ROLE
-from scheduling.core.two_phase import TwoPhase
-from scheduling.core.worker_changes import WorkerChange
+from scheduling.core.lyra.base_demands import Skip
+from scheduling.core.lyra.fleet import BASE, FLEXIBLE, NO_ROLE
+from scheduling.core.lyra.tick import TwoPhase
+from scheduling.core.lyra.worker_changes import WorkerChange
 from tests.core.dividing import Job, division_of, fleet_of, inelastic, linear, places_in, total_of
 
 NO_HOLES = TwoPhase(flexible_in_holes=False)

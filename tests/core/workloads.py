@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from random import Random
 
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.snapshot import (
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.snapshot import (
     NO_DEADLINE,
     Fill,
     JobSnapshot,

@@ -14,8 +14,8 @@ import pytest
 from numba.core.registry import CPUDispatcher
 
 from launch.compile_core import compile_core
-from scheduling.core.compiling import PACKAGES, source_digest
-from scheduling.core.snapshot import (
+from scheduling.core.kernels import PACKAGES, source_digest
+from scheduling.core.question.snapshot import (
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,

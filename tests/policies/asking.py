@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from scheduling.core.curves import curve_from_measurements
-from scheduling.core.decision import Decision
-from scheduling.core.snapshot import JobSnapshot, PlannerSettings, ScalingCurve, Snapshot
+from scheduling.core.question.curves import curve_from_measurements
+from scheduling.core.question.decision import Decision
+from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, ScalingCurve, Snapshot
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
 from simulation.outcome import Outcome

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.snapshot import JobSnapshot, PlannerSettings, Snapshot
+from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, Snapshot
 from scheduling.policies import POLICIES, policy_named
 from simulation.engine.run import Simulation
 from simulation.outcome import JobEnd

@@ -9,14 +9,13 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core import dispatching
-from scheduling.core.arrays import Plans, no_plans, set_plan
-from scheduling.core.compiling import NO
-from scheduling.core.filling import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.problem import Problem, build_problem
-from scheduling.core.snapshot import JobSnapshot, Snapshot
-from scheduling.core.timeline import EVERYTHING, PROMISES, TAKE, occupy
-from scheduling.policies import policy_named
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.kernels import NO
+from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, occupy
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.arrays import Plans, no_plans, set_plan
+from scheduling.core.question.snapshot import JobSnapshot, Snapshot
+from scheduling.policies import dispatching, policy_named
 from scheduling.policies.edf_kernels import work_down
 from scheduling.policies.elastic_kernels import fill_or_rush
 from scheduling.policies.without_promises import contest

@@ -8,8 +8,8 @@ from math import inf
 import numpy as np
 import pytest
 
-from scheduling.core.decision import ChangeKind, Decision
-from scheduling.core.snapshot import Snapshot
+from scheduling.core.question.decision import ChangeKind, Decision
+from scheduling.core.question.snapshot import Snapshot
 from tests.core.building import snapshot
 from tests.policies.asking import asking, go_on, replanned, slots
 from tests.simulation.lending.worlds import Job, completion_seconds, run

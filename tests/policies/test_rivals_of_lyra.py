@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from scheduling.core.base_admission import BaseOrder
-from scheduling.core.flexible_demands import Growth
-from scheduling.core.two_phase import TwoPhase
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.lyra.base_demands import BaseOrder
+from scheduling.core.lyra.flexible_demands import Growth
+from scheduling.core.lyra.tick import TwoPhase
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies.shares_workers import chosen_rules
 from simulation.outcome import Outcome
 from simulation.workloads.tuning import Tuning, tuned_gain

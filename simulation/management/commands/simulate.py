@@ -11,7 +11,7 @@ from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
 
-from scheduling.core.snapshot import AdmissionRule, Fill, Newcomers
+from scheduling.core.question.snapshot import AdmissionRule, Fill, Newcomers
 from scheduling.policies import POLICIES
 from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar

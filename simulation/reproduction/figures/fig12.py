@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.core.pauses import published_pause_seconds
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from simulation.reproduction.comparing import Context
 from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
 from simulation.reproduction.runs import RunSpec

@@ -7,8 +7,8 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.pauses import published_pause_seconds
-from scheduling.core.snapshot import AdmissionRule, ServiceClass
+from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.question.snapshot import AdmissionRule, ServiceClass
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.reports.summary import summary

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.reproduction.executing import Results
 from simulation.reproduction.lyra.specs import LyraSpec
 from simulation.reproduction.store import RunResult

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import Outcome
 from simulation.reports import measures
 from simulation.reports.lending import training_usage

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from simulation.engine.run import Progress, Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import JobRecord, ParsedTrace, TraceFormat, same
 from simulation.workloads.trace_file import TraceRow

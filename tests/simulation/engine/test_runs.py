@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduling.core.snapshot import AdmissionRule, IntArray, ServiceClass
+from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceClass
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.run import Simulation

@@ -8,8 +8,8 @@ from random import Random
 
 import numpy as np
 
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.snapshot import Fill, ServiceClass
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.snapshot import Fill, ServiceClass
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings

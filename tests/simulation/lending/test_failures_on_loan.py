@@ -8,7 +8,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core.answer import Answer
+from scheduling.core.problem.answer import Answer
 from simulation.engine.happenings import Happening, Kind
 from simulation.engine.pool import PoolState
 from simulation.engine.run import Simulation

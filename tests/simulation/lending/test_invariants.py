@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
 from simulation.engine.run import Simulation

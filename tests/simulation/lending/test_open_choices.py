@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from simulation.engine.run import Simulation
 from simulation.engine.settings import SimulationSettings
 from simulation.engine.sharing import SharingSettings

@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from django.core.management import CommandError, call_command
 
-from scheduling.core.recording import pack_snapshot, unpack_snapshot
-from scheduling.core.snapshot import PlannerSettings, Snapshot
-from scheduling.core.two_phase_options import TwoPhaseOptions
+from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
+from scheduling.core.question.snapshot import PlannerSettings, Snapshot
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 
 CLUSTER = ("--servers", "2", "--gpus-per-server", "8")
 LYRA = ("--trace", "lyra:jobs=12,mean_interarrival_seconds=600", *CLUSTER)

@@ -8,10 +8,10 @@ from typing import ClassVar
 import numpy as np
 import pytest
 
-from scheduling.core.fleet import WorkerMap
-from scheduling.core.problem import Problem
-from scheduling.core.sharing import Sharing
-from scheduling.core.two_phase import Division, TwoPhase, divide
+from scheduling.core.lyra.fleet import WorkerMap
+from scheduling.core.lyra.tick import Division, TwoPhase, divide
+from scheduling.core.problem.problem import Problem
+from scheduling.core.together.sharing import Sharing
 from scheduling.policies import POLICIES
 from scheduling.policies.shares_workers import SharesWorkers
 from simulation.engine.worker_tables import worker_tables

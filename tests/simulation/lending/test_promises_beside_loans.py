@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from scheduling.core.reclaiming import ReclaimMethod
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from scheduling.core.reclaiming import ReclaimMethod
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
 
 NEVER = math.nan

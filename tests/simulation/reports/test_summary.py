@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.outcome import JobEnd
 from simulation.reports.summary import summary
 from tests.simulation.reports.outcomes import (

@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.reproduction.executing import run
 from simulation.reproduction.figures import fig10, fig11
 from simulation.reproduction.runs import workload_of

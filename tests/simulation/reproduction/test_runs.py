@@ -49,14 +49,14 @@ def test_another_policy_may_change_without_making_results_old():
     assert {
         "scheduling.policies.size_kernels",
         "scheduling.policies.base",
-        "scheduling.core.problem",
+        "scheduling.core.problem.problem",
     } <= modules
     assert not modules & {
         "scheduling.policies.tiresias",
         "scheduling.policies.gandiva",
         "scheduling.policies",
     }
-    assert "scheduling.core.filling" in sources.imported_by(
+    assert "scheduling.core.elasticflow.minimum_satisfactory_share" in sources.imported_by(
         *sources.ENGINE, "scheduling.policies.elasticflow"
     )
 

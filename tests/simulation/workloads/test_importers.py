@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.options import WorkloadOptions
 from tests.simulation.workloads.helpers import ITP_HEADER, ITP_ROW, table, throughput_of, write

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from scheduling.core.snapshot import ServiceClass
+from scheduling.core.question.snapshot import ServiceClass
 from simulation.workloads.catalogue import gpu_types_of, load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.options import WorkloadOptions

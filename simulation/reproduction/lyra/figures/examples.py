@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
-from scheduling.core.knapsack import NO_ITEM, ItemGroups, choose_items
-from scheduling.core.reclaiming import ReclaimMethod, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
 from simulation.reproduction.comparing import Context
 from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.specs import LyraSpec

@@ -1,0 +1,1 @@
+"""ElasticFlow: minimum satisfactory shares, admission, elastic allocation, and what keeps a promise true."""

@@ -1,0 +1,481 @@
+"""Admission control: Algorithm 1 of ElasticFlow (section 4.2; spec 2.5 and 2.5.1).
+
+A newcomer with a deadline gets a promise when all promises, its own included, can be kept. The
+plans under which present promises are known to be kept carry the guarantee: filling all jobs
+afresh is a heuristic that may fail although those plans still hold.
+"""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from scheduling.core.elasticflow.bid_prices import BidPrices, KeptRoom
+from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill
+from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
+from scheduling.core.elasticflow.jobs_at_risk import Sparing
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.pause_budget import PauseBudget, charge_plans
+from scheduling.core.elasticflow.wider_search import SearchLimits, searched
+from scheduling.core.kernels import YES, kernel
+from scheduling.core.plans.charging import charged_finish
+from scheduling.core.plans.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
+from scheduling.core.problem import reasons
+from scheduling.core.problem.problem import Problem
+from scheduling.core.problem.work import NEWCOMER, Work
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, changed_beside, copy_plans, set_plan
+from scheduling.core.question.columns import BEST_EFFORT, SOFT
+from scheduling.core.question.decision import ReasonCode, Verdict
+from scheduling.core.question.snapshot import AdmissionRule, FloatArray, IntArray
+
+SEVERAL = 8
+"""Newcomers of one decision from which on it pays to count the GPU time that promises must have."""
+NO_JOBS = np.zeros(0, dtype=np.int64)
+NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
+
+
+@kernel
+def stored_plans_keep(jobs, plans, rows, own, due, times, free, count):  # type: ignore[no-untyped-def]
+    """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
+
+    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the plans' finish
+    is set.
+    """
+    nothing = np.zeros(0)
+    late = np.zeros(rows.size, dtype=np.bool_)
+    for position in range(rows.size):
+        row = rows[position]
+        if row < own:
+            plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
+            late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
+    times, free, count = occupy_all(times, free, count, plans, rows[~late], YES)
+    for piece in range(count):
+        if free[0, piece] < 0:
+            return rows[late], True
+    return rows[late], False
+
+
+class Admission:
+    """The promises of one decision: who holds one and under which plans they are kept.
+
+    ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
+    no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
+    plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
+    published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon (decision 0016).
+    ``as_planned``: all present plans stay as they are where they keep their promises. ``work``: where the work of it all is
+    counted, and after how much of it newcomers have to wait (decision 0024).
+    """
+
+    needs_of = GpuTimeNeeded
+
+    def __init__(
+        self,
+        problem: Problem,
+        budget: PauseBudget,
+        *,
+        search: SearchLimits | None = None,
+        as_planned: bool = False,
+        work: Work | None = None,
+    ) -> None:
+        self.problem = problem
+        self.budget = budget
+        self.search = search
+        self.work = budget.work = work or Work()
+        self.at_risk: list[int] = []
+        self.used_stored = False
+        self.plans = copy_plans(problem.stored)
+        self.rows = list(problem.promised)
+        self.offers = np.arange(problem.count, problem.jobs.work.size)
+        self.sparing = Sparing(self)
+        self.bid_prices = BidPrices(self)
+        self._needed: GpuTimeNeeded | None = None
+        self._free_beside: tuple[Plans, int, tuple[FloatArray, IntArray, int]] | None = None
+        self._deadline_orders: dict[bool, DeadlineOrder] = {}
+        self._establish()
+        columns = problem.columns
+        self._retest(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist())
+        if not as_planned and self.sparing.make_room():
+            self._retest(self.at_risk)
+
+    # Present promises ----------------------------------------------------------------------
+
+    def _establish(self) -> None:
+        """Find plans that keep the present promises; whoever cannot be saved is at risk."""
+        if not self.rows:
+            return
+        late = self._late_under_stored_plans() if self.problem.settings.stored_plans else None
+        if late == []:
+            return
+        afresh, failed = self.refilled(self.rows)
+        if late is None or len(failed) < len(late):
+            self.plans, self.at_risk = afresh, failed
+        else:
+            self.at_risk = late
+        lost = set(self.at_risk)
+        self.rows = [row for row in self.rows if row not in lost]
+
+    def _late_under_stored_plans(self) -> list[int] | None:
+        """Jobs that stored plans, mended where possible, leave late; None if overbooked."""
+        problem = self.problem
+        overdue, too_many = stored_plans_keep(
+            problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
+            *problem.open_timeline(),
+        )  # fmt: skip
+        if too_many:
+            return None
+        late = self.in_deadline_order(overdue.tolist())
+        if not late:
+            return late
+        lost = set(late)
+        times, free, count = self.timeline([row for row in self.rows if row not in lost])
+        for row in list(late):
+            if self._fill_one(row, float(problem.due[row]), (times, free, count), guarded=False):
+                times, free, count = occupy(times, free, count, self.plans, row, TAKE, YES)
+                late.remove(row)
+        return late
+
+    def _retest(self, rows: list[int]) -> None:
+        """Jobs at risk whose deadline can be met again become regular again (spec 2.12)."""
+        for row in self.in_deadline_order(rows):
+            before = copy_plans(self.plans)
+            if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
+                affordable = self.budget.affordable(self.plans, [*self.rows, row])
+                if affordable is not None:
+                    self.plans = affordable
+                    self.rows.append(row)
+                    self.at_risk = [other for other in self.at_risk if other != row]
+                    continue
+            self.plans = before
+            if row not in self.at_risk:
+                self.at_risk.append(row)
+
+    # Newcomers -----------------------------------------------------------------------------
+
+    def decide_newcomers(self) -> list[Verdict]:
+        """Verdicts in submission order; the plans afterwards keep every promise made.
+
+        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule. One by one,
+        those for whom the limit of work leaves nothing get no verdict; the first always does.
+        """
+        together = not (self.bid_prices.asked or self.sparing.rows())
+        if self.problem.settings.admission is AdmissionRule.BATCH and together:
+            return self._decide_batch(self.problem.newcomers)
+        verdicts: list[Verdict] = []
+        for row in self.problem.newcomers:
+            if verdicts and self.work.is_spent():
+                break
+            # Whoever was promised before is a present promise, in this decision as in the next one.
+            self.budget.treat_as_new([row])
+            verdicts.append(self.decide(row))
+        self.budget.treat_as_new(self.problem.newcomers)
+        return verdicts
+
+    def decide(self, row: int) -> Verdict:
+        """The verdict on one newcomer; a yes changes the plans, a no changes nothing."""
+        self.work.add(NEWCOMER)
+        verdict = self._invalid(row)
+        if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
+            return reasons.best_effort(self._facts(row))
+        if verdict is None and (kept := self.bid_prices.room_kept_from(row)):
+            verdict = reasons.room_kept(self._facts(row), self.problem.now, kept)
+        if verdict is None:
+            plans, first_failing, outbid = self._fitting(row)
+            if plans is not None:
+                self._promise(plans, row)
+                return reasons.fits(self._facts(row), self.problem.stored_plan(plans, row))
+            verdict = self._refusal(row, first_failing)
+            if outbid is not None:
+                verdict = reasons.no_room_made(verdict, outbid)
+        return self._or_unpromised(row, verdict)
+
+    def _promise(self, plans: Plans, row: int) -> None:
+        """Take the newcomer among the promises, under plans that keep them all."""
+        beside = self._free_beside
+        known = beside is not None and beside[0] is self.plans and beside[1] == len(self.rows)
+        if beside is not None and known and not changed_beside(self.plans, plans, row):
+            times, free, count = beside[2]
+            self._free_beside = (plans, len(self.rows) + 1, occupy(times, free, count, plans, row, TAKE, YES))
+        self.plans = plans
+        self.rows.append(row)
+
+    def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
+        """A soft job is kept without a promise unless it can never run."""
+        able = self.problem.jobs.level_count[row] > 0 and refusal.reason_code is not ReasonCode.NO_WORK
+        if self.problem.columns.service_class[row] == SOFT and able:
+            return reasons.soft_unpromised(refusal)
+        return refusal
+
+    def _decide_batch(self, rows: list[int]) -> list[Verdict]:
+        """All newcomers of the instant or none (the published artifact's rule)."""
+        service_class = self.problem.columns.service_class
+        invalid = {row: self._invalid(row) for row in rows}
+        together = [row for row in rows if invalid[row] is None and service_class[row] != BEST_EFFORT]
+        plans, failed = self.refilled([*self.rows, *together], promising=True)
+        affordable = None if failed else self.budget.affordable(plans, [*self.rows, *together])
+        if affordable is not None and together:
+            self.plans = affordable
+            self.rows += together
+        verdicts = []
+        for row in rows:
+            refusal = invalid[row]
+            if refusal is not None:
+                verdicts.append(self._or_unpromised(row, refusal))
+            elif row not in together:
+                verdicts.append(reasons.best_effort(self._facts(row)))
+            elif affordable is not None:
+                verdicts.append(reasons.fits(self._facts(row), self.problem.stored_plan(self.plans, row)))
+            else:
+                verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
+        return verdicts
+
+    def _invalid(self, row: int) -> Verdict | None:
+        problem = self.problem
+        job = self._facts(row)
+        if problem.jobs.level_count[row] == 0:
+            return reasons.no_levels(job, problem.gpus)
+        if problem.columns.remaining_iterations[row] <= 0.0:
+            return reasons.no_work(job)
+        if problem.columns.service_class[row] == BEST_EFFORT:
+            return None
+        if job.deadline_at <= problem.now:
+            return reasons.deadline_passed(job, problem.now)
+        if not self._alone(row, float(problem.due[row]) - problem.slack_seconds):
+            fastest, gpus = self._fastest_alone(row)
+            if gpus == 0:
+                return reasons.no_levels(job, problem.promise_gpus)
+            return reasons.too_slow_alone(job, problem.now, fastest, gpus)
+        return None
+
+    def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
+        """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room was made."""
+        problem = self.problem
+        if self._gpu_time_is_missing(row):
+            return None, self._first_failing(row), self._outbid(row)
+        if self.sparing.rows():
+            plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
+            return plans or self._as_offered(row), None, None
+        if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
+            return plans, None, None
+        order = self.deadline_order(suffix=problem.suffix)
+        afresh = order.with_newcomer(self._own_rows(), row)
+        if afresh.failing is None and (plans := self.budget.affordable(afresh.plans, [*self.rows, row])):
+            order.keep(afresh)
+            return plans, None, None
+        if problem.settings.stored_plans and (plans := self._as_offered(row)):
+            return plans, None, None
+        if self.search is None:
+            return None, afresh.failing, None
+        outbid = self._outbid(row)
+        plans = searched(self, row, self.search) if outbid is None else None
+        return plans, afresh.failing, outbid
+
+    def _outbid(self, row: int) -> KeptRoom | None:
+        """For whose sake promises are not planned anew for the newcomer, None where they are."""
+        if self.search is None or self.search.everybody or self.sparing.rows():
+            return None
+        return self.bid_prices.outbid(row)
+
+    def _gpu_time_is_missing(self, row: int) -> bool:
+        """Whether no plans can keep all promises with the newcomer's, seen without looking for them.
+
+        Asked where several newcomers come: counting what promises need costs more than one refusal saves.
+        """
+        # Who accepts an offer has its plan already.
+        if len(self.problem.newcomers) < SEVERAL or self.problem.stored.length[row]:
+            return False
+        if self._needed is None:
+            self._needed = self.needs_of(self.problem)
+        return self._needed.is_missing(self._own_rows(), row)
+
+    def _first_failing(self, row: int) -> int | None:
+        """Who would be late with the newcomer, for the sentence beside its refusal."""
+        if self.sparing.rows():
+            return None
+        order = self.deadline_order(suffix=self.problem.suffix)
+        return order.with_newcomer(self._own_rows(), row).failing
+
+    def _own_rows(self) -> list[int]:
+        return [row for row in self.rows if row < self.problem.count]
+
+    def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
+        """All promises filled from scratch in deadline order, without a newcomer's."""
+        if suffix not in self._deadline_orders:
+            times, free, count = self.problem.open_timeline()
+            opened = occupy_all(times, free, count, self.plans, self.offers, YES)
+            self._deadline_orders[suffix] = DeadlineOrder(
+                self.problem, self.plans, opened, self.work, suffix=suffix
+            )
+        return self._deadline_orders[suffix]
+
+    def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
+        """Plans with the newcomer's beside all others, pauses charged; tried are these variants of filling."""
+        due = float(self.problem.due[row]) - self.problem.slack_seconds
+        for suffix in variants:
+            beside = self.filled_beside(row, due, suffix=suffix)
+            affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
+            if affordable is not None and not self.sparing.delayed_by(affordable, row):
+                return affordable
+        return None
+
+    def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
+        """One more job planned on what the present plans leave, or None where that is too little."""
+        before, room = self.plans, self.sparing.room_for_newcomers()
+        self.plans = copy_plans(before)
+        fits = self._fill_one(row, due, room, guarded=True, suffix=suffix)
+        plans, self.plans = self.plans, before
+        return plans if fits else None
+
+    def _as_offered(self, row: int) -> Plans | None:
+        """Beside the present plans, the plan of the offer that the newcomer accepts; None if it holds none."""
+        problem = self.problem
+        if problem.stored.length[row] == 0:
+            return None
+        plans = copy_plans(self.plans)
+        charge_plans(problem.jobs, plans, np.array([row]), *NOTHING_CHARGED)
+        if plans.finish[row] > problem.due[row] + 2 * TIME_TOLERANCE:
+            return None
+        _, free, count = self.timeline([*self.rows, row])
+        if overbooked(free, count):
+            return None
+        return self.budget.affordable(plans, [*self.rows, row])
+
+    def _facts(self, row: int) -> reasons.JobFacts:
+        return reasons.job_facts(self.problem, row, spared=bool(self.sparing.rows()))
+
+    # Tools ---------------------------------------------------------------------------------
+
+    def in_deadline_order(self, rows: list[int]) -> list[int]:
+        """Rows in the order of Algorithm 1: deadline, submission, id."""
+        chosen = np.array(rows, dtype=np.int64)
+        ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
+        return ordered
+
+    def free_beside_promises(self) -> tuple[FloatArray, IntArray, int]:
+        """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the next."""
+        kept = self._free_beside
+        if kept is None or kept[0] is not self.plans or kept[1] != len(self.rows):
+            kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
+        return kept[2]
+
+    def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
+        """What the plans of ``rows`` leave free."""
+        problem = self.problem
+        times, free, count = problem.open_timeline()
+        chosen = np.array(rows, dtype=np.int64)
+        timeline: tuple[FloatArray, IntArray, int] = occupy_all(
+            times, free, count, self.plans if plans is None else plans, chosen, True
+        )
+        self.work.add(chosen.size + timeline[2])
+        return timeline
+
+    def filled_in_order(
+        self, order: list[int], carry: FloatArray, *, suffix: bool
+    ) -> tuple[Plans, int | None]:
+        """All promises and newcomers of ``order`` filled from scratch in that order, up to the first that fails."""
+        plans, failing = self._refilled(
+            order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
+        )
+        return plans, int(failing[0]) if failing.size else None
+
+    def _refilled(
+        self,
+        order: list[int],
+        due: FloatArray,
+        carry: FloatArray,
+        guarded: bool,
+        suffix: bool,
+        to_the_end: bool,
+    ) -> tuple[Plans, IntArray]:
+        problem = self.problem
+        opened = occupy_all(*problem.open_timeline(), self.plans, self.offers, YES)
+        filled, failing, _, _, _, walked = refill(
+            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, *opened, guarded,
+            problem.origin, problem.slot, suffix, to_the_end,
+        )  # fmt: skip
+        self.work.add(walked)
+        return Plans(*filled), failing
+
+    def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
+        """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
+
+        With ``promising`` every job keeps the slack and the capacity that new promises must. Without,
+        that is tried first, and present promises may fall back on the reserve.
+        """
+        problem = self.problem
+        jobs = problem.count
+        order = self.in_deadline_order([row for row in rows if row < jobs])
+        reserve = problem.promise_gpus < problem.gpus or problem.slack_seconds > 0
+        plans, failed = self.plans, NO_JOBS
+        for careful in (True, False) if reserve and not promising else (True,):
+            due = problem.due - problem.slack_seconds if careful else problem.due
+            plans, failed = self._refilled(
+                order, due, np.zeros(problem.jobs.work.size), careful, problem.suffix, True
+            )
+            if not failed.size:
+                break
+        return plans, failed.tolist()
+
+    def _fill_one(
+        self,
+        row: int,
+        due: float,
+        timeline: tuple[FloatArray, IntArray, int],
+        *,
+        guarded: bool,
+        suffix: bool | None = None,
+    ) -> bool:
+        """Fill one job on a timeline; its plan is set when that succeeds."""
+        problem = self.problem
+        backwards = problem.suffix if suffix is None else suffix
+        times, free, count = timeline
+        self.work.add(count)
+        piece_time, piece_gpus = problem.scratch(count)
+        pieces, finish, gpu_time = fill(
+            problem.jobs, row, due, times, free, count, guarded, problem.origin, problem.slot,
+            NO_HEAD, ALL_LEVELS, backwards, 0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        if pieces:
+            self.plans = set_plan(self.plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+        return bool(pieces)
+
+    def _alone(self, row: int, due: float) -> int:
+        """GPUs the job needs with the cluster to itself (its peak), 0 if that is not enough."""
+        problem = self.problem
+        times, free, count = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
+        piece_time, piece_gpus = problem.scratch(count)
+        pieces, _, _ = fill(
+            problem.jobs, row, due, times, free, count, True, problem.origin, problem.slot,
+            NO_HEAD, ALL_LEVELS, False, 0.0, piece_time, piece_gpus,
+        )  # fmt: skip
+        return int(piece_gpus[:pieces].max()) if pieces else 0
+
+    def _fastest_alone(self, row: int) -> tuple[float, int]:
+        """Shortest time to the stored result on the empty cluster, in seconds, and its GPUs."""
+        jobs = self.problem.jobs
+        last = int(
+            np.searchsorted(jobs.levels[row, : jobs.level_count[row]], self.problem.promise_gpus, "right")
+        )
+        if last == 0:
+            return inf, 0
+        seconds = jobs.pause[row, :last] + jobs.work[row] / jobs.throughput[row, :last]
+        best = int(np.argmin(seconds))
+        total = self.problem.origin + float(seconds[best]) + float(jobs.finishing[row])
+        return total + self.problem.slack_seconds, int(jobs.levels[row, best])
+
+    def _refusal(self, row: int, first_failing: int | None) -> Verdict:
+        """Say what was missing: GPUs in the tightest piece before the deadline."""
+        problem = self.problem
+        now = problem.now
+        job = self._facts(row)
+        due = float(problem.due[row]) - problem.slack_seconds
+        needed = self._alone(row, due)
+        times, free, count = self.sparing.room_for_newcomers()
+        before_due = np.flatnonzero(times[:count] < due)
+        left = free[:, :count].min(axis=0)[before_due]
+        tightest = int(np.argmin(left))
+        at = float(times[before_due[tightest]])
+        if first_failing is None or first_failing == row:
+            return reasons.capacity(job, now, needed, int(left[tightest]), at)
+        broken = self._facts(first_failing)
+        return reasons.would_break(job, now, broken, needed, int(left[tightest]), at)

@@ -1,0 +1,171 @@
+"""All promises filled from scratch in one order (ElasticFlow section 4.1, Algorithm 1), and what of it can be kept.
+
+Filled in deadline order, a newcomer changes nothing before its own place in that order. So the fillings up to there are
+those of the newcomer before it, and nothing is filled twice for them.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.kernels import NO, YES, kernel
+from scheduling.core.plans.timeline import TAKE, occupy
+from scheduling.core.question.arrays import Plans, copy_plans, set_plan
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+if TYPE_CHECKING:
+    from scheduling.core.problem.problem import Problem
+    from scheduling.core.problem.work import Work
+
+BETWEEN_MARKS = 32
+"""Jobs filled from one kept timeline to the next."""
+
+
+@kernel
+def refill(  # type: ignore[no-untyped-def]
+    jobs, due, plans, order, carry, times, free, count, guarded, origin, slot, suffix, to_the_end
+):  # fmt: skip
+    """Fill all jobs of ``order`` from scratch on a timeline.
+
+    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own. ``to_the_end``: go on after a
+    job that cannot meet its deadline. Such a job takes nothing, so the plans of the others are those without it. Returns
+    (plans, rows that cannot meet their deadline, the timeline's three values, pieces of the timelines that jobs were filled on).
+    """
+    piece_time = np.zeros(64)
+    piece_gpus = np.zeros(64, dtype=np.int64)
+    failed = [0 for _ in range(0)]
+    walked = 0
+    for job in order:
+        if piece_time.size < count + 8:
+            piece_time = np.zeros(2 * count + 8)
+            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
+        walked += count
+        pieces, finish, gpu_time = fill(
+            jobs, job, due[job], times, free, count, guarded, origin, slot, NO_HEAD, ALL_LEVELS, suffix,
+            carry[job], piece_time, piece_gpus,
+        )  # fmt: skip
+        if pieces == 0:
+            failed.append(job)
+            plans.length[job] = 0
+            if not to_the_end:
+                break
+            continue
+        plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, YES)
+    result = np.empty(len(failed), dtype=np.int64)
+    for index in range(len(failed)):
+        result[index] = failed[index]
+    return plans, result, times, free, count, walked
+
+
+class Mark(NamedTuple):
+    """The timeline before the job at ``position`` of the order was filled."""
+
+    position: int
+    times: FloatArray
+    free: IntArray
+    pieces: int
+
+
+class Refilled(NamedTuple):
+    """Fillings in deadline order as far as they go.
+
+    ``order``: rows, ``plans`` those of the first ``reached`` of them; ``failing``: the row at ``reached`` that cannot meet its
+    deadline, None where there is none yet.
+    """
+
+    order: tuple[int, ...]
+    plans: Plans
+    marks: tuple[Mark, ...]
+    reached: int
+    failing: int | None
+
+
+class DeadlineOrder:
+    """Promises filled afresh in deadline order under one variant of filling, kept from one newcomer to the next.
+
+    Everybody keeps the slack and the capacity that new promises must. ``opened``: the timeline without any promise, held offers
+    taken out of it. Rows that hold no promise keep the plans that were there when this was made.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        plans: Plans,
+        opened: tuple[FloatArray, IntArray, int],
+        work: Work,
+        *,
+        suffix: bool,
+    ) -> None:
+        self._problem = problem
+        self._suffix = suffix
+        self._work = work
+        self._due = problem.due - problem.slack_seconds
+        self._no_carry = np.zeros(problem.jobs.work.size)
+        self._kept = Refilled((), copy_plans(plans), (Mark(0, *opened),), 0, None)
+
+    def with_newcomer(self, rows: Sequence[int], row: int) -> Refilled:
+        """All of ``rows`` and the newcomer filled, up to the first that fails. Nothing is kept of the newcomer."""
+        self._keep(rows)
+        rank = self._problem.by_deadline
+        place = bisect_left(self._kept.order, int(rank[row]), key=lambda other: int(rank[other]))
+        self._kept = self._continued(self._kept, place)
+        if self._kept.reached < place:
+            return self._kept
+        order = (*self._kept.order[:place], row, *self._kept.order[place:])
+        before = _cut(self._kept, order, place)
+        return self._continued(before._replace(plans=copy_plans(before.plans)), len(order))
+
+    def keep(self, refilled: Refilled) -> None:
+        """Go on from fillings that were found with a newcomer, now promised."""
+        self._kept = refilled._replace(plans=copy_plans(refilled.plans))
+
+    def _keep(self, rows: Sequence[int]) -> None:
+        """Fit what is kept to these rows: what comes before the first difference stays."""
+        rank = self._problem.by_deadline
+        order = tuple(sorted(rows, key=lambda row: int(rank[row])))
+        if order == self._kept.order:
+            return
+        same = 0
+        for one, other in zip(order, self._kept.order, strict=False):
+            if one != other:
+                break
+            same += 1
+        self._kept = _cut(self._kept, order, same)
+
+    def _continued(self, refilled: Refilled, until: int) -> Refilled:
+        """Filled further, up to the position ``until`` or the first job that fails."""
+        order, plans, marks, reached, failing = refilled
+        if failing is not None or reached >= until:
+            return refilled
+        problem = self._problem
+        kept = list(marks)
+        position, times, free, count = kept[-1]
+        times, free = times.copy(), free.copy()
+        while position < until:
+            end = min(position + BETWEEN_MARKS, until)
+            filled, failed, times, free, count, walked = refill(
+                problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry, times,
+                free, count, YES, problem.origin, problem.slot, self._suffix, NO,
+            )  # fmt: skip
+            plans = Plans(*filled)
+            self._work.add(walked)
+            if failed.size:
+                row = int(failed[0])
+                return Refilled(order, plans, tuple(kept), order.index(row), row)
+            position = end
+            if position - kept[-1].position >= BETWEEN_MARKS:
+                kept.append(Mark(position, times.copy(), free.copy(), count))
+        return Refilled(order, plans, tuple(kept), until, None)
+
+
+def _cut(refilled: Refilled, order: tuple[int, ...], position: int) -> Refilled:
+    """What holds of the fillings for another order that is the same up to ``position``."""
+    marks = tuple(mark for mark in refilled.marks if mark.position <= position)
+    fails = refilled.failing if refilled.failing is not None and refilled.reached < position else None
+    return Refilled(order, refilled.plans, marks, min(refilled.reached, position), fails)

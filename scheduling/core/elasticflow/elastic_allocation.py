@@ -1,0 +1,197 @@
+"""Elastic allocation: Algorithm 2 of ElasticFlow (section 4.2; spec 2.6 and 2.7).
+
+Work without a promise is first filled at its lowest level, shortest first. Then GPUs still free in
+the next slot are granted one level at a time to the job that saves the most GPU time per GPU.
+"""
+
+from __future__ import annotations
+
+import heapq
+from math import inf
+
+import numpy as np
+
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
+from scheduling.core.kernels import NO, kernel
+from scheduling.core.plans.timeline import GIVE_BACK, TAKE, compact, free_until, occupy, piece_at
+from scheduling.core.question.arrays import planned_gpus, set_plan
+
+LOWEST_LEVEL = np.int64(0)
+STARTING = -1
+GROWING = 0
+NO_TARGET = np.int64(-1)
+
+
+@kernel
+def fill_unpromised(  # type: ignore[no-untyped-def]
+    jobs, plans, order, heads, times, free, count, origin, slot
+):  # fmt: skip
+    """Plan jobs without a promise at their lowest level on what is left, in the given order.
+
+    ``heads``: GPUs per row fixed for the next slot, or NO_HEAD. A job for which nothing is ever left
+    gets no plan. Returns (plans, timeline).
+    """
+    piece_time = np.zeros(count + 8)
+    piece_gpus = np.zeros(count + 8, dtype=np.int64)
+    for job in order:
+        if piece_time.size < count + 8:
+            piece_time = np.zeros(2 * count + 8)
+            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
+        pieces, finish, gpu_time = fill(
+            jobs, job, inf, times, free, count, NO, origin, slot, heads[job], LOWEST_LEVEL, NO, 0.0,
+            piece_time, piece_gpus,
+        )  # fmt: skip
+        plans.length[job] = 0
+        if pieces > 0:
+            plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+            times, free, count = occupy(times, free, count, plans, job, TAKE, NO)
+    return plans, times, free, count
+
+
+@kernel
+def pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain):  # type: ignore[no-untyped-def]
+    """Whether going from level ``old`` to ``new`` wins more iterations than its pause costs.
+
+    Counted for as long as the forecast leaves ``new`` GPUs free for the job (spec 2.10).
+    """
+    old_rate = 0.0
+    old_pause = 0.0
+    new_rate = 0.0
+    new_pause = 0.0
+    for level in range(jobs.level_count[job]):
+        if jobs.levels[job, level] == old:
+            old_rate = jobs.throughput[job, level]
+            old_pause = jobs.pause[job, level] if old != jobs.gpus[job] else 0.0
+        if jobs.levels[job, level] == new:
+            new_rate = jobs.throughput[job, level]
+            new_pause = jobs.pause[job, level] if new != jobs.gpus[job] else 0.0
+    span = new_pause + jobs.work[job] / new_rate
+    piece = piece_at(times, count, origin + slot)
+    while piece < count and times[piece] < origin + span:
+        if free[0, piece] < new:
+            span = max(slot, times[piece] - origin)
+            break
+        piece += 1
+    gain = new_rate * max(0.0, span - new_pause) - old_rate * max(0.0, span - old_pause)
+    return gain > minimum_gain
+
+
+@kernel
+def _next_levels(jobs, job, held):  # type: ignore[no-untyped-def]
+    """The next level above ``held``, and the level held now if that is higher still, else -1.
+
+    Returning to the level held now costs no pause, so it is worth trying in one step.
+    """
+    following = NO_TARGET
+    present = NO_TARGET
+    for level in range(jobs.level_count[job]):
+        gpus = jobs.levels[job, level]
+        if gpus > held:
+            if following == NO_TARGET:
+                following = gpus
+            elif gpus == jobs.gpus[job] and jobs.pause[job, level] > 0.0:
+                present = gpus
+    return following, present
+
+
+@kernel
+def _best_step(  # type: ignore[no-untyped-def]
+    jobs, plans, job, promised, due, left, times, free, count, origin, slot, suffix, minimum_gain,
+    tried_time, tried_gpus, best_time, best_gpus,
+):  # fmt: skip
+    """The better of the steps open to a job that ``left`` GPUs allow.
+
+    The job's own plan is given back meanwhile; the new one is left in ``best_time`` and ``best_gpus``.
+    Returns (timeline, (target, GPU time saved per extra GPU, pieces, finish, GPU time)).
+    """
+    held = planned_gpus(plans, job, origin)
+    following, present = _next_levels(jobs, job, held)
+    best = (NO_TARGET, 0.0, 0, inf, 0.0)
+    if following == NO_TARGET or following - held > left:
+        return times, free, count, best
+    highest = ALL_LEVELS if promised else LOWEST_LEVEL
+    times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised)
+    # Not ``held`` more than ``left``: a stored plan may give GPUs back before the slot ends.
+    room = free_until(times, free, count, origin + slot)
+    for step in range(2):
+        target = following if step == 0 else present
+        if target == NO_TARGET or target - held > left or target > room:
+            continue
+        if not pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
+            continue
+        pieces, finish, gpu_time = fill(
+            jobs, job, due, times, free, count, promised, origin, slot, target, highest, suffix, 0.0,
+            tried_time, tried_gpus,
+        )  # fmt: skip
+        saved = round((plans.gpu_time[job] - gpu_time) / (target - held) * 1e9) / 1e9
+        if pieces > 0 and (best[0] == NO_TARGET or saved > best[1]):
+            best = (target, saved, pieces, finish, gpu_time)
+            for piece in range(pieces):
+                best_time[piece] = tried_time[piece]
+                best_gpus[piece] = tried_gpus[piece]
+    times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
+    return times, free, count, best
+
+
+@kernel
+def grant_leftover(  # type: ignore[no-untyped-def]
+    jobs, plans, rows, promised, due, rank, start_order, times, free, count, origin, slot, suffix,
+    minimum_gain, most_grants,
+):  # fmt: skip
+    """Algorithm 2: give the next slot's free GPUs away, level by level.
+
+    ``rank``: tie order (deadline, submission, id) as a dense ranking of all rows; ``start_order``:
+    order in which unpromised jobs without GPUs come first for their first level. At most
+    ``most_grants`` grants are made. Returns (plans, granted job per grant).
+
+    The heap holds optimistic or outdated priorities: what is on top is computed afresh, and granted
+    only if it is still on top then.
+    """
+    job_of_rank = np.empty(rank.size, dtype=np.int64)
+    for job in range(rank.size):
+        job_of_rank[rank[job]] = job
+    left = free_until(times, free, count, origin + slot)
+    granted = [0 for _ in range(0)]
+    heap = [
+        (STARTING, -inf, rank[job]) for job in rows if plans.length[job] > 0 and jobs.finished_at[job] == inf
+    ]
+    heapq.heapify(heap)
+    compacted = count
+    room = 2 * count + 16
+    tried_time = np.zeros(room)
+    tried_gpus = np.zeros(room, dtype=np.int64)
+    best_time = np.zeros(room)
+    best_gpus = np.zeros(room, dtype=np.int64)
+    while left > 0 and len(heap) > 0 and len(granted) < most_grants:
+        _, _, position = heapq.heappop(heap)
+        job = job_of_rank[position]
+        if room < count + 2 * plans.length[job] + 16:
+            room = 2 * (count + 2 * plans.length[job]) + 16
+            tried_time = np.zeros(room)
+            tried_gpus = np.zeros(room, dtype=np.int64)
+            best_time = np.zeros(room)
+            best_gpus = np.zeros(room, dtype=np.int64)
+        times, free, count, step = _best_step(
+            jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
+            minimum_gain, tried_time, tried_gpus, best_time, best_gpus,
+        )  # fmt: skip
+        target, saved, pieces, finish, gpu_time = step
+        if target == NO_TARGET:
+            continue  # GPUs left only get fewer: never again in this round
+        held = planned_gpus(plans, job, origin)
+        entry = (GROWING, -saved, position)
+        if held == 0 and not promised[job]:
+            entry = (STARTING, float(start_order[job]), position)
+        if len(heap) > 0 and entry > heap[0]:
+            heapq.heappush(heap, entry)
+            continue
+        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
+        plans = set_plan(plans, job, best_time, best_gpus, pieces, finish, gpu_time)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
+        left -= target - held
+        granted.append(job)
+        if count > 2 * compacted:
+            count = compact(times, free, count)
+            compacted = max(count, 64)
+        heapq.heappush(heap, (STARTING, -inf, position))
+    return plans, granted

@@ -1,0 +1,316 @@
+"""Progressive filling: the least share of GPUs that meets a deadline.
+
+ElasticFlow section 4.1, Algorithm 1 (ProgressiveFilling); spec 2.4. Uniform filling gives every
+piece of the horizon the same level cap; suffix filling keeps early pieces one level lower for as
+long as the deadline allows. Every change of level inside a plan carries its pause (contracts 4):
+without pauses both are exactly the paper's.
+"""
+
+from __future__ import annotations
+
+from math import ceil, inf
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.plans.timeline import capacities, piece_at
+from scheduling.core.question.arrays import TIME_TOLERANCE
+
+NO_HEAD = np.int64(-1)
+ALL_LEVELS = np.int64(-1)
+NO_GPUS = np.int64(0)
+WITHOUT_SWITCH = -inf
+MOST_GUESSES = 2
+"""Guesses of the slot to rise in, one after another, before the slots in question are halved."""
+
+
+@kernel
+def slot_end(at, origin, slot):  # type: ignore[no-untyped-def]
+    """The first slot boundary at or after ``at``."""
+    if at <= origin + TIME_TOLERANCE:
+        return origin
+    return origin + ceil((at - origin - TIME_TOLERANCE) / slot) * slot
+
+
+@kernel
+def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Column of level ``gpus`` in the job's curve, or -1."""
+    for index in range(jobs.level_count[job]):
+        if jobs.levels[job, index] == gpus:
+            return index
+    return -1
+
+
+@kernel
+def _fastest(throughput, high):  # type: ignore[no-untyped-def]
+    """Iterations a second on the fastest level up to column ``high``."""
+    rate = 0.0
+    for index in range(high + 1):
+        rate = max(rate, throughput[index])
+    return rate
+
+
+@kernel
+def _run_end(times, room, piece, gpus, due):  # type: ignore[no-untyped-def]
+    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked at."""
+    for later in range(piece + 1, room.size):
+        if times[later] >= due:
+            break
+        if room[later] < gpus:
+            return times[later]
+    return inf
+
+
+@kernel
+def _can_hold(times, room, piece, gpus, begin, release):  # type: ignore[no-untyped-def]
+    """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
+    later = piece + 1
+    while later < room.size and times[later] < release - TIME_TOLERANCE:
+        if times[later] >= begin - TIME_TOLERANCE and room[later] < gpus:
+            return False
+        later += 1
+    return True
+
+
+@kernel
+def _worth_growing(held, held_rate, rate, pause, run):  # type: ignore[no-untyped-def]
+    """Whether a larger level wins more than its ``pause`` costs in the ``run`` seconds it can be kept.
+
+    ``held_rate``: throughput on the GPUs held, negative where these are no level.
+    """
+    if held == 0:
+        return run > pause
+    if held_rate < 0.0 or run == inf:
+        return True
+    return rate * (run - pause) > held_rate * run
+
+
+@kernel
+def _walk(  # type: ignore[no-untyped-def]
+    jobs, job, due, times, room, origin, slot, head, head_until, switch_at, low, high, carry, out_time, out_gpus
+):  # fmt: skip
+    """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
+
+    ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns
+    (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
+    until the final weights are stored. It is given up as soon as the fastest level under the cap can no longer do the work by ``due``.
+    """
+    # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted as in use and
+    # released again each time, which costs ten times as much as the reading.
+    levels = jobs.levels[job]
+    throughput = jobs.throughput[job]
+    pauses = jobs.pause[job]
+    held = jobs.gpus[job]
+    held_index = _column(jobs, job, held)
+    head_index = _column(jobs, job, head)
+    pause_left = jobs.pause_left[job]
+    work = jobs.work[job]
+    fastest = _fastest(throughput, high)
+    count = room.size
+    gpu_time = 0.0
+    pieces = 0
+    run_gpus = -1
+    run_until = -inf
+    at = origin
+    piece = piece_at(times, count, origin)
+    while (
+        piece < count
+        and at < due
+        and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
+    ):
+        end = times[piece + 1] if piece + 1 < count else inf
+        if at < head_until - TIME_TOLERANCE:
+            end = head_until
+            wanted = head
+            index = head_index
+        else:
+            early = at < switch_at - TIME_TOLERANCE
+            index = low if early else high
+            end = min(end, switch_at) if early else end
+            while index >= 0 and levels[index] > room[piece]:
+                index -= 1
+            wanted = levels[index] if index >= 0 else 0
+            if wanted > held and pauses[index] > 0.0:
+                if run_gpus != wanted or at >= run_until:
+                    run_gpus = wanted
+                    run_until = _run_end(times, room, piece, wanted, due)
+                held_rate = throughput[held_index] if held_index >= 0 else -1.0
+                if not _worth_growing(
+                    held, held_rate, throughput[index], pauses[index], min(run_until, due) - at
+                ):
+                    wanted = held
+                    index = held_index
+        if wanted != held:
+            pause_left = max(pause_left, pauses[index]) if wanted > 0 else 0.0
+            held = wanted
+            held_index = index
+        if pieces == 0 or out_gpus[pieces - 1] != held:
+            out_time[pieces] = at
+            out_gpus[pieces] = held
+            pieces += 1
+        if held > 0:
+            pause_left += carry
+            carry = 0.0
+            rate = throughput[held_index] if held_index >= 0 else 0.0
+            stop = min(end, due)
+            productive = stop - at - pause_left
+            if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
+                finish = at + pause_left + work / rate
+                release = slot_end(finish + jobs.finishing[job], origin, slot)
+                if not _can_hold(times, room, piece, held, head_until, release):
+                    return 0, inf, 0.0
+                out_time[pieces] = release
+                out_gpus[pieces] = 0
+                return pieces + 1, finish, gpu_time + held * (finish - at)
+            gpu_time += held * (stop - at)
+            work -= max(productive, 0.0) * rate
+            pause_left = max(pause_left - (stop - at), 0.0)
+        at = end
+        piece = count if end == inf else piece
+        while piece + 1 < count and at >= times[piece + 1] - TIME_TOLERANCE:
+            piece += 1
+    return 0, inf, 0.0
+
+
+@kernel
+def _storing_only(  # type: ignore[no-untyped-def]
+    jobs, job, due, times, room, origin, slot, out_time, out_gpus
+):  # fmt: skip
+    """Plan of a job without iterations left: hold GPUs until the final weights are stored.
+
+    It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
+    """
+    out_time[0] = origin
+    out_gpus[0] = 0
+    finish = jobs.finished_at[job]
+    if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
+        return (1 if finish <= due + TIME_TOLERANCE else 0), finish, 0.0
+    gpus = jobs.gpus[job]
+    if gpus == 0:
+        gpus = jobs.levels[job, 0]
+        finish = origin + jobs.pause[job, 0]
+    first = piece_at(times, room.size, origin)
+    for piece in range(first, room.size):
+        begin = max(times[piece], origin)
+        if piece > first:
+            gpus = jobs.levels[job, 0]
+            finish = begin + jobs.pause[job, 0]
+        if finish > due + TIME_TOLERANCE:
+            break
+        release = slot_end(finish + jobs.finishing[job], origin, slot)
+        if room[piece] < gpus and not jobs.locked[job]:
+            continue
+        if not _can_hold(times, room, piece, gpus, begin, release):
+            continue
+        held = 0
+        if begin > origin + TIME_TOLERANCE:
+            held = 1
+        out_time[held] = begin
+        out_gpus[held] = gpus
+        out_time[held + 1] = release
+        out_gpus[held + 1] = 0
+        return held + 2, finish, gpus * (finish - begin)
+    return 0, inf, 0.0
+
+
+@kernel
+def _next_slot(jobs, job, level, slot, slack, sure, failing, guesses):  # type: ignore[no-untyped-def]
+    """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and guesses in a row.
+
+    After a plan that does, with ``slack`` seconds left (negative after one that does not): where these would be used up on the
+    level below ``level`` if GPUs were free. At least every third time the slots in question are halved.
+    """
+    if failing - sure <= 1:
+        return sure, guesses
+    if slack < 0.0 or guesses >= MOST_GUESSES:
+        return (sure + failing) // 2, 0
+    lower = jobs.throughput[job, level - 1] if level > 0 else 0.0
+    lost = (jobs.throughput[job, level] - lower) * slot
+    further = int(min(slack * jobs.throughput[job, level] / lost, failing)) if lost > 0.0 else 0
+    return min(failing - 1, sure + max(1, further)), guesses + 1
+
+
+@kernel
+def fill(  # type: ignore[no-untyped-def]
+    jobs, job, due, times, free, count, guarded, origin, slot, head, highest, suffix, carry,
+    out_time, out_gpus,
+):  # fmt: skip
+    """Plan one job on free capacity that excludes its own plan.
+
+    ``due``: the last iteration must end by then. ``head``: GPU count fixed for the first slot, or
+    NO_HEAD. ``highest``: column of the highest level allowed, or ALL_LEVELS. ``carry``: further
+    seconds of pause that the plan must be able to absorb. A locked job keeps its GPUs in the first
+    slot. Returns (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met.
+    ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
+    """
+    room = capacities(free, count, guarded)
+    if jobs.finished_at[job] < inf:
+        return _storing_only(jobs, job, due, times, room, origin, slot, out_time, out_gpus)
+    head_until = origin
+    if jobs.locked[job]:
+        head = jobs.gpus[job]
+    elif head == NO_HEAD and jobs.earliest[job] > origin:
+        head = 0
+        head_until = jobs.earliest[job]
+    if head != NO_HEAD and head_until == origin:
+        head_until = origin + slot
+    head_column = _column(jobs, job, head)
+    head_work = jobs.throughput[job, head_column] * slot if head_column >= 0 else 0.0
+    top = jobs.level_count[job] - 1
+    if highest != ALL_LEVELS:
+        top = min(top, highest)
+    level = np.int64(0)
+    switch = WITHOUT_SWITCH
+    sure = -1  # suffix: last slot known to do, once the level is found
+    failing = 0
+    next_slot = 0
+    guesses = 0
+    while level <= top:
+        reachable = head_work + jobs.throughput[job, level] * (due - head_until + TIME_TOLERANCE)
+        if sure < 0 and due < inf and reachable < jobs.work[job]:
+            level += 1
+            continue
+        written, finish, gpu_time = _walk(
+            jobs, job, due, times, room, origin, slot, head, head_until, switch, level - 1, level, carry, out_time, out_gpus,
+        )  # fmt: skip
+        if sure < 0:
+            if written == 0:
+                level += 1
+                continue
+            if not suffix or due == inf:
+                return written, finish, gpu_time
+            sure = 0
+            failing = ceil((due - head_until) / slot)
+        elif failing - sure <= 1:
+            return written, finish, gpu_time
+        elif written > 0:
+            sure = next_slot
+        else:
+            failing = next_slot
+        # When one slot is left, it is walked once more for its plan.
+        slack = max(0.0, due - finish) if written > 0 else -1.0
+        next_slot, guesses = _next_slot(jobs, job, level, slot, slack, sure, failing, guesses)
+        switch = head_until + next_slot * slot
+    return 0, inf, 0.0
+
+
+@kernel
+def earliest_finish(  # type: ignore[no-untyped-def]
+    jobs, job, times, free, count, guarded, origin, slot, out_time, out_gpus
+):  # fmt: skip
+    """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job keeps its GPUs for a slot."""
+    room = capacities(free, count, guarded)
+    best = inf
+    head = NO_GPUS
+    head_until = max(origin, jobs.earliest[job])
+    if jobs.locked[job]:
+        head = jobs.gpus[job]
+        head_until = origin + slot
+    for level in range(jobs.level_count[job]):
+        written, finish, _ = _walk(
+            jobs, job, inf, times, room, origin, slot, head, head_until, WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time,
+            out_gpus,
+        )  # fmt: skip
+        if written > 0 and finish < best:
+            best = finish
+    return best

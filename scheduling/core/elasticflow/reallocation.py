@@ -1,0 +1,374 @@
+"""Dividing the cluster: shares of promises, then the others, then grants, placement and the pause budget.
+
+ElasticFlow section 4.2 (Algorithm 2 over plans that keep every promise) with the order of spec 2.11.
+Where a division costs more pauses than promises can bear, less is granted, down to nothing; the
+stored plans with promises placed first are what always remains (spec 2.5.1).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+import numpy as np
+
+from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.holding import hold_until, next_wake
+from scheduling.core.elasticflow.jobs_at_risk import hurry
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.pause_budget import NO_CHARGES, PauseBudget
+from scheduling.core.elasticflow.wider_search import SearchLimits, planned_anew
+from scheduling.core.kernels import NO, kernel
+from scheduling.core.placement.changes import Changes, changes_between
+from scheduling.core.placement.occupancy import Occupancy
+from scheduling.core.placement.repacking import Seating, repack_promises_first, repack_together
+from scheduling.core.plans.timeline import occupy_all
+from scheduling.core.problem.problem import Problem
+from scheduling.core.problem.work import Work
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
+from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.together.growth import GrowthRules, Timeline, grow_by_knapsack
+
+EVERY_GRANT = 1 << 40
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A reallocation that stands."""
+
+    plans: Plans
+    changes: Changes
+    notes: tuple[str, ...]
+
+
+class Planner:
+    """One decision: the problem, who is promised, and the ways to divide the cluster.
+
+    ``knapsack``: where promised jobs and others compete, growth is chosen by one knapsack first, and what that leaves is
+    granted by Algorithm 2; otherwise all is. ``ageing``: work without a promise is served shortest first with waiting counted
+    in (decision 0025), by the settings' weight; otherwise shortest first, as published.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        *,
+        search: SearchLimits | None = None,
+        knapsack: bool = False,
+        ageing: bool = False,
+    ) -> None:
+        self.problem = problem
+        self.knapsack = knapsack
+        self.ageing_weight = problem.settings.ageing_weight if ageing else 0.0
+        self.seating = Seating(self.problem)
+        self.budget = PauseBudget(self.problem, self.seating)
+        self.admission = Admission(
+            self.problem, self.budget, search=search, work=Work(self.problem.settings.most_work)
+        )
+
+    # Work without a promise ----------------------------------------------------------------
+
+    def unpromised(self, declined: set[int]) -> list[int]:
+        """Rows without a promise in serving order: at risk first, then shortest first, waiting counted in where jobs age."""
+        promised = set(self.admission.rows)
+        jobs = self.problem.jobs
+        rows = [
+            row
+            for row in range(self.problem.count)
+            if row not in promised and row not in declined and jobs.level_count[row] > 0
+        ]
+        at_risk = set(self.admission.at_risk)
+        seconds = self._aged(
+            jobs.work[: self.problem.count] / np.maximum(jobs.throughput[: self.problem.count, 0], 1e-300)
+        )
+        submission = self.problem.by_submission
+        return sorted(rows, key=lambda row: (row not in at_risk, float(seconds[row]), int(submission[row])))
+
+    def _aged(self, seconds: FloatArray) -> FloatArray:
+        """Running times, less what the jobs' time since their submission makes up for.
+
+        All age alike, so that no two change places by waiting: whoever is submitted ``seconds / weight`` later comes after, however short.
+        """
+        if self.ageing_weight == 0.0:
+            return seconds
+        aged: FloatArray = seconds - self.ageing_weight * (
+            self.problem.now - self.problem.columns.submitted_at
+        )
+        return aged
+
+    def forecast_unpromised(self, plans: Plans, rows: list[int]) -> Plans:
+        """Forecasts for new work without a promise, beside everybody's plans."""
+        if not rows:
+            return plans
+        problem = self.problem
+        promised = set(self.admission.rows)
+        times, free, count = self.admission.timeline(self.admission.rows, plans)
+        others = [
+            row
+            for row in range(problem.count)
+            if row not in promised and row not in rows and plans.length[row] > 0
+        ]
+        ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
+        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
+        plans, _, _, _ = fill_unpromised(
+            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count, problem.origin,
+            problem.slot,
+        )  # fmt: skip
+        return plans
+
+    def next_wake(self, plans: Plans, rows: list[int]) -> float:
+        """First time (since now) after the next slot begins at which a plan, or an offer's, takes more
+        GPUs or ends."""
+        problem = self.problem
+        concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
+        return float(next_wake(problem.jobs, plans, concerned, problem.origin, problem.slot))
+
+    def _no_heads(self) -> IntArray:
+        return np.full(self.problem.jobs.work.size, NO_HEAD)
+
+    def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
+        """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
+        if not differing(plans, before)[self.admission.rows].any():
+            return plans
+        problem = self.problem
+        heads = self._wanted(plans)
+        plans, _, _, _ = fill_unpromised(
+            problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
+            *self.admission.timeline(self.admission.rows, plans), problem.origin, problem.slot,
+        )  # fmt: skip
+        return plans
+
+    def first_change_at(self, plans: Plans, declined: set[int]) -> float:
+        """When a plan first asks for other GPUs than are held, or ends."""
+        problem = self.problem
+        rows = [row for row in range(problem.count) if row not in declined]
+        held = problem.jobs.gpus
+        for row in rows:
+            if plans.length[row] and plans.gpus[row, 0] > held[row]:
+                return problem.next_slot_at
+        wake = self.next_wake(plans, rows)
+        return wake + problem.now
+
+    # Reallocation --------------------------------------------------------------------------
+
+    def reallocate(self, declined: set[int]) -> Outcome:
+        """The best division of the cluster under which every promise survives its pauses."""
+        admission = self.admission
+        unpromised = self.unpromised(declined)
+        kept = admission.plans
+        fresh = self._filled_afresh() or kept
+        full, grants = self._allocated(fresh, unpromised, EVERY_GRANT)
+        outcome = self._settled(full, unpromised, together=True) or self._settled(
+            full, unpromised, together=False
+        )
+        if outcome is not None:
+            return outcome
+        if grants > 1:
+            half, _ = self._allocated(fresh, unpromised, grants // 2)
+            outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
+        if outcome is None and self.problem.settings.stored_plans and fresh is not kept:
+            admission.used_stored = True
+            stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
+            outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
+        if outcome is None:
+            fallback = kept if self.problem.settings.stored_plans else fresh
+            held, _ = self._allocated(fallback, unpromised, 0)
+            outcome = self._settled(held, unpromised, together=False, note="all grants dropped")
+            if outcome is None and (anew := planned_anew(admission)) is not None:
+                roomy, _ = self._allocated(anew, unpromised, 0, hold=False)
+                outcome = self._settled(
+                    roomy, unpromised, together=False, note="planned anew with room for moves"
+                )
+            if outcome is None:
+                # Exactly what was verified when it was stored: nothing is held beyond its plan.
+                bare, _ = self._allocated(fallback, unpromised, 0, hold=False)
+                outcome = self._settled(
+                    bare, unpromised, together=False, note="stored plans alone", final=True
+                )
+        assert outcome is not None  # the last try always yields one
+        return outcome
+
+    def _filled_afresh(self) -> Plans | None:
+        """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers left them."""
+        admission = self.admission
+        if admission.sparing.rows():
+            return None
+        afresh, failed = admission.refilled(admission.rows)
+        admission.used_stored = bool(failed)
+        return None if failed else afresh
+
+    def _allocated(
+        self, base: Plans, unpromised: list[int], most_grants: int, *, hold: bool = True
+    ) -> tuple[Plans, int]:
+        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held until
+        something has to change."""
+        problem = self.problem
+        settings = problem.settings
+        promised_rows = self.admission.rows
+        plans = copy_plans(base)
+        times, free, count = self.admission.timeline(promised_rows, plans)
+        self._forget_lost_plans(plans, unpromised)
+        hurried = [row for row in unpromised if row in self.admission.at_risk]
+        plans, times, free, count = hurry(
+            problem, plans, self.admission.in_deadline_order(hurried), times, free, count
+        )
+        order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
+        plans, times, free, count = fill_unpromised(
+            problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
+        )
+        promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
+        promised[promised_rows] = True
+        start_order = np.zeros(problem.jobs.work.size, dtype=np.int64)
+        start_order[order] = np.arange(order.size)
+        jobs = problem.count
+        rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
+        growing = rows[~problem.jobs.locked[rows]]
+        due = np.where(promised, self._grant_due(plans), inf)
+        grown = 0
+        if self.knapsack and unpromised:
+            timeline = Timeline(times, free, count)
+            plans, timeline, grown = grow_by_knapsack(
+                problem.jobs,
+                plans,
+                growing,
+                promised,
+                due,
+                timeline,
+                self._growth_rules(growing),
+                most_grants,
+            )
+            times, free, count = timeline
+        plans, granted = grant_leftover(
+            problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
+            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants - grown,
+        )  # fmt: skip
+        wake = self.next_wake(plans, rows.tolist())
+        if hold and wake < inf:
+            hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
+        return plans, grown + len(granted)
+
+    def _growth_rules(self, rows: IntArray) -> GrowthRules:
+        """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in sum."""
+        problem = self.problem
+        relief = max(1, rows.size) / max(1, problem.gpus)
+        gain = problem.settings.minimum_gain_iterations
+        return GrowthRules(problem.origin, problem.slot, problem.suffix, gain, relief)
+
+    def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
+        """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
+        lost = ~self.problem.jobs.locked
+        lost[self.admission.rows] = False
+        lost[unpromised] = False
+        plans.length[lost] = 0
+
+    def _grant_due(self, plans: Plans) -> FloatArray:
+        """Grants keep the failure slack of a plan that has it."""
+        due = self.problem.due
+        careful = due - self.problem.slack_seconds
+        return np.where(plans.finish <= careful + TIME_TOLERANCE, careful, due)
+
+    def _settled(
+        self,
+        plans: Plans,
+        unpromised: list[int],
+        *,
+        together: bool,
+        note: str | None = None,
+        final: bool = False,
+    ) -> Outcome | None:
+        """Place the plans' next slot and charge all pauses; None if a promise cannot bear them.
+
+        With ``final`` there is no other way left: promises that are late all the same are at risk.
+        """
+        placed = self._placed(copy_plans(plans), unpromised, together, final)
+        if placed is None:
+            return None
+        before = plans
+        plans, occupancy = placed
+        rows = self.admission.rows
+        changes = changes_between(self.problem, self.seating, occupancy, self.budget.reluctance(rows))
+        promised = set(rows)
+        charged = [row for row in changes.pauses if row in promised]
+        charges = NO_CHARGES.and_then(
+            charged, [self.problem.origin] * len(charged), [changes.pauses[row] for row in charged]
+        )
+        affordable = self.budget.affordable(plans, rows, occupancy=occupancy, charges=charges)
+        if affordable is None:
+            if not final:
+                return None
+            affordable, late = self.budget.charged(plans, rows, occupancy=occupancy, charges=charges)
+            self.admission.at_risk += late
+            self.admission.rows = [row for row in rows if row not in set(late)]
+        affordable = self._beside_mended_promises(before, affordable, unpromised)
+        return Outcome(affordable, changes, (note,) if note else ())
+
+    def _placed(
+        self, plans: Plans, unpromised: list[int], together: bool, final: bool
+    ) -> tuple[Plans, Occupancy] | None:
+        """Places for the next slot; unpromised jobs shrink where no aligned block is left.
+
+        Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
+        it then makes do with less for one slot.
+        """
+        wanted = self._wanted(plans)
+        slack = self.budget.slack(plans, self.admission.rows)
+        if together:
+            occupancy, failed = repack_together(self.seating, wanted, slack)
+            return None if failed else (plans, occupancy)
+        shrinking = set(unpromised)
+        while True:
+            occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows, slack)
+            if not failed:
+                return plans, occupancy
+            if not final and not set(failed) <= shrinking:
+                return None
+            for row in failed:
+                lower = [level for level in self.problem.jobs.levels[row] if level < wanted[row]]
+                wanted[row] = max(lower, default=0)
+                plans = self._with_head(plans, row, int(wanted[row]), unpromised)
+
+    def _wanted(self, plans: Plans) -> IntArray:
+        jobs = self.problem.count
+        wanted = np.where(plans.length > 0, plans.gpus[:, 0], 0)
+        wanted[jobs:] = 0
+        return wanted
+
+    def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
+        """The plans with one job held to ``gpus`` GPUs in the next slot: in time if it was promised."""
+        problem = self.problem
+        promised = [other for other in self.admission.rows if other != row]
+        times, free, count = self.admission.timeline(promised, plans)
+        scratch = problem.scratch(count)
+        if row not in unpromised:
+            due = float(problem.due[row])
+            pieces, finish, gpu_time = fill(
+                problem.jobs, row, due, times, free, count, False, problem.origin, problem.slot, gpus,
+                ALL_LEVELS, problem.suffix, 0.0, *scratch,
+            )  # fmt: skip
+            if pieces:
+                return self._planned(plans, row, pieces, finish, gpu_time)
+        others = [other for other in unpromised if other != row and plans.length[other] > 0]
+        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
+        scratch = problem.scratch(count)
+        pieces, finish, gpu_time = fill(
+            problem.jobs, row, inf, times, free, count, False, problem.origin, problem.slot, gpus,
+            LOWEST_LEVEL, False, 0.0, *scratch,
+        )  # fmt: skip
+        return self._planned(plans, row, pieces, finish, gpu_time)
+
+    def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
+        """The plans with the one just filled, or without any for the job where that failed."""
+        if pieces == 0:
+            plans.length[row] = 0
+            plans.finish[row] = inf
+            return plans
+        held: Plans = set_plan(
+            plans, row, self.problem.scratch_time, self.problem.scratch_gpus, pieces, finish, gpu_time
+        )
+        return held
+
+
+@kernel
+def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
+    return occupy_all(times, free, count, plans, rows, NO)

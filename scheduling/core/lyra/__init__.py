@@ -1,0 +1,1 @@
+"""Lyra: base and flexible demands, the knapsack, workers on servers of both kinds."""

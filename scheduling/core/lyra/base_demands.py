@@ -1,0 +1,244 @@
+"""Phase 1: which pending jobs get their base demand (Lyra section 3.5.2; spec 2.5 steps 1 and 2).
+
+Shortest job first, and who does not fit is passed over. Jobs are counted in first and placed afterwards, larger workers
+first; a job for which only scattered GPUs are left starts nowhere and what it was counted gives phase 2 room.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum, StrEnum
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.base_and_flexible import (
+    LENT,
+    NO_KIND,
+    OWNED,
+    Demands,
+    base_on,
+    base_table,
+)
+from scheduling.core.lyra.fleet import Fleet
+from scheduling.core.lyra.worker_placement import (
+    Grouping,
+    Room,
+    as_rows,
+    place_bases,
+    place_gang,
+    usable_gpus,
+)
+from scheduling.core.question.snapshot import IntArray
+
+
+class BaseOrder(StrEnum):
+    """In which order pending jobs get their base demand, and whether one that does not fit holds up the others."""
+
+    SHORTEST_AT_BASE = "shortest_at_base"
+    """Least running time at base demand first; nobody is held up."""
+
+    SHORTEST_AT_MOST = "shortest_at_most"
+    """Least running time with as many workers as the job can use first; nobody is held up."""
+
+    FIRST_COME = "first_come"
+    """As submitted; everybody waits behind a job that does not fit."""
+
+    BACKFILLING = "backfilling"
+    """As submitted; nobody is held up."""
+
+
+class Skip(IntEnum):
+    """Why a pending job does not start now."""
+
+    NO_ROOM = 1
+    """Its base demand exceeds the GPUs left on every kind of servers that it may use."""
+
+    FRAGMENTED = 2
+    """Enough GPUs are left, but not so that all its base workers fit on servers."""
+
+    UNSCHEDULABLE = 3
+    """Not even on all servers of a kind that it may use, as they are now, without anybody else."""
+
+    HELD_UP = 4
+    """A job before it in a strict queue does not fit."""
+
+
+class Admission(NamedTuple):
+    """Phase 1's outcome: ``started`` jobs, ``placed`` rows (job, server, base, 0), ``skipped`` jobs and a `Skip` each."""
+
+    started: IntArray
+    placed: IntArray
+    skipped: IntArray
+    reason: IntArray
+
+
+UNDECIDED, STARTED, HOPELESS = 0, 1, 2
+
+
+def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_weight: float) -> IntArray:
+    """Pending jobs in the order in which they are looked at.
+
+    ``ageing_weight``: seconds of running time that each second of waiting makes up for.
+    """
+    if order in (BaseOrder.FIRST_COME, BaseOrder.BACKFILLING) or pending.size < 2:
+        return pending
+    seconds = _running_seconds(demands, pending, order is BaseOrder.SHORTEST_AT_BASE)
+    keys = seconds - ageing_weight * demands.waiting_seconds[pending]
+    ordered: IntArray = pending[np.argsort(keys, kind="stable")]
+    return ordered
+
+
+@kernel
+def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
+    """Running time at base demand, or with as many workers as can be, on owned servers where the job can run there."""
+    seconds = np.empty(jobs.size)
+    for position in range(jobs.size):
+        job = jobs[position]
+        speeds = demands.owned if base_on(demands, job, OWNED) > 0 else demands.lent
+        entry = speeds.offsets[job] if at_base else speeds.offsets[job + 1] - 1
+        able = speeds.offsets[job + 1] > speeds.offsets[job] and speeds.rate[entry] > 0.0
+        seconds[position] = demands.remaining[job] / speeds.rate[entry] if able else np.inf
+    return seconds
+
+
+@kernel
+def _count_in(gpus, prefers, state, barred, left):  # type: ignore[no-untyped-def]
+    """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is none.
+
+    ``gpus`` and ``prefers`` as in `base_table`; ``left`` GPUs by kind are taken; ``barred[kind, position]``: the job was
+    found not to fit there.
+    """
+    kinds = np.full(state.size, NO_KIND)
+    for position in range(state.size):
+        if state[position] != UNDECIDED:
+            continue
+        for kind in (prefers[position], 1 - prefers[position]):
+            demand = gpus[kind, position]
+            if 0 < demand <= left[kind] and not barred[kind, position]:
+                left[kind] -= demand
+                kinds[position] = kind
+                break
+    return kinds
+
+
+def _placing_order(demands: Demands, jobs: IntArray, demanded: IntArray) -> IntArray:
+    """Larger workers first, then larger demands, then earlier submissions (spec 2.7)."""
+    order: IntArray = np.lexsort((jobs, -demanded, -demands.gpus_per_worker[jobs]))
+    return order
+
+
+def admit_bases(
+    fleet: Fleet,
+    room: Room,
+    demands: Demands,
+    jobs: IntArray,
+    grouping: Grouping,
+    *,
+    naive: bool,
+    reconsider: bool,
+) -> Admission:
+    """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
+
+    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are
+    offered to the others at once, and those jobs are tried on the other kind they may use; otherwise both wait for the
+    next division.
+    """
+    alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
+    state = np.where(alone, UNDECIDED, HOPELESS)
+    barred = np.zeros((2, jobs.size), dtype=np.bool_)
+    placements = []
+    gpus, prefers = base_table(demands, jobs, naive)
+    left = np.array([usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)])
+    while True:
+        kinds = _count_in(gpus, prefers, state, barred, left)
+        taken = np.flatnonzero(kinds != NO_KIND)
+        if taken.size == 0:
+            break
+        demanded = gpus[kinds[taken], taken]
+        order = _placing_order(demands, jobs[taken], demanded)
+        taken, demanded = taken[order], demanded[order]
+        rows = jobs[taken]
+        numbers = demanded // demands.gpus_per_worker[rows]
+        placed, found = place_bases(room, rows, kinds[taken], numbers, demands.gpus_per_worker, grouping)
+        placements.append(placed)
+        state[taken[found]] = STARTED
+        unplaced = taken[~found]
+        barred[kinds[unplaced], unplaced] = True
+        if not reconsider or unplaced.size == 0:
+            break
+        np.add.at(left, kinds[unplaced], demanded[~found])
+    skipped = np.flatnonzero(state != STARTED)
+    reason = np.where(barred.any(axis=0), int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
+    reason[~alone] = Skip.UNSCHEDULABLE
+    placed = np.concatenate(placements) if placements else np.zeros((0, 4), dtype=np.int64)
+    return Admission(np.sort(jobs[state == STARTED]), placed, jobs[skipped], reason[skipped])
+
+
+def admit_strictly(
+    fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, naive: bool
+) -> Admission:
+    """Place the bases of ``jobs`` one by one in the given order, until one does not fit.
+
+    One that could not even run alone holds up nobody.
+    """
+    alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
+    gpus, prefers = base_table(demands, jobs, naive)
+    placed, started, head = _place_in_turn(
+        room, jobs, gpus, prefers, demands.gpus_per_worker, alone, grouping
+    )
+    waiting = np.flatnonzero(~started)
+    reason = np.where(alone[waiting], int(Skip.HELD_UP), int(Skip.UNSCHEDULABLE))
+    if head < jobs.size:
+        left = [usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)]
+        enough = any(0 < gpus[kind, head] <= left[kind] for kind in (OWNED, LENT))
+        reason[np.searchsorted(waiting, head)] = Skip.FRAGMENTED if enough else Skip.NO_ROOM
+    return Admission(np.sort(jobs[started]), placed, jobs[waiting], reason)
+
+
+@kernel
+def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):  # type: ignore[no-untyped-def]
+    """Placements, who started, and the position of the job that holds up the queue (their number if none does)."""
+    placed = [(0, 0, 0, 0) for _ in range(0)]
+    started = np.zeros(jobs.size, dtype=np.bool_)
+    for position in range(jobs.size):
+        job = jobs[position]
+        if not alone[position]:
+            continue
+        for kind in (prefers[position], 1 - prefers[position]):
+            if gpus[kind, position] == 0 or started[position]:
+                continue
+            number = gpus[kind, position] // gpus_per_worker[job]
+            for server, count in place_gang(room, kind, gpus_per_worker[job], number, grouping):
+                started[position] = True
+                placed.append((job, server, count, 0))
+        if not started[position]:
+            return as_rows(placed), started, position
+    return as_rows(placed), started, jobs.size
+
+
+@kernel
+def fits_alone(gpus, on_loan, demands, jobs):  # type: ignore[no-untyped-def]
+    """Whether each job's base demand, or a mix of both kinds where it may mix, fits on the servers when they are empty."""
+    most = 0
+    for number in gpus:
+        most = max(most, number)
+    places = np.zeros((2, most + 1), dtype=np.int64)
+    for server in range(gpus.size):
+        kind = LENT if on_loan[server] else OWNED
+        for size in range(1, gpus[server] + 1):
+            places[kind, size] += gpus[server] // size
+    fits = np.zeros(jobs.size, dtype=np.bool_)
+    for position in range(jobs.size):
+        job = jobs[position]
+        size = demands.gpus_per_worker[job]
+        if size > most:
+            continue
+        filled = 0.0
+        for kind in (OWNED, LENT):
+            number = base_on(demands, job, kind)
+            if number > 0:
+                share = places[kind, size] / number
+                filled = filled + share if demands.mixes[job] else max(filled, share)
+        fits[position] = filled >= 1.0
+    return fits

@@ -1,0 +1,285 @@
+"""Phase 2: how many flexible workers each elastic job gets (Lyra section 3.5.2; spec 2.5 step 3, 2.12)."""
+
+from __future__ import annotations
+
+import heapq
+from dataclasses import dataclass
+from enum import StrEnum
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.base_and_flexible import (
+    LENT,
+    OWNED,
+    Demands,
+    base_on,
+    combined_rate,
+    most_on,
+    part_rate,
+    speeds_on,
+)
+from scheduling.core.lyra.knapsack import NO_ITEM, WORK_LIMIT, Choice, ItemGroups, choose_items
+from scheduling.core.lyra.worker_placement import Held
+from scheduling.core.question.snapshot import IntArray
+
+
+class Growth(StrEnum):
+    """How GPUs beyond base demands are shared out."""
+
+    KNAPSACK = "knapsack"
+    """Greatest total of seconds saved, for owned and lent servers apart."""
+
+    SINGLE_KNAPSACK = "single_knapsack"
+    """The same over both kinds at once, in normalised GPUs, as the thesis words it."""
+
+    NONE = "none"
+    """Base demand only."""
+
+    GREATEST_GAIN = "greatest_gain"
+    """AFS: one step at a time to the job that gains the greatest part of its work per GPU (Lyra section 3.7.1)."""
+
+    ROUND_ROBIN = "round_robin"
+    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does (Lyra section 3.7.1)."""
+
+
+@dataclass(frozen=True)
+class SharingRules:
+    """How flexible demand is shared out.
+
+    ``growth``: the rule; ``efficiency`` of a job that mixes kinds; ``change_seconds``: what a change of its number of workers
+    costs a running job, weighed against the seconds that it saves, so that jobs are not resized for less; ``expansion``: GPUs
+    on loan that are worth an owned one, for the single knapsack; ``work_limit``: capacity times items up to which a
+    knapsack is solved exactly.
+    """
+
+    growth: Growth = Growth.KNAPSACK
+    efficiency: float = 0.7
+    change_seconds: float = 0.0
+    expansion: int = 3
+    work_limit: int = WORK_LIMIT
+
+
+@kernel
+def extra_counted_from(demands, base, job, kind):  # type: ignore[no-untyped-def]
+    """The number of workers on that kind from which extra ones are counted.
+
+    The job's base where all of it is there; else, on a mix, the base that it would have there.
+    """
+    if base[kind, job] > 0 and base[1 - kind, job] == 0:
+        return base[kind, job]
+    return base_on(demands, job, kind)
+
+
+@kernel
+def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-untyped-def]
+    """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may have."""
+    other_base = base_on(demands, job, 1 - kind)
+    if other_base == 0:
+        return False
+    return workers * other_base + elsewhere * base_on(demands, job, kind) > most_on(
+        demands, job, 1 - kind
+    ) * base_on(demands, job, kind)
+
+
+@kernel
+def _flexible_items(  # type: ignore[no-untyped-def]
+    demands, jobs, kind, base, extra, held, capacity, efficiency, change_seconds, by_rate
+):
+    """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
+
+    ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time it saves
+    against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second.
+    A job that runs already, ``held``, loses ``change_seconds`` with any other number than it has now. Items heavier than
+    ``capacity`` are left out.
+    """
+    speeds = speeds_on(demands, kind)
+    offsets = np.zeros(jobs.size + 1, dtype=np.int64)
+    most = 0
+    for job in jobs:
+        most += speeds.offsets[job + 1] - speeds.offsets[job]
+    number = np.empty(most, dtype=np.int64)
+    weight = np.empty(most, dtype=np.int64)
+    value = np.empty(most)
+    present = np.full(jobs.size, NO_ITEM)
+    items = 0
+    for group in range(jobs.size):
+        job = jobs[group]
+        gpus, remaining, work = demands.gpus_per_worker[job], demands.remaining[job], demands.work[job]
+        origin = extra_counted_from(demands, base, job, kind)
+        here, elsewhere = base[kind, job], extra[1 - kind, job]
+        other_part = _part_elsewhere(demands, job, base, 1 - kind, elsewhere)
+        before = _rate_without_extra(demands, job, base, kind, elsewhere, efficiency)
+        runs = held.base[OWNED, job] + held.base[LENT, job] > 0
+        first, last = speeds.offsets[job], speeds.offsets[job + 1]
+        reached = first
+        for entry in range(first, last):
+            more = speeds.workers[entry] - origin
+            if more <= 0 or before <= 0.0:
+                continue
+            if more * gpus > capacity:
+                break
+            if elsewhere > 0 and _exceeds_range(demands, job, speeds.workers[entry], kind, elsewhere):
+                break
+            while reached + 1 < last and speeds.workers[reached + 1] <= here + more:
+                reached += 1
+            after = speeds.rate[reached] * min(1.0, (here + more) / speeds.workers[reached])
+            if other_part > 0.0:
+                after = efficiency * (after + other_part)
+            if after <= before:
+                continue
+            number[items] = more
+            weight[items] = more * gpus
+            if by_rate:
+                value[items] = (after - before) / work
+            else:
+                value[items] = remaining / before - remaining / after
+                if runs:
+                    value[items] += _saved_by_staying(held.flexible[kind, job], more, change_seconds)
+            if more == extra[kind, job]:
+                present[group] = items
+            items += 1
+        offsets[group + 1] = items
+    return offsets, number[:items], weight[:items], value[:items], present
+
+
+@kernel
+def _part_elsewhere(demands, job, base, kind, extra):  # type: ignore[no-untyped-def]
+    """What the job's workers on the other kind contribute to a mix; 0 where there are none."""
+    return part_rate(speeds_on(demands, kind), job, base[kind, job] + extra)
+
+
+@kernel
+def _rate_without_extra(demands, job, base, kind, elsewhere, efficiency):  # type: ignore[no-untyped-def]
+    """Rate with the base and what is decided on the other kind."""
+    if kind == OWNED:
+        return combined_rate(demands, job, base[OWNED, job], base[LENT, job] + elsewhere, efficiency)
+    return combined_rate(demands, job, base[OWNED, job] + elsewhere, base[LENT, job], efficiency)
+
+
+@kernel
+def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-def]
+    """What an item is worth more, or less, than no extra workers because a change costs time.
+
+    The totals of two choices then differ by what they save and by the time of each change that only one of them makes.
+    """
+    return change_seconds * ((1 if now > 0 else 0) - (1 if number != now else 0))
+
+
+@kernel
+def growing_jobs(demands, base, kind, mixing):  # type: ignore[no-untyped-def]
+    """Elastic jobs that may have extra workers on that kind: those whose base is there, or that mix if ``mixing``.
+
+    A mixing job whose base is on servers on loan alone does not grow onto owned ones.
+    """
+    speeds = speeds_on(demands, kind)
+    jobs = demands.gpus_per_worker.size
+    found = np.empty(jobs, dtype=np.int64)
+    count = 0
+    for job in range(jobs):
+        if demands.mixes[job] != mixing or speeds.offsets[job + 1] - speeds.offsets[job] < 2:
+            continue
+        if base[kind, job] > 0 or (mixing and kind == LENT and base[OWNED, job] > 0):
+            found[count] = job
+            count += 1
+    return found[:count]
+
+
+@kernel
+def _greatest_gain(offsets, weight, value, capacity):  # type: ignore[no-untyped-def]
+    """One item after the other to the group that gains most per weight by its next one; ties to the first group."""
+    groups = offsets.size - 1
+    chosen = np.full(groups, NO_ITEM)
+    queue = [(0.0, 0, 0, 0) for _ in range(0)]
+    for group in range(groups):
+        first = offsets[group]
+        if first < offsets[group + 1]:
+            queue.append((-value[first] / weight[first], group, first, weight[first]))
+    heapq.heapify(queue)
+    left = capacity
+    while len(queue) > 0:
+        _, group, item, extra = heapq.heappop(queue)
+        if extra > left:
+            continue
+        left -= extra
+        chosen[group] = item
+        following = item + 1
+        if following < offsets[group + 1] and value[following] > value[item]:
+            extra = weight[following] - weight[item]
+            heapq.heappush(queue, (-(value[following] - value[item]) / extra, group, following, extra))
+    return chosen
+
+
+def share_out(
+    demands: Demands,
+    jobs: IntArray,
+    kind: int,
+    base: IntArray,
+    extra: IntArray,
+    held: Held,
+    capacity: int,
+    rules: SharingRules,
+) -> tuple[IntArray, tuple[Choice, ...]]:
+    """Extra workers per job on one kind of servers for ``jobs``, with so many GPUs, and the knapsack if there was one.
+
+    ``base`` and ``extra``: workers by kind and job; ``extra`` holds those on the other kind that are decided already, and on
+    this kind the number to prefer among equals. ``held``: what everybody had before.
+    """
+    more = np.zeros(base.shape[1], dtype=np.int64)
+    if jobs.size == 0 or rules.growth is Growth.NONE or capacity <= 0:
+        return more, ()
+    by_rate = rules.growth is Growth.GREATEST_GAIN
+    offsets, number, weight, value, present = _flexible_items(
+        demands, jobs, kind, base, extra, held, capacity, rules.efficiency, rules.change_seconds, by_rate
+    )
+    if by_rate:
+        chosen = _greatest_gain(offsets, weight, value, capacity)
+        choices: tuple[Choice, ...] = ()
+    else:
+        choice = choose_items(ItemGroups(offsets, weight, value, present), capacity, rules.work_limit)
+        chosen, choices = choice.chosen, (choice,)
+    takes = chosen != NO_ITEM
+    more[jobs[takes]] = number[chosen[takes]]
+    return more, choices
+
+
+def share_out_together(
+    demands: Demands,
+    jobs: tuple[IntArray, IntArray],
+    base: IntArray,
+    extra: IntArray,
+    held: Held,
+    capacities: tuple[int, int],
+    rules: SharingRules,
+) -> tuple[IntArray, tuple[Choice, ...]]:
+    """Extra workers by kind and job from one knapsack over both kinds (spec A8).
+
+    A GPU of an owned server counts as ``expansion`` GPUs on loan.
+    """
+    more = np.zeros_like(base)
+    capacity = capacities[OWNED] * rules.expansion + capacities[LENT]
+    known = (base, extra, held)
+    parts = [
+        _flexible_items(
+            demands, jobs[kind], kind, *known, most, rules.efficiency, rules.change_seconds, False
+        )
+        for kind, most in ((OWNED, capacity // rules.expansion), (LENT, capacity))
+    ]
+    (owned_offsets, owned_number, owned_weight, owned_value, owned_present) = parts[OWNED]
+    (lent_offsets, lent_number, lent_weight, lent_value, lent_present) = parts[LENT]
+    ahead = owned_number.size
+    groups = ItemGroups(
+        np.concatenate((owned_offsets, lent_offsets[1:] + ahead)),
+        np.concatenate((owned_weight * rules.expansion, lent_weight)),
+        np.concatenate((owned_value, lent_value)),
+        np.concatenate((owned_present, np.where(lent_present == NO_ITEM, NO_ITEM, lent_present + ahead))),
+    )
+    choice = choose_items(groups, capacity, rules.work_limit)
+    number = np.concatenate((owned_number, lent_number))
+    for kind, chosen in (
+        (OWNED, choice.chosen[: jobs[OWNED].size]),
+        (LENT, choice.chosen[jobs[OWNED].size :]),
+    ):
+        takes = chosen != NO_ITEM
+        more[kind, jobs[kind][takes]] = number[chosen[takes]]
+    return more, (choice,)

@@ -1,0 +1,51 @@
+"""From numbers of flexible workers to places: former ones first, then best fit (Lyra 3.5.3; spec 2.5 step 4, 2.7)."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.base_and_flexible import Demands
+from scheduling.core.lyra.fleet import WorkerMap
+from scheduling.core.lyra.flexible_demands import extra_counted_from
+from scheduling.core.lyra.worker_placement import Grouping, Room, place_flexible, return_flexible
+from scheduling.core.question.snapshot import IntArray
+
+
+@kernel
+def _all_counted_from(demands, base, jobs, kind):  # type: ignore[no-untyped-def]
+    """`extra_counted_from` for some jobs, in an array over all."""
+    counted = np.zeros(base.shape[1], dtype=np.int64)
+    for job in jobs:
+        counted[job] = extra_counted_from(demands, base, job, kind)
+    return counted
+
+
+def place_extra(
+    room: Room,
+    workers: WorkerMap,
+    demands: Demands,
+    base: IntArray,
+    wanted: IntArray,
+    kind: int,
+    kept: IntArray,
+    grouping: Grouping,
+) -> tuple[IntArray, IntArray]:
+    """Place ``wanted`` extra workers per job on one kind of servers; what does not fit is dropped.
+
+    ``kept``, flexible workers per entry of ``workers`` that stay where they are, is filled in. Returns the placements of
+    the others and how many workers each job got.
+    """
+    jobs = np.flatnonzero(wanted)
+    got = return_flexible(room, workers, demands.gpus_per_worker, jobs, kind, wanted, kept, grouping)
+    missing = jobs[got[jobs] < wanted[jobs]]
+    if missing.size == 0:
+        return np.zeros((0, 4), dtype=np.int64), got
+    gpus = demands.gpus_per_worker[missing]
+    missing = missing[np.lexsort((missing, -wanted[missing] * gpus, -gpus))]
+    beyond = _all_counted_from(demands, base, missing, kind)
+    placed, freed = place_flexible(room, workers, demands, missing, kind, wanted, got, beyond, kept, grouping)
+    if freed:
+        again, _ = place_flexible(room, workers, demands, missing, kind, wanted, got, beyond, kept, grouping)
+        placed = np.concatenate((placed, again))
+    return placed, got

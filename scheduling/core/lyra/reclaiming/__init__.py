@@ -1,0 +1,1 @@
+"""Lyra's reclaiming: which servers on loan go back."""

@@ -1,0 +1,299 @@
+"""Which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec 2.4).
+
+Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have to be preempted, and
+the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1 program, the optimum, and two that look at
+nothing (random) or at the number of jobs alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import IntEnum, StrEnum
+
+import numpy as np
+
+from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.greedy import Picks, greedy_picks
+from scheduling.core.lyra.reclaiming.question import (
+    Layout,
+    consequences,
+    gpu_fraction,
+    layout_of,
+    server_fraction,
+    workers_on,
+)
+from scheduling.core.lyra.reclaiming.release import release_flexible
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+MOST_NODES = 20_000
+"""Branch-and-bound nodes for each question of ``optimal``; a limit on work, not on time."""
+
+MOST_NODES_OF_IMPROVED = 1
+"""The same for ``improved``: where jobs were placed by best fit the program is solved at its root (decision 0011)."""
+
+
+class ReclaimMethod(StrEnum):
+    """How servers are chosen once jobs have to be preempted.
+
+    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, improved by a 0/1 program within a small
+    limit on work; never worse than ``lyra``. ``random`` and ``scf`` (smallest count of jobs first) choose among all servers at once and look for neither idle nor
+    flexible ones. ``optimal``: the fewest preemptions there can be.
+    """
+
+    LYRA = "lyra"
+    IMPROVED = "improved"
+    RANDOM = "random"
+    SCF = "scf"
+    OPTIMAL = "optimal"
+
+
+class ReclaimGroup(IntEnum):
+    """What a returned server held when it was chosen from: nothing, flexible workers only, or base workers."""
+
+    IDLE = 0
+    FLEXIBLE = 1
+    PREEMPTION = 2
+
+
+@dataclass(frozen=True, eq=False)
+class ReclaimQuestion:
+    """``servers`` on loan are wanted back.
+
+    ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the jobs on the kind of GPU that is on loan,
+    by all the workers a job has; they say how much time flexible workers save. ``exact_last_pick``: the last server is chosen by the
+    number of jobs it stops, which is exact (the published text does so only where one server is asked for). ``count_owned_servers``: the cost of
+    preempting a job is spread over owned servers with its base workers too (spec A4). ``fewest_workers_first``: of the
+    flexible group, servers with the fewest workers go first, whatever time these save (spec A5). ``seed`` feeds ``random`` and
+    the ties of ``scf``.
+    """
+
+    fleet: Fleet
+    workers: WorkerMap
+    gpus_per_worker: IntArray
+    remaining_iterations: FloatArray
+    lent: Speeds
+    servers: int
+    exact_last_pick: bool = True
+    count_owned_servers: bool = False
+    fewest_workers_first: bool = False
+    seed: int = 0
+
+
+@dataclass(frozen=True, eq=False)
+class Reclaim:
+    """What goes back, in order, what that does, and why each server was chosen.
+
+    Of each returned server: its ``group``; the ``cost`` that made it the choice (in the flexible group seconds lost by jobs, or workers where
+    these decide; preemption cost where jobs are preempted; else 0); ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those
+    become free of base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a set: its servers
+    stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and ``scf`` know no excess; their cost is the number
+    of jobs on the server.
+
+    ``preempted``: rows of jobs, ascending. Scale-ins: ``scale_in_workers`` flexible workers that ``scale_in_job``, which goes on,
+    loses on ``scale_in_server``. ``collateral_gpus``: GPUs of preempted jobs on servers that stay. ``limit_hit``: a limit on work
+    ended the search, so more of it might have found better.
+    """
+
+    method: ReclaimMethod
+    returned: IntArray
+    group: IntArray
+    cost: FloatArray
+    excess_gpus: IntArray
+    credited_servers: IntArray
+    newly_preempted: IntArray
+    preempted: IntArray
+    scale_in_job: IntArray
+    scale_in_server: IntArray
+    scale_in_workers: IntArray
+    collateral_gpus: int
+    limit_hit: bool = False
+
+    def returned_from(self, group: ReclaimGroup) -> int:
+        """How many of the returned servers are of a group."""
+        return int((self.group == group).sum())
+
+
+@dataclass(frozen=True)
+class _Chosen:
+    """Servers in order with their keys, before their consequences are worked out."""
+
+    picks: Picks
+    limit_hit: bool = False
+
+
+def choose_servers(question: ReclaimQuestion, method: ReclaimMethod) -> Reclaim:
+    """Choose exactly as many servers on loan as are wanted, or all there are.
+
+    Raises ValueError for a question that contradicts itself: arrays of unequal length, rows outside the fleet, negative
+    numbers, a pair of job and server listed twice.
+    """
+    check(question)
+    layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
+    wanted = min(max(question.servers, 0), int(layout.candidate.sum()))
+    if method in (ReclaimMethod.RANDOM, ReclaimMethod.SCF):
+        chosen = _Chosen(_uninformed(layout, method, wanted, question.seed))
+    else:
+        chosen = _informed(question, layout, method, wanted)
+    return _reclaim(layout, method, chosen)
+
+
+def check(question: ReclaimQuestion) -> None:
+    """Raise ValueError where the question contradicts itself."""
+    fleet, workers = question.fleet, question.workers
+    jobs, servers = workers.offsets.size - 1, fleet.gpus.size
+    problems = (
+        (
+            "columns of the fleet differ in length",
+            not fleet.gpus.shape == fleet.on_loan.shape == fleet.role.shape,
+        ),
+        (
+            "columns of the worker map differ in length",
+            not workers.server.shape == workers.base.shape == workers.flexible.shape,
+        ),
+        (
+            "offsets of the worker map do not cover its entries",
+            jobs < 0
+            or workers.offsets[0] != 0
+            or workers.offsets[-1] != workers.server.size
+            or bool((np.diff(workers.offsets) < 0).any()),
+        ),
+        (
+            "facts about jobs are not one of each",
+            not question.gpus_per_worker.shape == question.remaining_iterations.shape == (jobs,),
+        ),
+        ("speeds are not those of all jobs", question.lent.offsets.shape != (jobs + 1,)),
+        ("a server has a negative number of GPUs", bool((fleet.gpus < 0).any())),
+        ("a worker has no GPU", bool((question.gpus_per_worker < 1).any())),
+        ("a number of workers is negative", bool((workers.base < 0).any() or (workers.flexible < 0).any())),
+        (
+            "remaining iterations are negative or unknown",
+            not bool((question.remaining_iterations >= 0).all()),
+        ),
+        ("a worker is outside the fleet", bool(((workers.server < 0) | (workers.server >= servers)).any())),
+    )
+    for problem, present in problems:
+        if present:
+            raise ValueError(problem)
+    pair = np.repeat(np.arange(jobs), np.diff(workers.offsets)) * servers + workers.server
+    if np.unique(pair).size != pair.size:
+        raise ValueError("a job is listed twice on one server")
+
+
+def _uninformed(layout: Layout, method: ReclaimMethod, wanted: int, seed: int) -> Picks:
+    """A uniform sample, or the servers with the fewest jobs, ties at random; chosen once, before anything is preempted."""
+    shuffled = np.random.default_rng(seed).permutation(np.flatnonzero(layout.candidate))
+    present = np.bincount(layout.server[layout.gpus > 0], minlength=layout.usable.size)
+    if method is ReclaimMethod.SCF:
+        shuffled = shuffled[np.argsort(present[shuffled], kind="stable")]
+    return _without_excess(shuffled[:wanted], present[shuffled[:wanted]])
+
+
+def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, wanted: int) -> _Chosen:
+    """Idle servers, then the flexible group, then the method's choice among servers with base workers."""
+    present = workers_on(layout)
+    idle = np.flatnonzero(layout.candidate & (present == 0))[:wanted]
+    flexible, lost = _release(question, layout, present, wanted - idle.size)
+    already = np.concatenate((idle, flexible))
+    free = _without_excess(already, np.concatenate((np.zeros(idle.size), lost)))
+    left = wanted - already.size
+    if left == 0:
+        return _Chosen(free)
+    preempting = _preempting(question, layout, method, already, left)
+    return _Chosen(_joined(free, preempting.picks), preempting.limit_hit)
+
+
+def _release(
+    question: ReclaimQuestion, layout: Layout, present: IntArray, wanted: int
+) -> tuple[IntArray, FloatArray]:
+    """Up to ``wanted`` servers of the flexible group, in order, and what each was chosen by: seconds lost, or workers."""
+    group = layout.candidate & (present > 0) & (layout.hosted == 0)
+    if question.fewest_workers_first:
+        rows = np.flatnonzero(group)
+        rows = rows[np.argsort(present[rows], kind="stable")][:wanted]
+        return rows, present[rows].astype(np.float64)
+    released, seconds = release_flexible(
+        layout, group, present, question.remaining_iterations, question.lent, wanted
+    )
+    return released, seconds
+
+
+def _preempting(
+    question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, already: IntArray, left: int
+) -> _Chosen:
+    """Choose ``left`` servers among those with base workers."""
+    allowed = layout.candidate & (layout.hosted > 0)
+    fraction = server_fraction(layout, count_owned=question.count_owned_servers)
+
+    def greedy(share: FloatArray, among: BoolArray, exact_last_pick: bool) -> Picks:
+        return greedy_picks(
+            layout,
+            share,
+            among,
+            already,
+            left,
+            count_always=question.servers == 1,
+            count_last=exact_last_pick,
+        )
+
+    published = greedy(fraction, allowed, question.exact_last_pick)
+    if method is ReclaimMethod.LYRA or left == int(allowed.sum()):
+        return _Chosen(published)
+    exact = published if question.exact_last_pick else greedy(fraction, allowed, True)
+    if left == 1:
+        return _Chosen(exact)
+    starts = [published, exact, greedy(gpu_fraction(layout), allowed, True)]
+    # Half a second to import, and Lyra itself does not need it.
+    from scheduling.core.lyra.reclaiming.optimum import fewest_preemptions
+
+    most_nodes = MOST_NODES if method is ReclaimMethod.OPTIMAL else MOST_NODES_OF_IMPROVED
+    best = fewest_preemptions(layout, allowed, already, [start.server for start in starts], most_nodes)
+    among = np.zeros_like(allowed)
+    among[best.server] = True
+    return _Chosen(greedy(fraction, among, question.exact_last_pick), best.limit_hit)
+
+
+def _without_excess(server: IntArray, cost: FloatArray | IntArray) -> Picks:
+    nothing = np.zeros(server.size, dtype=np.int64)
+    return Picks(server, cost.astype(np.float64), nothing, nothing)
+
+
+def _joined(first: Picks, second: Picks) -> Picks:
+    return Picks(*(np.concatenate(both) for both in zip(first, second, strict=True)))
+
+
+def _reclaim(layout: Layout, method: ReclaimMethod, chosen: _Chosen) -> Reclaim:
+    """Work out what the choice does."""
+    returned = chosen.picks.server
+    done = consequences(layout, returned)
+    present = workers_on(layout)
+    group = np.where(
+        layout.hosted > 0,
+        ReclaimGroup.PREEMPTION,
+        np.where(present > 0, ReclaimGroup.FLEXIBLE, ReclaimGroup.IDLE),
+    )
+    return Reclaim(
+        method=method,
+        returned=returned,
+        group=group[returned],
+        cost=chosen.picks.cost,
+        excess_gpus=chosen.picks.excess_gpus,
+        credited_servers=chosen.picks.credited_servers,
+        newly_preempted=_newly_preempted(layout, returned),
+        preempted=done.preempted,
+        scale_in_job=done.scale_in_job,
+        scale_in_server=done.scale_in_server,
+        scale_in_workers=done.scale_in_workers,
+        collateral_gpus=done.collateral_gpus,
+        limit_hit=chosen.limit_hit,
+    )
+
+
+def _newly_preempted(layout: Layout, returned: IntArray) -> IntArray:
+    """Of each returned server, the jobs with a base worker there and on no server returned before it."""
+    turn = np.full(layout.usable.size, returned.size)
+    turn[returned] = np.arange(returned.size)
+    first = np.full(layout.spread.size, returned.size)
+    bound = layout.base > 0
+    np.minimum.at(first, layout.job[bound], turn[layout.server[bound]])
+    return np.bincount(first, minlength=returned.size + 1)[: returned.size]

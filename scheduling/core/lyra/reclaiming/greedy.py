@@ -1,0 +1,180 @@
+"""The greedy choice among servers with base workers: lowest preemption cost first (Lyra section 3.4; spec 2.4.3, steps 4 to 7).
+
+Preempting a job anywhere removes it everywhere, so each pick makes others cheaper. Ties go to the server whose jobs free the fewest
+GPUs elsewhere, where GPUs on servers that become free of base workers do not count: those servers can be returned next.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.reclaiming.question import Layout, costs
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+COST_TOLERANCE = 1e-9
+"""Costs closer than this are equal: they are sums of fractions, formed in different orders."""
+
+
+class Picks(NamedTuple):
+    """Servers in the order in which they were picked, each with the key that made it the choice: preemption ``cost``,
+    ``excess_gpus`` and ``credited_servers``."""
+
+    server: IntArray
+    cost: FloatArray
+    excess_gpus: IntArray
+    credited_servers: IntArray
+
+
+class Standing(NamedTuple):
+    """Where the picking stands: jobs ``gone``, servers ``taken``; of each server the jobs ``hosted`` still and their ``cost``.
+
+    ``freed``, ``released`` and ``touched`` are working space, zero between uses.
+    """
+
+    gone: BoolArray
+    taken: BoolArray
+    hosted: IntArray
+    cost: FloatArray
+    freed: IntArray
+    released: IntArray
+    touched: IntArray
+
+
+@kernel
+def _free_elsewhere(layout, standing, server):  # type: ignore[no-untyped-def]
+    """Note what preempting the server's jobs frees on servers that are not taken; returns how many servers that touches."""
+    touched = 0
+    for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
+        pair = layout.on_server[position]
+        job = layout.job[pair]
+        if layout.base[pair] == 0 or standing.gone[job]:
+            continue
+        for other in range(layout.job_offsets[job], layout.job_offsets[job + 1]):
+            elsewhere = layout.server[other]
+            if elsewhere == server or standing.taken[elsewhere] or not layout.usable[elsewhere]:
+                continue
+            if standing.freed[elsewhere] == 0 and layout.gpus[other] > 0:
+                standing.touched[touched] = elsewhere
+                touched += 1
+            standing.freed[elsewhere] += layout.gpus[other]
+            if layout.base[other] > 0:
+                standing.released[elsewhere] += 1
+    return touched
+
+
+@kernel
+def _excess(layout, standing, allowed, server, credits):  # type: ignore[no-untyped-def]
+    """(excess GPUs, credited servers): GPUs freed elsewhere, less those on the at most ``credits`` largest servers that
+    lose their last base worker."""
+    touched = _free_elsewhere(layout, standing, server)
+    total = 0
+    emptied = 0
+    gains = np.empty(touched, dtype=np.int64)
+    for index in range(touched):
+        elsewhere = standing.touched[index]
+        total += standing.freed[elsewhere]
+        if allowed[elsewhere] and standing.released[elsewhere] == standing.hosted[elsewhere]:
+            gains[emptied] = standing.freed[elsewhere]
+            emptied += 1
+        standing.freed[elsewhere] = 0
+        standing.released[elsewhere] = 0
+    credited = min(credits, emptied)
+    if credited > 0:
+        ascending = np.sort(gains[:emptied])
+        total -= ascending[emptied - credited :].sum()
+    return total, credited
+
+
+@kernel
+def _take(layout, standing, share, server):  # type: ignore[no-untyped-def]
+    """Return the server: its jobs are gone everywhere, which makes other servers cheaper."""
+    standing.taken[server] = True
+    for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
+        pair = layout.on_server[position]
+        job = layout.job[pair]
+        if layout.base[pair] == 0 or standing.gone[job]:
+            continue
+        standing.gone[job] = True
+        for other in range(layout.job_offsets[job], layout.job_offsets[job + 1]):
+            elsewhere = layout.server[other]
+            if layout.base[other] > 0 and layout.candidate[elsewhere]:
+                standing.hosted[elsewhere] -= 1
+                standing.cost[elsewhere] -= share[other]
+
+
+@kernel
+def _key(standing, server, by_count):  # type: ignore[no-untyped-def]
+    """The server's preemption cost now; nothing is left of it when nobody is hosted any more."""
+    if by_count or standing.hosted[server] == 0:
+        return np.float64(standing.hosted[server])
+    return standing.cost[server]
+
+
+@kernel
+def _pick_all(layout, standing, share, allowed, wanted, count_always, count_last):  # type: ignore[no-untyped-def]
+    """Pick ``wanted`` servers one by one; see `greedy_picks`."""
+    chosen = np.empty(wanted, dtype=np.int64)
+    cost = np.empty(wanted)
+    excess_gpus = np.empty(wanted, dtype=np.int64)
+    credited_servers = np.empty(wanted, dtype=np.int64)
+    for step in range(wanted):
+        remaining = wanted - step
+        by_count = count_always or (count_last and remaining == 1)
+        least = np.inf
+        for server in range(allowed.size):
+            if allowed[server] and not standing.taken[server]:
+                least = min(least, _key(standing, server, by_count))
+        best = -1
+        for server in range(allowed.size):
+            if not allowed[server] or standing.taken[server]:
+                continue
+            key = _key(standing, server, by_count)
+            if key > least + COST_TOLERANCE:
+                continue
+            excess, credited = _excess(layout, standing, allowed, server, remaining - 1)
+            if (
+                best < 0
+                or excess < excess_gpus[step]
+                or (excess == excess_gpus[step] and credited > credited_servers[step])
+            ):
+                best = server
+                cost[step] = key
+                excess_gpus[step] = excess
+                credited_servers[step] = credited
+        chosen[step] = best
+        _take(layout, standing, share, best)
+    return chosen, cost, excess_gpus, credited_servers
+
+
+def greedy_picks(
+    layout: Layout,
+    share: FloatArray,
+    allowed: BoolArray,
+    already: IntArray,
+    wanted: int,
+    *,
+    count_always: bool = False,
+    count_last: bool = False,
+) -> Picks:
+    """Pick ``wanted`` of the ``allowed`` servers, each time the one with the smallest (cost, excess GPUs, -credited servers, row).
+
+    ``share``: each pair's part of its server's cost. ``already``: servers that go back before these. ``count_always``: the cost is the
+    number of jobs (spec 2.4.3 where one server is asked for); ``count_last``: for the last pick only, where that cannot preempt
+    more.
+    """
+    taken = np.zeros(layout.usable.size, dtype=np.bool_)
+    taken[already] = True
+    standing = Standing(
+        gone=np.zeros(layout.spread.size, dtype=np.bool_),
+        taken=taken,
+        hosted=layout.hosted.copy(),
+        cost=costs(layout, share),
+        freed=np.zeros(taken.size, dtype=np.int64),
+        released=np.zeros(taken.size, dtype=np.int64),
+        touched=np.zeros(taken.size, dtype=np.int64),
+    )
+    return Picks(*_pick_all(layout, standing, share, allowed, wanted, count_always, count_last))

@@ -1,0 +1,143 @@
+"""A reclaim's question as arrays: who sits on which server on loan, and what returning servers does to them
+(Lyra section 3.4; spec 2.4).
+
+A job that loses one base worker loses all its workers, wherever they are: it is preempted. A job that loses flexible workers only
+goes on with fewer.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.lyra.fleet import Fleet, WorkerMap
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class Layout(NamedTuple):
+    """Pairs of job and server, by job and by server.
+
+    Pair e says that ``job[e]`` has ``base[e]`` and ``flexible[e]`` workers on ``server[e]``, on ``gpus[e]`` GPUs. Pairs of job i
+    are ``job_offsets[i]`` to ``job_offsets[i + 1]``; pairs of server s are ``on_server[k]`` for k from ``server_offsets[s]`` to
+    ``server_offsets[s + 1]``. ``candidate``: servers that can be returned; ``usable``: servers with GPUs. ``spread``: candidates
+    with a base worker of each job (the size of S_j); ``hosted``: jobs with a base worker on each candidate (the size of J_s).
+    """
+
+    job_offsets: IntArray
+    job: IntArray
+    server: IntArray
+    base: IntArray
+    flexible: IntArray
+    gpus: IntArray
+    server_offsets: IntArray
+    on_server: IntArray
+    candidate: BoolArray
+    usable: BoolArray
+    spread: IntArray
+    hosted: IntArray
+
+
+class Consequences(NamedTuple):
+    """What returning a set of servers does.
+
+    ``preempted``: rows of jobs that lose everything. Scale-ins: flexible workers that jobs which go on lose, by job and server.
+    ``collateral_gpus``: GPUs of preempted jobs that become free on servers that stay.
+    """
+
+    preempted: IntArray
+    scale_in_job: IntArray
+    scale_in_server: IntArray
+    scale_in_workers: IntArray
+    collateral_gpus: int
+
+
+def layout_of(fleet: Fleet, workers: WorkerMap, gpus_per_worker: IntArray) -> Layout:
+    """Index a worker map by job and by server."""
+    jobs, servers = workers.offsets.size - 1, fleet.gpus.size
+    job = np.repeat(np.arange(jobs), np.diff(workers.offsets))
+    usable = fleet.gpus > 0
+    candidate = fleet.on_loan & usable
+    bound = (workers.base > 0) & candidate[workers.server]
+    return Layout(
+        job_offsets=workers.offsets,
+        job=job,
+        server=workers.server,
+        base=workers.base,
+        flexible=workers.flexible,
+        gpus=(workers.base + workers.flexible) * gpus_per_worker[job],
+        server_offsets=np.concatenate(([0], np.cumsum(np.bincount(workers.server, minlength=servers)))),
+        on_server=np.argsort(workers.server, kind="stable"),
+        candidate=candidate,
+        usable=usable,
+        spread=np.bincount(job[bound], minlength=jobs),
+        hosted=np.bincount(workers.server[bound], minlength=servers),
+    )
+
+
+def workers_on(layout: Layout) -> IntArray:
+    """Workers of both kinds on each server."""
+    return _summed(layout.base + layout.flexible, layout.server, layout.usable.size)
+
+
+def workers_of(layout: Layout) -> IntArray:
+    """Workers of both kinds of each job, wherever they are."""
+    return _summed(layout.base + layout.flexible, layout.job, layout.spread.size)
+
+
+def _summed(counts: IntArray, key: IntArray, size: int) -> IntArray:
+    """Sum of the counts with each key."""
+    return np.bincount(key, weights=counts, minlength=size).astype(np.int64)
+
+
+def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
+    """Each pair's part of its server's preemption cost: one over the number of candidates the job has base workers on.
+
+    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone. ``count_owned``: all servers with
+    base workers of the job are counted, also those that can never be returned (spec A4).
+    """
+    spread = layout.spread
+    if count_owned:
+        anywhere = (layout.base > 0) & layout.usable[layout.server]
+        spread = np.bincount(layout.job[anywhere], minlength=spread.size)
+    return _of_bound_pairs(layout, 1.0 / np.maximum(spread, 1)[layout.job])
+
+
+def gpu_fraction(layout: Layout) -> FloatArray:
+    """Each pair's part of its server's cost by GPUs: the job's base GPUs there over its base GPUs on all candidates (spec 2.4.1)."""
+    base_gpus = _of_bound_pairs(
+        layout, layout.gpus * layout.base / np.maximum(layout.base + layout.flexible, 1)
+    )
+    total = np.bincount(layout.job, weights=base_gpus, minlength=layout.spread.size)
+    return base_gpus / np.maximum(total, 1.0)[layout.job]
+
+
+def _of_bound_pairs(layout: Layout, share: FloatArray) -> FloatArray:
+    """``share`` where the job has base workers on a candidate, else 0."""
+    return np.where((layout.base > 0) & layout.candidate[layout.server], share, 0.0)
+
+
+def costs(layout: Layout, share: FloatArray) -> FloatArray:
+    """Preemption cost of each server: the sum of its pairs' shares."""
+    summed = np.bincount(layout.server, weights=share, minlength=layout.usable.size)
+    return summed.astype(np.float64)
+
+
+def consequences(layout: Layout, returned: IntArray) -> Consequences:
+    """Who is preempted, who is scaled in, and which GPUs become free elsewhere when these servers go back."""
+    goes = np.zeros(layout.usable.size, dtype=np.bool_)
+    goes[returned] = True
+    leaving = goes[layout.server]
+    stopped = np.zeros(layout.spread.size, dtype=np.bool_)
+    stopped[layout.job[leaving & (layout.base > 0)]] = True
+    of_stopped = stopped[layout.job]
+    scaled = np.flatnonzero(leaving & (layout.flexible > 0) & ~of_stopped)
+    beside = of_stopped & ~leaving & layout.usable[layout.server]
+    return Consequences(
+        preempted=np.flatnonzero(stopped),
+        scale_in_job=layout.job[scaled],
+        scale_in_server=layout.server[scaled],
+        scale_in_workers=layout.flexible[scaled],
+        collateral_gpus=int(layout.gpus[beside].sum()),
+    )

@@ -1,0 +1,294 @@
+"""Lyra's scheduler tick: base demands first, flexible demand on what is left, then places (Lyra 3.5; spec 2.5).
+
+One question, `divide`, from the present picture to the next: who starts, who grows or shrinks, and on which servers every
+worker is. Base workers of running jobs never move and never stop. The same question asked again without an event in
+between changes nothing (but after a mixing job started on GPUs on which flexible workers of others had found no place:
+with that known, these may be shared out otherwise once more).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, rates_with
+from scheduling.core.lyra.base_demands import (
+    Admission,
+    BaseOrder,
+    Skip,
+    admit_bases,
+    admit_strictly,
+    base_order,
+)
+from scheduling.core.lyra.elastic_moves import move_onto_loan
+from scheduling.core.lyra.fleet import Fleet, WorkerMap
+from scheduling.core.lyra.flexible_demands import (
+    Growth,
+    SharingRules,
+    growing_jobs,
+    share_out,
+    share_out_together,
+)
+from scheduling.core.lyra.flexible_mixing import admit_mixing
+from scheduling.core.lyra.flexible_placing import place_extra
+from scheduling.core.lyra.flexible_round_robin import divide_in_turn
+from scheduling.core.lyra.knapsack import Choice
+from scheduling.core.lyra.worker_changes import changes_between, edited_map, roles_with
+from scheduling.core.lyra.worker_placement import Grouping, tear_down, usable_gpus
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+@dataclass(frozen=True)
+class TwoPhase(SharingRules):
+    """How to divide: `SharingRules` for flexible demand, and beside these
+
+    ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up for);
+    ``flexible_in_holes``: where flexible workers find no server of their own they may take what base workers leave free;
+    ``naive``: elastic jobs are placed like others, on owned servers first and beside anybody; ``reconsider``: GPUs of
+    jobs for which only scattered ones are left go to other pending jobs at once; ``value_total_work``: what
+    flexible workers save is counted over a job's whole work (A10); ``emptied_as_idle``: on loan, base workers
+    take servers that flexible workers would have to leave as readily as idle ones (A17); ``elastic_moves``: running elastic
+    jobs move to servers on loan, which they prefer, where these have room beside everybody who starts (A18), but for those
+    that the policy knows were preempted once; ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only after a job ended or a server
+    came (A19), which is for the policy to know: `divide` is told who is not tried.
+    """
+
+    order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
+    ageing_weight: float = 0.0
+    flexible_in_holes: bool = True
+    naive: bool = False
+    reconsider: bool = False
+    value_total_work: bool = False
+    emptied_as_idle: bool = False
+    elastic_moves: bool = False
+    retry_when_freed: bool = False
+
+
+@dataclass(frozen=True)
+class Division:
+    """What is to be.
+
+    ``workers``; ``role`` of every server; iterations per second of every job (``rate``); a `WorkerChange` for every job
+    (``change``); jobs that start (``admitted``); pending jobs passed over (``skipped``) with a `Skip` each (``reason``);
+    the knapsacks that were solved.
+    """
+
+    workers: WorkerMap
+    role: IntArray
+    rate: FloatArray
+    change: IntArray
+    admitted: IntArray
+    skipped: IntArray
+    reason: IntArray
+    knapsacks: tuple[Choice, ...]
+
+
+_SETTLING_ROUNDS = 8
+"""How often flexible demand is shared out again because chosen workers found no place."""
+
+
+class _Tick:
+    """One division under way: what is placed so far."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        workers: WorkerMap,
+        demands: Demands,
+        options: TwoPhase,
+        not_tried: BoolArray | None,
+        not_moved: BoolArray | None,
+    ) -> None:
+        self.fleet, self.workers, self.demands, self.options = fleet, workers, demands, options
+        self.before, self.not_tried, self.not_moved = workers, not_tried, not_moved
+        self.room, self.held = tear_down(fleet.gpus, fleet.on_loan, workers, demands.gpus_per_worker)
+        self.base_room = self.room
+        if options.emptied_as_idle:
+            # The same servers, changed in place as the others are; only what was on those on loan is forgotten.
+            self.base_room = self.room._replace(before=np.where(fleet.on_loan, 0, self.room.before))
+        self.valued = demands._replace(remaining=demands.work) if options.value_total_work else demands
+        self.grouping = Grouping(not options.naive, options.flexible_in_holes)
+        self.base: IntArray = self.held.base.copy()
+        self.extra: IntArray = np.zeros_like(self.base)
+        self.kept: IntArray = np.zeros_like(workers.flexible)
+        self.placed: list[IntArray] = []
+        self.admissions: list[Admission] = []
+        self.knapsacks: list[Choice] = []
+
+    @property
+    def strict(self) -> bool:
+        return self.options.order is BaseOrder.FIRST_COME
+
+    def pending(self, mixing: bool) -> IntArray:
+        """Jobs to start, in order."""
+        waits = (self.base.sum(axis=0) == 0) & (self.demands.mixes == mixing)
+        if self.not_tried is not None:
+            waits &= ~self.not_tried
+        return base_order(self.demands, np.flatnonzero(waits), self.options.order, self.options.ageing_weight)
+
+    def admit(self, mixing: bool) -> None:
+        """Start pending jobs."""
+        jobs = self.pending(mixing)
+        if jobs.size == 0:
+            return
+        known = (self.fleet, self.base_room, self.demands, jobs, self.grouping)
+        naive = self.options.naive
+        if mixing:
+            admission = admit_mixing(*known, strict=self.strict)
+        elif self.strict:
+            admission = admit_strictly(*known, naive=naive)
+        else:
+            admission = admit_bases(*known, naive=naive, reconsider=self.options.reconsider)
+        self.admissions.append(admission)
+        self.placed.append(admission.placed)
+        job, server, number = admission.placed[:, 0], admission.placed[:, 1], admission.placed[:, 2]
+        np.add.at(self.base, (self.room.kind[server], job), number)
+
+    def move(self) -> None:
+        """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes free."""
+        moves = move_onto_loan(
+            self.base_room, self.workers, self.demands, self.held, self.base, self.grouping, self.not_moved
+        )
+        if moves.jobs.size == 0:
+            return
+        self.workers = self.workers._replace(base=moves.base)
+        self.placed.append(moves.placed)
+        if self.admissions:
+            first = self.admissions.pop()
+            nobody = first.skipped[:0]
+            self.admissions.append(first._replace(skipped=nobody, reason=nobody))
+        self.admit(mixing=False)
+
+    def grow(self, mixing: bool) -> None:
+        """Share out what is left. Mixing jobs grow onto servers on loan first, then onto owned ones."""
+        if self.options.growth is Growth.NONE:
+            return
+        if self.options.growth is Growth.SINGLE_KNAPSACK and not mixing:
+            self._grow_on((OWNED, LENT), mixing)
+            return
+        for kind in (LENT, OWNED) if mixing else (OWNED, LENT):
+            self._grow_on((kind,), mixing)
+
+    def _grow_on(self, kinds: tuple[int, ...], mixing: bool) -> None:
+        """Share out and place, until what is chosen is placed or would be chosen again.
+
+        The next division holds what was placed here and starts from there, so this one ends where that one would.
+        """
+        jobs = {kind: growing_jobs(self.demands, self.base, kind, mixing) for kind in kinds}
+        if not any(members.size for members in jobs.values()):
+            return
+        room = self.room
+        free, flexible, kept = room.free.copy(), room.flexible.copy(), self.kept.copy()
+        capacity = {kind: usable_gpus(room, kind, True, self.grouping) for kind in kinds}
+        extra = self.extra.copy()
+        for kind in kinds:
+            extra[kind, jobs[kind]] = self.held.flexible[kind, jobs[kind]]
+        chosen: IntArray | None = None
+        placed: list[IntArray] = []
+        choices: tuple[Choice, ...] = ()
+        for _ in range(_SETTLING_ROUNDS):
+            wanted, choices = self._share(jobs, capacity, extra)
+            if chosen is not None and np.array_equal(chosen, wanted):
+                break
+            chosen = wanted
+            room.free[:], room.flexible[:], self.kept[:] = free, flexible, kept
+            placed = []
+            for kind in kinds:
+                rows, got = place_extra(
+                    room, self.workers, self.demands, self.base, wanted[kind], kind, self.kept, self.grouping
+                )
+                placed.append(rows)
+                extra[kind, jobs[kind]] = got[jobs[kind]]
+            if all(np.array_equal(extra[kind, jobs[kind]], wanted[kind, jobs[kind]]) for kind in kinds):
+                break
+        self.extra = extra
+        self.placed += placed
+        self.knapsacks += choices
+
+    def _share(
+        self, jobs: dict[int, IntArray], capacity: dict[int, int], extra: IntArray
+    ) -> tuple[IntArray, tuple[Choice, ...]]:
+        """Extra workers by kind and job."""
+        if len(jobs) == 2:
+            both = (jobs[OWNED], jobs[LENT])
+            capacities = (capacity[OWNED], capacity[LENT])
+            return share_out_together(
+                self.valued, both, self.base, extra, self.held, capacities, self.options
+            )
+        ((kind, members),) = jobs.items()
+        wanted = np.zeros_like(self.base)
+        wanted[kind], choices = share_out(
+            self.valued, members, kind, self.base, extra, self.held, capacity[kind], self.options
+        )
+        return wanted, choices
+
+    def grow_in_turn(self) -> WorkerMap:
+        """The whole division where jobs keep what they have grown; returns the new map."""
+        jobs = base_order(
+            self.demands,
+            np.flatnonzero(self.held.base.sum(axis=0) == 0),
+            self.options.order,
+            self.options.ageing_weight,
+        )
+        admission, workers = divide_in_turn(
+            self.fleet,
+            self.base_room,
+            self.held,
+            self.workers,
+            self.demands,
+            jobs,
+            self.grouping,
+            strict=self.strict,
+            naive=self.options.naive,
+        )
+        self.admissions.append(admission)
+        return workers
+
+    def division(self, workers: WorkerMap) -> Division:
+        """What came of it."""
+        nothing = np.zeros(0, dtype=np.int64)
+        admissions = self.admissions
+        if self.not_tried is not None:
+            jobs = np.flatnonzero(self.not_tried)
+            admissions = [*admissions, Admission(nothing, nothing, jobs, np.full_like(jobs, Skip.FRAGMENTED))]
+        return Division(
+            workers,
+            roles_with(self.fleet.on_loan, workers),
+            rates_with(self.demands, self.fleet.on_loan, workers, self.options.efficiency),
+            changes_between(self.before, workers),
+            np.concatenate([nothing, *(admission.started for admission in admissions)]),
+            np.concatenate([nothing, *(admission.skipped for admission in admissions)]),
+            np.concatenate([nothing, *(admission.reason for admission in admissions)]),
+            tuple(self.knapsacks),
+        )
+
+
+def divide(
+    fleet: Fleet,
+    workers: WorkerMap,
+    demands: Demands,
+    options: TwoPhase | None = None,
+    *,
+    not_tried: BoolArray | None = None,
+    not_moved: BoolArray | None = None,
+) -> Division:
+    """Who runs where next (Lyra section 3.5; spec 2.5).
+
+    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending. ``not_tried``: marks
+    pending jobs that found only scattered GPUs before and wait for more; ``not_moved``: running jobs that stay on their kind of servers
+    whatever the rules say; None for nobody.
+    """
+    tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried, not_moved)
+    if tick.options.growth is Growth.ROUND_ROBIN:
+        return tick.division(tick.grow_in_turn())
+    tick.admit(mixing=False)
+    if tick.options.elastic_moves:
+        tick.move()
+    tick.grow(mixing=False)
+    if demands.mixes.any():
+        tick.admit(mixing=True)
+        tick.grow(mixing=True)
+    placed = np.concatenate([np.zeros((0, 4), dtype=np.int64), *tick.placed])
+    return tick.division(edited_map(tick.workers, tick.kept, placed))

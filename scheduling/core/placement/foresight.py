@@ -1,0 +1,262 @@
+"""Which jobs the plans of promises will force to move, and when: planned changes of size played forward (spec 2.9)."""
+
+from __future__ import annotations
+
+import heapq
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.placement.occupancy import (
+    END,
+    FREE,
+    SPREAD,
+    UNPLACED,
+    addresses_of,
+    empty_occupancy,
+    leave,
+    lift,
+)
+from scheduling.core.placement.placing import place_queue
+from scheduling.core.placement.trades import break_trades
+from scheduling.core.plans.charging import charged_finish
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.snapshot import IntArray
+
+
+@kernel
+def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-def]
+    """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted."""
+    length = plans.length
+    starts = plans.time
+    held = plans.gpus
+    total = 0
+    for row in rows:
+        total += length[row]
+    time = np.empty(total)
+    row_of = np.empty(total, dtype=np.int64)
+    gpus = np.empty(total, dtype=np.int64)
+    written = 0
+    for row in rows:
+        for piece in range(length[row]):
+            at = starts[row, piece]
+            if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
+                time[written] = at
+                row_of[written] = row
+                gpus[written] = held[row, piece]
+                written += 1
+    return time[:written], row_of[:written], gpus[:written]
+
+
+@kernel
+def _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at):  # type: ignore[no-untyped-def]
+    """Free the blocked addresses whose time is up; returns how many are free by now."""
+    while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
+        address = blocked[unblocked]
+        occupancy.owner[address] = FREE
+        occupancy.taken[blocks.block_of[address]] -= 1
+        before[address] = FREE
+        unblocked += 1
+    return unblocked
+
+
+@kernel
+def _pause_now(jobs, occupancy, row):  # type: ignore[no-untyped-def]
+    for level in range(jobs.level_count[row]):
+        if jobs.levels[row, level] == occupancy.size[row]:
+            return jobs.pause[row, level]
+    return 0.0
+
+
+class Places(NamedTuple):
+    """Where every job sits at one time: as in `Occupancy`."""
+
+    base: IntArray
+    size: IntArray
+    first_block: IntArray
+    next_block: IntArray
+
+
+@kernel
+def _places(occupancy):  # type: ignore[no-untyped-def]
+    return Places(
+        occupancy.base.copy(),
+        occupancy.size.copy(),
+        occupancy.first_block.copy(),
+        occupancy.next_block.copy(),
+    )
+
+
+@kernel
+def _forget(before, low, high, row):  # type: ignore[no-untyped-def]
+    for address in range(low, high):
+        if before[address] == row:
+            before[address] = FREE
+
+
+@kernel
+def _remember(blocks, occupancy, before, changed, prior):  # type: ignore[no-untyped-def]
+    """Make ``before`` and the prior places those of now, for the jobs that changed."""
+    for row in changed:
+        if prior.base[row] >= 0:
+            _forget(before, prior.base[row], prior.base[row] + prior.size[row], row)
+        elif prior.base[row] == SPREAD:
+            block = prior.first_block[row]
+            while block != END:
+                _forget(before, blocks.base[block], blocks.base[block] + blocks.size[block], row)
+                block = prior.next_block[block]
+    for row in changed:
+        for address in addresses_of(blocks, occupancy, row):
+            before[address] = row
+        prior.base[row] = occupancy.base[row]
+        prior.size[row] = occupancy.size[row]
+        if occupancy.base[row] == SPREAD:
+            prior.first_block[row] = occupancy.first_block[row]
+            block = occupancy.first_block[row]
+            while block != END:
+                prior.next_block[block] = occupancy.next_block[block]
+                block = occupancy.next_block[block]
+
+
+@kernel
+def _slack_left(jobs, plans, latest, row, newest, older, move_time, move_seconds):  # type: ignore[no-untyped-def]
+    """Seconds between the end of a job under the moves noted for it and its latest end.
+
+    ``newest``: the last move noted for each job; ``older``: of each move, the one before it of the same job.
+    """
+    if latest[row] == np.inf:
+        return np.inf
+    count = 0
+    move = newest[row]
+    while move >= 0:
+        count += 1
+        move = older[move]
+    at = np.empty(count)
+    seconds = np.empty(count)
+    move = newest[row]
+    while move >= 0:
+        count -= 1
+        at[count] = move_time[move]
+        seconds[count] = move_seconds[move]
+        move = older[move]
+    finish, _ = charged_finish(jobs, plans, row, at, seconds)
+    return latest[row] - finish
+
+
+@kernel
+def foresee_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time, row_of, gpus, homeless, rank,
+    reluctance, blocked, blocked_until, fixed,
+):  # fmt: skip
+    """Play planned changes of size forward and note which jobs their placement forces to move.
+
+    Starts from ``occupancy``, which is changed in place; the events are sorted by time. ``blocked``
+    addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved
+    by the first event. ``plans``, ``latest`` and the charges made so far tell how much slack each job has left. Returns (feasible, move rows, move times, pause seconds of each move). Moves
+    that come with a change of size are part of the plan already and only noted when breaking a
+    trade makes them longer.
+    """
+    before = occupancy.owner.copy()
+    prior = _places(occupancy)
+    move_row = list(charge_row)
+    move_time = list(charge_time)
+    move_seconds = list(charge_seconds)
+    newest = np.full(jobs.work.size, -1)
+    older = [0 for _ in range(0)]
+    for move in range(len(move_row)):
+        older.append(newest[move_row[move]])
+        newest[move_row[move]] = move
+    pause = np.zeros(jobs.work.size)
+    run = 1
+    for row in fixed:
+        occupancy.settled[row] = run + 1
+    unblocked = 0
+    position = 0
+    while position < time.size:
+        at = time[position]
+        run += 1
+        unblocked = _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at)
+        queue = [(0, 0, 0, 0) for _ in range(0)]
+        while position < time.size and time[position] <= at + TIME_TOLERANCE:
+            row = row_of[position]
+            size = gpus[position]
+            position += 1
+            if size == occupancy.size[row]:
+                continue
+            if size == 0:
+                for address in addresses_of(blocks, occupancy, row):
+                    before[address] = FREE
+                leave(blocks, occupancy, row)
+                prior.base[row] = UNPLACED
+                prior.size[row] = 0
+                continue
+            waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
+            if occupancy.size[row] > 0:
+                lift(blocks, occupancy, row)
+            heapq.heappush(queue, (-size, waited, rank[row], row))
+        if len(queue) == 0:
+            continue
+        placed, failed = place_queue(blocks, occupancy, queue, rank, run)
+        if len(failed) > 0:
+            return False, move_row, move_time, move_seconds
+        changed = np.empty(len(placed), dtype=np.int64)
+        for index in range(len(placed)):
+            changed[index] = placed[index]
+            pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
+        _, _, waits = break_trades(blocks, occupancy, before, changed, pause, reluctance)
+        for index in range(changed.size):
+            row = changed[index]
+            if prior.size[row] == occupancy.size[row] or homeless[row] or waits[index] > 0.0:
+                older.append(newest[row])
+                newest[row] = len(move_row)
+                move_row.append(row)
+                move_time.append(at)
+                move_seconds.append(pause[row] + waits[index])
+                occupancy.slack[row] = _slack_left(
+                    jobs, plans, latest, row, newest, older, move_time, move_seconds
+                )
+            homeless[row] = False
+        _remember(blocks, occupancy, before, changed, prior)
+    return True, move_row, move_time, move_seconds
+
+
+@kernel
+def foresee_planned_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin, homeless,
+    rank, reluctance, blocked, blocked_until, fixed,
+):  # fmt: skip
+    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as arrays."""
+    time, row_of, gpus = planned_events(plans, rows, after, at_origin)
+    order = np.argsort(time, kind="mergesort")
+    feasible, row, at, seconds = foresee_moves(
+        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order], row_of[order],
+        gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
+    )  # fmt: skip
+    move_row = np.empty(len(row), dtype=np.int64)
+    move_at = np.empty(len(row))
+    move_seconds = np.empty(len(row))
+    for index in range(len(row)):
+        move_row[index] = row[index]
+        move_at[index] = at[index]
+        move_seconds[index] = seconds[index]
+    return feasible, move_row, move_at, move_seconds
+
+
+@kernel
+def promised_part(blocks, occupancy, blocked, rows):  # type: ignore[no-untyped-def]
+    """The placement of the jobs of ``rows`` alone, and blocked GPUs."""
+    part = empty_occupancy(blocks, blocked, occupancy.base.size)
+    chosen = np.zeros(occupancy.base.size, dtype=np.bool_)
+    for row in rows:
+        chosen[row] = True
+        part.base[row] = occupancy.base[row]
+        part.size[row] = occupancy.size[row]
+        part.first_block[row] = occupancy.first_block[row]
+    part.next_block[:] = occupancy.next_block
+    for address in range(occupancy.owner.size):
+        job = occupancy.owner[address]
+        if job >= 0 and chosen[job]:
+            part.owner[address] = job
+            part.taken[blocks.block_of[address]] += 1
+    return part

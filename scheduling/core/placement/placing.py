@@ -1,0 +1,173 @@
+"""Where jobs sit: sticky repack onto aligned blocks (ElasticFlow section 4.3; spec 2.9).
+
+Larger jobs are placed first, so that room for each is certain; a job whose size did not change
+keeps its GPUs unless a larger job needs them. Among the possible places the one is chosen that
+displaces the fewest jobs that cannot bear a move, then the fewest jobs, then the fewest GPUs, then overlaps most with
+the job's own old GPUs, then leaves the largest free areas whole, then has the lowest address.
+"""
+
+from __future__ import annotations
+
+import heapq
+
+from scheduling.core.kernels import NO, YES, kernel
+from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.placement.displacing import displacing_place
+from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, lift, list_blocks
+from scheduling.core.placement.whole_blocks import whole_block_choice
+
+
+@kernel
+def _mark_former(blocks, occupancy, job, low, high, mark):  # type: ignore[no-untyped-def]
+    """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or unmark them."""
+    former = occupancy.former
+    mine = occupancy.mine
+    owner = occupancy.owner
+    for address in range(low, high):
+        if mark and former[address] == job:
+            former[address] = FREE
+            mine[address] = job
+            if owner[address] == FREE:
+                occupancy.taken[blocks.block_of[address]] -= 1
+        elif not mark and mine[address] == job:
+            mine[address] = FREE
+
+
+@kernel
+def _turn_former_into_mine(blocks, occupancy, job, mark):  # type: ignore[no-untyped-def]
+    """Free what is left of the job's former GPUs and mark them as its own, or remove the mark."""
+    if occupancy.old_base[job] == UNPLACED:
+        return
+    if occupancy.old_base[job] >= 0:
+        low = occupancy.old_base[job]
+        _mark_former(blocks, occupancy, job, low, low + occupancy.old_size[job], mark)
+        return
+    block = occupancy.old_first[job]
+    while block != END:
+        low = blocks.base[block]
+        _mark_former(blocks, occupancy, job, low, low + blocks.size[block], mark)
+        block = occupancy.old_next[block]
+
+
+@kernel
+def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
+    """The best aligned place that displaces nobody, or UNPLACED."""
+    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
+    bases = blocks.base
+    sizes = blocks.size
+    taken = occupancy.taken
+    owner = occupancy.owner
+    former = occupancy.former
+    mine = occupancy.mine
+    old_base = occupancy.old_base[job]
+    old_block = blocks.block_of[old_base] if old_base >= 0 else NOWHERE
+    best = UNPLACED
+    best_overlap = 0
+    best_area = 0
+    for block in range(bases.size):
+        room = sizes[block]
+        if room < size or room - taken[block] < size:
+            continue
+        first = bases[block]
+        for base in range(first, first + room - size + 1, size):
+            overlap = 0
+            free = True
+            for address in range(base, base + size):
+                if owner[address] != FREE or former[address] != FREE:
+                    free = False
+                    break
+                if mine[address] != FREE:
+                    overlap += 1
+            if not free:
+                continue
+            area = room if taken[block] == 0 else _free_area(owner, former, first, room, base, size)
+            if best == UNPLACED or overlap > best_overlap or (overlap == best_overlap and area < best_area):
+                best = base
+                best_overlap = overlap
+                best_area = area
+            if taken[block] == 0 and block != old_block and old_base != SPREAD:
+                break  # every place in a wholly free block is as good as its first
+    return best
+
+
+@kernel
+def _free_area(owner, former, first, room, base, size):  # type: ignore[no-untyped-def]
+    """Size of the largest aligned area around a free place that is free as a whole."""
+    area = size
+    while 2 * area <= room:
+        start = first + (base - first) // (2 * area) * (2 * area)
+        if start + 2 * area > first + room:
+            return area
+        for address in range(start, start + 2 * area):
+            if owner[address] != FREE or former[address] != FREE:
+                return area
+        area *= 2
+    return area
+
+
+@kernel
+def _take(blocks, occupancy, job, base, size, queue, rank):  # type: ignore[no-untyped-def]
+    """Give addresses to the job; whoever sits there is lifted and queued."""
+    owner = occupancy.owner
+    former = occupancy.former
+    taken = occupancy.taken
+    block_of = blocks.block_of
+    for address in range(base, base + size):
+        other = owner[address]
+        if other != FREE:
+            other_size = occupancy.size[other]
+            lift(blocks, occupancy, other)
+            heapq.heappush(queue, (-other_size, 0, rank[other], other))
+        if former[address] != FREE:
+            former[address] = FREE
+        else:
+            taken[block_of[address]] += 1
+        owner[address] = job
+
+
+@kernel
+def _largest_block(blocks):  # type: ignore[no-untyped-def]
+    largest = 0
+    for size in blocks.size:
+        largest = max(largest, size)
+    return largest
+
+
+@kernel
+def place_queue(blocks, occupancy, queue, rank, run):  # type: ignore[no-untyped-def]
+    """Place all queued jobs ``(-size, waited 1 | placed 0, rank, job)``, those they displace too.
+
+    ``run`` numbers the pass: a job settled in it stays. Returns (jobs placed, in order; jobs for
+    which there was no room). Displaced jobs appear in the first list too.
+    """
+    placed = [0 for _ in range(0)]
+    failed = [0 for _ in range(0)]
+    largest = _largest_block(blocks)
+    while len(queue) > 0:
+        negative_size, _, _, job = heapq.heappop(queue)
+        size = -negative_size
+        _turn_former_into_mine(blocks, occupancy, job, YES)
+        base = UNPLACED
+        if size <= largest:
+            base = _free_place(blocks, occupancy, job, size)
+            if base == UNPLACED:
+                base = displacing_place(blocks, occupancy, size, run)
+        if base != UNPLACED:
+            _take(blocks, occupancy, job, base, size, queue, rank)
+            occupancy.base[job] = base
+        else:
+            chosen = whole_block_choice(blocks, occupancy, job, size, run)
+            for block in chosen:
+                _take(blocks, occupancy, job, blocks.base[block], blocks.size[block], queue, rank)
+            if chosen.size:
+                list_blocks(occupancy, job, chosen)
+                occupancy.base[job] = SPREAD
+        _turn_former_into_mine(blocks, occupancy, job, NO)
+        occupancy.old_base[job] = UNPLACED
+        if occupancy.base[job] == UNPLACED:
+            failed.append(job)
+            continue
+        occupancy.size[job] = size
+        occupancy.settled[job] = run
+        placed.append(job)
+    return placed, failed

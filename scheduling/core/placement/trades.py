@@ -1,0 +1,107 @@
+"""Trades: jobs that wait for each other's GPUs (contracts 4).
+
+A job can take over GPUs only after their holder has left them. When the holders wait for each
+other in a circle nobody can move in place: one of them is suspended first.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.placement.occupancy import addresses_of
+
+NOBODY: Any = np.int64(-1)
+
+
+@kernel
+def _dependencies(blocks, occupancy, before, changed):  # type: ignore[no-untyped-def]
+    """For each changed job, the changed jobs whose GPUs it takes (positions, compressed rows)."""
+    position = np.full(occupancy.base.size, -1)
+    for index in range(changed.size):
+        position[changed[index]] = index
+    offsets = np.zeros(changed.size + 1, dtype=np.int64)
+    needs = [0 for _ in range(0)]
+    seen = np.full(changed.size, -1)
+    for index in range(changed.size):
+        for address in addresses_of(blocks, occupancy, changed[index]):
+            holder = before[address]
+            if holder < 0 or holder == changed[index] or position[holder] < 0:
+                continue
+            if seen[position[holder]] != index:
+                seen[position[holder]] = index
+                needs.append(position[holder])
+        offsets[index + 1] = len(needs)
+    return offsets, needs
+
+
+@kernel
+def _circle(start, offsets, needs, waiting):  # type: ignore[no-untyped-def]
+    """Jobs that ``start`` waits for, directly or not, and whether it is among them."""
+    reached = np.zeros(offsets.size - 1, dtype=np.bool_)
+    stack = [start]
+    closed = False
+    while len(stack) > 0:
+        index = stack.pop()
+        for edge in range(offsets[index], offsets[index + 1]):
+            other = needs[edge]
+            if other == start:
+                closed = True
+            if waiting[other] and not reached[other]:
+                reached[other] = True
+                stack.append(other)
+    return closed, reached
+
+
+@kernel
+def _least_reluctant(changed, reluctance, offsets, needs, stuck):  # type: ignore[no-untyped-def]
+    """Of the stuck jobs in a circle, the least reluctant, and the jobs that it waits for."""
+    stuck_ones = np.flatnonzero(stuck)
+    for index in stuck_ones[np.argsort(reluctance[changed[stuck_ones]], kind="mergesort")]:
+        closed, reached = _circle(index, offsets, needs, stuck)
+        if closed:
+            return index, reached
+    return NOBODY, stuck  # never: whoever is stuck waits, directly or not, for a circle
+
+
+@kernel
+def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type: ignore[no-untyped-def]
+    """An order in which jobs can change, and whom to suspend first where they wait in a circle.
+
+    ``before``: holder of each GPU until now, of those jobs that go on. ``pause`` and
+    ``reluctance`` are per row of the problem; the least reluctant of a circle is suspended. Returns
+    (order as positions in ``changed``, suspended flags, extra pause seconds): a suspended job waits,
+    beyond its own pause, for the longest pause of those it waits for.
+    """
+    count = changed.size
+    if count == 1:
+        return np.zeros(1, dtype=np.int64), np.zeros(1, dtype=np.bool_), np.zeros(1)
+    offsets, needs = _dependencies(blocks, occupancy, before, changed)
+    waiting = np.ones(count, dtype=np.bool_)
+    suspended = np.zeros(count, dtype=np.bool_)
+    waits = np.zeros(count)
+    order = np.empty(count, dtype=np.int64)
+    done = 0
+    while done < count:
+        before_pass = done
+        for index in range(count):
+            if not waiting[index]:
+                continue
+            ready = True
+            for edge in range(offsets[index], offsets[index + 1]):
+                if waiting[needs[edge]] and not suspended[needs[edge]]:
+                    ready = False
+            if ready:
+                waiting[index] = False
+                order[done] = index
+                done += 1
+        if done > before_pass:
+            continue
+        victim, reached = _least_reluctant(changed, reluctance, offsets, needs, waiting & ~suspended)
+        suspended[victim] = True
+        for index in range(count):
+            if reached[index] and index != victim and pause[changed[index]] > waits[victim]:
+                waits[victim] = pause[changed[index]]
+    return order, suspended, waits

@@ -1,0 +1,114 @@
+"""When a plan ends once pauses are charged to it that it does not know of by itself (contracts 4)."""
+
+from __future__ import annotations
+
+from math import inf
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.question.arrays import TIME_TOLERANCE
+
+
+@kernel
+def grouped_by_job(job_of, jobs):  # type: ignore[no-untyped-def]
+    """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs`` jobs begins."""
+    offsets = np.zeros(jobs + 1, dtype=np.int64)
+    for job in job_of:
+        offsets[job + 1] += 1
+    for job in range(jobs):
+        offsets[job + 1] += offsets[job]
+    filled = offsets[:jobs].copy()
+    order = np.empty(job_of.size, dtype=np.int64)
+    for position in range(job_of.size):
+        job = job_of[position]
+        order[filled[job]] = position
+        filled[job] += 1
+    return order, offsets
+
+
+@kernel
+def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
+    """The finish that counts for a job without iterations left: when it could begin to store."""
+    finish = jobs.finished_at[job]
+    origin = plans.time[job, 0]
+    if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
+        return finish
+    for piece in range(plans.length[job] - 1):
+        if plans.gpus[job, piece] > 0:
+            if piece > 0 or plans.gpus[job, piece] != jobs.gpus[job]:
+                finish = plans.time[job, piece] + jobs.pause[job, 0]
+            enough = finish + jobs.finishing[job] <= plans.time[job, piece + 1] + TIME_TOLERANCE
+            return finish if enough else inf
+    return inf
+
+
+@kernel
+def _rate_and_pause(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
+    for level in range(jobs.level_count[job]):
+        if jobs.levels[job, level] == gpus:
+            return jobs.throughput[job, level], jobs.pause[job, level]
+    return 0.0, 0.0
+
+
+@kernel
+def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
+    """When the job's last iteration ends under its plan with all charges, or infinity.
+
+    Also infinity where the GPUs are released before the final weights are stored. Returns
+    (finish, GPU seconds until then).
+    """
+    count = plans.length[job]
+    if count == 0:
+        return inf, 0.0
+    release = plans.time[job, count - 1]
+    if jobs.finished_at[job] < inf:
+        return _stored_finish(jobs, plans, job), 0.0
+    work = jobs.work[job]
+    held = jobs.gpus[job]
+    pause_left = jobs.pause_left[job]
+    gpu_time = 0.0
+    charge = 0
+    for piece in range(count - 1):
+        at = plans.time[job, piece]
+        end = plans.time[job, piece + 1]
+        gpus = plans.gpus[job, piece]
+        rate, pause = _rate_and_pause(jobs, job, gpus)
+        if gpus != held:
+            pause_left = max(pause_left, pause) if gpus > 0 else 0.0
+            held = gpus
+        while at < end - TIME_TOLERANCE:
+            while charge < charge_time.size and charge_time[charge] <= at + TIME_TOLERANCE:
+                if gpus > 0:
+                    pause_left = max(pause_left, charge_seconds[charge])
+                charge += 1
+            stop = end
+            if charge < charge_time.size and charge_time[charge] < end:
+                stop = charge_time[charge]
+            if gpus > 0:
+                productive = stop - at - pause_left
+                if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
+                    finish = at + pause_left + work / rate
+                    gpu_time += gpus * (finish - at)
+                    if finish + jobs.finishing[job] > release + 2 * TIME_TOLERANCE:
+                        return inf, gpu_time
+                    return finish, gpu_time
+                gpu_time += gpus * (stop - at)
+                if productive > 0.0:
+                    work -= productive * rate
+                    pause_left = 0.0
+                else:
+                    pause_left -= stop - at
+            at = stop
+    return inf, gpu_time
+
+
+@kernel
+def planned_gpu_time(jobs, plans, rows):  # type: ignore[no-untyped-def]
+    """GPU seconds that the plans of ``rows`` hold until their last iteration, nothing charged."""
+    nothing = np.zeros(0)
+    taken = np.zeros(rows.size)
+    for position in range(rows.size):
+        _, taken[position] = charged_finish(jobs, plans, rows[position], nothing, nothing)
+    return taken

@@ -1,0 +1,170 @@
+"""Stored plans, cut at the next slot and put back into the snapshot's terms.
+
+A stored plan was made at an earlier decision; what of it lies after the next slot is still a proof that
+the promises are kept (spec 2.5.1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, no_plans, set_plan, widened
+from scheduling.core.question.snapshot import FloatArray, HeldOffer, StoredPlan
+
+
+def cut_stored(plans: Sequence[StoredPlan | None], now: float, origin: float) -> Plans:
+    """Stored plans cut at the next slot."""
+    pieces = np.array([plan.start.size if plan is not None else -1 for plan in plans], dtype=np.int64)
+    held = [plan for plan in plans if plan is not None and plan.start.size]
+    empty: list[FloatArray] = [np.zeros(0)]
+    cut: Plans = _cut(
+        no_plans(len(plans)),
+        pieces,
+        np.concatenate([plan.start for plan in held] or empty) - now,
+        np.concatenate([plan.end for plan in held] or empty) - now,
+        np.concatenate([plan.gpus for plan in held] or empty).astype(np.int64),
+        origin,
+    )
+    return cut
+
+
+def with_offers(stored: Plans, offers: Sequence[HeldOffer], now: float, origin: float) -> Plans:
+    """The jobs' plans and, below them, those of the offers."""
+    held = cut_stored([offer.plan for offer in offers], now, origin)
+    width = max(stored.time.shape[1], held.time.shape[1])
+    stored, held = widened(stored, width), widened(held, width)
+    width = max(stored.time.shape[1], held.time.shape[1])
+    return Plans(*(_stacked(above, below, width) for above, below in zip(stored, held, strict=True)))
+
+
+def _stacked(above: np.ndarray, below: np.ndarray, width: int) -> np.ndarray:
+    if above.ndim == 1:
+        return np.concatenate((above, below))
+    return np.concatenate([np.pad(part, ((0, 0), (0, width - part.shape[1]))) for part in (above, below)])
+
+
+@kernel
+def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-def]
+    """Keep of each plan what lies after ``origin``; equal neighbours become one piece."""
+    longest = 0
+    for count in pieces:
+        longest = max(longest, count)
+    out_time = np.zeros(2 * longest + 2)
+    out_gpus = np.zeros(2 * longest + 2, dtype=np.int64)
+    offset = 0
+    for job in range(pieces.size):
+        if pieces[job] < 0:
+            continue
+        out_time[0] = origin
+        out_gpus[0] = 0
+        written = np.int64(1)
+        for piece in range(offset, offset + pieces[job]):
+            if end[piece] <= origin + TIME_TOLERANCE:
+                continue
+            begin = max(start[piece], origin)
+            for side in range(2):
+                at = begin if side == 0 else end[piece]
+                level = gpus[piece] if side == 0 else 0
+                if at <= out_time[written - 1] + TIME_TOLERANCE:
+                    out_gpus[written - 1] = level
+                    if written > 1 and out_gpus[written - 2] == level:
+                        written -= 1
+                elif out_gpus[written - 1] != level:
+                    out_time[written] = at
+                    out_gpus[written] = level
+                    written += 1
+        plans = set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
+        offset += pieces[job]
+    return plans
+
+
+@kernel
+def recut(plans, rows, held, elapsed, origin):  # type: ignore[no-untyped-def]
+    """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1.
+
+    A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]`` GPUs.
+    """
+    width = 7
+    for source in rows:
+        if source >= 0:
+            width = max(width, plans.length[source])
+    time = np.zeros((rows.size, width + 1))
+    gpus = np.zeros((rows.size, width + 1), dtype=np.int64)
+    length = np.zeros(rows.size, dtype=np.int64)
+    for row in range(rows.size):
+        source = rows[row]
+        if source < 0 or plans.length[source] == 0:
+            continue
+        time[row, 0] = origin
+        gpus[row, 0] = held[row]
+        written = 1
+        for piece in range(plans.length[source]):
+            at = plans.time[source, piece] - elapsed
+            level = plans.gpus[source, piece]
+            if at <= origin + TIME_TOLERANCE:
+                gpus[row, 0] = level
+            elif gpus[row, written - 1] != level or piece == plans.length[source] - 1:
+                time[row, written] = at
+                gpus[row, written] = level
+                written += 1
+        length[row] = written
+    return Plans(
+        time, gpus, length, np.full(rows.size, np.inf), np.zeros(rows.size), np.full(rows.size, -np.inf)
+    )
+
+
+@kernel
+def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
+    """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
+    count = plans.length[job]
+    out_time = np.zeros(count + 3)
+    out_gpus = np.zeros(count + 3, dtype=np.int64)
+    out_time[0] = origin
+    out_gpus[0] = gpus
+    written = np.int64(1)
+    after = np.int64(0)
+    first_later = 0
+    while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:
+        after = plans.gpus[job, first_later]
+        first_later += 1
+    if after != gpus or first_later == count:
+        out_time[1] = origin + slot
+        out_gpus[1] = after
+        written += 1
+    for piece in range(first_later, count):
+        out_time[written] = plans.time[job, piece]
+        out_gpus[written] = plans.gpus[job, piece]
+        written += 1
+    plans.reserved_until[job] = origin + slot
+    return set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
+
+
+@kernel
+def flatten(plans, rows, head_gpus, with_head):  # type: ignore[no-untyped-def]
+    """Concatenate the plans of ``rows``; ``with_head`` puts the frozen head's piece in front."""
+    total = 0
+    for row in rows:
+        total += plans.length[row] + 1
+    start = np.zeros(total)
+    gpus = np.zeros(total, dtype=np.int64)
+    offsets = np.zeros(rows.size + 1, dtype=np.int64)
+    written = 0
+    for position in range(rows.size):
+        row = rows[position]
+        begun = written
+        if with_head:
+            start[written] = 0.0
+            gpus[written] = head_gpus[row]
+            written += 1
+        for piece in range(plans.length[row]):
+            last = piece == plans.length[row] - 1
+            if written > begun and gpus[written - 1] == plans.gpus[row, piece] and not last:
+                continue
+            start[written] = plans.time[row, piece]
+            gpus[written] = plans.gpus[row, piece]
+            written += 1
+        offsets[position + 1] = written
+    return start, gpus, offsets

@@ -1,0 +1,144 @@
+"""Free capacity over time as a piecewise constant function (spec 2.1).
+
+A timeline is three values: breakpoints ``times`` (seconds since now, the last piece unbounded),
+``free`` with two rows, and the number ``count`` of pieces in use. Row 0 is what all plans leave
+of every usable GPU; row 1 is what promised plans leave of the GPUs that may back promises (all
+but the failure reserve). A promise must fit both rows, other work row 0.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from scheduling.core.kernels import kernel
+from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.snapshot import IntArray
+
+EVERYTHING = 0
+PROMISES = 1
+TAKE = np.int64(1)
+GIVE_BACK = np.int64(-1)
+
+
+@kernel
+def new_timeline(start, gpus, promise_gpus):  # type: ignore[no-untyped-def]
+    """All capacity free from ``start`` on."""
+    times = np.zeros(64)
+    free = np.zeros((2, 64), dtype=np.int64)
+    times[0] = start
+    free[0, 0] = gpus
+    free[1, 0] = promise_gpus
+    return times, free, 1
+
+
+@kernel
+def piece_at(times, count, at):  # type: ignore[no-untyped-def]
+    """Index of the piece that holds ``at`` (the first piece for anything earlier)."""
+    low = 0
+    high = count
+    while high - low > 1:
+        middle = (low + high) // 2
+        if times[middle] <= at + TIME_TOLERANCE:
+            low = middle
+        else:
+            high = middle
+    return low
+
+
+@kernel
+def free_until(times, free, count, until):  # type: ignore[no-untyped-def]
+    """GPUs that are free all the time from the timeline's beginning to ``until``."""
+    left = max(free[0, 0], np.int64(0))
+    for piece in range(1, count):
+        if times[piece] >= until - TIME_TOLERANCE:
+            break
+        left = max(min(left, free[0, piece]), np.int64(0))
+    return left
+
+
+@kernel
+def split(times, free, count, at):  # type: ignore[no-untyped-def]
+    """Make ``at`` a breakpoint; returns the timeline and the breakpoint's index."""
+    index = piece_at(times, count, at)
+    if at <= times[index] + TIME_TOLERANCE:
+        return times, free, count, index
+    if count == times.size:
+        more_times = np.zeros(2 * count)
+        more_free = np.zeros((2, 2 * count), dtype=np.int64)
+        for piece in range(count):
+            more_times[piece] = times[piece]
+            more_free[0, piece] = free[0, piece]
+            more_free[1, piece] = free[1, piece]
+        times = more_times
+        free = more_free
+    for piece in range(count, index + 1, -1):
+        times[piece] = times[piece - 1]
+        free[0, piece] = free[0, piece - 1]
+        free[1, piece] = free[1, piece - 1]
+    times[index + 1] = at
+    free[0, index + 1] = free[0, index]
+    free[1, index + 1] = free[1, index]
+    return times, free, count + 1, index + 1
+
+
+@kernel
+def take(times, free, count, begin, end, gpus, promised):  # type: ignore[no-untyped-def]
+    """Take ``gpus`` GPUs out of the timeline on ``[begin, end)``."""
+    times, free, count, first = split(times, free, count, begin)
+    times, free, count, last = split(times, free, count, end)
+    for index in range(first, last):
+        free[EVERYTHING, index] -= gpus
+        if promised:
+            free[PROMISES, index] -= gpus
+    return times, free, count
+
+
+@kernel
+def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-untyped-def]
+    """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
+    for piece in range(plans.length[job] - 1):
+        gpus = plans.gpus[job, piece]
+        begin = max(plans.time[job, piece], plans.reserved_until[job])
+        end = plans.time[job, piece + 1]
+        if gpus == 0 or end <= begin + TIME_TOLERANCE:
+            continue
+        times, free, count = take(times, free, count, begin, end, sign * gpus, promised)
+    return times, free, count
+
+
+@kernel
+def occupy_all(times, free, count, plans, order, promised):  # type: ignore[no-untyped-def]
+    """Take the plans of all jobs in ``order`` out of the timeline."""
+    for job in order:
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
+    return times, free, count
+
+
+@kernel
+def compact(times, free, count):  # type: ignore[no-untyped-def]
+    """Merge equal neighbours in place; returns the new number of pieces."""
+    kept = 1
+    for piece in range(1, count):
+        if free[0, piece] == free[0, kept - 1] and free[1, piece] == free[1, kept - 1]:
+            continue
+        times[kept] = times[piece]
+        free[0, kept] = free[0, piece]
+        free[1, kept] = free[1, piece]
+        kept += 1
+    return kept
+
+
+@kernel
+def capacities(free, count, guarded):  # type: ignore[no-untyped-def]
+    """GPUs free in each piece: for a promise when ``guarded``, else for any work."""
+    room = np.empty(count, dtype=np.int64)
+    for piece in range(count):
+        room[piece] = free[EVERYTHING, piece]
+        if guarded and free[PROMISES, piece] < room[piece]:
+            room[piece] = free[PROMISES, piece]
+    return room
+
+
+def overbooked(free: IntArray, count: int) -> bool:
+    """Whether some piece promises more GPUs than there are."""
+    return bool((free[EVERYTHING, :count] < 0).any())

@@ -1,0 +1,447 @@
+"""One decision's question as arrays, and plans turned back into the snapshot's terms.
+
+Times inside are seconds since ``now``. The frozen head ``[now, next_slot_at)``, in which every job
+keeps its GPUs, is worked off here: everything later plans from ``origin``, the next slot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from math import inf
+
+import numpy as np
+
+from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
+from scheduling.core.kernels import kernel
+from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks, blocks_of
+from scheduling.core.plans.charging import charged_finish
+from scheduling.core.plans.reserve import reserved_gpus
+from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, with_offers
+from scheduling.core.plans.timeline import new_timeline, take
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
+from scheduling.core.question.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
+from scheduling.core.question.snapshot import (
+    Fill,
+    FloatArray,
+    HeldOffer,
+    IntArray,
+    PlannerSettings,
+    ScalingCurve,
+    Snapshot,
+    StoredPlan,
+)
+from scheduling.core.question.validation import check_columns, check_settings, check_snapshot
+from scheduling.core.together.sharing import Sharing
+from scheduling.core.together.worker_ranges import borrowed_sharing
+
+
+@dataclass(frozen=True, slots=True)
+class Capacity:
+    """The cluster's GPUs: as blocks, how many, and how many of them may back promises."""
+
+    blocks: Blocks
+    gpus: int
+    promise_gpus: int
+
+
+@dataclass
+class Problem:
+    """Everything the algorithms of one decision need. Held offers follow the jobs as extra rows.
+
+    ``columns``: the jobs as they came, without offers; ``count`` of them. ``by_deadline``: rank of each row
+    in the order (deadline, submission, id), which is the order of Algorithm 1; ``by_submission``: rank
+    in the order (submission, id). ``stored``: plans made earlier, cut at ``origin``.
+    """
+
+    now: float
+    next_slot_at: float
+    settings: PlannerSettings
+    columns: JobColumns
+    offers: tuple[HeldOffer, ...]
+    jobs: JobArrays
+    due: FloatArray
+    stored: Plans
+    by_deadline: IntArray
+    by_submission: IntArray
+    origin: float
+    blocks: Blocks
+    gpus: int
+    promise_gpus: int
+    slack_seconds: float
+    blocked: IntArray
+    blocked_until: FloatArray
+    cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Servers of both kinds and the workers on them, where servers are lent.
+    sharing: Sharing | None = None
+    scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
+    scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
+
+    @cached_property
+    def count(self) -> int:
+        """Jobs, without held offers."""
+        return self.columns.count
+
+    @property
+    def slot(self) -> float:
+        """Seconds between two reallocations."""
+        return self.settings.slot_seconds
+
+    @property
+    def suffix(self) -> bool:
+        """Whether progressive filling is the suffix variant."""
+        return self.settings.fill is Fill.SUFFIX
+
+    def placement(self, row: int) -> IntArray:
+        """GPU addresses that a job holds."""
+        columns = self.columns
+        return columns.addresses[columns.offsets[row] : columns.offsets[row + 1]]
+
+    def open_timeline(self) -> tuple[FloatArray, IntArray, int]:
+        """Capacity before any plan: without blocked GPUs, and without locked jobs' next slot."""
+        times, free, count = self._open
+        return times.copy(), free.copy(), count
+
+    @cached_property
+    def _open(self) -> tuple[FloatArray, IntArray, int]:
+        timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
+        for until in np.unique(self.blocked_until).tolist():
+            gpus = int((self.blocked_until == until).sum())
+            timeline = take(*timeline, self.origin, until, gpus, True)
+        locked = self._gpus_of_locked()
+        if locked:
+            timeline = take(*timeline, self.origin, self.origin + self.slot, locked, True)
+        times, free, count = timeline
+        return times, free, int(count)
+
+    def _gpus_of_locked(self) -> int:
+        """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count no more.
+
+        A GPU that passes from one of them to another is listed by both.
+        """
+        block_of = self.blocks.block_of
+        placed = [self.placement(row) for row in self.locked]
+        unlisted = sum(
+            int(self.columns.gpus[row])
+            for row, addresses in zip(self.locked, placed, strict=True)
+            if not addresses.size
+        )
+        held = np.unique(np.concatenate(placed)) if placed else np.zeros(0, dtype=np.int64)
+        return unlisted + int((block_of[held[held < block_of.size]] != NOWHERE).sum())
+
+    @cached_property
+    def locked(self) -> list[int]:
+        """Rows that keep their GPUs whatever is decided."""
+        return np.flatnonzero(self.jobs.locked).tolist()
+
+    @cached_property
+    def newcomers(self) -> list[int]:
+        """Newcomers in the order in which they are decided: that of the rows."""
+        return np.flatnonzero(self.columns.newcomer).tolist()
+
+    @cached_property
+    def promised(self) -> list[int]:
+        """Rows that hold a promise already, held offers included."""
+        columns = self.columns
+        held = np.flatnonzero(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
+        return held + list(range(self.count, self.jobs.work.size))
+
+    def has_pauses(self) -> bool:
+        """Whether any start, move or rescale costs time."""
+        return bool(self.jobs.pause.any())
+
+    def scratch(self, pieces: int) -> tuple[FloatArray, IntArray]:
+        """Working room for a plan filled on a timeline of that many pieces."""
+        if self.scratch_time.size < pieces + 8:
+            self.scratch_time = np.zeros(2 * pieces + 8)
+            self.scratch_gpus = np.zeros(2 * pieces + 8, dtype=np.int64)
+        return self.scratch_time, self.scratch_gpus
+
+    def stored_plan(self, plans: Plans, index: int) -> StoredPlan:
+        """One plan in the snapshot's terms, with the frozen head in front."""
+        return self.stored_plans(plans, [index])[0]
+
+    def stored_plans(self, plans: Plans, rows: list[int]) -> list[StoredPlan]:
+        """Plans of several jobs in the snapshot's terms, with the frozen head in front."""
+        now = self.now
+        start, gpus, offsets = flatten(
+            plans, np.array(rows, dtype=np.int64), self.jobs.gpus, self.origin > TIME_TOLERANCE
+        )
+        start += now
+        if self.origin > TIME_TOLERANCE:
+            # Exactly the caller's boundary, not one that float addition moved.
+            start[np.abs(start - self.next_slot_at) <= TIME_TOLERANCE] = self.next_slot_at
+        finish = (plans.finish + now).tolist()
+        bounds = offsets.tolist()
+        return [
+            StoredPlan(
+                start=start[bounds[k] : bounds[k + 1] - 1],
+                end=start[bounds[k] + 1 : bounds[k + 1]],
+                gpus=gpus[bounds[k] : bounds[k + 1] - 1],
+                finish_at=finish[row],
+            )
+            for k, row in enumerate(rows)
+        ]
+
+
+def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
+    """Read a snapshot. Raises ValueError where it contradicts itself.
+
+    Jobs are put in the order (submission, id), so that the caller's order decides nothing.
+    ``memory_width``: columns that the policy keeps for each job. ``measured``: see `problem_from`.
+    """
+    check_snapshot(snapshot)
+    jobs = sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))
+    offers = tuple(
+        offer
+        for offer in sorted(snapshot.held_offers, key=lambda offer: offer.id)
+        if offer.valid_until > snapshot.now
+    )
+    origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
+    columns = columns_of(jobs, memory_width)
+    stored = cut_stored([job.stored_plan for job in jobs], snapshot.now, origin)
+    problem = problem_from(
+        now=float(snapshot.now),
+        next_slot_at=float(snapshot.next_slot_at),
+        settings=snapshot.settings,
+        columns=columns,
+        stored=stored,
+        capacity=capacity_of(snapshot),
+        offers=offers,
+        blocked=_blocked_until(snapshot, columns, origin),
+        cluster_memory=np.array(snapshot.memory, dtype=np.float64),
+        measured=measured,
+    )
+    if any(server.on_loan for server in snapshot.servers):
+        problem.sharing = borrowed_sharing(
+            problem, snapshot.servers, jobs, _blocked_on_loan(snapshot, columns)
+        )
+    return problem
+
+
+def capacity_of(snapshot: Snapshot) -> Capacity:
+    """The usable GPUs of a snapshot's own servers: what is borrowed backs nothing."""
+    blocks = blocks_of(
+        tuple(replace(server, usable=server.usable and not server.on_loan) for server in snapshot.servers)
+    )
+    gpus = int(blocks.size.sum())
+    usable = [server.gpus for server in snapshot.servers if server.usable and not server.on_loan]
+    reserve = reserved_gpus(usable, snapshot.settings.reserve_servers)
+    return Capacity(blocks, gpus, max(0, gpus - reserve))
+
+
+def problem_from(
+    *,
+    now: float,
+    next_slot_at: float,
+    settings: PlannerSettings,
+    columns: JobColumns,
+    stored: Plans,
+    capacity: Capacity,
+    offers: tuple[HeldOffer, ...] = (),
+    blocked: dict[int, float] | None = None,
+    cluster_memory: FloatArray | None = None,
+    measured: bool = False,
+) -> Problem:
+    """The arrays of one decision, from columns in the order (submission, id).
+
+    ``stored``: one row a job, times since ``now``, cut at the next slot. ``blocked``: seconds since ``now``, on a slot
+    boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count that was measured, rising
+    throughput or not, instead of on the levels of their scaling curve.
+    """
+    check_settings(settings)
+    check_columns(columns)
+    origin = max(0.0, next_slot_at - now)
+    curves = columns.measured if measured else columns.curves
+    jobs = _job_arrays(columns, curves, offers, origin, capacity.gpus)
+    due = columns.deadline_at - columns.finishing - now
+    by_deadline = _dense_ranks(columns.deadline_at, len(offers))
+    if offers:
+        due = np.concatenate((due, [_offered_due(offer, now) for offer in offers]))
+        stored = with_offers(stored, offers, now, origin)
+        _judge_offers(jobs, stored, due, columns.count)
+    for row in np.flatnonzero(columns.locked).tolist():
+        stored = pin_head(stored, row, jobs.gpus[row], origin, float(settings.slot_seconds))
+    addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
+    return Problem(
+        now=now,
+        next_slot_at=next_slot_at,
+        settings=settings,
+        columns=columns,
+        offers=offers,
+        jobs=jobs,
+        due=due,
+        stored=stored,
+        by_deadline=by_deadline,
+        by_submission=np.arange(due.size),
+        origin=origin,
+        blocks=capacity.blocks,
+        gpus=capacity.gpus,
+        promise_gpus=capacity.promise_gpus,
+        slack_seconds=settings.change_slack_seconds
+        + (settings.reserve_slack_seconds if settings.reserve_servers > 0 else 0.0),
+        blocked=addresses,
+        blocked_until=until,
+        cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,
+    )
+
+
+def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> dict[int, float]:
+    """Addresses that are blocked beyond ``origin``, each with the slot end until which.
+
+    GPUs of locked jobs are left out: their jobs stay where they are.
+    """
+    until: dict[int, float] = {}
+    for block in snapshot.blocked:
+        end = float(slot_end(block.until - snapshot.now, origin, snapshot.settings.slot_seconds))
+        if end > origin + TIME_TOLERANCE:
+            for address in block.addresses:
+                until[address] = max(end, until.get(address, 0.0))
+    for row in np.flatnonzero(columns.locked).tolist():
+        for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
+            until.pop(address, None)
+    return until
+
+
+def _blocked_on_loan(snapshot: Snapshot, columns: JobColumns) -> IntArray:
+    """Addresses on borrowed servers that are blocked and that no job holds."""
+    addresses = {address for block in snapshot.blocked for address in block.addresses}
+    on_loan = np.repeat(
+        [server.on_loan for server in snapshot.servers], [server.gpus for server in snapshot.servers]
+    )
+    held = set(columns.addresses.tolist())
+    found = sorted(address for address in addresses - held if address < on_loan.size and on_loan[address])
+    return np.array(found, dtype=np.int64)
+
+
+def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, FloatArray]:
+    addresses = sorted(
+        address
+        for address in until
+        if 0 <= address < blocks.block_of.size and blocks.block_of[address] != NOWHERE
+    )
+    return (
+        np.array(addresses, dtype=np.int64),
+        np.array([until[address] for address in addresses], dtype=np.float64),
+    )
+
+
+def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
+    """Rank by deadline; rows are in the order (submission, id) already, which breaks ties."""
+    order = np.argsort(deadline_at, kind="stable")
+    ranks = np.empty(order.size + offers, dtype=np.int64)
+    ranks[order] = np.arange(order.size)
+    ranks[order.size :] = np.arange(order.size, order.size + offers)
+    return ranks
+
+
+def _offered_due(offer: HeldOffer, now: float) -> float:
+    if offer.job is None:
+        return float("inf")
+    return float(offer.job.deadline_at - offer.job.finishing_seconds - now)
+
+
+def _judge_offers(jobs: JobArrays, stored: Plans, due: FloatArray, own: int) -> None:
+    """When each offer's job would end; one that would be late by what is known now is judged no more, in place.
+
+    Its capacity is still held. Were it late in every plan, it would forbid every change to others, which could not help it.
+    """
+    for row in range(own, due.size):
+        stored.finish[row] = stored.time[row, max(0, stored.length[row] - 1)]
+        ends_at, _ = charged_finish(jobs, stored, row, np.zeros(0), np.zeros(0))
+        if ends_at > due[row] + TIME_TOLERANCE:
+            due[row] = inf
+        else:
+            stored.finish[row] = ends_at
+
+
+def _job_arrays(
+    columns: JobColumns,
+    curves: CurveColumns,
+    offers: tuple[HeldOffer, ...],
+    origin: float,
+    cluster_gpus: int,
+) -> JobArrays:
+    gpus, pause_left, work, finishing, locked = (
+        columns.gpus, columns.pause_left, columns.remaining_iterations, columns.finishing, columns.locked,
+    )  # fmt: skip
+    extra = len(offers)
+    if extra:
+        curves = _with_offer_curves(curves, offers)
+        offered = columns_of([offer.job for offer in offers if offer.job is not None])
+        known = np.array([offer.job is not None for offer in offers])
+        work, finishing = (
+            _extended(work, offered.remaining_iterations, known),
+            _extended(finishing, offered.finishing, known),
+        )
+        pause_left = np.concatenate((pause_left, np.zeros(extra)))
+        gpus = np.concatenate((gpus, np.zeros(extra, dtype=np.int64)))
+        locked = np.concatenate((locked, np.zeros(extra, dtype=np.bool_)))
+    arrays: JobArrays = work_off_head(
+        curves.levels, curves.throughput, curves.pause, work, gpus, pause_left, finishing, locked,
+        origin, cluster_gpus, extra,
+    )  # fmt: skip
+    return arrays
+
+
+def _extended(column: FloatArray, offered: FloatArray, known: BoolArray) -> FloatArray:
+    tail = np.zeros(known.size)
+    tail[known] = offered
+    return np.concatenate((column, tail))
+
+
+def _with_offer_curves(curves: CurveColumns, offers: Sequence[HeldOffer]) -> CurveColumns:
+    """The jobs' curves and, below them, those of the offers."""
+    more = stack_curves(
+        [offer.job.curve if offer.job is not None else _offer_curve(offer) for offer in offers]
+    )
+    width = max(curves.levels.shape[1], more.levels.shape[1])
+
+    def widened(matrix: np.ndarray, filler: float) -> np.ndarray:
+        room = ((0, 0), (0, width - matrix.shape[1]))
+        return np.pad(matrix, room, constant_values=filler)
+
+    return CurveColumns(
+        np.concatenate((widened(curves.levels, NO_LEVEL), widened(more.levels, NO_LEVEL))),
+        np.concatenate((widened(curves.throughput, 0), widened(more.throughput, 0))),
+        np.concatenate((widened(curves.pause, 0), widened(more.pause, 0))),
+    )
+
+
+def _offer_curve(offer: HeldOffer) -> ScalingCurve:
+    """Levels of an offer's plan, so that its GPUs can be placed in the forecast."""
+    levels = np.unique(offer.plan.gpus[offer.plan.gpus > 0]).astype(np.int64)
+    return ScalingCurve(levels, np.ones(levels.size), np.zeros(levels.size))
+
+
+@kernel
+def work_off_head(  # type: ignore[no-untyped-def]
+    levels, throughput, pause, remaining, held, pause_left, finishing, locked, origin, cluster_gpus, offers
+):  # fmt: skip
+    """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows wait."""
+    rows = held.size
+    work = np.empty(rows)
+    left = np.zeros(rows)
+    finished_at = np.full(rows, np.inf)
+    level_count = np.zeros(rows, dtype=np.int64)
+    for row in range(rows):
+        rate = 0.0
+        for column in range(levels.shape[1]):
+            if levels[row, column] <= cluster_gpus:
+                level_count[row] += 1
+            if held[row] > 0 and levels[row, column] == held[row]:
+                rate = throughput[row, column]
+        productive = max(0.0, origin - pause_left[row])
+        if held[row] > 0:
+            left[row] = max(0.0, pause_left[row] - origin)
+        work[row] = remaining[row] - rate * productive
+        ends = remaining[row] <= rate * (productive + TIME_TOLERANCE) and (rate > 0 or remaining[row] <= 0)
+        if ends:
+            work[row] = 0.0
+            if row < rows - offers:
+                finished_at[row] = pause_left[row] + remaining[row] / rate if remaining[row] > 0 else 0.0
+    return JobArrays(
+        levels, throughput, pause, level_count, work, held, left, finished_at, finishing, locked,
+        np.full(rows, origin),
+    )  # fmt: skip

@@ -1,0 +1,230 @@
+"""The sentences beside the reason codes: what was decided, with the numbers that decided it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+
+from scheduling.core.elasticflow.bid_prices import KeptRoom
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.columns import NO_LEVEL
+from scheduling.core.question.decision import ReasonCode, Verdict
+from scheduling.core.question.snapshot import StoredPlan
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``: who holds the others."""
+
+    id: str
+    deadline_at: float
+    finishing_seconds: float
+    smallest_level: int
+    holders: str
+
+
+def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
+    """The facts of one row. ``spared``: whether jobs at risk keep GPUs from it."""
+    columns = problem.columns
+    level = int(problem.jobs.levels[row, 0])
+    return JobFacts(
+        id=columns.ids[row],
+        deadline_at=float(columns.deadline_at[row]),
+        finishing_seconds=float(columns.finishing[row]),
+        smallest_level=0 if level == NO_LEVEL else level,
+        holders=_holders(offers=bool(problem.offers), spared=spared),
+    )
+
+
+def _holders(*, offers: bool, spared: bool) -> str:
+    holders = ["promises", *(["held offers"] if offers else []), *(["jobs at risk"] if spared else [])]
+    return " and ".join(filter(None, (", ".join(holders[:-1]), holders[-1]))) + " leave"
+
+
+def duration_text(seconds: float) -> str:
+    """A duration in the two largest units that say something: ``1 h 20 min``, ``12.5 s``."""
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    total = round(seconds)
+    parts: list[str] = []
+    for size, unit in ((86400, "d"), (3600, "h"), (60, "min"), (1, "s")):
+        amount, total = divmod(total, size)
+        if amount:
+            parts.append(f"{amount} {unit}")
+        if len(parts) == 2:
+            break
+    return " ".join(parts)
+
+
+def gpus_text(gpus: int) -> str:
+    """``1 GPU``, ``4 GPUs``."""
+    return "1 GPU" if gpus == 1 else f"{gpus} GPUs"
+
+
+def gpu_hours_text(gpu_seconds: float) -> str:
+    """GPU time in GPU hours, ``1.5 GPU hours``, ``12,345 GPU hours``."""
+    hours = gpu_seconds / 3600.0
+    if hours >= 100.0:
+        return f"{round(hours):,} GPU hours"
+    return "1 GPU hour" if hours == 1.0 else f"{hours:.3g} GPU hours"
+
+
+def share_text(plan: StoredPlan) -> str:
+    """The GPU counts a plan uses, ``2 to 8 GPUs``."""
+    used = sorted({int(gpus) for gpus in plan.gpus if gpus > 0})
+    if not used:
+        return "no GPU"
+    return gpus_text(used[0]) if len(used) == 1 else f"{used[0]} to {used[-1]} GPUs"
+
+
+def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
+    """A promise."""
+    slack = max(0.0, job.deadline_at - plan.finish_at - job.finishing_seconds)
+    share = share_text(plan)
+    verb = "is" if share == "1 GPU" else "are"
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=True,
+        reason_code=ReasonCode.FITS,
+        reason=f"{share} {verb} enough to finish {duration_text(slack)} before the deadline",
+        minimum_satisfactory_share=plan,
+    )
+
+
+def best_effort(job: JobFacts) -> Verdict:
+    """Work without a deadline is always accepted."""
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.BEST_EFFORT,
+        reason="no deadline: the job runs on GPUs that no promise needs",
+    )
+
+
+def no_promises(job: JobFacts) -> Verdict:
+    """The policy takes every job and promises nothing."""
+    return Verdict(
+        job.id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.NO_PROMISES,
+        reason="accepted without a promise: the cluster's scheduling policy makes none",
+    )
+
+
+def soft_unpromised(refusal: Verdict) -> Verdict:
+    """A soft deadline that cannot be promised: the job is kept all the same."""
+    return Verdict(
+        refusal.job_id,
+        admitted=True,
+        promised=False,
+        reason_code=ReasonCode.SOFT_UNPROMISED,
+        reason=f"accepted without a promise: {refusal.reason}",
+        missing_gpus=refusal.missing_gpus,
+        broken_job=refusal.broken_job,
+    )
+
+
+def deadline_passed(job: JobFacts, now: float) -> Verdict:
+    """The deadline is over already."""
+    return _refusal(
+        job, ReasonCode.DEADLINE_PASSED, f"the deadline passed {duration_text(now - job.deadline_at)} ago"
+    )
+
+
+def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
+    """No measured GPU count can be used here."""
+    if job.smallest_level:
+        smallest = gpus_text(job.smallest_level)
+        text = f"the job needs at least {smallest} at once and the cluster has {cluster_gpus}"
+    else:
+        text = "no number of GPUs was measured on which the job runs"
+    return _refusal(job, ReasonCode.NO_LEVELS, text)
+
+
+def no_work(job: JobFacts) -> Verdict:
+    """Zero iterations: no plan is needed to end it, and none can begin it."""
+    return _refusal(
+        job, ReasonCode.NO_WORK, "the job has no iterations to do; ask for at least one iteration"
+    )
+
+
+def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
+    """Even the whole cluster would be too slow."""
+    return _refusal(
+        job,
+        ReasonCode.TOO_SLOW_ALONE,
+        f"the deadline is in {duration_text(job.deadline_at - now)}; alone on the cluster the job still "
+        f"takes {duration_text(fastest_seconds)} on {gpus_text(fastest_gpus)}",
+    )
+
+
+def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
+    """The GPUs that promises leave are too few."""
+    missing = max(1, needed - free)
+    return _refusal(
+        job,
+        ReasonCode.CAPACITY,
+        f"finishing within {duration_text(job.deadline_at - now)} takes {gpus_text(needed)} alone on the "
+        f"cluster; {job.holders} {gpus_text(max(0, free))} in {duration_text(tight_in_seconds)}: "
+        f"{gpus_text(missing)} short",
+        missing,
+    )
+
+
+def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
+    """There may be room, and it is kept for newcomers that need less of it each."""
+    missing = max(
+        1, ceil((kept.needed + kept.promised + kept.expected - kept.capacity) / kept.within_seconds)
+    )
+    return _refusal(
+        job,
+        ReasonCode.ROOM_KEPT,
+        f"finishing within {duration_text(job.deadline_at - now)} takes {gpu_hours_text(kept.needed)}; of the "
+        f"{gpu_hours_text(kept.capacity)} in the next {duration_text(kept.within_seconds)} promises hold "
+        f"{gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much each: "
+        f"{gpu_hours_text(kept.expected)} by what was submitted of late",
+        missing,
+    )
+
+
+def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
+    """A refusal beside promises that might be planned anew: no room is made while jobs that need less will take it."""
+    return replace(
+        refusal,
+        reason=f"{refusal.reason}; promises are not planned anew to make room for {gpu_hours_text(kept.needed)} while, "
+        f"by what was submitted of late, jobs that need less each ask for {gpu_hours_text(kept.expected)} in the next "
+        f"{duration_text(kept.within_seconds)}",
+    )
+
+
+def would_break(
+    job: JobFacts, now: float, broken: JobFacts, needed: int, free: int, tight_in_seconds: float
+) -> Verdict:
+    """Room could be made only by making an admitted job late."""
+    missing = max(1, needed - free)
+    return _refusal(
+        job,
+        ReasonCode.WOULD_BREAK_PROMISE,
+        f"finishing within {duration_text(job.deadline_at - now)} would make job {broken.id} late, whose "
+        f"deadline is in {duration_text(broken.deadline_at - now)}; {job.holders} "
+        f"{gpus_text(max(0, free))} of the {gpus_text(needed)} needed in {duration_text(tight_in_seconds)}",
+        missing,
+        broken.id,
+    )
+
+
+def _refusal(
+    job: JobFacts, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
+) -> Verdict:
+    return Verdict(
+        job.id,
+        admitted=False,
+        promised=False,
+        reason_code=code,
+        reason=text,
+        missing_gpus=missing,
+        broken_job=broken,
+    )

@@ -1,0 +1,179 @@
+"""Arrays that the kernels share. Times in them are seconds since the snapshot's ``now``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+BoolArray = NDArray[np.bool_]
+
+TIME_TOLERANCE = 1e-6
+"""Two instants closer than this many seconds are one; it also covers float error in deadlines."""
+
+
+@dataclass(frozen=True)
+class Placements:
+    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was moved."""
+
+    addresses: IntArray
+    offsets: IntArray
+
+    def of(self, row: int) -> tuple[int, ...]:
+        """GPU addresses of one job."""
+        return tuple(self.addresses[self.offsets[row] : self.offsets[row + 1]].tolist())
+
+
+class JobArrays(NamedTuple):
+    """All jobs of a decision, as they will be when the frozen head ends (``next_slot_at``).
+
+    Row ``i`` of ``levels``, ``throughput`` and ``pause`` holds job i's curve in its first
+    ``level_count[i]`` columns. ``work``: iterations left; ``gpus``: held now; ``pause_left``:
+    seconds of a pause still to sit out; ``finished_at``: when the last iteration ends if that is
+    within the frozen head, else infinity; ``finishing``: seconds to store the final weights;
+    ``locked``: keeps its GPUs through the next slot whatever is decided; ``earliest``: when it may
+    start at the earliest.
+    """
+
+    levels: IntArray
+    throughput: FloatArray
+    pause: FloatArray
+    level_count: IntArray
+    work: FloatArray
+    gpus: IntArray
+    pause_left: FloatArray
+    finished_at: FloatArray
+    finishing: FloatArray
+    locked: BoolArray
+    earliest: FloatArray
+
+
+class Plans(NamedTuple):
+    """One plan a row: ``gpus[i, k]`` from ``time[i, k]`` on; the last of ``length[i]`` pieces is 0.
+
+    ``length`` 0 means no plan. ``finish`` is the time of the last iteration, ``gpu_time`` the GPU
+    seconds held until then. Until ``reserved_until`` the job's GPUs are out of every timeline
+    already: those of locked jobs are taken before anything is planned.
+    """
+
+    time: FloatArray
+    gpus: IntArray
+    length: IntArray
+    finish: FloatArray
+    gpu_time: FloatArray
+    reserved_until: FloatArray
+
+
+def no_plans(jobs: int, width: int = 8) -> Plans:
+    """Room for ``jobs`` plans, none set."""
+    return Plans(
+        time=np.zeros((jobs, width)),
+        gpus=np.zeros((jobs, width), dtype=np.int64),
+        length=np.zeros(jobs, dtype=np.int64),
+        finish=np.full(jobs, np.inf),
+        gpu_time=np.zeros(jobs),
+        reserved_until=np.full(jobs, -np.inf),
+    )
+
+
+def copy_plans(plans: Plans) -> Plans:
+    """An independent copy."""
+    return Plans(
+        plans.time.copy(),
+        plans.gpus.copy(),
+        plans.length.copy(),
+        plans.finish.copy(),
+        plans.gpu_time.copy(),
+        plans.reserved_until.copy(),
+    )
+
+
+@kernel
+def widened(plans, width):  # type: ignore[no-untyped-def]
+    """The same plans with room for at least ``width`` pieces each."""
+    jobs, old_width = plans.time.shape
+    if width <= old_width:
+        return plans
+    new_width = max(width, 2 * old_width)
+    time = np.zeros((jobs, new_width))
+    gpus = np.zeros((jobs, new_width), dtype=np.int64)
+    for job in range(jobs):
+        for piece in range(plans.length[job]):
+            time[job, piece] = plans.time[job, piece]
+            gpus[job, piece] = plans.gpus[job, piece]
+    return Plans(time, gpus, plans.length, plans.finish, plans.gpu_time, plans.reserved_until)
+
+
+@kernel
+def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # type: ignore[no-untyped-def]
+    """Store one plan; returns the plans, in wider arrays when that was needed."""
+    if pieces > plans.time.shape[1]:
+        plans = widened(plans, pieces)
+    time = plans.time[job]
+    gpus = plans.gpus[job]
+    for piece in range(pieces):
+        time[piece] = piece_time[piece]
+        gpus[piece] = piece_gpus[piece]
+    plans.length[job] = pieces
+    plans.finish[job] = finish
+    plans.gpu_time[job] = gpu_time
+    return plans
+
+
+@kernel
+def level_index(jobs, job, gpus):  # type: ignore[no-untyped-def]
+    """Column of level ``gpus`` in the job's curve, or -1 where that count is not a level."""
+    for index in range(jobs.level_count[job]):
+        if jobs.levels[job, index] == gpus:
+            return index
+    return -1
+
+
+@kernel
+def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
+    """GPUs that the plan holds at time ``at``."""
+    held = 0
+    for piece in range(plans.length[job]):
+        if plans.time[job, piece] > at + TIME_TOLERANCE:
+            break
+        held = plans.gpus[job, piece]
+    return held
+
+
+@kernel
+def differing(plans, others):  # type: ignore[no-untyped-def]
+    """True for every job whose two plans hold other GPUs at some time."""
+    differs = np.zeros(plans.length.size, dtype=np.bool_)
+    for job in range(plans.length.size):
+        differs[job] = plans.length[job] != others.length[job]
+        if differs[job]:
+            continue
+        for piece in range(plans.length[job]):
+            if (
+                plans.gpus[job, piece] != others.gpus[job, piece]
+                or abs(plans.time[job, piece] - others.time[job, piece]) > TIME_TOLERANCE
+            ):
+                differs[job] = True
+    return differs
+
+
+@kernel
+def changed_beside(plans, others, job):  # type: ignore[no-untyped-def]
+    """Whether the plan of any job but one holds other GPUs at some time; exactly, not but for a tolerance."""
+    for row in range(plans.length.size):
+        if row == job:
+            continue
+        if plans.length[row] != others.length[row]:
+            return True
+        for piece in range(plans.length[row]):
+            if (
+                plans.gpus[row, piece] != others.gpus[row, piece]
+                or plans.time[row, piece] != others.time[row, piece]
+            ):
+                return True
+    return False

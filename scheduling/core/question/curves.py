@@ -1,0 +1,125 @@
+"""Scaling curves: which GPU counts are levels of a job, and what they give.
+
+ElasticFlow section 4.1 (a job's scaling curve), spec 1.3 (levels), 2.2 (share on an empty
+cluster), 2.3 (linear special case) and 4.3 (cluster efficiency).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import isfinite
+
+import numpy as np
+
+from scheduling.core.question.snapshot import ScalingCurve
+
+
+def curve_from_measurements(
+    iterations_per_second: Mapping[int, float],
+    *,
+    global_batch_size: int | None = None,
+    largest_local_batch: int | None = None,
+    cluster_gpus: int | None = None,
+    pause_seconds: Callable[[int], float] | None = None,
+    powers_of_two: bool = True,
+) -> ScalingCurve:
+    """The levels that measurements support (spec 1.3): only measured counts are levels.
+
+    A count is a level when it is a power of two, divides the global batch, keeps the local batch
+    within ``largest_local_batch`` samples, fits the cluster, and is strictly faster than the level
+    before it; the scan stops at the first count without gain. ``pause_seconds`` gives the pause of
+    a start on that many GPUs; none means no pause. The result may have no level at all.
+    """
+    levels: list[int] = []
+    throughput: list[float] = []
+    for gpus in sorted(iterations_per_second):
+        if not _is_allowed(gpus, global_batch_size, largest_local_batch, cluster_gpus, powers_of_two):
+            continue
+        rate = float(iterations_per_second[gpus])
+        if not isfinite(rate) or rate <= 0:
+            continue
+        if throughput and rate <= throughput[-1]:
+            break
+        levels.append(gpus)
+        throughput.append(rate)
+    pauses = [pause_seconds(gpus) if pause_seconds else 0.0 for gpus in levels]
+    return ScalingCurve(
+        levels=np.array(levels, dtype=np.int64),
+        throughput=np.array(throughput, dtype=np.float64),
+        pause_seconds=np.array(pauses, dtype=np.float64),
+    )
+
+
+def _is_allowed(
+    gpus: int,
+    global_batch_size: int | None,
+    largest_local_batch: int | None,
+    cluster_gpus: int | None,
+    powers_of_two: bool,
+) -> bool:
+    if gpus < 1 or (powers_of_two and gpus & (gpus - 1)):
+        return False
+    if cluster_gpus is not None and gpus > cluster_gpus:
+        return False
+    if global_batch_size is None:
+        return True
+    if gpus > global_batch_size or global_batch_size % gpus:
+        return False
+    return largest_local_batch is None or global_batch_size // gpus <= largest_local_batch
+
+
+def throughput_at(curve: ScalingCurve, gpus: int) -> float:
+    """Iterations per second on ``gpus`` GPUs; 0 where that count is not a level."""
+    index = int(np.searchsorted(curve.levels, gpus))
+    if index == curve.levels.size or curve.levels[index] != gpus:
+        return 0.0
+    return float(curve.throughput[index])
+
+
+def pause_at(curve: ScalingCurve, gpus: int) -> float:
+    """Seconds without progress after a start on ``gpus`` GPUs; 0 where that is not a level."""
+    index = int(np.searchsorted(curve.levels, gpus))
+    if index == curve.levels.size or curve.levels[index] != gpus:
+        return 0.0
+    return float(curve.pause_seconds[index])
+
+
+def floor_level(curve: ScalingCurve, gpus: int) -> int:
+    """The largest level that is at most ``gpus``, or 0."""
+    index = int(np.searchsorted(curve.levels, gpus, side="right"))
+    return int(curve.levels[index - 1]) if index else 0
+
+
+def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: float) -> int | None:
+    """The smallest level that does ``iterations`` within ``seconds``, or None (spec 2.2).
+
+    Pauses are not counted: this is the paper's minimum satisfactory share of a lone job.
+    """
+    fast_enough = np.flatnonzero(iterations <= curve.throughput * seconds * (1 + 1e-9))
+    return int(curve.levels[fast_enough[0]]) if fast_enough.size else None
+
+
+def linear_jobs_feasible(jobs: Iterable[tuple[float, float, float]], gpus: int) -> bool:
+    """Theorem 1 of the paper: linear jobs ``(iterations, iterations per GPU second, deadline)``.
+
+    Feasible exactly when, in deadline order, the GPU time needed so far fits the GPU time there is.
+    """
+    needed = 0.0
+    for iterations, rate, deadline in sorted(jobs, key=lambda job: job[2]):
+        needed += iterations / rate
+        if needed > gpus * deadline * (1 + 1e-12):
+            return False
+    return True
+
+
+def cluster_efficiency(running: Sequence[tuple[ScalingCurve, int]], cluster_gpus: int) -> float:
+    """Sum of the running jobs' speed-ups over one GPU, per GPU of the cluster (spec 4.3).
+
+    A job that was never measured on one GPU is taken relative to its smallest level, shared
+    evenly among that level's GPUs.
+    """
+    total = 0.0
+    for curve, gpus in running:
+        if gpus and curve.levels.size:
+            total += throughput_at(curve, gpus) / (float(curve.throughput[0]) / float(curve.levels[0]))
+    return total / cluster_gpus

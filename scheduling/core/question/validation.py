@@ -1,0 +1,245 @@
+"""What a question must look like before the core computes on it: everything else is refused with a sentence.
+
+The kernels check nothing: they trust that addresses exist, that times are numbers and that loops over them end. So a
+snapshot is checked here once, where a `Problem` is built from it, and a job by itself where rows are read: one
+that cannot be planned is set aside there, and all others go on.
+
+Bounds are far beyond what anybody means, and near enough that float seconds still tell slots apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import pairwise
+from math import inf, isnan
+
+import numpy as np
+
+from scheduling.core.question.columns import CurveColumns, JobColumns
+from scheduling.core.question.snapshot import (
+    HeldOffer,
+    JobSnapshot,
+    PlannerSettings,
+    ScalingCurve,
+    ServerSnapshot,
+    ServiceClass,
+    Snapshot,
+    StoredPlan,
+)
+
+MOST_ITERATIONS = 1e12
+"""Iterations that a job may have left."""
+LEAST_RATE, MOST_RATE = 1e-6, 1e9
+"""Iterations per second of a level."""
+LONGEST_PAUSE_SECONDS = 1e7
+"""Of a pause, and of storing final weights: about four months."""
+LONGEST_RUN_SECONDS = 1e12
+"""Of a job's work on any of its levels: 30,000 years."""
+LATEST = 1e12
+"""Of any moment on the caller's axis, before or after its zero: 30,000 years. Only a deadline may be infinite."""
+LONGEST_SLOT_SECONDS = 1e7
+MOST_GPUS = 1 << 20
+"""Of all servers together."""
+
+
+class Unplannable(ValueError):
+    """A job that cannot be planned. ``reason``: why, without the job's id."""
+
+    def __init__(self, job_id: str, reason: str) -> None:
+        super().__init__(f"job {job_id}: {reason}")
+        self.reason = reason
+
+
+def check_snapshot(snapshot: Snapshot) -> None:
+    """Raises ValueError with the first thing that is wrong with the snapshot."""
+    _check_moment("now", snapshot.now)
+    _check_moment("next_slot_at", snapshot.next_slot_at)
+    check_settings(snapshot.settings)
+    if not all(np.isfinite(snapshot.memory)):
+        raise ValueError("memory must hold finite numbers")
+    gpus = _check_servers(snapshot.servers)
+    seen: set[str] = set()
+    for job in snapshot.jobs:
+        if job.id in seen:
+            raise ValueError(f"job {job.id} appears twice in the snapshot")
+        seen.add(job.id)
+        check_job(job)
+        if job.gpus_now > gpus:
+            raise ValueError(f"job {job.id} holds {job.gpus_now} GPUs; there are {gpus}")
+        for address in job.placement:
+            if not 0 <= address < gpus:
+                raise ValueError(f"job {job.id} holds GPU {address}; there are {gpus}, counted from 0")
+    for block in snapshot.blocked:
+        if isnan(block.until):
+            raise ValueError("blocked GPUs: until is not a number")
+        if any(address < 0 for address in block.addresses):
+            raise ValueError("blocked GPUs: addresses are counted from 0")
+    offers: set[str] = set()
+    for offer in snapshot.held_offers:
+        if offer.id in offers:
+            raise ValueError(f"offer {offer.id} appears twice in the snapshot")
+        offers.add(offer.id)
+        check_offer(offer)
+
+
+def check_settings(settings: PlannerSettings) -> None:
+    """Raises ValueError for settings that no planner can work by."""
+    if not 0 < settings.slot_seconds <= LONGEST_SLOT_SECONDS:
+        raise ValueError(f"slot_seconds must be positive and at most {LONGEST_SLOT_SECONDS:.0f}")
+    if settings.reserve_servers < 0:
+        raise ValueError("reserve_servers must not be negative")
+    for name in (
+        "reserve_slack_seconds",
+        "change_slack_seconds",
+        "offer_hold_seconds",
+        "minimum_gain_iterations",
+        "ageing_weight",
+    ):
+        if not 0 <= getattr(settings, name) <= LATEST:
+            raise ValueError(f"{name} must not be negative, and at most {LATEST:.0e}")
+
+
+def check_job(job: JobSnapshot) -> None:
+    """Raises Unplannable for a job that cannot be planned, by what its own row says."""
+    for fault in _faults(job):
+        raise Unplannable(job.id, fault)
+
+
+def check_columns(columns: JobColumns) -> None:
+    """Raises ValueError where jobs that come as arrays cannot be planned. It looks at numbers alone, so it is quick."""
+    bad = _bad_numbers(columns)
+    if bad.any():
+        row = int(np.flatnonzero(bad)[0])
+        raise ValueError(
+            f"job {columns.ids[row]}: remaining iterations {columns.remaining_iterations[row]}, deadline "
+            f"{columns.deadline_at[row]}, pause left {columns.pause_left[row]} or finishing time "
+            f"{columns.finishing[row]} is not a number within its bounds"
+        )
+    for name, curves in (("curve", columns.curves), ("measured curve", columns.measured)):
+        bad = _bad_curves(curves)
+        if bad.any():
+            row = int(np.flatnonzero(bad)[0])
+            raise ValueError(f"job {columns.ids[row]}: a rate or pause of its {name} is out of bounds")
+
+
+def _bad_numbers(columns: JobColumns) -> np.ndarray:
+    good = (columns.remaining_iterations >= 0) & (columns.remaining_iterations <= MOST_ITERATIONS)
+    good &= (columns.pause_left >= 0) & (columns.pause_left <= LONGEST_PAUSE_SECONDS)
+    good &= (columns.finishing >= 0) & (columns.finishing <= LONGEST_PAUSE_SECONDS)
+    good &= np.abs(columns.submitted_at) <= LATEST
+    good &= (columns.deadline_at >= -LATEST) & (
+        (columns.deadline_at <= LATEST) | (columns.deadline_at == inf)
+    )
+    return ~good
+
+
+def _bad_curves(curves: CurveColumns) -> np.ndarray:
+    beyond = curves.throughput == 0.0
+    rates = beyond | (curves.throughput >= LEAST_RATE) & (curves.throughput <= MOST_RATE)
+    pauses = (curves.pause >= 0) & (curves.pause <= LONGEST_PAUSE_SECONDS)
+    bad: np.ndarray = ~(rates & pauses).all(axis=1)
+    return bad
+
+
+def _check_servers(servers: tuple[ServerSnapshot, ...]) -> int:
+    """How many GPUs there are."""
+    names: set[str] = set()
+    for server in servers:
+        if server.id in names:
+            raise ValueError(f"server {server.id} appears twice in the snapshot")
+        names.add(server.id)
+        if server.gpus < 0:
+            raise ValueError(f"server {server.id} has {server.gpus} GPUs")
+        if server.same_kind and not server.on_loan:
+            raise ValueError(f"server {server.id} is not on loan: same_kind says nothing of it")
+    gpus = sum(server.gpus for server in servers)
+    if gpus > MOST_GPUS:
+        raise ValueError(f"{gpus} GPUs are more than {MOST_GPUS}")
+    return gpus
+
+
+def check_offer(offer: HeldOffer) -> None:
+    """Raises ValueError for an offer whose capacity cannot be held."""
+    if isnan(offer.valid_until):
+        raise ValueError(f"offer {offer.id}: valid_until is not a number")
+    for fault in _plan_faults(offer.plan):
+        raise ValueError(f"offer {offer.id}: {fault}")
+    if offer.job is not None:
+        check_job(offer.job)
+
+
+def _check_moment(name: str, at: float) -> None:
+    if not abs(at) <= LATEST:
+        raise ValueError(f"{name} is {at}; it must be a number of at most {LATEST:.0e}")
+
+
+def _faults(job: JobSnapshot) -> Iterator[str]:
+    if job.service_class is ServiceClass.BEST_EFFORT and job.promised:
+        yield "a best-effort job cannot hold a promise"
+    if not abs(job.submitted_at) <= LATEST:
+        yield f"submitted_at {job.submitted_at} is no moment"
+    if not (-LATEST <= job.deadline_at <= LATEST or job.deadline_at == inf):
+        yield f"deadline_at {job.deadline_at} is no moment, nor infinite"
+    for most, names in _MOST:
+        for name in names:
+            value = getattr(job, name)
+            if not (0 <= value <= most and value < inf):
+                yield f"{name} {value} is not between 0 and {most:g}"
+    if job.memory and not all(np.isfinite(job.memory)):
+        yield "its memory must hold finite numbers"
+    yield from _placement_faults(job)
+    for name, curve in (("curve", job.curve), ("lent_curve", job.lent_curve), ("measured", job.measured)):
+        if curve is not None:
+            faults = _curve_faults(curve, job.remaining_iterations, rises=name != "measured")
+            yield from (f"{name}: {fault}" for fault in faults)
+    if job.stored_plan is not None:
+        yield from _plan_faults(job.stored_plan)
+
+
+_MOST = (
+    (MOST_ITERATIONS, ("remaining_iterations", "total_iterations")),
+    (LONGEST_PAUSE_SECONDS, ("pause_left_seconds", "finishing_seconds")),
+    (inf, ("attained_gpu_seconds", "requested_seconds")),
+    (MOST_GPUS, ("requested_gpus", "gpus_now")),
+)
+"""The most that these facts of a job may be."""
+
+
+def _placement_faults(job: JobSnapshot) -> Iterator[str]:
+    if job.placement and len(job.placement) != job.gpus_now:
+        yield f"it holds {job.gpus_now} GPUs but lists {len(job.placement)}"
+    if len(set(job.placement)) != len(job.placement):
+        yield "it lists a GPU twice"
+    if job.flexible and len(job.flexible) != len(job.placement):
+        yield f"flexible marks {len(job.flexible)} of {len(job.placement)} GPUs"
+
+
+def _curve_faults(curve: ScalingCurve, iterations: float, *, rises: bool) -> Iterator[str]:
+    if not curve.levels.size == curve.throughput.size == curve.pause_seconds.size:
+        yield "levels, throughput and pauses differ in number"
+        return
+    # Lists: for a handful of levels they are quicker than arrays.
+    levels, rates, pauses = curve.levels.tolist(), curve.throughput.tolist(), curve.pause_seconds.tolist()
+    if not all(1 <= level <= MOST_GPUS for level in levels) or any(a >= b for a, b in pairwise(levels)):
+        yield f"levels {levels[:8]} do not ascend from 1"
+    if not all(LEAST_RATE <= rate <= MOST_RATE for rate in rates):
+        yield f"a rate is not between {LEAST_RATE:g} and {MOST_RATE:g} iterations per second"
+    elif rises and any(a >= b for a, b in pairwise(rates)):
+        yield "throughput does not rise from level to level"
+    elif rates and iterations / min(rates) > LONGEST_RUN_SECONDS:
+        yield f"its work would take over {LONGEST_RUN_SECONDS:g} seconds"
+    if not all(0.0 <= pause <= LONGEST_PAUSE_SECONDS for pause in pauses):
+        yield f"a pause is not between 0 and {LONGEST_PAUSE_SECONDS:g} seconds"
+
+
+def _plan_faults(plan: StoredPlan) -> Iterator[str]:
+    if not plan.start.size == plan.end.size == plan.gpus.size:
+        yield "its plan's starts, ends and GPUs differ in number"
+        return
+    # Plans of many long jobs, one after the other, may reach further than any single job does.
+    if not np.isfinite(plan.start).all() or isnan(plan.finish_at):
+        yield "a time of its plan is no moment"
+    elif not (plan.end >= plan.start).all() or (plan.start[1:] < plan.end[:-1] - 1e-3).any():
+        yield "pieces of its plan overlap or run backwards"
+    if ((plan.gpus < 0) | (plan.gpus > MOST_GPUS)).any():
+        yield "its plan holds an impossible number of GPUs"

@@ -1,0 +1,1 @@
+"""Where ElasticFlow and Lyra meet: promises beside loans."""

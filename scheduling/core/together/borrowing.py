@@ -1,0 +1,381 @@
+"""Promises on owned servers, other work on borrowed ones too: how ElasticFlow and Lyra meet (design section 4).
+
+Borrowed servers never back a promise: they may be asked back at any time. Work without a promise that can run on their kind of GPU
+goes there in Lyra's two phases where that ends it sooner; everything else is divided on owned servers as though nothing
+were borrowed. A job uses one kind at a time, and what runs on a borrowed server stays there until it ends, the
+server goes back, or owned servers would be done with it clearly sooner (decision 0012). Where borrowed GPUs are of the cluster's own
+kind, jobs on owned servers grow onto them with flexible workers, promised ones too as far as their plans bear a reclaim (decision 0015).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap, no_workers, rate_of
+from scheduling.core.lyra.tick import TwoPhase, divide
+from scheduling.core.lyra.worker_changes import roles_with
+from scheduling.core.plans.stored_plans import pin_head
+from scheduling.core.problem import reasons
+from scheduling.core.problem.answer import Answer
+from scheduling.core.problem.part import part_of, plans_among
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import BoolArray, Placements, Plans, copy_plans
+from scheduling.core.question.columns import BEST_EFFORT, JobColumns, regather
+from scheduling.core.question.decision import REASONS, Change, ChangeKind, Verdict
+from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.together.borrowed_growth import Growers, grown_onto_loans
+from scheduling.core.together.room_for_reclaims import GROW_AND_SHRINK, bears_growth, with_reclaim_room
+from scheduling.core.together.sharing import (
+    SharedPlacements,
+    Sharing,
+    held_by,
+    joined,
+    kind_of,
+    place,
+    put_back,
+    set_aside,
+    speeds_of,
+    workers_of,
+)
+
+Question = Callable[[Problem], Answer]
+
+MOST_DIVISIONS = 4
+"""How often borrowed servers are divided because somebody is better off on owned ones."""
+
+WORTH_A_MOVE = 1.25
+"""A job leaves a borrowed server when it would take so many times as long to end there as on owned ones."""
+
+
+def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
+    """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned servers."""
+    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
+        return decide(problem)
+    view = View.of(problem)
+    rest = np.flatnonzero(~view.borrowing & ~view.kept)
+    answer = decide(part_of(view.home, rest))
+    held = Placements(view.lent.addresses, view.lent.offsets)
+    role = view.sharing.fleet.role
+    return _merged(problem, answer, rest, SharedPlacements(held, view.sharing.flexible, role, (), ()))
+
+
+def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
+    """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
+    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
+        return reallocate(problem)
+    view = View.of(problem)
+    # First as though nobody had borrowed anything: what owned servers could do for each job.
+    others = np.flatnonzero(~view.kept)
+    at_home = reallocate(part_of(view.home, others))
+    home = Forecast.of(problem, at_home, others)
+    able = _may_borrow(view) & (home.gpus == 0) & (problem.columns.gpus == 0)
+    seated = _chosen(view, view.borrowing | able, home, rules)
+    rest = np.flatnonzero((np.diff(seated.offsets) == 0) & ~view.kept)
+    answer = at_home if rest.size == others.size else reallocate(part_of(view.home, rest))
+    workers = seated
+    if view.sharing.same_kind:
+        answer, bearing = _bearing_growth(view, seated, answer, rest, reallocate)
+        workers = joined(seated, _extensions(view, seated, answer, rest, bearing))
+    return _merged(problem, answer, rest, put_back(_placed(view, workers), view.sharing, view.lent))
+
+
+@dataclass(frozen=True)
+class View:
+    """The question, seen from owned servers (``home``) and from borrowed ones (``sharing``, with the ``lent`` GPUs of each job).
+
+    ``borrowing``: jobs on borrowed servers alone. ``kept``: those of them in the middle of a change, which stay as
+    they are and are no part of the question.
+    """
+
+    home: Problem
+    lent: JobColumns
+    sharing: Sharing
+    borrowing: BoolArray
+    kept: BoolArray
+
+    @classmethod
+    def of(cls, problem: Problem) -> View:
+        """Both views of a problem with borrowed servers."""
+        sharing, columns = problem.sharing, problem.columns
+        assert sharing is not None
+        on_loan = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
+        owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
+        lent = _holding(columns, on_loan, owner)
+        own = _holding(columns, ~on_loan, owner)
+        borrowing = (lent.gpus > 0) & (own.gpus == 0)
+        # A job on borrowed servers alone is to owned ones as though it waited.
+        pause_left = np.where(borrowing, 0.0, problem.jobs.pause_left[: problem.count])
+        jobs = problem.jobs._replace(
+            gpus=np.concatenate((own.gpus, problem.jobs.gpus[problem.count :])),
+            pause_left=np.concatenate((pause_left, problem.jobs.pause_left[problem.count :])),
+        )
+        kept = borrowing & columns.locked
+        extended = (lent.gpus > 0) & (own.gpus > 0) & columns.promised & ~columns.at_risk
+        jobs = with_reclaim_room(jobs, extended)
+        sharing = replace(sharing, flexible=sharing.flexible[on_loan])
+        sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
+        stored = _pinned_at_home(problem, columns.locked & (lent.gpus > 0) & (own.gpus > 0), own.gpus)
+        home = replace(problem, columns=own, jobs=jobs, stored=stored, sharing=None)
+        return cls(home, lent, sharing, borrowing & ~kept, kept)
+
+
+def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
+    """The stored plans, where jobs of ``rows`` that nobody can reach keep their owned GPUs for a slot, and none that are borrowed."""
+    if not rows.any():
+        return problem.stored
+    stored = copy_plans(problem.stored)
+    for row in np.flatnonzero(rows).tolist():
+        stored = pin_head(stored, row, own_gpus[row], problem.origin, problem.slot)
+    return stored
+
+
+def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumns:
+    """The jobs with some of their GPUs alone."""
+    counts = np.bincount(owner[held], minlength=columns.count)
+    return replace(
+        columns,
+        addresses=columns.addresses[held],
+        offsets=np.concatenate(([0], np.cumsum(counts))),
+        gpus=counts,
+    )
+
+
+def _extensions(
+    view: View, seated: WorkerMap, answer: Answer, rest: IntArray, bearing: BoolArray
+) -> WorkerMap:
+    """Flexible workers on borrowed servers of jobs that hold GPUs of owned ones by ``answer``, which is about ``rest``.
+
+    ``bearing``: promised jobs that may have other borrowed GPUs than they have.
+    """
+    columns, demands = view.home.columns, view.sharing.demands
+    able = _may_grow(view) & (np.diff(seated.offsets) == 0)
+    promised = _promised(view.home, answer, rest)
+    growers = Growers(
+        at_home=Forecast.of(view.home, answer, rest).gpus,
+        able=able,
+        may_change=~promised | bearing,
+        promised=promised,
+        remaining=demands.remaining,
+        speeds=demands.lent,
+        pause_seconds=view.home.jobs.pause[: columns.count].max(axis=1),
+    )
+    present = workers_of(view.sharing.workers(view.lent), able & ~view.borrowing)
+    relief = max(1, columns.count) / max(1, view.home.gpus)
+    return grown_onto_loans(view.sharing.fleet, seated, present, growers, relief)
+
+
+def _may_grow(view: View) -> BoolArray:
+    """Jobs that were measured on the borrowed kind of GPU and are not in the middle of a change."""
+    columns = view.home.columns
+    undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
+    able: BoolArray = ~columns.locked & ~undecided & (np.diff(view.sharing.demands.lent.offsets) > 0)
+    return able
+
+
+def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+    """Jobs whose promise is planned to be kept."""
+    at_risk = home.columns.at_risk.copy()
+    at_risk[rest[list(answer.at_risk)]] = True
+    kept: BoolArray = home.columns.promised & ~at_risk
+    return kept
+
+
+def _bearing_growth(
+    view: View, seated: WorkerMap, answer: Answer, rest: IntArray, reallocate: Question
+) -> tuple[Answer, BoolArray]:
+    """Promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim, and the answer with these plans.
+
+    Where plans have no room for that, owned servers are divided once more with room asked for; the first division stays where
+    this would cost anybody else a verdict, a promise or all GPUs.
+    """
+    bearing = _with_room(view.home, answer, rest)
+    wishing = _promised(view.home, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
+    wishing[rest] &= np.diff(answer.placements.offsets) > 0
+    free = int(np.where(view.sharing.fleet.on_loan, view.sharing.fleet.gpus, 0).sum()) - int(
+        (seated.base + seated.flexible).sum()
+    )
+    if free <= 0 or not wishing.any():
+        return answer, bearing
+    jobs = with_reclaim_room(view.home.jobs, wishing, GROW_AND_SHRINK)
+    roomy = reallocate(part_of(replace(view.home, jobs=jobs), rest))
+    if not _as_good(roomy, answer):
+        return answer, bearing
+    return roomy, bearing | wishing
+
+
+def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+    part = answer.problem
+    planned = np.flatnonzero(answer.planned)
+    bearing = np.zeros(home.count, dtype=np.bool_)
+    bearing[rest[planned]] = bears_growth(part.jobs, answer.plans, part.due - part.slack_seconds, planned)
+    return bearing
+
+
+def _as_good(one: Answer, other: Answer) -> bool:
+    """Whether everybody has the same verdict by both answers, no other promise is at risk, and nobody loses all GPUs."""
+    held, other_held = np.diff(one.placements.offsets), np.diff(other.placements.offsets)
+    return (
+        [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
+        and set(one.at_risk) <= set(other.at_risk)
+        and not ((held == 0) & (other_held > 0)).any()
+    )
+
+
+@dataclass(frozen=True)
+class Forecast:
+    """What owned servers would do for each job: ``gpus`` in the next slot, and its ``finish`` in seconds from now."""
+
+    gpus: IntArray
+    finish: FloatArray
+
+    @classmethod
+    def of(cls, problem: Problem, answer: Answer, rows: IntArray) -> Forecast:
+        """Of an answer about some of the rows; the others are done no good."""
+        gpus, finish = np.zeros(problem.count, dtype=np.int64), np.full(problem.count, np.inf)
+        gpus[rows] = np.diff(answer.placements.offsets)
+        finish[rows] = answer.plans.finish[: rows.size]
+        return cls(gpus, finish)
+
+
+def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) -> WorkerMap:
+    """Workers on borrowed servers of those candidates that end sooner there than on owned ones."""
+    borrowing = view.borrowing
+    for _ in range(MOST_DIVISIONS):
+        workers = _division(view, candidates, rules)
+        finish = _finish_on_loan(view, workers)
+        there = np.diff(workers.offsets) > 0
+        # Whoever runs on a borrowed server goes home only for a clear gain: a move costs more than its pause.
+        stays = finish <= np.where(borrowing, WORTH_A_MOVE * home.finish, home.finish)
+        leaves = candidates & ((there & ~stays & ((home.gpus > 0) | ~borrowing)) | (~there & borrowing))
+        if not leaves.any():
+            return workers
+        candidates = candidates & ~leaves
+    return _division(view, candidates, rules)
+
+
+def _finish_on_loan(view: View, workers: WorkerMap) -> FloatArray:
+    """When each job ends on the workers of a map, in seconds from now; infinity without any."""
+    demands, origin = view.sharing.demands, view.home.origin
+    finish = np.full(view.borrowing.size, np.inf)
+    for row in np.flatnonzero(np.diff(workers.offsets) > 0).tolist():
+        entries = slice(workers.offsets[row], workers.offsets[row + 1])
+        count = int(workers.base[entries].sum() + workers.flexible[entries].sum())
+        rate = float(rate_of(demands.lent, row, count))
+        pause = 0.0 if view.borrowing[row] else _pause(view.home, row, count)
+        if rate > 0.0:
+            finish[row] = origin + pause + float(demands.remaining[row]) / rate
+    return finish
+
+
+def _pause(problem: Problem, row: int, gpus: int) -> float:
+    """The pause of a start on so many GPUs, as measured for the level or the next one above."""
+    level = int(np.searchsorted(problem.jobs.levels[row], gpus))
+    return float(problem.jobs.pause[row, min(level, problem.jobs.pause.shape[1] - 1)])
+
+
+def _may_borrow(view: View) -> BoolArray:
+    """Jobs without a promise that were measured on the borrowed kind of GPU."""
+    columns = view.home.columns
+    undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
+    measured = np.diff(view.sharing.demands.lent.offsets) > 0
+    able: BoolArray = ~columns.promised & ~columns.at_risk & ~columns.locked & ~undecided & measured
+    return able
+
+
+def _division(view: View, candidates: BoolArray, rules: TwoPhase) -> WorkerMap:
+    """Workers of the candidates on borrowed servers alone."""
+    sharing = view.sharing
+    fleet, demands = sharing.fleet, sharing.demands
+    only_borrowed = Fleet(np.where(fleet.on_loan, fleet.gpus, 0), fleet.on_loan, fleet.role)
+    nothing = no_workers(candidates.size)
+    nowhere = Speeds(nothing.offsets, nothing.server, np.zeros(0))
+    asked = demands._replace(owned=nowhere, lent=speeds_of(demands.lent, candidates))
+    present = workers_of(sharing.workers(view.lent), view.borrowing & candidates)
+    return divide(only_borrowed, present, asked, rules).workers
+
+
+def _placed(view: View, workers: WorkerMap) -> SharedPlacements:
+    """Addresses on borrowed servers, and the changes there that lead to them."""
+    sharing, lent = view.sharing, view.lent
+    aside = np.zeros(lent.count, dtype=np.bool_) if sharing.aside is None else sharing.aside
+    return place(
+        workers,
+        roles_with(sharing.fleet.on_loan, workers),
+        sharing.demands.gpus_per_worker,
+        held_by(lent, ~aside),
+        sharing.servers,
+        lent.ids,
+        lambda row, gpus: _pause(view.home, row, gpus),
+        sharing.blocked,
+    )
+
+
+def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements) -> Answer:
+    """The answer for ``rest`` on owned servers and the placements on borrowed ones as one."""
+    count = problem.count
+    planned, declined = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
+    planned[rest], declined[rest] = answer.planned, answer.declined
+    row_among = np.full(count, -1)
+    row_among[rest] = np.arange(rest.size)
+    own = Placements(*regather(answer.placements.addresses, answer.placements.offsets, row_among))
+    placements, on_loan = _side_by_side(own, shared.placements)
+    marks = np.zeros(on_loan.size, dtype=np.bool_)
+    marks[on_loan] = shared.flexible
+    at_home = {int(rest[row]): change for row, change in zip(answer.changed, answer.changes, strict=True)}
+    there = dict(zip(shared.rows, shared.changes, strict=True))
+    order = [row for row in there if row not in at_home] + list(at_home)
+    changes = [_change(problem, row, placements, at_home.get(row), there.get(row)) for row in order]
+    return replace(
+        answer,
+        problem=problem,
+        verdicts=_verdicts(problem, answer, np.isin(np.arange(count), rest)),
+        plans=plans_among(answer.plans, rest, count),
+        planned=planned,
+        declined=declined,
+        placements=placements,
+        changes=tuple(changes),
+        changed=tuple(order),
+        at_risk=tuple(int(rest[row]) for row in answer.at_risk),
+        shared=SharedPlacements(placements, marks, shared.role, shared.changes, shared.rows),
+    )
+
+
+def _side_by_side(own: Placements, lent: Placements) -> tuple[Placements, BoolArray]:
+    """GPUs of every job, owned ones first, and which of them are borrowed."""
+    offsets = own.offsets + lent.offsets
+    here, there = np.diff(own.offsets), np.diff(lent.offsets)
+    on_loan = np.repeat(np.tile([False, True], here.size), np.stack((here, there), axis=1).ravel())
+    addresses = np.empty(on_loan.size, dtype=np.int64)
+    addresses[~on_loan], addresses[on_loan] = own.addresses, lent.addresses
+    return Placements(addresses, offsets), on_loan
+
+
+def _change(
+    problem: Problem, row: int, placements: Placements, at_home: Change | None, there: Change | None
+) -> Change:
+    """What changes for a job on owned and borrowed servers together."""
+    before, gpus = int(problem.columns.gpus[row]), placements.of(row)
+    kind = kind_of(before, len(gpus))
+    told = at_home or there
+    assert told is not None
+    reason = told.reason if told.kind is kind else REASONS[kind]
+    if kind is ChangeKind.SUSPEND and there is not None:
+        reason = "the borrowed server it runs on goes back"
+    pause = 0.0
+    if gpus:
+        pause = max(change.pause_seconds for change in (at_home, there) if change is not None)
+        pause = max(pause, _pause(problem, row, len(gpus)))
+    first = at_home is not None and at_home.suspend_first
+    return Change(problem.columns.ids[row], kind, before, len(gpus), gpus, pause, reason, first)
+
+
+def _verdicts(problem: Problem, answer: Answer, asked: BoolArray) -> tuple[Verdict, ...]:
+    """One verdict a newcomer, in the order of their rows; those on borrowed servers asked for no promise."""
+    given = iter(answer.verdicts)
+    return tuple(
+        next(given) if asked[row] else reasons.best_effort(reasons.job_facts(problem, row))
+        for row in problem.newcomers
+    )

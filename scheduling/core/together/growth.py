@@ -1,0 +1,170 @@
+"""Growth in the next slot by one knapsack: promised jobs and all others, valued in one unit (design section 4; decision 0013).
+
+Lyra shares GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section 3.5.2); ElasticFlow
+grants them where they save most GPU time (Algorithm 2). Here one knapsack does both: a job that grows takes GPUs of the next slot
+that would stay idle, ends sooner, and needs fewer GPUs later.
+"""
+
+from __future__ import annotations
+
+from math import inf
+from typing import NamedTuple
+
+import numpy as np
+
+from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, pays
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
+from scheduling.core.kernels import kernel
+from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
+from scheduling.core.plans.timeline import GIVE_BACK, TAKE, free_until, occupy
+from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
+    BoolArray,
+    JobArrays,
+    Plans,
+    planned_gpus,
+    set_plan,
+)
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class Timeline(NamedTuple):
+    """What is free over time, as `scheduling.core.plans.timeline` keeps it."""
+
+    times: FloatArray
+    free: IntArray
+    pieces: int
+
+
+class GrowthRules(NamedTuple):
+    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less later is worth."""
+
+    origin: float
+    slot: float
+    suffix: bool
+    minimum_gain: float
+    relief: float
+
+
+@kernel
+def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, left):  # type: ignore[no-untyped-def]
+    """Every larger size that a job could have in the next slot, and what it would be worth.
+
+    Returns (first item of each row, extra GPUs, value in seconds of completion time, size). Each job is planned anew with the
+    larger size, in time if it is promised, while all others keep their plans.
+    """
+    offsets = np.zeros(rows.size + 1, dtype=np.int64)
+    weight = [0 for _ in range(0)]
+    value = [0.0 for _ in range(0)]
+    size = [0 for _ in range(0)]
+    piece_time = np.zeros(2 * count + 64)
+    piece_gpus = np.zeros(2 * count + 64, dtype=np.int64)
+    for position in range(rows.size):
+        job = rows[position]
+        held = planned_gpus(plans, job, rules.origin)
+        if piece_time.size < count + 2 * plans.length[job] + 16:
+            piece_time = np.zeros(2 * (count + 2 * plans.length[job]) + 16)
+            piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
+        highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
+        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
+        room = free_until(times, free, count, rules.origin + rules.slot)
+        for level in range(jobs.level_count[job]):
+            target = jobs.levels[job, level]
+            if target <= held or target - held > left or target > room:
+                continue
+            if not pays(
+                jobs, job, held, target, times, free, count, rules.origin, rules.slot, rules.minimum_gain
+            ):
+                continue
+            pieces, finish, gpu_time = fill(
+                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, target, highest,
+                rules.suffix, 0.0, piece_time, piece_gpus,
+            )  # fmt: skip
+            if pieces == 0:
+                continue
+            # GPUs of the next slot cost nothing: nobody else is planned on them.
+            worth = rules.relief * (plans.gpu_time[job] - gpu_time + (target - held) * rules.slot)
+            if not promised[job] and plans.finish[job] < inf:
+                worth += plans.finish[job] - finish
+            if worth > TIME_TOLERANCE:
+                weight.append(target - held)
+                value.append(worth)
+                size.append(target)
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
+        offsets[position + 1] = len(weight)
+    return offsets, _whole_numbers(weight), _numbers(value), _whole_numbers(size)
+
+
+@kernel
+def _whole_numbers(listed):  # type: ignore[no-untyped-def]
+    numbers = np.empty(len(listed), dtype=np.int64)
+    for position in range(len(listed)):
+        numbers[position] = listed[position]
+    return numbers
+
+
+@kernel
+def _numbers(listed):  # type: ignore[no-untyped-def]
+    numbers = np.empty(len(listed))
+    for position in range(len(listed)):
+        numbers[position] = listed[position]
+    return numbers
+
+
+@kernel
+def grow(jobs, plans, rows, sizes, promised, due, times, free, count, rules):  # type: ignore[no-untyped-def]
+    """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans, timeline, jobs grown)."""
+    grown = 0
+    piece_time = np.zeros(2 * count + 64)
+    piece_gpus = np.zeros(2 * count + 64, dtype=np.int64)
+    for position in range(rows.size):
+        job = rows[position]
+        if piece_time.size < count + 2 * plans.length[job] + 16:
+            piece_time = np.zeros(2 * (count + 2 * plans.length[job]) + 16)
+            piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
+        highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
+        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
+        if sizes[position] <= free_until(times, free, count, rules.origin + rules.slot):
+            pieces, finish, gpu_time = fill(
+                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, sizes[position],
+                highest, rules.suffix, 0.0, piece_time, piece_gpus,
+            )  # fmt: skip
+            if pieces > 0:
+                plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+                grown += 1
+        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
+    return plans, times, free, count, grown
+
+
+def grow_by_knapsack(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    promised: BoolArray,
+    due: FloatArray,
+    timeline: Timeline,
+    rules: GrowthRules,
+    most: int,
+) -> tuple[Plans, Timeline, int]:
+    """Let the jobs grow whose growth is worth most together, at most ``most`` of them. Returns how many did.
+
+    ``rows``: jobs that may grow, in a fixed order; only those with a plan and iterations left do.
+    """
+    left = int(free_until(*timeline, rules.origin + rules.slot))
+    rows = rows[(plans.length[rows] > 0) & (jobs.finished_at[rows] == inf)]
+    if left == 0 or rows.size == 0 or most == 0:
+        return plans, timeline, 0
+    offsets, weight, value, size = growth_items(jobs, plans, rows, promised, due, *timeline, rules, left)
+    if not weight.size:
+        return plans, timeline, 0
+    row_of_item = np.repeat(rows, np.diff(offsets))
+    held = np.flatnonzero(size == jobs.gpus[row_of_item])
+    present = np.full(rows.size, NO_ITEM)
+    present[np.repeat(np.arange(rows.size), np.diff(offsets))[held]] = held
+    chosen = choose_items(ItemGroups(offsets, weight, value, present), left).chosen
+    chosen = chosen[chosen != NO_ITEM]
+    chosen = chosen[np.argsort(-value[chosen], kind="stable")][:most]
+    plans, times, free, count, grown = grow(
+        jobs, plans, row_of_item[chosen], size[chosen], promised, due, *timeline, rules
+    )
+    return plans, Timeline(times, free, count), int(grown)

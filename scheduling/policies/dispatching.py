@@ -1,0 +1,188 @@
+"""From GPU counts to an answer, for policies that plan no further than the next slot.
+
+They say how many GPUs each job gets; places, changes and pauses are found as for every other policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import inf
+
+import numpy as np
+
+from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
+from scheduling.core.elasticflow.pause_budget import PauseBudget
+from scheduling.core.kernels import kernel
+from scheduling.core.placement.changes import Changes, changes_between
+from scheduling.core.placement.repacking import Seating, repack_together
+from scheduling.core.problem import reasons
+from scheduling.core.problem.answer import Answer, rows_of
+from scheduling.core.problem.part import part_of
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import Placements, Plans, level_index, no_plans
+from scheduling.core.question.columns import BEST_EFFORT
+from scheduling.core.question.decision import Verdict
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+def take_all(problem: Problem) -> tuple[Verdict, ...]:
+    """Verdicts of a policy that refuses nobody who can run at all, and promises nothing."""
+    verdicts = []
+    for row in problem.newcomers:
+        facts = reasons.job_facts(problem, row)
+        if problem.jobs.level_count[row] == 0:
+            verdicts.append(reasons.no_levels(facts, problem.gpus))
+        elif problem.columns.service_class[row] == BEST_EFFORT:
+            verdicts.append(reasons.best_effort(facts))
+        else:
+            verdicts.append(reasons.no_promises(facts))
+    return tuple(verdicts)
+
+
+def requested_sizes(problem: Problem) -> IntArray:
+    """The size at which each job runs under a policy without elasticity, one per job.
+
+    What its user asked for, brought to the smallest measured size that is no smaller, else to the largest measured
+    one. Where nobody asked, the smallest size that meets the deadline alone; the smallest of all without a deadline.
+    """
+    jobs, columns = problem.jobs, problem.columns
+    sizes: IntArray = _requested(
+        jobs, columns.requested_gpus, columns.deadline_at - columns.submitted_at, columns.total_iterations
+    )
+    return sizes
+
+
+@kernel
+def _requested(jobs, requested, seconds, iterations):  # type: ignore[no-untyped-def]
+    sizes = np.zeros(requested.size, dtype=np.int64)
+    for row in range(requested.size):
+        count = jobs.level_count[row]
+        if count == 0:
+            continue
+        chosen = -1
+        for level in range(count):
+            if requested[row] > 0:
+                fits = jobs.levels[row, level] >= requested[row]
+            else:
+                fits = seconds[row] == inf or jobs.throughput[row, level] * seconds[row] >= iterations[row]
+            if fits and chosen < 0:
+                chosen = level
+        sizes[row] = jobs.levels[row, chosen if chosen >= 0 else count - 1]
+    return sizes
+
+
+def answer_newcomers(
+    problem: Problem,
+    verdicts: Sequence[Verdict],
+    *,
+    next_wake_at: float,
+    job_memory: FloatArray | None = None,
+    cluster_memory: FloatArray | None = None,
+) -> Answer:
+    """Verdicts alone: everybody keeps the GPUs held now."""
+    columns = problem.columns
+    planned = np.zeros(problem.count, dtype=np.bool_)
+    return Answer(
+        problem=problem,
+        verdicts=tuple(verdicts),
+        plans=problem.stored,
+        planned=planned,
+        declined=rows_of(list(verdicts), problem),
+        placements=Placements(columns.addresses, columns.offsets),
+        changes=(),
+        at_risk=(),
+        next_wake_at=next_wake_at,
+        job_memory=job_memory,
+        cluster_memory=problem.cluster_memory if cluster_memory is None else cluster_memory,
+    )
+
+
+def answer_with_sizes(
+    problem: Problem,
+    verdicts: Sequence[Verdict],
+    wanted: IntArray,
+    *,
+    next_wake_at: float,
+    plans: Plans | None = None,
+    job_memory: FloatArray | None = None,
+    cluster_memory: FloatArray | None = None,
+) -> Answer:
+    """An answer that gives row i ``wanted[i]`` GPUs from the next slot on.
+
+    ``wanted``: one entry a row, 0 or a size of the job, powers of two whose sum fits the usable GPUs (else those that
+    are placed last get none); rows of refused newcomers must be 0. ``plans``: forecasts to store, else a job is
+    planned to keep its GPUs until it is done. ``next_wake_at``: when the policy wants to be asked again at the latest,
+    on the caller's axis.
+    """
+    wanted = np.concatenate((wanted, np.zeros(problem.jobs.work.size - wanted.size, dtype=np.int64)))
+    locked = problem.locked
+    wanted[locked] = problem.jobs.gpus[locked]
+    changes, failed = _placed(problem, wanted)
+    wanted[failed] = 0
+    if plans is None:
+        plans = no_plans(problem.jobs.work.size, 2)
+        _keep_until_done(problem.jobs, plans, wanted, problem.origin, problem.slot)
+    declined = rows_of(list(verdicts), problem)
+    return Answer(
+        problem=problem,
+        verdicts=tuple(verdicts),
+        plans=plans,
+        planned=(plans.length[: problem.count] > 0) & ~declined,
+        declined=declined,
+        placements=changes.placements,
+        changes=changes.changes,
+        changed=changes.rows,
+        at_risk=(),
+        next_wake_at=next_wake_at,
+        job_memory=job_memory,
+        cluster_memory=problem.cluster_memory if cluster_memory is None else cluster_memory,
+    )
+
+
+def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
+    """Places for all jobs at once and what that changes, and the rows for which there was no room.
+
+    Where most jobs wait without a GPU and get none, the others alone are looked at: it is the same question.
+    """
+    columns = problem.columns
+    count = problem.count
+    has = (columns.gpus > 0) | (np.diff(columns.offsets) > 0) | columns.locked
+    involved = np.flatnonzero(has | (wanted[:count] > 0))
+    if 2 * involved.size > count:
+        changes, failed = _repacked(problem, wanted)
+        return changes, np.array(failed, dtype=np.int64)
+    kept = np.concatenate((involved, np.arange(count, wanted.size)))
+    changes, failed = _repacked(part_of(problem, involved), wanted[kept])
+    sizes = np.zeros(count, dtype=np.int64)
+    sizes[involved] = np.diff(changes.placements.offsets)
+    places = Placements(changes.placements.addresses, np.concatenate(([0], np.cumsum(sizes))))
+    rows = involved[list(changes.rows)].tolist()
+    pauses = {int(involved[row]): seconds for row, seconds in changes.pauses.items()}
+    return Changes(changes.changes, tuple(rows), places, pauses), kept[failed]
+
+
+def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
+    seating = Seating(problem)
+    occupancy, failed = repack_together(seating, wanted)
+    reluctance = PauseBudget(problem, seating).reluctance(())
+    return changes_between(problem, seating, occupancy, reluctance), failed
+
+
+@kernel
+def _keep_until_done(jobs, plans, wanted, origin, slot):  # type: ignore[no-untyped-def]
+    """One piece a job: what it gets now, until the slot end after its last iteration."""
+    for row in range(wanted.size):
+        level = level_index(jobs, row, wanted[row])
+        if wanted[row] == 0 or level < 0 or jobs.throughput[row, level] <= 0.0:
+            continue
+        pause = jobs.pause_left[row]
+        if wanted[row] != jobs.gpus[row]:
+            pause = max(pause, jobs.pause[row, level])
+        finish = origin + pause + jobs.work[row] / jobs.throughput[row, level]
+        plans.time[row, 0] = origin
+        plans.gpus[row, 0] = wanted[row]
+        plans.time[row, 1] = slot_end(finish + jobs.finishing[row], origin, slot)
+        plans.gpus[row, 1] = 0
+        plans.length[row] = 2
+        plans.finish[row] = finish
+        plans.gpu_time[row] = wanted[row] * (finish - origin)
