@@ -32,7 +32,7 @@ from scheduling.core.elasticflow import admission as admission_module
 from scheduling.core.elasticflow.admission import NOTHING_CHARGED, Admission
 from scheduling.core.elasticflow.pause_budget import charge_plans
 from scheduling.core.elasticflow.reallocation import Planner
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched as lifted_search
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem, build_problem

@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from benchmarks.admission_optimum import Measured, deadlines_met
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.policies import POLICIES
 from simulation.engine.run import Simulation
 from simulation.engine.settings import PoolSize, SimulationSettings

@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from scheduling.core.elasticflow.first_growth import FirstGrowth
 from scheduling.core.elasticflow.offers import find_offer, what_if
 from scheduling.core.elasticflow.reallocation import Planner
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.problem.answer import Answer, as_decision, rows_of
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Placements, Plans, copy_plans, differing
@@ -70,10 +71,14 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
 
 
 def reallocate(
-    problem: Problem, *, search: SearchLimits | None = None, knapsack: bool = False, ageing: bool = False
+    problem: Problem,
+    *,
+    search: SearchLimits | None = None,
+    growth: FirstGrowth | None = None,
+    ageing: bool = False,
 ) -> Answer:
-    """`replan` on arrays. ``knapsack``, ``ageing``: see `Planner`."""
-    planner = Planner(problem, search=search, knapsack=knapsack, ageing=ageing)
+    """`replan` on arrays. ``growth``, ``ageing``: see `Planner`."""
+    planner = Planner(problem, search=search, growth=growth, ageing=ageing)
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)

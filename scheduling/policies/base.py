@@ -6,9 +6,10 @@ from abc import ABC, abstractmethod
 from typing import ClassVar
 
 from scheduling.core.problem.answer import Answer, as_decision
-from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.problem.problem import Problem
 from scheduling.core.question.decision import Decision, FoundOffer, Verdict
 from scheduling.core.question.snapshot import JobSnapshot, Snapshot
+from scheduling.core.together.shared_problem import problem_of
 
 
 class Policy(ABC):
@@ -63,4 +64,4 @@ class Policy(ABC):
 
     def problem_of(self, snapshot: Snapshot) -> Problem:
         """The snapshot as arrays. Raises ValueError where it contradicts itself."""
-        return build_problem(snapshot, len(self.memory_columns), measured=self.any_measured_size)
+        return problem_of(snapshot, len(self.memory_columns), measured=self.any_measured_size)

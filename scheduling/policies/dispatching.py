@@ -10,11 +10,11 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.kernels import kernel
 from scheduling.core.placement.changes import Changes, changes_between
 from scheduling.core.placement.repacking import Seating, repack_together
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer, rows_of
 from scheduling.core.problem.part import part_of
@@ -162,10 +162,10 @@ def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
 
 
 def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
-    seating = Seating(problem)
+    seating = Seating(problem.standing)
     occupancy, failed = repack_together(seating, wanted)
     reluctance = PauseBudget(problem, seating).reluctance(())
-    return changes_between(problem, seating, occupancy, reluctance), failed
+    return changes_between(problem.standing, occupancy, reluctance), failed
 
 
 @kernel

@@ -6,8 +6,8 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
 from scheduling.core.kernels import NO, kernel
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import EVERYTHING, TAKE, occupy, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
 

@@ -12,6 +12,7 @@ from scheduling.core.lyra.tick import Division, TwoPhase, divide
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.together.shared_problem import SharedProblem
 from scheduling.core.together.sharing import Sharing
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
@@ -83,4 +84,4 @@ def _running(problem: Problem, workers: WorkerMap) -> int:
 
 def _gpus(problem: Problem) -> int:
     """GPUs that there are, lent ones too."""
-    return problem.gpus if problem.sharing is None else int(problem.sharing.fleet.gpus.sum())
+    return int(problem.sharing.fleet.gpus.sum()) if isinstance(problem, SharedProblem) else problem.gpus

@@ -15,7 +15,7 @@ import numpy as np
 from scheduling.core.lyra.fleet import Speeds, WorkerMap
 from scheduling.core.lyra.flexible_demands import Growth
 from scheduling.core.lyra.tick import Division, TwoPhase
-from scheduling.core.lyra.worker_changes import changes_between, roles_with
+from scheduling.core.lyra.worker_changes import roles_with, worker_changes_between
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE
@@ -109,7 +109,7 @@ class _Tick(SharesWorkers):
             after,
             roles_with(sharing.fleet.on_loan, after),
             np.zeros(given.size),
-            changes_between(before, after),
+            worker_changes_between(before, after),
             np.flatnonzero((present.sum(axis=0) == 0) & (given > 0)),
             nothing,
             nothing,

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from scheduling.core import decide
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.lyra.tick import TwoPhase
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.decision import FoundOffer, Verdict
 from scheduling.core.question.snapshot import JobSnapshot, Snapshot
 from scheduling.core.together.borrowing import decide_beside_loans, reallocate_beside_loans
+from scheduling.core.together.growth import grow_by_knapsack
 from scheduling.policies.base import Policy
 
 SEARCH = SearchLimits()
@@ -32,7 +33,7 @@ class Punctual(Policy):
         """Divide the whole cluster anew from the next slot on."""
         return reallocate_beside_loans(
             problem,
-            lambda part: decide.reallocate(part, search=SEARCH, knapsack=True, ageing=True),
+            lambda part: decide.reallocate(part, search=SEARCH, growth=grow_by_knapsack, ageing=True),
             replace(ON_LOAN, ageing_weight=problem.settings.ageing_weight),
         )
 

@@ -20,6 +20,7 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import no_plans
 from scheduling.core.question.snapshot import FloatArray
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
+from scheduling.core.together.shared_problem import SharedProblem
 from scheduling.core.together.sharing import Sharing, held_by, place, put_back, set_aside
 from scheduling.core.together.worker_ranges import sharing_of
 from scheduling.policies.dispatching import take_all
@@ -39,7 +40,8 @@ class SharesWorkers(WithoutPromises):
         verdicts = take_all(problem)
         columns = problem.columns
         # Jobs in the middle of a change stay as they are.
-        sharing = set_aside(problem.sharing or sharing_of(problem), columns, columns.locked)
+        seen = problem.sharing if isinstance(problem, SharedProblem) else sharing_of(problem)
+        sharing = set_aside(seen, columns, columns.locked)
         division = self.divided(problem, sharing)
         pauses = problem.jobs
 
@@ -72,7 +74,8 @@ class SharesWorkers(WithoutPromises):
             next_wake_at=inf,
             cluster_memory=problem.cluster_memory,
             job_memory=self.noted(problem, division),
-            shared=shared,
+            flexible=shared.flexible,
+            server_roles=shared.role,
         )
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:

@@ -15,6 +15,7 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import regather
 from scheduling.core.question.decision import Verdict
 from scheduling.core.question.snapshot import IntArray
+from scheduling.core.together.shared_problem import shared
 from scheduling.core.together.sharing import Servers, Sharing, count_workers, loaned_fleet
 from simulation.engine.jobs import JobStates
 from simulation.engine.pool import PoolState
@@ -84,7 +85,7 @@ class SharedPool(PoolState):
         blocked = self._idle_on_silent_servers(problem.columns.addresses)
         blocked_on = np.bincount(self.servers.server_of()[blocked], minlength=self.servers.gpus.size)
         fleet = self.fleet()
-        problem.sharing = Sharing(
+        sharing = Sharing(
             servers=self.servers,
             fleet=fleet._replace(gpus=np.maximum(0, fleet.gpus - blocked_on)),
             blocked=blocked,
@@ -92,7 +93,7 @@ class SharedPool(PoolState):
             demands=self._demands(jobs, rows, now),
             same_kind=self.same_kind,
         )
-        return problem
+        return shared(problem, sharing)
 
     def fleet(self) -> Fleet:
         """All servers; those that are lost, or not on loan, have no GPUs."""
@@ -155,8 +156,8 @@ class SharedPool(PoolState):
         if choices is not None and choices.elastic_moves:
             self._note_moves(answer)
         verdicts = super().keep(answer, jobs)
-        if answer.shared is not None:
-            self.flexible, self.role = answer.shared.flexible, answer.shared.role
+        if answer.flexible is not None and answer.server_roles is not None:
+            self.flexible, self.role = answer.flexible, answer.server_roles
         else:
             self.flexible = np.zeros(self.addresses.size, dtype=np.bool_)
         return verdicts

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 
 from scheduling.core.decide import decide_newcomers
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.curves import curve_from_measurements, throughput_at
 from scheduling.core.question.decision import Decision

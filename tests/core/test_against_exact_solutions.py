@@ -9,7 +9,7 @@ from random import Random
 import pytest
 
 from scheduling.core.decide import replan
-from scheduling.core.elasticflow.wider_search import SearchLimits
+from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.question.curves import curve_from_measurements, linear_jobs_feasible
 from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings
 from tests.core.building import C3, C4, job

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 import numpy as np
 
-from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.decision import ChangeKind, Decision
 from scheduling.core.question.snapshot import (
     BlockedGpus,
@@ -254,7 +253,7 @@ def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its
     unreachable = running_promise(borrowed=4, locked=True)
     newcomer = job("newcomer", newcomer=True, submitted_at=1.0)
     question = replace(same_kind(unreachable, newcomer), next_slot_at=3.0)
-    answer = policy_named("punctual").decide_newcomers(build_problem(question))
+    answer = policy_named("punctual").decide_newcomers(policy_named("punctual").problem_of(question))
     row = answer.problem.columns.ids.index("promised")
     assert answer.plans.gpus[row, 0] == len(OWNED)
     assert answer.placements.addresses.tolist() == [*OWNED, *BORROWED]

@@ -6,8 +6,9 @@ import numpy as np
 
 from scheduling.core.elasticflow.admission import stored_plans_keep
 from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.kernels import YES
-from scheduling.core.plans.timeline import occupy_all
+from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Plans, copy_plans
 from scheduling.core.question.snapshot import (
@@ -19,7 +20,7 @@ from scheduling.core.question.snapshot import (
     Snapshot,
     StoredPlan,
 )
-from scheduling.core.together.growth import GrowthRules, Timeline, grow_by_knapsack
+from scheduling.core.together.growth import grow_by_knapsack
 
 SLOT = 10.0
 GPUS = 6

@@ -16,6 +16,7 @@ from scheduling.core.question.snapshot import (
     ServiceClass,
     Snapshot,
 )
+from scheduling.core.together.growth import grow_by_knapsack
 
 GPUS = 8
 
@@ -49,7 +50,7 @@ def sizes(*jobs: JobSnapshot, knapsack: bool = True) -> dict[str, int]:
         settings=PlannerSettings(slot_seconds=10.0),
     )
     problem = build_problem(question)
-    answer = reallocate(problem, knapsack=knapsack)
+    answer = reallocate(problem, growth=grow_by_knapsack if knapsack else None)
     held = np.diff(answer.placements.offsets).tolist()
     return dict(zip(problem.columns.ids, held, strict=True))
 

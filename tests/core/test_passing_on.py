@@ -46,7 +46,7 @@ def test_a_promise_stands_while_gpus_beside_it_pass_from_one_job_to_another() ->
 def test_whoever_is_seated_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
     """Otherwise its place is given away a second time, and two lists of whole servers run into each other."""
     problem = build_problem(snapshot((4, 4, 4), holding("first", *range(8)), holding("second", *gpus)))
-    occupancy = Seating(problem).fresh_with_locked(None)
+    occupancy = Seating(problem.standing).fresh_with_locked(None)
     for row in range(2):
         for address in addresses_of(problem.blocks, occupancy, row):
             assert occupancy.owner[address] == row
@@ -77,7 +77,7 @@ def random_overlap(chance: Random) -> Snapshot:
             stored_plan=StoredPlan(np.array([0.0]), np.array([length]), np.array([len(gpus)]), length),
         )  # fmt: skip
         service = ServiceClass.SLO if promised else ServiceClass.BEST_EFFORT
-        pauses = 2.0 + np.arange(held.curve.levels.size)
+        pauses = np.linspace(2.0, 4.0, held.curve.levels.size)
         jobs.append(replace(held, service_class=service, curve=replace(held.curve, pause_seconds=pauses)))
     blocked = tuple(BlockedGpus(place(chance.choice((1, 2))), chance.uniform(5, 90)) for _ in range(2))
     asked = snapshot((size,) * servers, *jobs, blocked=blocked)

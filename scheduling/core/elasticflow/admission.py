@@ -11,18 +11,20 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.bid_prices import BidPrices, KeptRoom
+from scheduling.core.elasticflow.bid_prices import BidPrices
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import Sparing
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget, charge_plans
-from scheduling.core.elasticflow.wider_search import SearchLimits, searched
+from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.elasticflow.wider_search import searched
 from scheduling.core.kernels import YES, kernel
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
+from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.problem.work import NEWCOMER, Work
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, changed_beside, copy_plans, set_plan
 from scheduling.core.question.columns import BEST_EFFORT, SOFT

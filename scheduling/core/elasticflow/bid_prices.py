@@ -16,19 +16,16 @@ anew for every newcomer from what is left: bid-price control (Talluri and van Ry
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import isfinite
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from scheduling.core.elasticflow.expected_demand import ExpectedDemand
+from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.plans.charging import planned_gpu_time
+from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.question.snapshot import FloatArray, Newcomers
-
-if TYPE_CHECKING:
-    from scheduling.core.elasticflow.admission import Admission
 
 MARGIN = 2.0
 """How many times as much as the newcomer others must pay for a GPU second before it is refused for them. What is expected may
@@ -38,21 +35,6 @@ NO_MARGIN = 1.0
 """The same before promises are not planned anew for it: there is no room, so nothing is refused that was there."""
 
 
-@dataclass(frozen=True, slots=True)
-class KeptRoom:
-    """Why a newcomer is refused though there may be room: GPU seconds in the ``within_seconds`` in which it is tightest.
-
-    ``needed`` by the newcomer, ``promised`` to others, ``expected`` of newcomers that need less, and ``capacity``. Less: at most
-    half as much where room is kept, anything less where no room was made.
-    """
-
-    within_seconds: float
-    needed: float
-    promised: float
-    expected: float
-    capacity: float
-
-
 class BidPrices:
     """The prices of one decision, and what it learns about newcomers.
 
@@ -60,7 +42,7 @@ class BidPrices:
     Nothing is learnt where neither this nor the search asks for a price.
     """
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Promises) -> None:
         self.admission = admission
         self.problem = admission.problem
         self.asked = self.problem.settings.newcomers is Newcomers.PRUDENT

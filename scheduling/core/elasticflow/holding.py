@@ -12,9 +12,9 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
 from scheduling.core.kernels import kernel
 from scheduling.core.plans.charging import charged_finish
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.question.arrays import TIME_TOLERANCE, planned_gpus
 
 

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from math import inf
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, earliest_finish, fill
+from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.kernels import NO
 from scheduling.core.plans.timeline import TAKE, occupy
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
-
-if TYPE_CHECKING:
-    from scheduling.core.elasticflow.admission import Admission
 
 
 class Hurried(NamedTuple):
@@ -38,7 +36,7 @@ class Hurried(NamedTuple):
 class Sparing:
     """What newcomers leave to the jobs at risk of one decision (decision 0016); nothing under the published algorithm."""
 
-    def __init__(self, admission: Admission) -> None:
+    def __init__(self, admission: Promises) -> None:
         self._admission = admission
         self._beside_present_plans: tuple[Plans, Hurried] | None = None
 

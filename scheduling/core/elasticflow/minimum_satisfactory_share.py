@@ -13,6 +13,7 @@ from math import ceil, inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import capacities, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
@@ -22,14 +23,6 @@ NO_GPUS = np.int64(0)
 WITHOUT_SWITCH = -inf
 MOST_GUESSES = 2
 """Guesses of the slot to rise in, one after another, before the slots in question are halved."""
-
-
-@kernel
-def slot_end(at, origin, slot):  # type: ignore[no-untyped-def]
-    """The first slot boundary at or after ``at``."""
-    if at <= origin + TIME_TOLERANCE:
-        return origin
-    return origin + ceil((at - origin - TIME_TOLERANCE) / slot) * slot
 
 
 @kernel

@@ -10,10 +10,12 @@ from dataclasses import replace
 from math import ceil, inf
 
 from scheduling.core.elasticflow.admission import Admission
-from scheduling.core.elasticflow.minimum_satisfactory_share import earliest_finish, slot_end
+from scheduling.core.elasticflow.minimum_satisfactory_share import earliest_finish
 from scheduling.core.elasticflow.pause_budget import PauseBudget
-from scheduling.core.elasticflow.wider_search import SearchLimits, gpu_time_needed
+from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.placement.repacking import Seating
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Plans
 from scheduling.core.question.decision import FoundOffer, Verdict
@@ -53,7 +55,7 @@ def _with_newcomer(
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    budget = PauseBudget(problem, Seating(problem))
+    budget = PauseBudget(problem, Seating(problem.standing))
     row = problem.columns.ids.index(job.id)
     return Admission(problem, budget, search=search, as_planned=as_planned), row
 

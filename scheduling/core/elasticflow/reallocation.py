@@ -14,21 +14,22 @@ import numpy as np
 
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import hold_until, next_wake
 from scheduling.core.elasticflow.jobs_at_risk import hurry
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.elasticflow.pause_budget import NO_CHARGES, PauseBudget
-from scheduling.core.elasticflow.wider_search import SearchLimits, planned_anew
+from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.elasticflow.wider_search import planned_anew
 from scheduling.core.kernels import NO, kernel
 from scheduling.core.placement.changes import Changes, changes_between
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, repack_promises_first, repack_together
-from scheduling.core.plans.timeline import occupy_all
+from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
-from scheduling.core.together.growth import GrowthRules, Timeline, grow_by_knapsack
 
 EVERY_GRANT = 1 << 40
 
@@ -45,8 +46,8 @@ class Outcome:
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster.
 
-    ``knapsack``: where promised jobs and others compete, growth is chosen by one knapsack first, and what that leaves is
-    granted by Algorithm 2; otherwise all is. ``ageing``: work without a promise is served shortest first with waiting counted
+    ``growth``: where promised jobs and others compete, it chooses first who grows, and what that leaves is granted by Algorithm 2;
+    without it, all is. ``ageing``: work without a promise is served shortest first with waiting counted
     in (decision 0025), by the settings' weight; otherwise shortest first, as published.
     """
 
@@ -55,13 +56,13 @@ class Planner:
         problem: Problem,
         *,
         search: SearchLimits | None = None,
-        knapsack: bool = False,
+        growth: FirstGrowth | None = None,
         ageing: bool = False,
     ) -> None:
         self.problem = problem
-        self.knapsack = knapsack
+        self.growth = growth
         self.ageing_weight = problem.settings.ageing_weight if ageing else 0.0
-        self.seating = Seating(self.problem)
+        self.seating = Seating(self.problem.standing)
         self.budget = PauseBudget(self.problem, self.seating)
         self.admission = Admission(
             self.problem, self.budget, search=search, work=Work(self.problem.settings.most_work)
@@ -226,9 +227,9 @@ class Planner:
         growing = rows[~problem.jobs.locked[rows]]
         due = np.where(promised, self._grant_due(plans), inf)
         grown = 0
-        if self.knapsack and unpromised:
+        if self.growth is not None and unpromised:
             timeline = Timeline(times, free, count)
-            plans, timeline, grown = grow_by_knapsack(
+            plans, timeline, grown = self.growth(
                 problem.jobs,
                 plans,
                 growing,
@@ -287,7 +288,7 @@ class Planner:
         before = plans
         plans, occupancy = placed
         rows = self.admission.rows
-        changes = changes_between(self.problem, self.seating, occupancy, self.budget.reluctance(rows))
+        changes = changes_between(self.problem.standing, occupancy, self.budget.reluctance(rows))
         promised = set(rows)
         charged = [row for row in changes.pauses if row in promised]
         charges = NO_CHARGES.and_then(

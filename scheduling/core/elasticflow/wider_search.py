@@ -12,46 +12,21 @@ they need (`bid_prices.py`). Decisions 0010 and 0026 hold the measurements.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import inf
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from scheduling.core.question.arrays import TIME_TOLERANCE
-
-if TYPE_CHECKING:
-    from scheduling.core.elasticflow.admission import Admission
-    from scheduling.core.elasticflow.deadline_order import Refilled
-    from scheduling.core.problem.problem import Problem
-    from scheduling.core.question.arrays import Plans
-
+from scheduling.core.elasticflow.deadline_order import Refilled
+from scheduling.core.elasticflow.promises import Promises
+from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.problem.problem import Problem
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 
 MOST_RESCUES = 24
 """Sets of plans tried to save present promises, under one variant of filling."""
 
 
-@dataclass(frozen=True, slots=True)
-class SearchLimits:
-    """How far admission looks for plans beyond progressive filling in deadline order.
-
-    ``everybody``: for newcomers too that do not pay the bid price. Two counts of work bound the search, so that answers do not
-    depend on speed: ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in
-    which ``most_jobs_filled`` jobs are planned in all, or that take more than ``most_work`` (`Work`), which keeps the verdict
-    quick where thousands are active.
-    """
-
-    everybody: bool = False
-    most_fillings: int = 2
-    most_jobs_filled: int = 4000
-    most_work: int = 200_000
-
-    def fillings(self, jobs: int) -> int:
-        """Sets of plans to try where each is of so many jobs."""
-        return max(1, min(self.most_fillings, self.most_jobs_filled // max(1, jobs)))
-
-
-def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | None:
+def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | None:
     """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
     problem = admission.problem
     rows = [*admission.rows, row]
@@ -70,7 +45,7 @@ def searched(admission: Admission, row: int, limits: SearchLimits) -> Plans | No
     return None
 
 
-def planned_anew(admission: Admission) -> Plans | None:
+def planned_anew(admission: Promises) -> Plans | None:
     """Plans for the present promises alone, with room for the moves that placing them forces, or None.
 
     For when neither fresh nor stored plans survive their moves: jobs that ended earlier than planned have let others
@@ -93,7 +68,7 @@ def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
 
 
 def _lifted(
-    admission: Admission,
+    admission: Promises,
     rows: list[int],
     most_fillings: int,
     *,

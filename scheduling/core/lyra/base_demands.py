@@ -64,7 +64,7 @@ class Skip(IntEnum):
     """A job before it in a strict queue does not fit."""
 
 
-class Admission(NamedTuple):
+class BaseDemandsMet(NamedTuple):
     """Phase 1's outcome: ``started`` jobs, ``placed`` rows (job, server, base, 0), ``skipped`` jobs and a `Skip` each."""
 
     started: IntArray
@@ -137,7 +137,7 @@ def admit_bases(
     *,
     naive: bool,
     reconsider: bool,
-) -> Admission:
+) -> BaseDemandsMet:
     """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
 
     A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are
@@ -172,12 +172,12 @@ def admit_bases(
     reason = np.where(barred.any(axis=0), int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
     reason[~alone] = Skip.UNSCHEDULABLE
     placed = np.concatenate(placements) if placements else np.zeros((0, 4), dtype=np.int64)
-    return Admission(np.sort(jobs[state == STARTED]), placed, jobs[skipped], reason[skipped])
+    return BaseDemandsMet(np.sort(jobs[state == STARTED]), placed, jobs[skipped], reason[skipped])
 
 
 def admit_strictly(
     fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, naive: bool
-) -> Admission:
+) -> BaseDemandsMet:
     """Place the bases of ``jobs`` one by one in the given order, until one does not fit.
 
     One that could not even run alone holds up nobody.
@@ -193,7 +193,7 @@ def admit_strictly(
         left = [usable_gpus(room, kind, False, grouping) for kind in (OWNED, LENT)]
         enough = any(0 < gpus[kind, head] <= left[kind] for kind in (OWNED, LENT))
         reason[np.searchsorted(waiting, head)] = Skip.FRAGMENTED if enough else Skip.NO_ROOM
-    return Admission(np.sort(jobs[started]), placed, jobs[waiting], reason)
+    return BaseDemandsMet(np.sort(jobs[started]), placed, jobs[waiting], reason)
 
 
 @kernel

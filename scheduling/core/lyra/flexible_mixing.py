@@ -6,7 +6,7 @@ import numpy as np
 
 from scheduling.core.kernels import NO, kernel
 from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, base_on
-from scheduling.core.lyra.base_demands import Admission, Skip, fits_alone
+from scheduling.core.lyra.base_demands import BaseDemandsMet, Skip, fits_alone
 from scheduling.core.lyra.fleet import Fleet
 from scheduling.core.lyra.worker_placement import (
     Grouping,
@@ -22,7 +22,7 @@ from scheduling.core.question.snapshot import IntArray
 
 def admit_mixing(
     fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, strict: bool
-) -> Admission:
+) -> BaseDemandsMet:
     """Place the bases of mixing ``jobs`` one by one in the given order: owned servers, else those on loan, else both.
 
     With ``strict`` the first that does not fit holds up those behind it.
@@ -35,7 +35,7 @@ def admit_mixing(
         able = waiting[alone[waiting]]
         reason[np.isin(waiting, able[1:])] = Skip.HELD_UP
     reason[~alone[waiting]] = Skip.UNSCHEDULABLE
-    return Admission(np.sort(jobs[started]), placed, jobs[waiting], reason)
+    return BaseDemandsMet(np.sort(jobs[started]), placed, jobs[waiting], reason)
 
 
 @kernel

@@ -15,7 +15,7 @@ from scheduling.core.lyra.base_and_flexible import (
     listed_extra,
     speeds_on,
 )
-from scheduling.core.lyra.base_demands import Admission, Skip, fits_alone
+from scheduling.core.lyra.base_demands import BaseDemandsMet, Skip, fits_alone
 from scheduling.core.lyra.fleet import Fleet, WorkerMap
 from scheduling.core.lyra.worker_changes import edited_map
 from scheduling.core.lyra.worker_placement import (
@@ -41,7 +41,7 @@ def divide_in_turn(
     *,
     strict: bool,
     naive: bool,
-) -> tuple[Admission, WorkerMap]:
+) -> tuple[BaseDemandsMet, WorkerMap]:
     """Start pending ``jobs`` in the given order, let grown jobs shrink where that is needed, and grow if nobody waits.
 
     With ``strict`` the first job that does not fit holds up those behind it. Nobody mixes kinds. Returns who started and
@@ -60,7 +60,7 @@ def divide_in_turn(
     if strict:
         reason[np.isin(waiting, waiting[alone[waiting]][1:])] = Skip.HELD_UP
     reason[~alone[waiting]] = Skip.UNSCHEDULABLE
-    admission = Admission(np.sort(jobs[started]), placed, jobs[waiting], reason)
+    admission = BaseDemandsMet(np.sort(jobs[started]), placed, jobs[waiting], reason)
     after = edited_map(workers, kept, placed)
     if np.all(reason == Skip.UNSCHEDULABLE):
         grown = after.flexible.copy()

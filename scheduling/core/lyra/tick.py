@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, rates_with
 from scheduling.core.lyra.base_demands import (
-    Admission,
+    BaseDemandsMet,
     BaseOrder,
     Skip,
     admit_bases,
@@ -34,7 +34,7 @@ from scheduling.core.lyra.flexible_mixing import admit_mixing
 from scheduling.core.lyra.flexible_placing import place_extra
 from scheduling.core.lyra.flexible_round_robin import divide_in_turn
 from scheduling.core.lyra.knapsack import Choice
-from scheduling.core.lyra.worker_changes import changes_between, edited_map, roles_with
+from scheduling.core.lyra.worker_changes import edited_map, roles_with, worker_changes_between
 from scheduling.core.lyra.worker_placement import Grouping, tear_down, usable_gpus
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
@@ -114,7 +114,7 @@ class _Tick:
         self.extra: IntArray = np.zeros_like(self.base)
         self.kept: IntArray = np.zeros_like(workers.flexible)
         self.placed: list[IntArray] = []
-        self.admissions: list[Admission] = []
+        self.admissions: list[BaseDemandsMet] = []
         self.knapsacks: list[Choice] = []
 
     @property
@@ -252,12 +252,15 @@ class _Tick:
         admissions = self.admissions
         if self.not_tried is not None:
             jobs = np.flatnonzero(self.not_tried)
-            admissions = [*admissions, Admission(nothing, nothing, jobs, np.full_like(jobs, Skip.FRAGMENTED))]
+            admissions = [
+                *admissions,
+                BaseDemandsMet(nothing, nothing, jobs, np.full_like(jobs, Skip.FRAGMENTED)),
+            ]
         return Division(
             workers,
             roles_with(self.fleet.on_loan, workers),
             rates_with(self.demands, self.fleet.on_loan, workers, self.options.efficiency),
-            changes_between(self.before, workers),
+            worker_changes_between(self.before, workers),
             np.concatenate([nothing, *(admission.started for admission in admissions)]),
             np.concatenate([nothing, *(admission.skipped for admission in admissions)]),
             np.concatenate([nothing, *(admission.reason for admission in admissions)]),

@@ -127,7 +127,7 @@ def _differs_in_place(before, after):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def changes_between(before, after):  # type: ignore[no-untyped-def]
+def worker_changes_between(before, after):  # type: ignore[no-untyped-def]
     """A `WorkerChange` for each job."""
     differs = _differs_in_place(before, after)
     changes = np.zeros(differs.size, dtype=np.int64)

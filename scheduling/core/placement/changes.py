@@ -13,9 +13,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.core.placement.occupancy import Occupancy
-from scheduling.core.placement.repacking import Seating, new_addresses
+from scheduling.core.placement.repacking import new_addresses
+from scheduling.core.placement.standing import Standing
 from scheduling.core.placement.trades import break_trades
-from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import Placements
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
 from scheduling.core.question.snapshot import IntArray
@@ -32,59 +32,57 @@ class Changes:
     pauses: dict[int, float]
 
 
-def changes_between(
-    problem: Problem, seating: Seating, occupancy: Occupancy, reluctance: IntArray
-) -> Changes:
+def changes_between(standing: Standing, occupancy: Occupancy, reluctance: IntArray) -> Changes:
     """What leads from the present placement to ``occupancy``.
 
     Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs wait for each
     other, per row.
     """
-    columns = problem.columns
+    held = standing.held
     addresses, offsets, changed = new_addresses(
-        problem.blocks, occupancy, columns.addresses, columns.offsets, columns.gpus, columns.locked
+        standing.blocks, occupancy, held.addresses, held.offsets, standing.gpus, standing.locked
     )
     wanted = Placements(addresses, offsets)
     rows = np.flatnonzero(changed).tolist()
     suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
     changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
-    order, first_out, waits = _order(problem, seating, occupancy, changed_rows, reluctance)
-    changes = [_change(problem, row, (), 0.0, False) for row in suspended_rows]
+    order, first_out, waits = _order(standing, occupancy, changed_rows, reluctance)
+    changes = [_change(standing, row, (), 0.0, False) for row in suspended_rows]
     pauses: dict[int, float] = {}
     for position in order:
         row = changed_rows[position]
         gpus = wanted.of(row)
-        pauses[row] = _pause(problem, row, len(gpus)) + float(waits[position])
-        changes.append(_change(problem, row, gpus, pauses[row], bool(first_out[position])))
+        pauses[row] = _pause(standing, row, len(gpus)) + float(waits[position])
+        changes.append(_change(standing, row, gpus, pauses[row], bool(first_out[position])))
     ordered = [*suspended_rows, *(changed_rows[position] for position in order)]
     return Changes(tuple(changes), tuple(ordered), wanted, pauses)
 
 
 def _order(
-    problem: Problem, seating: Seating, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
+    standing: Standing, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
 ) -> tuple[list[int], list[bool], list[float]]:
     """Order of the changes, who is suspended first, and for how long each waits beyond its pause."""
     if not changed:
         return [], [], []
-    before = np.full(problem.blocks.block_of.size, -1)
+    before = np.full(standing.blocks.block_of.size, -1)
     rows = np.array(changed, dtype=np.int64)
     for row in changed:
-        before[problem.placement(row)] = row
-    pause = np.zeros(problem.jobs.work.size)
-    pause[rows] = [_pause(problem, row, int(occupancy.size[row])) for row in changed]
-    order, suspended, waits = break_trades(problem.blocks, occupancy, before, rows, pause, reluctance)
+        before[list(standing.held.of(row))] = row
+    pause = np.zeros(standing.jobs.work.size)
+    pause[rows] = [_pause(standing, row, int(occupancy.size[row])) for row in changed]
+    order, suspended, waits = break_trades(standing.blocks, occupancy, before, rows, pause, reluctance)
     return order.tolist(), suspended.tolist(), waits.tolist()
 
 
-def _pause(problem: Problem, row: int, gpus: int) -> float:
-    levels = problem.jobs.levels[row]
-    return float(problem.jobs.pause[row, int(np.searchsorted(levels, gpus))])
+def _pause(standing: Standing, row: int, gpus: int) -> float:
+    levels = standing.jobs.levels[row]
+    return float(standing.jobs.pause[row, int(np.searchsorted(levels, gpus))])
 
 
 def _change(
-    problem: Problem, row: int, addresses: tuple[int, ...], pause_seconds: float, suspend_first: bool
+    standing: Standing, row: int, addresses: tuple[int, ...], pause_seconds: float, suspend_first: bool
 ) -> Change:
-    before, after = int(problem.columns.gpus[row]), len(addresses)
+    before, after = int(standing.gpus[row]), len(addresses)
     if after == 0:
         kind = ChangeKind.SUSPEND
     elif before == 0:
@@ -97,7 +95,7 @@ def _change(
     if suspend_first:
         reason += "; it lets go first because others wait for its GPUs while it waits for theirs"
     return Change(
-        job_id=problem.columns.ids[row],
+        job_id=standing.ids[row],
         kind=kind,
         gpus_before=before,
         gpus_after=after,

@@ -8,11 +8,22 @@ but the failure reserve). A promise must fit both rows, other work row 0.
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.question.arrays import TIME_TOLERANCE
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class Timeline(NamedTuple):
+    """The three values by name."""
+
+    times: FloatArray
+    free: IntArray
+    pieces: int
+
 
 EVERYTHING = 0
 PROMISES = 1

@@ -9,8 +9,7 @@ import numpy as np
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import BoolArray, Placements, Plans
 from scheduling.core.question.decision import Change, Decision, Verdict
-from scheduling.core.question.snapshot import FloatArray
-from scheduling.core.together.sharing import SharedPlacements
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @dataclass(frozen=True)
@@ -19,8 +18,9 @@ class Answer:
 
     ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
     ``declined``: newcomers that are refused, and those that get no verdict yet (`undecided`): nothing is planned for either. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
-    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time. ``shared``: where workers
-    are on servers of both kinds, from policies that divide these.
+    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time. ``flexible`` and
+    ``server_roles``: which GPUs of the placements flexible workers hold, and the role of every server, from policies that divide
+    servers of both kinds.
     """
 
     problem: Problem
@@ -37,7 +37,8 @@ class Answer:
     changed: tuple[int, ...] = ()
     job_memory: FloatArray | None = None
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
-    shared: SharedPlacements | None = None
+    flexible: BoolArray | None = None
+    server_roles: IntArray | None = None
 
 
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
@@ -90,10 +91,10 @@ def as_decision(answer: Answer) -> Decision:
 
 def _flexible(answer: Answer) -> dict[str, tuple[bool, ...]]:
     """Marks by job id of those that hold GPUs, where a policy divided borrowed servers too."""
-    if answer.shared is None:
+    if answer.flexible is None:
         return {}
     offsets, ids = answer.placements.offsets, answer.problem.columns.ids
     return {
-        ids[row]: tuple(answer.shared.flexible[offsets[row] : offsets[row + 1]].tolist())
+        ids[row]: tuple(answer.flexible[offsets[row] : offsets[row + 1]].tolist())
         for row in np.flatnonzero(np.diff(offsets) > 0).tolist()
     }

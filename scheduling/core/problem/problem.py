@@ -13,14 +13,15 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import slot_end
 from scheduling.core.kernels import kernel
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks, blocks_of
+from scheduling.core.placement.standing import Standing
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.reserve import reserved_gpus
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.plans.timeline import new_timeline, take
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Placements, Plans
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
 from scheduling.core.question.snapshot import (
     Fill,
@@ -33,8 +34,6 @@ from scheduling.core.question.snapshot import (
     StoredPlan,
 )
 from scheduling.core.question.validation import check_columns, check_settings, check_snapshot
-from scheduling.core.together.sharing import Sharing
-from scheduling.core.together.worker_ranges import borrowed_sharing
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +72,6 @@ class Problem:
     blocked: IntArray
     blocked_until: FloatArray
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
-    #: Servers of both kinds and the workers on them, where servers are lent.
-    sharing: Sharing | None = None
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 
@@ -92,6 +89,22 @@ class Problem:
     def suffix(self) -> bool:
         """Whether progressive filling is the suffix variant."""
         return self.settings.fill is Fill.SUFFIX
+
+    @cached_property
+    def standing(self) -> Standing:
+        """Where everybody is now, for placing."""
+        columns = self.columns
+        return Standing(
+            ids=columns.ids,
+            jobs=self.jobs,
+            count=columns.count,
+            held=Placements(columns.addresses, columns.offsets),
+            gpus=columns.gpus,
+            locked=columns.locked,
+            blocks=self.blocks,
+            blocked=self.blocked,
+            by_submission=self.by_submission,
+        )
 
     def placement(self, row: int) -> IntArray:
         """GPU addresses that a job holds."""
@@ -201,7 +214,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
     columns = columns_of(jobs, memory_width)
     stored = cut_stored([job.stored_plan for job in jobs], snapshot.now, origin)
-    problem = problem_from(
+    return problem_from(
         now=float(snapshot.now),
         next_slot_at=float(snapshot.next_slot_at),
         settings=snapshot.settings,
@@ -213,11 +226,6 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         cluster_memory=np.array(snapshot.memory, dtype=np.float64),
         measured=measured,
     )
-    if any(server.on_loan for server in snapshot.servers):
-        problem.sharing = borrowed_sharing(
-            problem, snapshot.servers, jobs, _blocked_on_loan(snapshot, columns)
-        )
-    return problem
 
 
 def capacity_of(snapshot: Snapshot) -> Capacity:
@@ -302,17 +310,6 @@ def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> di
         for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
             until.pop(address, None)
     return until
-
-
-def _blocked_on_loan(snapshot: Snapshot, columns: JobColumns) -> IntArray:
-    """Addresses on borrowed servers that are blocked and that no job holds."""
-    addresses = {address for block in snapshot.blocked for address in block.addresses}
-    on_loan = np.repeat(
-        [server.on_loan for server in snapshot.servers], [server.gpus for server in snapshot.servers]
-    )
-    held = set(columns.addresses.tolist())
-    found = sorted(address for address in addresses - held if address < on_loan.size and on_loan[address])
-    return np.array(found, dtype=np.int64)
 
 
 def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, FloatArray]:

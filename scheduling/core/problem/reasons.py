@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import ceil
 
-from scheduling.core.elasticflow.bid_prices import KeptRoom
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.columns import NO_LEVEL
 from scheduling.core.question.decision import ReasonCode, Verdict
@@ -21,6 +20,21 @@ class JobFacts:
     finishing_seconds: float
     smallest_level: int
     holders: str
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRoom:
+    """Why a newcomer is refused though there may be room: GPU seconds in the ``within_seconds`` in which it is tightest.
+
+    ``needed`` by the newcomer, ``promised`` to others, ``expected`` of newcomers that need less, and ``capacity``. Less: at most
+    half as much where room is kept, anything less where no room was made.
+    """
+
+    within_seconds: float
+    needed: float
+    promised: float
+    expected: float
+    capacity: float
 
 
 def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:

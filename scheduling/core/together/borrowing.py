@@ -28,6 +28,7 @@ from scheduling.core.question.decision import REASONS, Change, ChangeKind, Verdi
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.core.together.borrowed_growth import Growers, grown_onto_loans
 from scheduling.core.together.room_for_reclaims import GROW_AND_SHRINK, bears_growth, with_reclaim_room
+from scheduling.core.together.shared_problem import SharedProblem
 from scheduling.core.together.sharing import (
     SharedPlacements,
     Sharing,
@@ -52,7 +53,7 @@ WORTH_A_MOVE = 1.25
 
 def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
     """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned servers."""
-    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
+    if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return decide(problem)
     view = View.of(problem)
     rest = np.flatnonzero(~view.borrowing & ~view.kept)
@@ -64,7 +65,7 @@ def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
 
 def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
     """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
-    if problem.sharing is None or not problem.sharing.fleet.on_loan.any():
+    if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return reallocate(problem)
     view = View.of(problem)
     # First as though nobody had borrowed anything: what owned servers could do for each job.
@@ -97,10 +98,9 @@ class View:
     kept: BoolArray
 
     @classmethod
-    def of(cls, problem: Problem) -> View:
+    def of(cls, problem: SharedProblem) -> View:
         """Both views of a problem with borrowed servers."""
         sharing, columns = problem.sharing, problem.columns
-        assert sharing is not None
         on_loan = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
         owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
         lent = _holding(columns, on_loan, owner)
@@ -118,8 +118,7 @@ class View:
         sharing = replace(sharing, flexible=sharing.flexible[on_loan])
         sharing = set_aside(sharing, lent, columns.locked & (lent.gpus > 0))
         stored = _pinned_at_home(problem, columns.locked & (lent.gpus > 0) & (own.gpus > 0), own.gpus)
-        home = replace(problem, columns=own, jobs=jobs, stored=stored, sharing=None)
-        return cls(home, lent, sharing, borrowing & ~kept, kept)
+        return cls(problem.at_home(own, jobs, stored), lent, sharing, borrowing & ~kept, kept)
 
 
 def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
@@ -339,7 +338,8 @@ def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlac
         changes=tuple(changes),
         changed=tuple(order),
         at_risk=tuple(int(rest[row]) for row in answer.at_risk),
-        shared=SharedPlacements(placements, marks, shared.role, shared.changes, shared.rows),
+        flexible=marks,
+        server_roles=shared.role,
     )
 
 

@@ -8,15 +8,15 @@ that would stay idle, ends sooner, and needs fewer GPUs later.
 from __future__ import annotations
 
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
 
 from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, pays
+from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
-from scheduling.core.plans.timeline import GIVE_BACK, TAKE, free_until, occupy
+from scheduling.core.plans.timeline import GIVE_BACK, TAKE, Timeline, free_until, occupy
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
     BoolArray,
@@ -26,24 +26,6 @@ from scheduling.core.question.arrays import (
     set_plan,
 )
 from scheduling.core.question.snapshot import FloatArray, IntArray
-
-
-class Timeline(NamedTuple):
-    """What is free over time, as `scheduling.core.plans.timeline` keeps it."""
-
-    times: FloatArray
-    free: IntArray
-    pieces: int
-
-
-class GrowthRules(NamedTuple):
-    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less later is worth."""
-
-    origin: float
-    slot: float
-    suffix: bool
-    minimum_gain: float
-    relief: float
 
 
 @kernel

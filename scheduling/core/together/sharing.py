@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,9 +18,6 @@ from scheduling.core.question.arrays import BoolArray, Placements
 from scheduling.core.question.columns import JobColumns, regather
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
 from scheduling.core.question.snapshot import IntArray
-
-if TYPE_CHECKING:
-    pass
 
 NOBODY, BLOCKED = -1, -2
 
@@ -95,7 +91,7 @@ def _kept(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  
 
 
 @kernel
-def place_workers(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  # type: ignore[no-untyped-def]
+def addresses_for_workers(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  # type: ignore[no-untyped-def]
     """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's GPUs changed).
 
     ``held`` and ``held_offsets`` are the present ones; ``first`` and ``gpus`` those of `Servers`.
@@ -182,7 +178,7 @@ def place(
 
     ``ids``: names by row. ``pause_seconds(row, gpus)``: the pause of a change onto so many GPUs.
     """
-    addresses, offsets, flexible, changed = place_workers(
+    addresses, offsets, flexible, changed = addresses_for_workers(
         workers, gpus_per_worker, held.addresses, held.offsets, servers.first, servers.gpus, blocked
     )
     placements = Placements(addresses, offsets)

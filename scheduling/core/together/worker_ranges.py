@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,12 +11,10 @@ from scheduling.core.lyra.base_and_flexible import demands_of
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds
 from scheduling.core.lyra.worker_changes import roles_with
 from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import BoolArray, JobArrays
 from scheduling.core.question.snapshot import IntArray, JobSnapshot, ScalingCurve, ServerSnapshot
 from scheduling.core.together.sharing import Servers, Sharing, count_workers, loaned_fleet
-
-if TYPE_CHECKING:
-    from scheduling.core.problem.problem import Problem
 
 
 def borrowed_sharing(

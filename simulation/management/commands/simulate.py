@@ -174,7 +174,7 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
 
 
 def _pools(gpu_type: str, servers: int, gpus_per_server: int) -> tuple[PoolSize, ...]:
-    pools = []
+    pools: list[PoolSize] = []
     for part in gpu_type.split(","):
         kind, _, count = part.partition(":")
         if count and not count.isdigit():

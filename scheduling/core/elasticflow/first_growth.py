@@ -1,0 +1,38 @@
+"""Who grows in the next slot before Algorithm 2 grants what is left: a strategy that a policy hands in."""
+
+from __future__ import annotations
+
+from typing import NamedTuple, Protocol
+
+from scheduling.core.plans.timeline import Timeline
+from scheduling.core.question.arrays import BoolArray, JobArrays, Plans
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class GrowthRules(NamedTuple):
+    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less later is worth."""
+
+    origin: float
+    slot: float
+    suffix: bool
+    minimum_gain: float
+    relief: float
+
+
+class FirstGrowth(Protocol):
+    """Lets some of ``rows`` grow, at most ``most`` of them, and plans them anew so that all ends ``due`` stand.
+
+    Returns the plans, what they leave free, and how many grew.
+    """
+
+    def __call__(
+        self,
+        jobs: JobArrays,
+        plans: Plans,
+        rows: IntArray,
+        promised: BoolArray,
+        due: FloatArray,
+        timeline: Timeline,
+        rules: GrowthRules,
+        most: int,
+    ) -> tuple[Plans, Timeline, int]: ...

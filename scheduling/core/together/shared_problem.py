@@ -1,0 +1,60 @@
+"""One decision's question where servers are lent: the problem, and the servers of both kinds with the workers on them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from typing import Any
+
+import numpy as np
+
+from scheduling.core.problem.problem import Problem, build_problem
+from scheduling.core.question.arrays import JobArrays, Plans
+from scheduling.core.question.columns import JobColumns
+from scheduling.core.question.snapshot import IntArray, Snapshot
+from scheduling.core.together.sharing import Sharing
+from scheduling.core.together.worker_ranges import borrowed_sharing
+
+
+@dataclass
+class SharedProblem(Problem):
+    """A problem of which ``sharing`` says what Lyra's algorithms see of it."""
+
+    sharing: Sharing = field(kw_only=True)
+
+    def at_home(self, columns: JobColumns, jobs: JobArrays, stored: Plans) -> Problem:
+        """The same as though nothing were lent, with these jobs and plans."""
+        facts = _facts(self) | {"columns": columns, "jobs": jobs, "stored": stored}
+        return Problem(**facts)
+
+
+def _facts(problem: Problem) -> dict[str, Any]:
+    return {each.name: getattr(problem, each.name) for each in fields(Problem)}
+
+
+def shared(problem: Problem, sharing: Sharing) -> SharedProblem:
+    """The problem with servers that are lent, or may be."""
+    return SharedProblem(**_facts(problem), sharing=sharing)
+
+
+def problem_of(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
+    """Read a snapshot as `build_problem` does; a `SharedProblem` where it has servers on loan."""
+    problem = build_problem(snapshot, memory_width, measured=measured)
+    if not any(server.on_loan for server in snapshot.servers):
+        return problem
+    by_id = {job.id: job for job in snapshot.jobs}
+    jobs = [by_id[job_id] for job_id in problem.columns.ids]
+    return shared(
+        problem,
+        borrowed_sharing(problem, snapshot.servers, jobs, _blocked_on_loan(snapshot, problem.columns)),
+    )
+
+
+def _blocked_on_loan(snapshot: Snapshot, columns: JobColumns) -> IntArray:
+    """Addresses on borrowed servers that are blocked and that no job holds."""
+    addresses = {address for block in snapshot.blocked for address in block.addresses}
+    on_loan = np.repeat(
+        [server.on_loan for server in snapshot.servers], [server.gpus for server in snapshot.servers]
+    )
+    held = set(columns.addresses.tolist())
+    found = sorted(address for address in addresses - held if address < on_loan.size and on_loan[address])
+    return np.array(found, dtype=np.int64)
