@@ -50,6 +50,12 @@ def inference_clusters() -> QuerySet[InferenceCluster]:
     return InferenceCluster.objects.select_related("cluster")
 
 
+def servers_at_home(inference_cluster: InferenceCluster) -> list[str]:
+    """Names of the servers that are not lent."""
+    at_home = inference_cluster.servers.filter(lending_state=LendingState.INFERENCE)
+    return list(at_home.order_by("name").values_list("name", flat=True))
+
+
 def inference_cluster_get(name: str) -> InferenceCluster:
     """One inference cluster.
 

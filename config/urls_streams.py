@@ -2,10 +2,10 @@
 
 from django.urls import include, path
 
-from dashboard.streams.views import agent_wakeups
+from streams.views import agent_wakeups
 
 urlpatterns = [
-    path("stream/", include("dashboard.streams.urls")),
+    path("stream/", include("streams.urls")),
     path("agent/v1/wakeups", agent_wakeups),
 ]
 

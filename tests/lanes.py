@@ -19,7 +19,9 @@ from pathlib import Path
 
 TESTS = Path(__file__).parent
 END_TO_END = [TESTS / "end_to_end", TESTS / "chaos"]
-PLATFORM = [TESTS / name for name in ("control_plane", "dashboard", "platform", "simulation/product")]
+PLATFORM = [
+    TESTS / name for name in ("control_plane", "dashboard", "platform", "simulation/product", "streams")
+]
 LOWER_PRIORITY = ["nice", "-n", "5"]
 
 

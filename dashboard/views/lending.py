@@ -11,8 +11,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from plotly.utils import PlotlyJSONEncoder
 
-from cluster.choices import LendingState
-from cluster.inference_selectors import standing
+from cluster.inference_selectors import servers_at_home, standing
 from cluster.lending_history import condensed
 from cluster.lending_order_selectors import order_found, order_shortfalls, orders_page, reclaim_row
 from cluster.lending_selectors import combined_usage_history, inference_cluster_chosen, lending_counters
@@ -89,12 +88,11 @@ def _fragments(chosen: InferenceCluster) -> dict[str, Fragment]:
 
 
 def _standing(chosen: InferenceCluster) -> dict[str, Any]:
-    at_home = chosen.servers.filter(lending_state=LendingState.INFERENCE).order_by("name")
     return {
         "now": standing(chosen),
         "counters": lending_counters(chosen, timezone.now() - COUNTED),
         "promises": promises_touched(chosen),
-        "at_home_names": list(at_home.values_list("name", flat=True)),
+        "at_home_names": servers_at_home(chosen),
     }
 
 

@@ -21,10 +21,10 @@ from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
 from tests.dashboard.chromium import open_chromium
-from tests.dashboard.conftest import StreamServer
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import log_in, wait_until_drawn
 from tests.dashboard.waiting import wait_until
+from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

@@ -14,8 +14,8 @@ from playwright.sync_api import expect
 
 from scheduling.models import Job
 from tests import factories
-from tests.dashboard.conftest import StreamServer
 from tests.dashboard.test_browser import Site, browser, site
+from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 __all__ = ["browser", "site"]

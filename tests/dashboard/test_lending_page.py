@@ -20,11 +20,11 @@ from scheduling.services.lending_usage import forecast_usage, usage_report
 from scheduling.services.loans import carry_out_loans, loan_order_create
 from scheduling.services.reclaiming import begin_reclaims, reclaim_confirm, reclaim_order_create
 from tests import factories
-from tests.dashboard.conftest import StreamServer
 from tests.dashboard.lending_day import Day, build_day
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import wait_until_drawn
 from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
+from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
 

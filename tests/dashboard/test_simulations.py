@@ -21,10 +21,10 @@ from simulation.services import runs
 from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run
 from tests import factories
-from tests.dashboard.conftest import StreamServer
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import wait_until_drawn
 from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
+from tests.streams.server import StreamServer
 
 LogIn = Callable[[Any], Client]
 

@@ -20,8 +20,8 @@ from launch.valkey import EmbeddedValkey
 from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
-from tests.dashboard.conftest import STREAMS_PER_CALLER, StreamServer, start_stream_server, stop
 from tests.dashboard.waiting import wait_until
+from tests.streams.server import STREAMS_PER_CALLER, StreamServer, start_stream_server, stop
 
 pytestmark = pytest.mark.django_db(transaction=True)
 

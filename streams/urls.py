@@ -2,7 +2,7 @@
 
 from django.urls import re_path
 
-from dashboard.streams.views import agent_wakeups, cluster_stream, job_events, job_logs
+from streams.views import agent_wakeups, cluster_stream, job_events, job_logs
 
 urlpatterns = [
     re_path(r"^cluster/?$", cluster_stream),

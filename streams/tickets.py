@@ -20,7 +20,7 @@ from projects.models import token_digest
 VALID_SECONDS = 30
 #: What a page can follow, as its address below /stream/.
 STREAM = re.compile(r"cluster|jobs/(?P<job_id>[a-z0-9]{1,16})/(?:events|logs)")
-_SALT = "dashboard.streams.ticket"
+_SALT = "streams.ticket"
 
 
 @dataclass(frozen=True, slots=True)

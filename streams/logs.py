@@ -7,10 +7,10 @@ from typing import Any
 
 from django.utils import timezone
 
-from dashboard.streams.database import in_database
 from scheduling.choices import TERMINAL_STATES
 from scheduling.models import LogChunk
 from scheduling.selectors.streams import job_state, log_chunks_after
+from streams.database import in_database
 
 #: Two agents' pieces may become visible in another order than their ids: recent ids are looked at again.
 _SETTLING_SECONDS = 10.0

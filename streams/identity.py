@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from django.http import HttpRequest
 
 from cluster.models import Agent
-from dashboard.streams import tickets
-from dashboard.streams.database import in_database
 from projects.models import User
 from projects.sessions import user_of_session
 from scheduling.selectors.streams import agent_of_credential, user_of_token
+from streams import tickets
+from streams.database import in_database
 
 
 def _credential(request: HttpRequest, scheme: str) -> str | None:

@@ -12,12 +12,12 @@ from django.db import Error as DatabaseError
 from django.http import HttpRequest, HttpResponseBase
 
 from cluster.models import Agent
-from dashboard.streams.database import in_database
-from dashboard.streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
-from dashboard.streams.hub import ALL_CLUSTERS, Note, Subscription, hub
-from dashboard.streams.identity import Caller, caller_of, calling_agent, still_there
-from dashboard.streams.logs import LogReader, as_json
 from scheduling.selectors.streams import desired_version, job_is_visible
+from streams.database import in_database
+from streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
+from streams.hub import ALL_CLUSTERS, Note, Subscription, hub
+from streams.identity import Caller, caller_of, calling_agent, still_there
+from streams.logs import LogReader, as_json
 
 log = logging.getLogger(__name__)
 

@@ -13,12 +13,12 @@ from django.core import signing
 from django.test import Client
 from redis import Redis
 
-from dashboard.streams import tickets
 from scheduling.choices import JobState
 from scheduling.models import Job
+from streams import tickets
 from tests import factories
-from tests.dashboard.conftest import StreamServer
-from tests.dashboard.test_streams import Reader, publish_until_seen, reading, redis
+from tests.streams.server import StreamServer
+from tests.streams.test_streams import Reader, publish_until_seen, reading, redis
 
 pytestmark = pytest.mark.django_db(transaction=True)
 __all__ = ["redis"]

@@ -1,0 +1,28 @@
+"""Pages ask selectors. They put no questions to the database themselves."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = sorted((ROOT / "dashboard").rglob("*.py"))
+#: How a query begins, and what sends one or changes a row.
+QUERIES = {
+    "objects",
+    "select_related",
+    "prefetch_related",
+    "values_list",
+    "save",
+    "refresh_from_db",
+    "cursor",
+    "raw",
+}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.relative_to(ROOT).as_posix())
+def test_a_page_puts_no_question_to_the_database(page: Path) -> None:
+    asked = {node.attr for node in ast.walk(ast.parse(page.read_text())) if isinstance(node, ast.Attribute)}
+    assert not asked & QUERIES

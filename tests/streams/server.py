@@ -1,0 +1,85 @@
+"""A running stream process, the one that production runs, on the test's database."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import httpx
+import pytest
+from django.db import connection
+
+from tests.dashboard.waiting import wait_until
+
+#: Few, so that the limit is reached quickly.
+STREAMS_PER_CALLER = 8
+
+
+@dataclass(frozen=True, slots=True)
+class StreamServer:
+    """Where it answers, and its process."""
+
+    url: str
+    process: subprocess.Popen[bytes]
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
+    """The process that production runs, on the test's database."""
+    port = free_port()
+    log = folder / "streams.log"
+    database = (
+        urlsplit(os.environ["DATABASE_URL"])._replace(path=f"/{connection.settings_dict['NAME']}").geturl()
+    )
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port),
+             "--timeout-graceful-shutdown", "1", "--log-level", "warning"],
+            env={**os.environ, "DATABASE_URL": database, "REDIS_URL": redis_url,
+                 "DJANGO_SETTINGS_MODULE": "config.settings_streams",
+                 "STREAM_CONNECTIONS_PER_CALLER": str(STREAMS_PER_CALLER)},
+            stdout=output,
+            stderr=subprocess.STDOUT,
+        )  # fmt: skip
+    url = f"http://127.0.0.1:{port}"
+    wait_until(
+        lambda: process.poll() is not None or _answers(url), "the stream server answers", timeout_seconds=40
+    )
+    assert process.poll() is None, log.read_text()
+    return StreamServer(url, process)
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    process.send_signal(signal.SIGTERM)
+    try:
+        process.wait(10)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+
+
+def _answers(url: str) -> bool:
+    try:
+        return httpx.get(f"{url}/stream/cluster", timeout=5).status_code == 401
+    except httpx.TransportError:
+        return False
+
+
+@pytest.fixture(scope="session")
+def stream_server(django_db_setup: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[StreamServer]:
+    """One for all tests: it holds no state of its own."""
+    server = start_stream_server(tmp_path_factory.mktemp("streams"), os.environ["REDIS_URL"])
+    yield server
+    stop(server.process)
