@@ -162,10 +162,10 @@ def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
 
 
 def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
-    seating = Seating(problem.standing)
+    seating = Seating(problem.present_placement)
     occupancy, failed = repack_together(seating, wanted)
     reluctance = PauseBudget(problem, seating).reluctance(())
-    return changes_between(problem.standing, occupancy, reluctance), failed
+    return changes_between(problem.present_placement, occupancy, reluctance), failed
 
 
 @kernel

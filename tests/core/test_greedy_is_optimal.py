@@ -52,7 +52,7 @@ def random_jobs(rng: Random, gpus: int) -> list[JobSnapshot]:
 
 def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
     problem = build_problem(snapshot(gpus, *jobs))
-    admission = Admission(problem, PauseBudget(problem, Seating(problem.standing)))
+    admission = Admission(problem, PauseBudget(problem, Seating(problem.present_placement)))
     assert all(verdict.promised for verdict in admission.decide_newcomers())
     promised = np.ones(len(jobs), dtype=np.bool_)
     plans, _ = grant_leftover(

@@ -46,7 +46,7 @@ def test_a_promise_stands_while_gpus_beside_it_pass_from_one_job_to_another() ->
 def test_whoever_is_seated_owns_the_gpus_of_its_place(gpus: tuple[int, ...]) -> None:
     """Otherwise its place is given away a second time, and two lists of whole servers run into each other."""
     problem = build_problem(snapshot((4, 4, 4), holding("first", *range(8)), holding("second", *gpus)))
-    occupancy = Seating(problem.standing).fresh_with_locked(None)
+    occupancy = Seating(problem.present_placement).fresh_with_locked(None)
     for row in range(2):
         for address in addresses_of(problem.blocks, occupancy, row):
             assert occupancy.owner[address] == row

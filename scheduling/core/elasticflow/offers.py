@@ -55,7 +55,7 @@ def _with_newcomer(
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     problem = build_problem(replace(snapshot, jobs=(*others, asking)))
-    budget = PauseBudget(problem, Seating(problem.standing))
+    budget = PauseBudget(problem, Seating(problem.present_placement))
     row = problem.columns.ids.index(job.id)
     return Admission(problem, budget, search=search, as_planned=as_planned), row
 

@@ -62,7 +62,7 @@ class Planner:
         self.problem = problem
         self.growth = growth
         self.ageing_weight = problem.settings.ageing_weight if ageing else 0.0
-        self.seating = Seating(self.problem.standing)
+        self.seating = Seating(self.problem.present_placement)
         self.budget = PauseBudget(self.problem, self.seating)
         self.admission = Admission(
             self.problem, self.budget, search=search, work=Work(self.problem.settings.most_work)
@@ -288,7 +288,7 @@ class Planner:
         before = plans
         plans, occupancy = placed
         rows = self.admission.rows
-        changes = changes_between(self.problem.standing, occupancy, self.budget.reluctance(rows))
+        changes = changes_between(self.problem.present_placement, occupancy, self.budget.reluctance(rows))
         promised = set(rows)
         charged = [row for row in changes.pauses if row in promised]
         charges = NO_CHARGES.and_then(

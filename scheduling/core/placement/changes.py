@@ -13,8 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from scheduling.core.placement.occupancy import Occupancy
+from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.placement.repacking import new_addresses
-from scheduling.core.placement.standing import Standing
 from scheduling.core.placement.trades import break_trades
 from scheduling.core.question.arrays import Placements
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
@@ -32,57 +32,57 @@ class Changes:
     pauses: dict[int, float]
 
 
-def changes_between(standing: Standing, occupancy: Occupancy, reluctance: IntArray) -> Changes:
+def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance: IntArray) -> Changes:
     """What leads from the present placement to ``occupancy``.
 
     Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs wait for each
     other, per row.
     """
-    held = standing.held
+    held = present.held
     addresses, offsets, changed = new_addresses(
-        standing.blocks, occupancy, held.addresses, held.offsets, standing.gpus, standing.locked
+        present.blocks, occupancy, held.addresses, held.offsets, present.gpus, present.locked
     )
     wanted = Placements(addresses, offsets)
     rows = np.flatnonzero(changed).tolist()
     suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
     changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
-    order, first_out, waits = _order(standing, occupancy, changed_rows, reluctance)
-    changes = [_change(standing, row, (), 0.0, False) for row in suspended_rows]
+    order, first_out, waits = _order(present, occupancy, changed_rows, reluctance)
+    changes = [_change(present, row, (), 0.0, False) for row in suspended_rows]
     pauses: dict[int, float] = {}
     for position in order:
         row = changed_rows[position]
         gpus = wanted.of(row)
-        pauses[row] = _pause(standing, row, len(gpus)) + float(waits[position])
-        changes.append(_change(standing, row, gpus, pauses[row], bool(first_out[position])))
+        pauses[row] = _pause(present, row, len(gpus)) + float(waits[position])
+        changes.append(_change(present, row, gpus, pauses[row], bool(first_out[position])))
     ordered = [*suspended_rows, *(changed_rows[position] for position in order)]
     return Changes(tuple(changes), tuple(ordered), wanted, pauses)
 
 
 def _order(
-    standing: Standing, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
+    present: PresentPlacement, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
 ) -> tuple[list[int], list[bool], list[float]]:
     """Order of the changes, who is suspended first, and for how long each waits beyond its pause."""
     if not changed:
         return [], [], []
-    before = np.full(standing.blocks.block_of.size, -1)
+    before = np.full(present.blocks.block_of.size, -1)
     rows = np.array(changed, dtype=np.int64)
     for row in changed:
-        before[list(standing.held.of(row))] = row
-    pause = np.zeros(standing.jobs.work.size)
-    pause[rows] = [_pause(standing, row, int(occupancy.size[row])) for row in changed]
-    order, suspended, waits = break_trades(standing.blocks, occupancy, before, rows, pause, reluctance)
+        before[list(present.held.of(row))] = row
+    pause = np.zeros(present.jobs.work.size)
+    pause[rows] = [_pause(present, row, int(occupancy.size[row])) for row in changed]
+    order, suspended, waits = break_trades(present.blocks, occupancy, before, rows, pause, reluctance)
     return order.tolist(), suspended.tolist(), waits.tolist()
 
 
-def _pause(standing: Standing, row: int, gpus: int) -> float:
-    levels = standing.jobs.levels[row]
-    return float(standing.jobs.pause[row, int(np.searchsorted(levels, gpus))])
+def _pause(present: PresentPlacement, row: int, gpus: int) -> float:
+    levels = present.jobs.levels[row]
+    return float(present.jobs.pause[row, int(np.searchsorted(levels, gpus))])
 
 
 def _change(
-    standing: Standing, row: int, addresses: tuple[int, ...], pause_seconds: float, suspend_first: bool
+    present: PresentPlacement, row: int, addresses: tuple[int, ...], pause_seconds: float, suspend_first: bool
 ) -> Change:
-    before, after = int(standing.gpus[row]), len(addresses)
+    before, after = int(present.gpus[row]), len(addresses)
     if after == 0:
         kind = ChangeKind.SUSPEND
     elif before == 0:
@@ -95,7 +95,7 @@ def _change(
     if suspend_first:
         reason += "; it lets go first because others wait for its GPUs while it waits for theirs"
     return Change(
-        job_id=standing.ids[row],
+        job_id=present.ids[row],
         kind=kind,
         gpus_before=before,
         gpus_after=after,

@@ -21,7 +21,7 @@ from scheduling.core.placement.occupancy import (
     seat,
 )
 from scheduling.core.placement.placing import place_queue
-from scheduling.core.placement.standing import Standing
+from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -50,8 +50,8 @@ def _repack(blocks, occupancy, rows, wanted, homeless, rank):  # type: ignore[no
 class Seating:
     """Present placements, entered into fresh occupancies as often as a decision needs."""
 
-    def __init__(self, standing: Standing) -> None:
-        self.standing = standing
+    def __init__(self, present: PresentPlacement) -> None:
+        self.present = present
 
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
         """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked.
@@ -63,9 +63,9 @@ class Seating:
             return
         homeless = self.enter(occupancy, rows)
         occupancy.settled[list(rows)] = RUN
-        block_of = self.standing.blocks.block_of
+        block_of = self.present.blocks.block_of
         for row in np.flatnonzero(homeless).tolist():
-            for address in self.standing.held.of(row):
+            for address in self.present.held.of(row):
                 usable = address < block_of.size and block_of[address] != NOWHERE
                 if usable and occupancy.owner[address] == FREE:
                     occupancy.owner[address] = BLOCKED
@@ -74,25 +74,25 @@ class Seating:
     def fresh_with_locked(self, slack: FloatArray | None) -> Occupancy:
         """An occupancy with the locked jobs alone, fixed."""
         occupancy = self.fresh(slack)
-        self._enter_locked(occupancy, self.standing.rows_locked())
+        self._enter_locked(occupancy, self.present.rows_locked())
         return occupancy
 
     def enter(self, occupancy: Occupancy, rows: Sequence[int] | IntArray) -> BoolArray:
         """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
         homeless: BoolArray = seat(
-            self.standing.blocks,
+            self.present.blocks,
             occupancy,
             np.asarray(rows, dtype=np.int64),
-            self.standing.held.addresses,
-            self.standing.held.offsets,
-            self.standing.jobs.gpus,
+            self.present.held.addresses,
+            self.present.held.offsets,
+            self.present.jobs.gpus,
         )
         return homeless
 
     def fresh(self, slack: FloatArray | None = None) -> Occupancy:
         """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is promised."""
-        standing = self.standing
-        occupancy: Occupancy = empty_occupancy(standing.blocks, standing.blocked, standing.jobs.work.size)
+        present = self.present
+        occupancy: Occupancy = empty_occupancy(present.blocks, present.blocked, present.jobs.work.size)
         if slack is not None:
             self.note_slack(occupancy, slack)
         return occupancy
@@ -100,7 +100,7 @@ class Seating:
     def note_slack(self, occupancy: Occupancy, slack: FloatArray) -> None:
         """Tell the placement who can bear a move."""
         occupancy.slack[:] = slack
-        occupancy.move_seconds[:] = self.standing.jobs.pause.max(axis=1)
+        occupancy.move_seconds[:] = self.present.jobs.pause.max(axis=1)
 
 
 def repack_together(
@@ -108,11 +108,11 @@ def repack_together(
 ) -> tuple[Occupancy, list[int]]:
     """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
     as long as the sizes are powers of two and fit in sum)."""
-    standing = seating.standing
-    rows = np.flatnonzero(~standing.jobs.locked[: standing.count])
+    present = seating.present
+    rows = np.flatnonzero(~present.jobs.locked[: present.count])
     occupancy = seating.fresh_with_locked(slack)
     homeless = seating.enter(occupancy, rows)
-    failed = _repack(standing.blocks, occupancy, rows, wanted, homeless, standing.by_submission)
+    failed = _repack(present.blocks, occupancy, rows, wanted, homeless, present.by_submission)
     return occupancy, failed.tolist()
 
 
@@ -124,22 +124,22 @@ def repack_promises_first(
     This is exactly the placement that the forecast of promises foresaw. Returns the places and
     the other jobs for which no aligned block was left.
     """
-    standing = seating.standing
-    jobs = standing.count
-    first = [row for row in promised if row < jobs and not standing.jobs.locked[row]]
+    present = seating.present
+    jobs = present.count
+    first = [row for row in promised if row < jobs and not present.jobs.locked[row]]
     occupancy = seating.fresh_with_locked(slack)
     homeless = seating.enter(occupancy, first)
     failed = _repack(
-        standing.blocks, occupancy, np.array(first, dtype=np.int64), wanted, homeless, standing.by_submission
+        present.blocks, occupancy, np.array(first, dtype=np.int64), wanted, homeless, present.by_submission
     )
     if failed.size:
         return occupancy, failed.tolist()
     occupancy.settled[first] = RUN
     ahead = set(first)
-    others = [row for row in range(jobs) if row not in ahead and not standing.jobs.locked[row]]
+    others = [row for row in range(jobs) if row not in ahead and not present.jobs.locked[row]]
     homeless = seating.enter(occupancy, [row for row in others if wanted[row] > 0])
     failed = _repack(
-        standing.blocks, occupancy, np.array(others, dtype=np.int64), wanted, homeless, standing.by_submission
+        present.blocks, occupancy, np.array(others, dtype=np.int64), wanted, homeless, present.by_submission
     )
     return occupancy, failed.tolist()
 

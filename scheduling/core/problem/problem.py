@@ -15,7 +15,7 @@ import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks, blocks_of
-from scheduling.core.placement.standing import Standing
+from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.reserve import reserved_gpus
 from scheduling.core.plans.slots import slot_end
@@ -91,10 +91,10 @@ class Problem:
         return self.settings.fill is Fill.SUFFIX
 
     @cached_property
-    def standing(self) -> Standing:
+    def present_placement(self) -> PresentPlacement:
         """Where everybody is now, for placing."""
         columns = self.columns
-        return Standing(
+        return PresentPlacement(
             ids=columns.ids,
             jobs=self.jobs,
             count=columns.count,

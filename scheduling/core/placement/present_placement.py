@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import IntArray
 
 
 @dataclass(frozen=True)
-class Standing:
+class PresentPlacement:
     """What placing needs to know of a decision's question; rows are the problem's.
 
     The first ``count`` rows are jobs, the others held offers. ``held``: GPUs that jobs have now; ``gpus``: how many;
