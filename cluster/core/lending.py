@@ -1,4 +1,4 @@
-"""How many servers the inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec 2.2).
+"""The lending rule: how many servers the inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec 2.2).
 
 The inference side decides how many servers move and when. It keeps what the larger of measured and forecast usage
 needs, and a reserve that is never lent. Because the forecast covers the coming period, servers are asked back before

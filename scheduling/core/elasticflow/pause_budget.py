@@ -1,4 +1,4 @@
-"""The pause budget: what changes cost, and whether promised plans can pay (contracts 4).
+"""The published pause of a change, and the pause budget: whether promised plans can pay for all (contracts 4).
 
 A job whose GPUs change makes no progress for a while. Plans carry the pauses of their own changes
 of level; what they cannot know is which jobs must move so that others can be placed. Promised

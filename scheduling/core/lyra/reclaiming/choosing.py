@@ -1,4 +1,4 @@
-"""Which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec 2.4).
+"""Reclaiming, which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec 2.4).
 
 Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have to be preempted, and
 the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1 program, the optimum, and two that look at
