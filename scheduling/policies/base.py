@@ -27,14 +27,6 @@ class Policy(ABC):
     #: Whether jobs may run on every measured GPU count, rising throughput or not, instead of only on the levels of
     #: their scaling curve. True for policies that run jobs on the size their user asked for.
     any_measured_size: ClassVar[bool] = False
-    #: Whether a job pays a pause when its GPUs change. False only where a published simulation left it out.
-    charges_pauses: ClassVar[bool] = True
-    #: Whether every job that runs on pauses at every reallocation, its GPUs changed or not. True only where a published
-    #: simulation did that; simulations alone heed it.
-    pauses_everybody: ClassVar[bool] = False
-    #: Whether jobs run with the batch size that suits their GPUs best, where a workload says what that gives. The live
-    #: platform never changes a job's global batch.
-    adapts_batch: ClassVar[bool] = False
     #: Whether it heeds `PlannerSettings.newcomers`: whether room can be kept for newcomers that need little.
     prices_newcomers: ClassVar[bool] = False
 

@@ -23,7 +23,6 @@ class EdfAdmissionArtifact(EdfAdmission):
     any_measured_size = True
     plans_with_pauses = False
     late_jobs_refuse_all = True
-    pauses_everybody = True
 
     def reallocate(self, problem: Problem) -> Answer:
         """What the plans give in the next slot; asks again when a job ends, not at the end of its slot."""

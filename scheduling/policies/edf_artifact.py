@@ -20,7 +20,6 @@ class EdfArtifact(Edf):
 
     name = "edf_artifact"
     any_measured_size = True
-    charges_pauses = False
 
     def reallocate(self, problem: Problem) -> Answer:
         """The largest measured count that is left, in deadline order."""

@@ -26,7 +26,6 @@ class GandivaArtifact(Gandiva):
     """
 
     name = "gandiva_artifact"
-    pauses_everybody = True
 
     def _changed(self, problem: Problem, sets: ServerSets, field: Contest, sizes: IntArray) -> list[int]:
         if not self._looks(problem, field):

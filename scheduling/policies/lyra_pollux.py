@@ -49,7 +49,6 @@ class LyraPollux(SharesWorkers):
 
     name = "lyra_pollux"
     rules = TwoPhase(growth=Growth.NONE)
-    adapts_batch = True
     restart_seconds = RESTART_SECONDS
     memory_columns: ClassVar[tuple[str, ...]] = ("placed", "number")
     budget: ClassVar[Budget] = Budget()

@@ -12,4 +12,3 @@ class LyraTuned(Lyra):
     """
 
     name = "lyra_tuned"
-    adapts_batch = True

@@ -37,7 +37,7 @@ class Pollux(WithoutPromises):
     by (age - 30 s times its restarts) / (age + 30 s). A job may get twice the GPUs it ever had, 64 at most.
 
     Goodput is iterations of the job's own batch size per second. Where the workload brings curves for which the batch size is
-    adapted to the GPUs (`adapts_batch`), the job runs along those; else the batch stays and goodput is throughput. Deviations:
+    adapted to the GPUs (in simulations), the job runs along those; else the batch stays and goodput is throughput. Deviations:
     placement is consolidated, so a job's goodput depends on its size alone, and the best sizes are found exactly, by
     dynamic programming, where Pollux searches job-by-server matrices genetically (population 100, 100 generations); very
     large clusters are divided step by step. Sizes are the measured ones. A restart costs the measured pause, not 30 s;
@@ -46,7 +46,6 @@ class Pollux(WithoutPromises):
 
     name = "pollux"
     any_measured_size = True
-    adapts_batch = True
     memory_columns = ("restarts", "largest_size")
 
     def reallocate(self, problem: Problem) -> Answer:

@@ -14,6 +14,7 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.curve_ranges import curve_ranges
 from simulation.engine.forecasts import forecasts_of
+from simulation.engine.policy_facts import facts_of
 from simulation.engine.settings import PoolSize
 from simulation.engine.shared_pool import SharedPool
 from simulation.engine.sharing import Lending
@@ -229,7 +230,7 @@ def _curves_on_loan(simulation: Simulation, lending: Lending) -> CurveTables:
         simulation.workload,
         PoolSize(lending.inference_gpu_type, lending.servers + beside, plain.size.gpus_per_server),
         settings.pauses,
-        charges_pauses=simulation.policy.charges_pauses,
+        charges_pauses=facts_of(simulation.policy.name).charges_pauses,
         promise_margin=settings.imperfections.promise_margin,
         agent_latency_seconds=settings.imperfections.agent_latency_seconds,
         true_factor=plain.tables.true_factor,
@@ -269,7 +270,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
             workload.requested_seconds,
             expansion=sharing.expansion,
             scaling=sharing.scaling,
-            tuning=Tuning() if simulation.policy.adapts_batch else None,
+            tuning=Tuning() if facts_of(simulation.policy.name).adapts_batch else None,
         )
     pool = SharedPool.beside(
         plain,

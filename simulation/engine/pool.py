@@ -21,6 +21,7 @@ from scheduling.core.question.decision import ChangeKind, Verdict
 from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
 from scheduling.policies.base import Policy
 from simulation.engine.jobs import ACTIVE, JobStates
+from simulation.engine.policy_facts import facts_of
 from simulation.engine.settings import PoolSize
 from simulation.engine.tables import CurveTables
 
@@ -221,7 +222,7 @@ class PoolState:
                 now,
             )
             changed.append((row, change.kind))
-        if self.policy.pauses_everybody and self.tables.measured.pause.any():
+        if facts_of(self.policy.name).pauses_everybody and self.tables.measured.pause.any():
             self._pause_unchanged(answer, jobs)
         return changed
 

@@ -30,6 +30,7 @@ from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
 from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
+from simulation.engine.policy_facts import facts_of
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.settings import SimulationSettings, require_pricing
@@ -97,8 +98,8 @@ class Simulation:
                     workload,
                     size,
                     settings.pauses,
-                    charges_pauses=self.policy.charges_pauses,
-                    adapts_batch=self.policy.adapts_batch,
+                    charges_pauses=facts_of(self.policy.name).charges_pauses,
+                    adapts_batch=facts_of(self.policy.name).adapts_batch,
                     promise_margin=settings.imperfections.promise_margin,
                     agent_latency_seconds=settings.imperfections.agent_latency_seconds,
                     true_factor=factor,
@@ -195,7 +196,7 @@ class Simulation:
         self._take_in(pool, answer, turn)
         if can_change:
             self._carry_out(pool, answer)
-            moved = bool(answer.changes) or pool.policy.pauses_everybody
+            moved = bool(answer.changes) or facts_of(pool.policy.name).pauses_everybody
             pool.slot_ends_at = slot_end_after(
                 pool.slot_ends_at, self.now, self.settings.slot_seconds, moved=moved
             )
