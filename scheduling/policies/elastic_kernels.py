@@ -6,8 +6,9 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill, slot_end
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.kernels import NO, kernel
+from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, compact, occupy
 from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
 from scheduling.policies.edf_kernels import work_down
