@@ -2,13 +2,14 @@
 
     python -m benchmarks.admission_optimum [--instances 40] [--runs 10] [--seed 0] [--json OUT]
 
-First, newcomers at one instant on an empty server of 2 to 8 GPUs. The optimum is exact sequential admission: a newcomer is
-let in exactly when it and all who were let in before can be in time together (a 0/1 program, `tests/core/exact.py`). Shown
-are the newcomers that each method admits as a share of the optimum's, refusals that were not necessary given whom
-the method had let in before, and time per decision.
+First, newcomers at one instant on an empty server of 2 to 8 GPUs. The optimum is exact sequential admission:
+a newcomer is let in exactly when it and all who were let in before can be in time together (a 0/1 program,
+`tests/core/exact.py`). Shown are the newcomers that each method admits as a share of the optimum's, refusals
+that were not necessary given whom the method had let in before, and time per decision.
 
-Then jobs that arrive over time, on one server of 8 GPUs in the simulator, each method living with what it admitted. The last
-method asks the exact program where the search finds nothing, on the jobs that are still there.
+Then jobs that arrive over time, on one server of 8 GPUs in the simulator, each method living with what it
+admitted. The last method asks the exact program where the search finds nothing, on the jobs that are still
+there.
 """
 
 from __future__ import annotations
@@ -270,7 +271,8 @@ def policy_of(method: Method) -> Iterator[tuple[str, LastResort]]:
 
 
 def random_workload(seed: int, load: Load) -> Workload:
-    """Jobs that arrive at random on 8 GPUs, together asking for the load's demand; each has a curve of its own."""
+    """Jobs that arrive at random on 8 GPUs, together asking for the load's demand; each has a curve of its
+    own."""
     rng = Random(seed)
     jobs: list[JobSnapshot] = [
         random_job(rng, f"job{number:02d}", GPUS, load.looseness, 0.0) for number in range(JOBS_OVER_TIME)
@@ -343,8 +345,8 @@ def print_instant(title: str, figures: dict[str, Any]) -> None:
     print(f"  {'method':34s} admitted  of optimum  needless refusals  ms mean    p99")
     for name, row in figures["methods"].items():
         print(
-            f"  {name:34s} {row['admitted']:8d}  {row['share_of_optimum']:10.3f}  {row['needless_refusals']:17d}"
-            f"  {row['decision_ms_mean']:7.2f}  {row['decision_ms_p99']:5.2f}"
+            f"  {name:34s} {row['admitted']:8d}  {row['share_of_optimum']:10.3f}  "
+            f"{row['needless_refusals']:17d}  {row['decision_ms_mean']:7.2f}  {row['decision_ms_p99']:5.2f}"
         )
 
 
@@ -354,13 +356,15 @@ def print_over_time(title: str, figures: dict[str, Any]) -> None:
     print(f"  {'method':34s}      met  promised  promised late  seconds")
     for name, row in figures["methods"].items():
         print(
-            f"  {name:34s} {row['met']:8d}  {row['promised']:8d}  {row['promised_late']:13d}  {row['wall_seconds']:7.2f}"
+            f"  {name:34s} {row['met']:8d}  {row['promised']:8d}  {row['promised_late']:13d}  "
+            f"{row['wall_seconds']:7.2f}"
         )
         resort = row.get("last_resort")
         if resort:
             print(
-                f"    exact program asked {resort['asked']} times: {resort['found']} plans, {resort['undecided']} undecided,"
-                f" {resort['unaffordable']} beyond the pause budget; {resort['seconds']:.1f} s"
+                f"    exact program asked {resort['asked']} times: {resort['found']} plans, "
+                f"{resort['undecided']} undecided, {resort['unaffordable']} beyond the pause budget; "
+                f"{resort['seconds']:.1f} s"
             )
 
 

@@ -2,13 +2,15 @@
 
     python -m benchmarks.allocation_optimum [--instances 400] [--seed 0] [--json OUT]
 
-ElasticFlow's Algorithm 2 is optimal for concave curves, single-GPU steps and deadlines that leave the rest to one GPU
-(the tests compare it with brute force there). Here levels are powers of two, curves are concave, random or measured, and
-deadlines bind. Every way to divide 4 GPUs among 2 or 3 jobs over up to 5 slots is tried; the best one needs the least GPU time
-in total among those that keep all deadlines and leave no GPU idle in the next slot that some job could use.
+ElasticFlow's Algorithm 2 is optimal for concave curves, single-GPU steps and deadlines that leave the rest to
+one GPU (the tests compare it with brute force there). Here levels are powers of two, curves are concave,
+random or measured, and deadlines bind. Every way to divide 4 GPUs among 2 or 3 jobs over up to 5 slots is
+tried; the best one needs the least GPU time in total among those that keep all deadlines and leave no GPU
+idle in the next slot that some job could use.
 
-``choice``: GPU time of the best continuation after the greedy sizes of the next slot, over the optimum; this is what
-counts, as everything later is planned again. ``plans``: GPU time of the greedy plans themselves, forecasts included.
+``choice``: GPU time of the best continuation after the greedy sizes of the next slot, over the optimum; this
+is what counts, as everything later is planned again. ``plans``: GPU time of the greedy plans themselves,
+forecasts included.
 """
 
 from __future__ import annotations
@@ -68,7 +70,8 @@ def rising_curve(rng: Random) -> ScalingCurve:
 
 
 def measured_curves() -> list[ScalingCurve]:
-    """The public measurements on up to 4 GPUs, per GPU type, model and batch; none where they are not at hand."""
+    """The public measurements on up to 4 GPUs, per GPU type, model and batch; none where they are not at
+    hand."""
     folder = traces_folder()
     if folder is None or not (folder / "elasticflow" / LONG_TABLE).is_file():
         return []
@@ -114,8 +117,10 @@ def greedy(snapshot: Snapshot) -> tuple[list[ExactJob], tuple[int, ...], float]:
     admission.decide_newcomers()
     rows = np.array(admission.rows, dtype=np.int64)
     plans, _ = grant_leftover(
-        problem.jobs, admission.plans, rows, np.ones(problem.count, dtype=np.bool_), problem.due, problem.by_deadline,
-        np.zeros(problem.count, dtype=np.int64), *admission.timeline(admission.rows), problem.origin, problem.slot,
+        problem.jobs, admission.plans, rows, np.ones(problem.count, dtype=np.bool_), problem.due,
+        problem.by_deadline,
+        np.zeros(problem.count, dtype=np.int64), *admission.timeline(admission.rows), problem.origin,
+        problem.slot,
         False, 0.0, EVERY_GRANT,
     )  # fmt: skip
     sizes = tuple(int(plans.gpus[row, 0]) for row in rows)
@@ -144,7 +149,8 @@ def best_totals(jobs: Sequence[ExactJob]) -> dict[tuple[int, ...], float]:
 
 
 def plans_in_time(job: ExactJob, slots: int) -> list[tuple[tuple[int, ...], float]]:
-    """All plans of one job that keep its deadline and end with it, each with its GPU time to the exact finish."""
+    """All plans of one job that keep its deadline and end with it, each with its GPU time to the exact
+    finish."""
     found = []
     for sizes in product((0, *job.levels), repeat=slots):
         finish = finish_of(job, sizes, 1.0)
@@ -213,7 +219,8 @@ def main(arguments: list[str] | None = None) -> int:
         draws["measured"] = lambda rng: rng.choice(measured)
     else:
         print(
-            f"without measured curves: {LONG_TABLE} is not at hand; the originals: {THROUGHPUTS[LONG_TABLE]}\n"
+            f"without measured curves: {LONG_TABLE} is not at hand; the originals: "
+            f"{THROUGHPUTS[LONG_TABLE]}\n"
         )
     print("                        next slot's choice           the plans     GPUs left idle")
     print("curves    deadlines  equal      mean    p95    max    mean    max    to keep promises")
@@ -223,9 +230,9 @@ def main(arguments: list[str] | None = None) -> int:
             row = compare(draw, looseness, options.instances, options.seed)
             results[f"{name}, {deadlines}"] = row
             print(
-                f"{name:9s} {deadlines:9s} {row['choice_equal']:4d}/{row['compared']:<4d} {row['choice_gap_mean']:7.2%}"
-                f" {row['choice_gap_p95']:6.1%} {row['choice_gap_max']:6.1%} {row['plans_gap_mean']:7.2%}"
-                f" {row['plans_gap_max']:6.1%}   {row['left_idle']:d}",
+                f"{name:9s} {deadlines:9s} {row['choice_equal']:4d}/{row['compared']:<4d} "
+                f"{row['choice_gap_mean']:7.2%} {row['choice_gap_p95']:6.1%} {row['choice_gap_max']:6.1%} "
+                f"{row['plans_gap_mean']:7.2%} {row['plans_gap_max']:6.1%}   {row['left_idle']:d}",
                 flush=True,
             )
     if options.json:

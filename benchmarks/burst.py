@@ -1,14 +1,16 @@
 """How long a burst of newcomers takes to decide, pass by pass.
 
-    python -m benchmarks.burst [--newcomers 3000] [--gpus 512 8] [--mix mixed small tight large] [--live] [--seed 0]
+    python -m benchmarks.burst [--newcomers 3000] [--gpus 512 8] [--mix mixed small tight large]
+        [--live] [--seed 0]
         [--submit bulk|service] [--json OUT]
 
-An empty cluster gets all newcomers at one instant: with a hard, a wished and no deadline; deadlines that can be met, hardly,
-and not at all; small and large jobs (``mixed``), or only such that can nearly all be promised (``small``), or hardly any
-(``tight``), or such that hold many GPUs for long (``large``). They are decided in passes of a limited amount of work as by the live
-planner, the plans of one pass being the stored plans of the next. Shown are passes, the longest, all of them, and the first 300
-newcomers in passes over the same in one decision: what the limit costs. Times are CPU seconds of the one thread. With ``--live``
-the same through the services (`benchmarks.burst_live`): there passes are wall time, from reading the rows to the commit.
+An empty cluster gets all newcomers at one instant: with a hard, a wished and no deadline; deadlines that can
+be met, hardly, and not at all; small and large jobs (``mixed``), or only such that can nearly all be promised
+(``small``), or hardly any (``tight``), or such that hold many GPUs for long (``large``). They are decided in
+passes of a limited amount of work as by the live planner, the plans of one pass being the stored plans of the
+next. Shown are passes, the longest, all of them, and the first 300 newcomers in passes over the same in one
+decision: what the limit costs. Times are CPU seconds of the one thread. With ``--live`` the same through the
+services (`benchmarks.burst_live`): there passes are wall time, from reading the rows to the commit.
 """
 
 from __future__ import annotations
@@ -49,7 +51,8 @@ MIXES: dict[str, tuple[tuple[float, float, float], tuple[float, float], tuple[fl
     "tight": ((1.0, 0.0, 0.0), (0.5, 3.0), (-0.2, 0.4)),
     "large": ((0.8, 0.1, 0.1), (2.0, 3.5), (0.0, 1.5)),
 }
-"""Shares of the classes, and decimal logarithms: minutes on a middle level, and the time to the deadline in such lengths."""
+"""Shares of the classes, and decimal logarithms: minutes on a middle level, and the time to the deadline in
+such lengths."""
 
 
 def curves(rng: np.random.Generator, gpus: int) -> list[dict[int, float]]:

@@ -1,7 +1,9 @@
-"""A burst of newcomers through the services: rows, snapshots, passes, commits (`python -m benchmarks.burst --live`).
+"""A burst of newcomers through the services: rows, snapshots, passes, commits (`python -m benchmarks.burst
+--live`).
 
-PostgreSQL and a broker of its own, declared servers that no agent answers for, functions whose speed is known. The passes follow
-each other in one process, as the planner's one task has them. Told on standard error while it goes on; times are wall time.
+PostgreSQL and a broker of its own, declared servers that no agent answers for, functions whose speed is
+known. The passes follow each other in one process, as the planner's one task has them. Told on standard error
+while it goes on; times are wall time.
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def servers_of_its_own() -> Iterator[None]:
                 server.prepare()
                 known = server.identity if isinstance(server, EmbeddedPostgres) else None
                 child = subprocess.Popen(
-                    server.command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+                    server.command(), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                    stderr=subprocess.DEVNULL,
                     env={"PATH": "/usr/bin:/bin", "LC_ALL": "C", "TZ": "UTC"},
                     preexec_fn=child_setup(server.stop_signal, identity=known),
                     **(known.popen_arguments() if known else {}),  # type: ignore[call-overload]
@@ -61,7 +64,8 @@ def servers_of_its_own() -> Iterator[None]:
             postgres.create_database()
             os.environ |= {
                 "DATABASE_URL": postgres.url(), "REDIS_URL": valkey.url(), "PUNCTUAL_DATA": str(folder),
-                "SECRET_KEY": "only-for-this-run-0123456789-0123456789-0123456789", "DJANGO_SETTINGS_MODULE": "config.settings",
+                "SECRET_KEY": "only-for-this-run-0123456789-0123456789-0123456789",
+                "DJANGO_SETTINGS_MODULE": "config.settings",
             }  # fmt: skip
             import django
             from django.core.management import call_command
@@ -126,7 +130,8 @@ class Spent:
 
 
 def measured_live(count: int, gpus: int, mix: str, seed: int, *, by_service: bool) -> dict[str, Any]:
-    """The figures of one burst. ``by_service``: each job is submitted as the API does it, not all in one statement."""
+    """The figures of one burst. ``by_service``: each job is submitted as the API does it, not all in one
+    statement."""
     tell(f"{count} newcomers, mix {mix}, {gpus} GPUs")
     burst(FIRST, gpus, mix, seed + 1, by_service=False)
     return burst(count, gpus, mix, seed, by_service=by_service)
@@ -190,8 +195,8 @@ def passes_until_decided(count: int) -> tuple[list[float], list[float], float]:
             told = now
             waiting = Job.objects.filter(state__in=UNDECIDED_STATES).count()
             tell(
-                f"{now - began:.0f} s: {count - waiting} of {count} decided in {len(seconds)} passes, the longest "
-                f"{max(seconds):.2f} s"
+                f"{now - began:.0f} s: {count - waiting} of {count} decided in {len(seconds)} passes, the "
+                f"longest {max(seconds):.2f} s"
             )
     return seconds, processor, time.perf_counter() - began
 
@@ -211,7 +216,8 @@ class DeclaredCluster:
         self.cluster = Cluster.objects.create(name="default", promise_margin=0.0)
         for number in range(gpus // GPUS_PER_SERVER):
             server = Server.objects.create(
-                cluster=self.cluster, name=f"node-{number}", address="127.0.0.1", port_first=20_000, port_last=29_000,
+                cluster=self.cluster, name=f"node-{number}", address="127.0.0.1", port_first=20_000,
+                port_last=29_000,
                 hostname=f"node-{number}", cpu_cores=16, memory_bytes=2**36, sandbox="namespaces",
             )  # fmt: skip
             Agent.objects.create(server=server, credential_digest=str(number), last_report_at=timezone.now())
@@ -245,7 +251,8 @@ class DeclaredCluster:
 
         deadline = None if job.deadline_at == NO_DEADLINE else now + timedelta(seconds=job.deadline_at)
         return JobRequest(
-            function_version=self.version, name=job.id, hyperparameters={"global_batch_size": 1024, "function": which},
+            function_version=self.version, name=job.id,
+            hyperparameters={"global_batch_size": 1024, "function": which},
             max_iterations=max(1, round(job.remaining_iterations)), service_class=str(job.service_class),
             deadline_at=deadline,
         )  # fmt: skip

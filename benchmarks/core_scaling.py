@@ -2,14 +2,14 @@
 
     python -m benchmarks.core_scaling [--json OUT] [--largest 2000] [--growth] [--repeat 3] [--seed 0]
 
-Each row is a cluster in steady state: jobs hold GPUs and stored plans from a first replan. Measured are
-an arrival (``admit`` of one newcomer that is promised, and of one that is refused), the search for an
-offer, and a full replan right after an arrival and after a completion. Times are CPU time of the one thread and depend on the machine; the
-ratios (growth from row to row against growth of jobs, event against replan) do not.
+Each row is a cluster in steady state: jobs hold GPUs and stored plans from a first replan. Measured are an
+arrival (``admit`` of one newcomer that is promised, and of one that is refused), the search for an offer, and
+a full replan right after an arrival and after a completion. Times are CPU time of the one thread and depend
+on the machine; the ratios (growth from row to row against growth of jobs, event against replan) do not.
 
-With ``--growth`` jobs and GPUs then grow one at a time, from 100 to 10,000 jobs and from 128 to 131,072 GPUs, while the
-number of pieces of the capacity timeline is bounded: slots are half an hour long and no job ends later than some days
-from now. Shown is the exponent of each step: time grew as the size to that power.
+With ``--growth`` jobs and GPUs then grow one at a time, from 100 to 10,000 jobs and from 128 to 131,072 GPUs,
+while the number of pieces of the capacity timeline is bounded: slots are half an hour long and no job ends
+later than some days from now. Shown is the exponent of each step: time grew as the size to that power.
 """
 
 from __future__ import annotations
@@ -43,16 +43,18 @@ GPUS_PER_SERVER = 8
 BEST_EFFORT_SHARE = 0.3
 SIZES = ((50, 512), (100, 1024), (300, 1024), (500, 4096), (1000, 8192), (2000, 16384))
 GROWING_JOBS = tuple((jobs, 131_072) for jobs in (120, 240, 480, 960, 1900, 3800, 7500, 12_000))
-"""Some end within the slot before the measurement: a sixth, so that the last row has about 10,000 active jobs."""
+"""Some end within the slot before the measurement: a sixth, so that the last row has about 10,000 active
+jobs."""
 GROWING_GPUS = tuple((400, 128 * 4**step) for step in range(6))
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What jobs are like. ``minutes``: decimal logarithms of the shortest and the longest job's minutes on a middle level.
+    """What jobs are like. ``minutes``: decimal logarithms of the shortest and the longest job's minutes on a
+    middle level.
 
-    ``bounded``: deadlines lie on slots, and jobs hold promises from the start instead of being decided one by one, which
-    would take hours for 10,000.
+    ``bounded``: deadlines lie on slots, and jobs hold promises from the start instead of being decided one by
+    one, which would take hours for 10,000.
     """
 
     slot_seconds: float
@@ -152,7 +154,8 @@ def steady_cluster(jobs: int, gpus: int, seed: int, shape: Shape) -> tuple[Snaps
 
 
 def timed(question: Callable[[], Any], repeat: int) -> tuple[float, Any]:
-    """Median CPU seconds, which other work on the machine disturbs less than wall time, and the last answer."""
+    """Median CPU seconds, which other work on the machine disturbs less than wall time, and the last
+    answer."""
     seconds, answer = [], None
     for _ in range(repeat):
         began = time.process_time()

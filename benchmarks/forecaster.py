@@ -1,12 +1,13 @@
 """Forecasts of inference usage: errors beside persistence, what training costs, and what forecasting saves.
 
-    python -m benchmarks.forecaster [--seeds 4] [--curve daily] [--other bursty --other helios_vcvlY ...] [--servers 520]
+    python -m benchmarks.forecaster [--seeds 4] [--curve daily] [--other bursty --other helios_vcvlY ...]
+        [--servers 520]
         [--rolling ridge ...] [--json OUT]
 
-Errors are mean squared errors over the last five days of a curve, one period ahead; what came before was learned
-from. Training and forecasting are CPU time over ridge's. The second table follows the lending rule over the whole curve with
-forecasts made as they would be live, fitted anew every day: reclaims that began before usage rose, and periods in which the
-inference cluster was short of servers.
+Errors are mean squared errors over the last five days of a curve, one period ahead; what came before was
+learned from. Training and forecasting are CPU time over ridge's. The second table follows the lending rule
+over the whole curve with forecasts made as they would be live, fitted anew every day: reclaims that began
+before usage rose, and periods in which the inference cluster was short of servers.
 """
 
 from __future__ import annotations
@@ -115,8 +116,10 @@ def lending(curve: str, names: list[str], servers: int) -> list[dict[str, Any]]:
             for rule in (LendingRule(servers), cautious)
         ]
         print(
-            f"  {name:12s} error {error * 1e5:6.1f}; reclaims ahead {plain.share_ahead or 0.0:6.1%}, with margin "
-            f"{covered.share_ahead or 0.0:6.1%}; lent {lent[0]:.0f}, with margin {lent[1]:.0f}\n{'':15s}short: {short}",
+            f"  {name:12s} error {error * 1e5:6.1f}; reclaims ahead {plain.share_ahead or 0.0:6.1%}, with "
+            f"margin "
+            f"{covered.share_ahead or 0.0:6.1%}; lent {lent[0]:.0f}, with margin "
+            f"{lent[1]:.0f}\n{'':15s}short: {short}",
             flush=True,
         )
         rows.append(

@@ -1,14 +1,15 @@
-"""Lyra's knapsack against an integer program and a plain Python version, and a whole scheduler tick at full scale.
+"""Lyra's knapsack against an integer program and a plain Python version, and a whole scheduler tick at full
+scale.
 
     python -m benchmarks.knapsack [--json OUT] [--repeat 5] [--seed 0]
 
-First the knapsack alone, at the size that was published (354 items, 245 GPUs) and far beyond: dynamic programming,
-compiled; the same question as an integer program (HiGHS); the same dynamic programming in plain Python; and the greedy fallback,
-whose value is shown as a share of the optimum. All in one run, on one core.
+First the knapsack alone, at the size that was published (354 items, 245 GPUs) and far beyond: dynamic
+programming, compiled; the same question as an integer program (HiGHS); the same dynamic programming in plain
+Python; and the greedy fallback, whose value is shown as a share of the optimum. All in one run, on one core.
 
-Then one division of 443 owned servers and 520 of the inference cluster, of which 170 are on loan, among 2,100 jobs of which
-most run: with nothing new, after five jobs ended, and from nothing; against a quarter of all that in the same run. In the last
-rows all jobs are elastic and may mix both kinds.
+Then one division of 443 owned servers and 520 of the inference cluster, of which 170 are on loan, among 2,100
+jobs of which most run: with nothing new, after five jobs ended, and from nothing; against a quarter of all
+that in the same run. In the last rows all jobs are elastic and may mix both kinds.
 """
 
 from __future__ import annotations
@@ -75,7 +76,8 @@ def seconds_of(function: Callable[[], Any], repeat: int) -> float:
 
 
 def random_groups(rng: np.random.Generator, items: int) -> ItemGroups:
-    """Elastic jobs whose range is twice their base demand, of 2 to 8 GPUs a worker: single ones would fill every gap."""
+    """Elastic jobs whose range is twice their base demand, of 2 to 8 GPUs a worker: single ones would fill
+    every gap."""
     offsets, weight, value = [0], [], []
     while offsets[-1] < items:
         base = int(rng.integers(1, 17))
@@ -146,7 +148,8 @@ def measure_knapsack(items: int, capacity: int, repeat: int, seed: int) -> dict[
 
 
 def random_demands(rng: np.random.Generator, jobs: int, elastic_share: float, mixing: bool) -> Demands:
-    """Jobs like those of the published trace: mostly small, a fifth may run on loan, few are elastic; or all may do all."""
+    """Jobs like those of the published trace: mostly small, a fifth may run on loan, few are elastic; or all
+    may do all."""
     gpus, owned, lent = [], [], []
     for _ in range(jobs):
         total = int(rng.choice([1, 2, 4, 8, 16], p=[0.7, 0.15, 0.1, 0.04, 0.01]))
@@ -227,30 +230,32 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     results: dict[str, Any] = {"knapsack": [], "tick": []}
     print(
-        "items   GPUs   compiled   program / compiled   plain / compiled   greedy / compiled   greedy loses, at most"
+        "items   GPUs   compiled   program / compiled   plain / compiled   greedy / compiled   greedy loses, "
+        "at most"
     )
     for items, capacity in SIZES:
         row = measure_knapsack(items, capacity, options.repeat, options.seed)
         results["knapsack"].append(row)
         compiled = row["compiled_seconds"]
         print(
-            f"{items:5d} {capacity:6d} {compiled * 1e3:7.2f} ms {row['program_seconds'] / compiled:20.0f}"
-            f" {row['plain_seconds'] / compiled:18.0f} {row['greedy_seconds'] / compiled:19.2f}"
-            f" {1 - row['greedy_over_optimum']:13.3%} {1 - row['greedy_over_optimum_least']:8.3%}",
+            f"{items:5d} {capacity:6d} {compiled * 1e3:7.2f} ms {row['program_seconds'] / compiled:20.0f} "
+            f"{row['plain_seconds'] / compiled:18.0f} {row['greedy_seconds'] / compiled:19.2f} "
+            f"{1 - row['greedy_over_optimum']:13.3%} {1 - row['greedy_over_optimum_least']:8.3%}",
             flush=True,
         )
     print(
-        "\none tick            running   items  GPUs     again   five ended   from nothing   over a quarter of it"
+        "\none tick            running   items  GPUs     again   five ended   from nothing   over a quarter "
+        "of it"
     )
     for case in CASES:
         row = measure_tick(case, 1.0, options.repeat, options.seed)
         quarter = measure_tick(case, 0.25, options.repeat, options.seed)
         results["tick"].append({"case": case.name, "full": row, "quarter": quarter})
         print(
-            f"{case.name:18s} {row['running']:8d} {row['knapsack_items']:7d} {row['knapsack_gpus']:5d}"
-            f" {row['repeated_seconds'] * 1e3:6.2f} ms {row['five_ended_seconds'] * 1e3:9.2f} ms"
-            f" {row['from_nothing_seconds'] * 1e3:11.2f} ms"
-            f" {row['five_ended_seconds'] / quarter['five_ended_seconds']:22.1f}",
+            f"{case.name:18s} {row['running']:8d} {row['knapsack_items']:7d} {row['knapsack_gpus']:5d} "
+            f"{row['repeated_seconds'] * 1e3:6.2f} ms {row['five_ended_seconds'] * 1e3:9.2f} ms "
+            f"{row['from_nothing_seconds'] * 1e3:11.2f} ms "
+            f"{row['five_ended_seconds'] / quarter['five_ended_seconds']:22.1f}",
             flush=True,
         )
     if options.json:

@@ -1,16 +1,18 @@
-"""Lending on a running platform through a rising day: servers missing with forecasts and headroom, and without.
+"""Lending on a running platform through a rising day: servers missing with forecasts and headroom, and
+without.
 
     python -m benchmarks.lending_live [--quick] [--setting NAME ...] [--servers 16] [--json OUT]
 
-Starts a whole platform of its own. Its inference cluster reports a fortnight of the synthetic daily curve, the network learns
-from that in its own queue, and the emulated inference scheduler, a process of its own, serves the fifteenth day from one o'clock until usage
-is highest, five minutes of the curve in one period of a few seconds, while best-effort jobs train on what is lent. The same hours
-pass once with each setting. The margin is the one that `benchmarks/forecaster.py` asks for: what covers 99.9 % of the network's errors
-on the last five days before, which it did not learn from.
+Starts a whole platform of its own. Its inference cluster reports a fortnight of the synthetic daily curve,
+the network learns from that in its own queue, and the emulated inference scheduler, a process of its own,
+serves the fifteenth day from one o'clock until usage is highest, five minutes of the curve in one period of a
+few seconds, while best-effort jobs train on what is lent. The same hours pass once with each setting. The
+margin is the one that `benchmarks/forecaster.py` asks for: what covers 99.9 % of the network's errors on the
+last five days before, which it did not learn from.
 
-A reclaim counts as ahead where usage as measured last asked for no server back when it was ordered (`ReclaimTiming`). A
-server is missing where the requests of some moment of a period need more servers than are at home: what the
-emulated scheduler sees, which is at least what the mean of the period says.
+A reclaim counts as ahead where usage as measured last asked for no server back when it was ordered
+(`ReclaimTiming`). A server is missing where the requests of some moment of a period need more servers than
+are at home: what the emulated scheduler sees, which is at least what the mean of the period says.
 """
 
 from __future__ import annotations
@@ -66,7 +68,8 @@ NETWORK, LAST_SAMPLE = "lstm", "persistence"
 class Setting:
     """One way to lend. ``uses_margin``: add to forecasts what covers nearly all of their errors.
 
-    ``hold_periods``: the least time of a server on loan and at home, in periods; with the hysteresis as a demo has it.
+    ``hold_periods``: the least time of a server on loan and at home, in periods; with the hysteresis as a
+    demo has it.
     """
 
     forecaster: str
@@ -91,10 +94,11 @@ USUAL_SETTINGS = ("forecast, margin, headroom", "headroom", "neither")
 class Figures:
     """What one run came to. Seconds and hours are the platform's own, not the curve's.
 
-    ``short_periods``: with a server missing at some moment; ``missing_servers``: the most of each period, added up;
-    ``short_by_mean``: periods whose mean usage takes more servers than were at home at their end.
-    ``ahead_and_needed``: of the reclaims ahead of usage, those for which the next sample alone would have asked.
-    ``seconds_to_return``: from the choice of an order's servers until the last was home; ``late_returns`` took longer than a period.
+    ``short_periods``: with a server missing at some moment; ``missing_servers``: the most of each period,
+    added up; ``short_by_mean``: periods whose mean usage takes more servers than were at home at their end.
+    ``ahead_and_needed``: of the reclaims ahead of usage, those for which the next sample alone would have
+    asked. ``seconds_to_return``: from the choice of an order's servers until the last was home;
+    ``late_returns`` took longer than a period.
     """
 
     periods: int
@@ -140,7 +144,8 @@ def union_seconds(spans: Sequence[Span], since: datetime, until: datetime) -> fl
 
 
 def lent_seconds(changes: Sequence[tuple[datetime, int]], since: datetime, until: datetime) -> float:
-    """Server-seconds away from home between two times, of changes in the number that is away, oldest first."""
+    """Server-seconds away from home between two times, of changes in the number that is away, oldest
+    first."""
     total = 0.0
     for position, (begin, away) in enumerate(changes):
         end = changes[position + 1][0] if position + 1 < len(changes) else until
@@ -186,12 +191,13 @@ class Scene:
         return {ends_at: {"forecast": usage, "forecaster": name} for ends_at, usage, name in found}
 
     def work_on_loan(self, since: datetime) -> list[list[Span]]:
-        """When inference servers held training work that had not ended before ``since``, a list for each server."""
+        """When inference servers held training work that had not ended before ``since``, a list for each
+        server."""
         found = self.rows(
-            "select s.id, a.held_at, coalesce(a.released_at, now()) from scheduling_assignment a"
-            " join cluster_gpu g on g.id = a.gpu_id join cluster_server s on s.id = g.server_id"
-            " where s.inference_cluster_id is not null and a.held_at is not null"
-            " and (a.released_at is null or a.released_at > %s)",
+            "select s.id, a.held_at, coalesce(a.released_at, now()) from scheduling_assignment a join "
+            "cluster_gpu g on g.id = a.gpu_id join cluster_server s on s.id = g.server_id where "
+            "s.inference_cluster_id is not null and a.held_at is not null and (a.released_at is null or "
+            "a.released_at > %s)",
             since,
         )
         spans: dict[int, list[Span]] = {}
@@ -230,7 +236,8 @@ class Scene:
         return training
 
     def margin(self, first: int) -> float:
-        """What covers nearly all errors of the network on the five days before ``first``, learned from those before them."""
+        """What covers nearly all errors of the network on the five days before ``first``, learned from those
+        before them."""
         found = forecast_errors(self.usage[:first], [make_forecaster(NETWORK)])
         return margin_covering(found.forecasts[NETWORK], found.truth, COVERED)
 
@@ -288,7 +295,8 @@ def emulator(scene: Scene, setting: Setting, start_hour: float) -> Iterator[None
 
 
 def run(scene: Scene, setting: Setting, hours: tuple[float, float], margin: float) -> dict[str, Any]:
-    """Serve these hours of the live day with one setting. Returns its figures and, by period, what happened."""
+    """Serve these hours of the live day with one setting. Returns its figures and, by period, what
+    happened."""
     first = round((LIVE_DAY + hours[0] / 24) * SAMPLES_PER_DAY)
     periods = round((hours[1] - hours[0]) / 24 * SAMPLES_PER_DAY)
     scene.operator.inference.change(
@@ -324,7 +332,8 @@ def run(scene: Scene, setting: Setting, hours: tuple[float, float], margin: floa
 
 
 def figures(scene: Scene, samples: Sequence[dict[str, Any]], rule: LendingRule) -> Figures:
-    """What happened over the periods of these samples, by the platform's rows. Adds its forecast to each sample."""
+    """What happened over the periods of these samples, by the platform's rows. Adds its forecast to each
+    sample."""
     inference = scene.operator.inference
     since = _moment(samples[0]["period_ends_at"]) - scene.period
     until = _moment(samples[-1]["period_ends_at"])
@@ -403,12 +412,16 @@ def print_run(name: str, found: Figures) -> None:
     """The figures of one setting for people."""
     share = "none" if found.share_ahead is None else f"{found.share_ahead:.0%}"
     print(
-        f"{name}: {found.periods} periods, {found.short_periods} short by {found.missing_servers} servers in all, "
+        f"{name}: {found.periods} periods, {found.short_periods} short by {found.missing_servers} servers in "
+        f"all, "
         f"{found.missing_at_worst} at worst ({found.short_by_mean} by the period's mean)\n"
-        f"    lent {found.servers_lent} servers in {found.loans} orders, {found.reclaims} reclaims of {found.servers_reclaimed}, "
+        f"    lent {found.servers_lent} servers in {found.loans} orders, {found.reclaims} reclaims of "
+        f"{found.servers_reclaimed}, "
         f"ahead of usage {share} ({found.reclaims_ahead}, of which {found.ahead_and_needed} needed at once)\n"
-        f"    home after {_seconds(found.seconds_to_return_mean)} on average, {_seconds(found.seconds_to_return_worst)} at worst, "
-        f"{found.late_returns} after more than a period; jobs preempted {found.jobs_preempted}, rescaled {found.jobs_rescaled}\n"
+        f"    home after {_seconds(found.seconds_to_return_mean)} on average, "
+        f"{_seconds(found.seconds_to_return_worst)} at worst, "
+        f"{found.late_returns} after more than a period; jobs preempted {found.jobs_preempted}, rescaled "
+        f"{found.jobs_rescaled}\n"
         f"    server-hours lent {found.server_hours_lent:.3f}, used {found.server_hours_used:.3f}; "
         f"forecasts by {dict(found.forecasts_by)}, "
         f"error {found.forecast_error:.5f}, of the last sample {found.last_sample_error:.5f}",
@@ -435,7 +448,8 @@ def main() -> None:
     data = Path(tempfile.mkdtemp(prefix="punctual-benchmark-"))
     platform = Platform(
         PlatformSettings(
-            data=data, first_port=18600, first_worker_port=26000, agents=OWNED_SERVERS, slots=1, warm_workers=1,
+            data=data, first_port=18600, first_worker_port=26000, agents=OWNED_SERVERS, slots=1,
+            warm_workers=1,
             examples=False, inference_agents=chosen.servers, inference_usage=None,
             inference_period_seconds=chosen.period_seconds, worker_ports=100,
         )
@@ -458,9 +472,10 @@ def measure(scene: Scene, hours: tuple[float, float], names: Sequence[str]) -> d
     scene.report_past(first)
     training, margin = scene.train(), scene.margin(first)
     print(
-        f"{scene.servers} inference servers, periods of {scene.period.total_seconds():g} s, {scene.curve} curve with seed {scene.seed} "
-        f"from {hours[0]:g} to {hours[1]:g} o'clock; the network's error {training['mean_squared_error']:.5f}, of the last "
-        f"sample {training['persistence_error']:.5f}; margin {margin:.3f}",
+        f"{scene.servers} inference servers, periods of {scene.period.total_seconds():g} s, {scene.curve} "
+        f"curve with seed {scene.seed} from {hours[0]:g} to {hours[1]:g} o'clock; the network's error "
+        f"{training['mean_squared_error']:.5f}, of the last sample {training['persistence_error']:.5f}; "
+        f"margin {margin:.3f}",
         flush=True,
     )
     jobs = start_training(scene.platform)

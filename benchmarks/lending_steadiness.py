@@ -1,10 +1,12 @@
-"""What keeps servers from going to and fro: the lending rule with hysteresis and a least time, beside the published one.
+"""What keeps servers from going to and fro: the lending rule with hysteresis and a least time, beside the
+published one.
 
-    python -m benchmarks.lending_steadiness [--days 14] [--seeds 2] [--servers 2 16 520] [--curve daily bursty]
+    python -m benchmarks.lending_steadiness [--days 14] [--seeds 2] [--servers 2 16 520]
+        [--curve daily bursty]
 
-Follows the rule over usage curves, once as published and once for each setting, with the last sample as its forecast. Printed are
-the moves of servers over those of the published rule, the share of the cluster that is on loan over its, and the periods in which a
-server was missing. Simulated: the rule alone, without jobs.
+Follows the rule over usage curves, once as published and once for each setting, with the last sample as its
+forecast. Printed are the moves of servers over those of the published rule, the share of the cluster that is
+on loan over its, and the periods in which a server was missing. Simulated: the rule alone, without jobs.
 """
 
 from __future__ import annotations

@@ -1,10 +1,12 @@
-"""Lending back and forth on a running platform: the published rule and the platform's, over the same hours of usage.
+"""Lending back and forth on a running platform: the published rule and the platform's, over the same hours of
+usage.
 
     python -m benchmarks.lending_steadiness_live [--hours 8 13] [--curve bursty] [--servers 2] [--json OUT]
 
-Starts a whole platform of its own with an inference cluster of so many servers, as `make demo` has it. Its usage comes near a
-whole number of servers again and again in these hours. They are served once by the rule as published, without hysteresis and least
-time, and once with the platform's own; in both the last sample is the forecast, while best-effort jobs train on what is lent.
+Starts a whole platform of its own with an inference cluster of so many servers, as `make demo` has it. Its
+usage comes near a whole number of servers again and again in these hours. They are served once by the rule as
+published, without hysteresis and least time, and once with the platform's own; in both the last sample is the
+forecast, while best-effort jobs train on what is lent.
 """
 
 from __future__ import annotations
@@ -53,7 +55,8 @@ def main() -> None:
     data = Path(tempfile.mkdtemp(prefix="punctual-benchmark-"))
     platform = Platform(
         PlatformSettings(
-            data=data, first_port=18800, first_worker_port=28500, agents=OWNED_SERVERS, slots=1, warm_workers=1,
+            data=data, first_port=18800, first_worker_port=28500, agents=OWNED_SERVERS, slots=1,
+            warm_workers=1,
             examples=False, inference_agents=chosen.servers, inference_usage=None,
             inference_period_seconds=chosen.period_seconds, worker_ports=100,
         )

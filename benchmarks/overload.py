@@ -1,12 +1,15 @@
-"""Deadlines met on clusters that get more work than they can do: virtual clusters of Philly, months of long jobs.
+"""Deadlines met on clusters that get more work than they can do: virtual clusters of Philly, months of long
+jobs.
 
-    python -m benchmarks.overload [--set development|held_out|all] [--only TEXT] [--policy punctual ...] [--json OUT]
+    python -m benchmarks.overload [--set development|held_out|all] [--only TEXT]
+        [--policy punctual ...] [--json OUT]
 
-Models and deadlines are drawn by seed, the deadlines by the rule of the ITP traces: submission plus uniform (0.5, 1.5) times the
-duration at the requested GPUs. Every case runs under `elasticflow` first, with pauses charged and slots of 60 s; the other
-policies stand beside it: deadlines met, promises that came late, and time in the event loop relative to
-`elasticflow`. Rules are chosen on the set `development` alone; `held_out` is to be looked at when they are.
-One case alone is `manage.py simulate --trace TRACE --seed SEED --servers N --gpus-per-server 8 --policy POLICY`.
+Models and deadlines are drawn by seed, the deadlines by the rule of the ITP traces: submission plus uniform
+(0.5, 1.5) times the duration at the requested GPUs. Every case runs under `elasticflow` first, with pauses
+charged and slots of 60 s; the other policies stand beside it: deadlines met, promises that came late, and
+time in the event loop relative to `elasticflow`. Rules are chosen on the set `development` alone; `held_out`
+is to be looked at when they are. One case alone is `manage.py simulate --trace TRACE --seed SEED --servers N
+--gpus-per-server 8 --policy POLICY`.
 """
 
 from __future__ import annotations
@@ -30,8 +33,8 @@ GPUS_PER_SERVER = 8
 
 @dataclass(frozen=True)
 class OverloadCase:
-    """Virtual clusters of Philly (joined by ``+``) on so many servers of eight GPUs; ``shortest_seconds`` leaves
-    shorter jobs out, ``seed`` draws models and deadlines.
+    """Virtual clusters of Philly (joined by ``+``) on so many servers of eight GPUs; ``shortest_seconds``
+    leaves shorter jobs out, ``seed`` draws models and deadlines.
     """
 
     virtual_cluster: str
@@ -110,8 +113,8 @@ def run(case: OverloadCase, policies: list[str]) -> dict[str, Any]:
         of_met = row["deadlines_met"] / max(1, figures[REFERENCE]["deadlines_met"])
         of_time = row["wall_seconds"] / figures[REFERENCE]["wall_seconds"]
         print(
-            f"    {policy:16s} on time {row['deadlines_met']:6d} ({of_met:6.4f})  promised late {row['promised_late']:3d}"
-            f"  {row['wall_seconds']:7.1f} s ({of_time:5.2f})",
+            f"    {policy:16s} on time {row['deadlines_met']:6d} ({of_met:6.4f})  promised late "
+            f"{row['promised_late']:3d}  {row['wall_seconds']:7.1f} s ({of_time:5.2f})",
             flush=True,
         )
     return {"trace": case.trace, "servers": case.servers, "seed": case.seed, "jobs": workload.jobs} | {

@@ -1,14 +1,16 @@
-"""How many more jobs each way of reclaiming preempts than have to be, and how long it takes beside the optimum.
+"""How many more jobs each way of reclaiming preempts than have to be, and how long it takes beside the
+optimum.
 
     python -m benchmarks.reclaiming_optimum [--draws 20] [--seed 0] [--json OUT]
 
-Servers of 8 GPUs are filled with jobs by best fit, 15 % of the jobs end and others fill up; then some servers are wanted back. No
-worker is flexible, so jobs have to be preempted. Three mixes of jobs: ``published``: GPUs as in the synthetic profile of Lyra's trace, in
-workers of 2 GPUs, three on loan for each training GPU; ``small`` and ``large`` workers, up to 32 and 8 a job.
+Servers of 8 GPUs are filled with jobs by best fit, 15 % of the jobs end and others fill up; then some servers
+are wanted back. No worker is flexible, so jobs have to be preempted. Three mixes of jobs: ``published``: GPUs
+as in the synthetic profile of Lyra's trace, in workers of 2 GPUs, three on loan for each training GPU;
+``small`` and ``large`` workers, up to 32 and 8 a job.
 
-Shown are preemptions relative to the optimum and, in brackets, collateral damage: GPUs of preempted jobs on servers that stay, as a
-share of the GPUs that were wanted. The optimum is proved unless a draw is counted as uncertain. Times are CPU time of one choice, its
-question's indexing included, at the median.
+Shown are preemptions relative to the optimum and, in brackets, collateral damage: GPUs of preempted jobs on
+servers that stay, as a share of the GPUs that were wanted. The optimum is proved unless a draw is counted as
+uncertain. Times are CPU time of one choice, its question's indexing included, at the median.
 """
 
 from __future__ import annotations
@@ -107,7 +109,8 @@ def measure(mix: Mix, servers: int, wanted: int, draws: int, seed: int) -> dict[
 
 
 def small_reclaims(mix: Mix, draws: int, seed: int) -> float:
-    """Preemptions of ``lyra`` relative to the optimum over all reclaims of 1 to 10 of 40 servers, each layout asked ten times."""
+    """Preemptions of ``lyra`` relative to the optimum over all reclaims of 1 to 10 of 40 servers, each layout
+    asked ten times."""
     preempted = dict.fromkeys((ReclaimMethod.LYRA, ReclaimMethod.OPTIMAL), 0)
     for number in range(draws):
         question = best_fit_question(40, 1, mix, seed + number)

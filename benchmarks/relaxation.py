@@ -1,10 +1,11 @@
 """Deadlines met by open and by prudent newcomers beside the linear relaxation: no schedule meets more.
 
-    python -m benchmarks.relaxation [--set development|held_out|all] [--only TEXT] [--case TRACE@SERVERSxGPUS@SLOT ...] [--cells 64] [--json OUT]
+    python -m benchmarks.relaxation [--set development|held_out|all] [--only TEXT]
+        [--case TRACE@SERVERSxGPUS@SLOT ...] [--cells 64] [--json OUT]
 
-The sets are those of `benchmarks.overload`; ``--case`` adds others, as `elasticflow:jobs=400@2x8@240`. Columns: `elasticflow`,
-`punctual` open and prudent with the newcomers that it refused to keep room, the bound with its share of the jobs that an empty
-cluster could do in time, and the seconds that the bound took.
+The sets are those of `benchmarks.overload`; ``--case`` adds others, as `elasticflow:jobs=400@2x8@240`.
+Columns: `elasticflow`, `punctual` open and prudent with the newcomers that it refused to keep room, the bound
+with its share of the jobs that an empty cluster could do in time, and the seconds that the bound took.
 """
 
 from __future__ import annotations
@@ -57,9 +58,10 @@ def line(name: str, figures: dict[str, Any]) -> str:
     reference, open_, prudent = (figures[f"{policy}, {newcomers}"] for policy, newcomers in KINDS)
     met = prudent["deadlines_met"]
     return (
-        f"| {name} | {figures['jobs']:,} | {reference['deadlines_met']:,} | {open_['deadlines_met']:,} | {met:,} "
-        f"({prudent['room_kept']}) | {met / max(1, reference['deadlines_met']):.2f} | {figures['bound']:,} of "
-        f"{figures['possible']:,} | {figures['bound_seconds']:.1f} s | {sum(one['promised_late'] for one in (open_, prudent))} |"
+        f"| {name} | {figures['jobs']:,} | {reference['deadlines_met']:,} | {open_['deadlines_met']:,} | "
+        f"{met:,} ({prudent['room_kept']}) | {met / max(1, reference['deadlines_met']):.2f} | "
+        f"{figures['bound']:,} of {figures['possible']:,} | {figures['bound_seconds']:.1f} s | "
+        f"{sum(one['promised_late'] for one in (open_, prudent))} |"
     )
 
 
@@ -94,7 +96,8 @@ def main(arguments: list[str] | None = None) -> int:
         print("--case reads TRACE@SERVERSxGPUS@SLOT_SECONDS, like elasticflow@4x8@240", file=sys.stderr)
         return 2
     print(
-        "| trace, cluster | jobs | `elasticflow` | `punctual` | prudent (refused) | over `elasticflow` | bound | took | late |"
+        "| trace, cluster | jobs | `elasticflow` | `punctual` | prudent (refused) | over `elasticflow` | "
+        "bound | took | late |"
     )
     print("|---|---|---|---|---|---|---|---|---|")
     results: dict[str, Any] = {}

@@ -1,13 +1,15 @@
 """How long training stands still when a job moves to other workers: a handover against a cold restart.
 
-Both move the same running job from one set of workers to another and count from the moment the new workers are told
-to train (handover) or the old ones to stop (cold restart) until the new generation's first iteration:
+Both move the same running job from one set of workers to another and count from the moment the new workers
+are told to train (handover) or the old ones to stop (cold restart) until the new generation's first
+iteration:
 
 * handover: the new workers are warm and ready, the state goes through memory;
-* cold restart: the old workers write a checkpoint and end, new processes start, import PyTorch, build everything, load
-  the checkpoint.
+* cold restart: the old workers write a checkpoint and end, new processes start, import PyTorch, build
+  everything, load the checkpoint.
 
-    python -m benchmarks.rescale_pause [--rounds 5] [--workers 2] [--function examples/character_model.py] [--json OUT]
+    python -m benchmarks.rescale_pause [--rounds 5] [--workers 2] [--function examples/character_model.py]
+        [--json OUT]
 """
 
 from __future__ import annotations
@@ -51,7 +53,8 @@ def handover_pause(agent: LocalAgent, source: Path, assignment: Message, world_s
 
 
 def cold_restart_pause(agent: LocalAgent, source: Path, assignment: Message, world_size: int) -> float:
-    """Seconds from telling the old generation to stop until the first iteration of one started from nothing warm."""
+    """Seconds from telling the old generation to stop until the first iteration of one started from nothing
+    warm."""
     old = start(agent, source, assignment, 1, world_size).train_from_nothing()
     old.wait_for_iteration(5)
     begun = time.perf_counter()
@@ -98,7 +101,8 @@ def main() -> int:
         "ratio": ratio,
     }
     print(
-        f"{arguments.function.name}, {arguments.workers} workers, {arguments.rounds} rounds, {result['machine']}"
+        f"{arguments.function.name}, {arguments.workers} workers, {arguments.rounds} rounds, "
+        f"{result['machine']}"
     )
     print(f"handover     median {statistics.median(handovers):6.3f} s  worst {max(handovers):6.3f} s")
     print(f"cold restart median {statistics.median(restarts):6.3f} s  worst {max(restarts):6.3f} s")

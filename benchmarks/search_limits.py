@@ -1,11 +1,13 @@
 """Deadlines met by how far admission searches before it refuses, on synthetic workloads and public traces.
 
-    python -m benchmarks.search_limits [--seeds 10] [--workload elasticflow:jobs=200,mean_interarrival_seconds=900]
-        [--servers 4] [--gpus-per-server 8] [--slot-seconds 240] [--trace testbed_195job:16x8:240 ...] [--json OUT]
+    python -m benchmarks.search_limits [--seeds 10]
+        [--workload elasticflow:jobs=200,mean_interarrival_seconds=900]
+        [--servers 4] [--gpus-per-server 8] [--slot-seconds 240] [--trace testbed_195job:16x8:240 ...]
+        [--json OUT]
 
-Every row is one setting of the search, every column a workload, pauses charged. The first row is the published admission,
-which does not search. What is admitted early can cost later jobs their promise, so more admissions at one instant
-need not be more deadlines met in the end: this is where the limits are chosen.
+Every row is one setting of the search, every column a workload, pauses charged. The first row is the
+published admission, which does not search. What is admitted early can cost later jobs their promise, so more
+admissions at one instant need not be more deadlines met in the end: this is where the limits are chosen.
 """
 
 from __future__ import annotations
@@ -58,7 +60,8 @@ def met(case: Case, limits: SearchLimits | None) -> tuple[int, int, float]:
 
 
 def trace_case(text: str) -> Case:
-    """``NAME:SERVERSxGPUS:SLOT``. Raises ValueError for another form, TraceError for a trace that cannot be read."""
+    """``NAME:SERVERSxGPUS:SLOT``. Raises ValueError for another form, TraceError for a trace that cannot be
+    read."""
     name, cluster, slot = text.rsplit(":", 2)
     servers, gpus = cluster.split("x")
     workload = load_workload(name)

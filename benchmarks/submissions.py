@@ -2,10 +2,10 @@
 
     python -m benchmarks.submissions [--json OUT]
 
-Starts a whole platform of its own (one node agent with four emulated GPUs), measures a function once so that its curve
-is known, and then submits over REST as a person would. The peer for submissions is the same Django stack that does
-nothing but insert the row (benchmarks/peers/insert_only.py), served with the same number of processes and threads and asked by the
-same client in turns within the same run.
+Starts a whole platform of its own (one node agent with four emulated GPUs), measures a function once so that
+its curve is known, and then submits over REST as a person would. The peer for submissions is the same Django
+stack that does nothing but insert the row (benchmarks/peers/insert_only.py), served with the same number of
+processes and threads and asked by the same client in turns within the same run.
 """
 
 from __future__ import annotations
@@ -127,8 +127,8 @@ def start_seconds(platform: Platform, web: httpx.Client, url: str, body: dict[st
         with psycopg2.connect(platform.database_url.replace("postgres://", "postgresql://", 1)) as connection:
             cursor = connection.cursor()
             cursor.execute(
-                "select extract(epoch from min(g.live_at) - min(j.decided_at)) from scheduling_generation g"
-                " join scheduling_job j on j.id = g.job_id where j.id = %s and g.purpose = 'training'",
+                "select extract(epoch from min(g.live_at) - min(j.decided_at)) from scheduling_generation g "
+                "join scheduling_job j on j.id = g.job_id where j.id = %s and g.purpose = 'training'",
                 [job["id"]],
             )
             (seconds,) = cursor.fetchone() or (None,)
@@ -160,7 +160,8 @@ def insert_only(platform: Platform) -> Iterator[str]:
         "PUNCTUAL_DATA": str(platform.settings.data),
     }
     server = subprocess.Popen(
-        [sys.executable, "-m", "gunicorn", "config.wsgi:application", "-k", "gthread", "-w", "2", "--threads", "4",
+        [sys.executable, "-m", "gunicorn", "config.wsgi:application", "-k", "gthread", "-w", "2", "--threads",
+        "4",
          "--no-control-socket", "--bind", f"127.0.0.1:{port}", "--log-level", "error"],
         cwd=PROJECT,
         env=environment,
@@ -186,14 +187,17 @@ def _listens(port: int) -> Callable[[], bool]:
 def print_table(figures: dict[str, Any]) -> None:
     """The figures for people."""
     print(
-        f"verdict on a known curve        median {figures['verdict_ms_p50']:.0f} ms, 95 % {figures['verdict_ms_p95']:.0f} ms"
+        f"verdict on a known curve        median {figures['verdict_ms_p50']:.0f} ms, 95 % "
+        f"{figures['verdict_ms_p95']:.0f} ms"
     )
     print(
-        f"decision to first iteration     median {figures['decision_to_first_iteration_s_p50']:.2f} s (warm workers)"
+        f"decision to first iteration     median {figures['decision_to_first_iteration_s_p50']:.2f} s (warm "
+        f"workers)"
     )
     print(
         f"submissions a second            {figures['submissions_per_second']:.0f}, insert alone "
-        f"{figures['inserts_per_second']:.0f}: {figures['submissions_per_insert']:.2f} of it, {CLIENTS} clients"
+        f"{figures['inserts_per_second']:.0f}: {figures['submissions_per_insert']:.2f} of it, {CLIENTS} "
+        f"clients"
     )
 
 

@@ -1,7 +1,9 @@
-"""How long a worker needs until it is warm, and what that costs: forked by the agent's nursery against an interpreter of its own.
+"""How long a worker needs until it is warm, and what that costs: forked by the agent's nursery against an
+interpreter of its own.
 
-Both start the same launcher and sandbox; the clock runs from the request until the worker says hello. CPU time is that of the
-worker until then, read from the kernel. The nursery's own import is shown apart: it is paid once for an agent.
+Both start the same launcher and sandbox; the clock runs from the request until the worker says hello. CPU
+time is that of the worker until then, read from the kernel. The nursery's own import is shown apart: it is
+paid once for an agent.
 
     python -m benchmarks.worker_start [--rounds 5] [--json OUT]
 """

@@ -106,7 +106,8 @@ class ReadOnlyAdmin(admin.ModelAdmin):
 
 @admin.register(InferenceCluster)
 class InferenceClusterAdmin(admin.ModelAdmin):
-    """Operators' settings are changed here or by the API; its scheduler's credential is issued by the API alone."""
+    """Operators' settings are changed here or by the API; its scheduler's credential is issued by the API
+    alone."""
 
     list_display = ("name", "lending", "headroom_fraction", "forecaster", "asks_back_by_forecast")
     readonly_fields = ("name", "cluster", "created_at", "credential_issued_at")

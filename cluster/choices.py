@@ -6,7 +6,8 @@ from django.db import models
 
 
 class NewcomersRule(models.TextChoices):
-    """Whether every newcomer that fits is promised its deadline, or room is kept for those that need little."""
+    """Whether every newcomer that fits is promised its deadline, or room is kept for those that need
+    little."""
 
     OPEN = "open", "Open"
     PRUDENT = "prudent", "Prudent"
@@ -45,7 +46,8 @@ class Whitelist(models.TextChoices):
 
 
 class LendingState(models.TextChoices):
-    """Where a server stands between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers stay."""
+    """Where a server stands between the two clusters (Lyra section 3.3; spec 1.7). Dedicated training servers
+    stay."""
 
     TRAINING = "training", "Training"
     INFERENCE = "inference", "Inference"
@@ -85,7 +87,8 @@ class OrderSource(models.TextChoices):
 
 
 class LoanState(models.TextChoices):
-    """`pending` until carried out; `withdrawn` when the servers were asked back first; `refused` with a reason."""
+    """`pending` until carried out; `withdrawn` when the servers were asked back first; `refused` with a
+    reason."""
 
     PENDING = "pending", "Pending"
     DONE = "done", "Done"
@@ -94,7 +97,8 @@ class LoanState(models.TextChoices):
 
 
 class ReclaimState(models.TextChoices):
-    """`pending` until servers are chosen, `reclaiming` until all are empty and back, then confirmed by their scheduler."""
+    """`pending` until servers are chosen, `reclaiming` until all are empty and back, then confirmed by their
+    scheduler."""
 
     PENDING = "pending", "Pending"
     RECLAIMING = "reclaiming", "Reclaiming"

@@ -27,9 +27,9 @@ from projects.errors import NotFound
 class LendingStanding:
     """Where an inference cluster stands: servers by state, what it needs, what its rule would do now.
 
-    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first sample. ``recent_peak``:
-    the largest share of its GPUs that was used or expected within the least time that a server stays; ``settled``: servers on loan
-    for at least so long. The rule takes both.
+    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first
+    sample. ``recent_peak``: the largest share of its GPUs that was used or expected within the least time
+    that a server stays; ``settled``: servers on loan for at least so long. The rule takes both.
     """
 
     servers: int
@@ -69,7 +69,8 @@ def inference_cluster_get(name: str) -> InferenceCluster:
 
 
 def recent_peak(inference_cluster: InferenceCluster) -> float:
-    """The largest share of its GPUs, 0 to 1, that was measured or expected within the least time that a server stays.
+    """The largest share of its GPUs, 0 to 1, that was measured or expected within the least time that a
+    server stays.
 
     That time ends with the newest sample: one that comes late is not less of a peak.
     """

@@ -17,7 +17,8 @@ _HOMED_STATES = (LendingState.INFERENCE, LendingState.ON_LOAN, LendingState.RECL
 
 @dataclass(frozen=True, slots=True)
 class LendingFigures:
-    """An inference cluster in numbers. The newest usage, its forecast and its shortfall are None before the first sample.
+    """An inference cluster in numbers. The newest usage, its forecast and its shortfall are None before the
+    first sample.
 
     Times to return are over the reclaim orders that were over since a time; None without one.
     """

@@ -1,4 +1,5 @@
-"""What the history of an inference cluster adds up to: servers over time, borrowed time, combined usage (Lyra section 3.7.1).
+"""What the history of an inference cluster adds up to: servers over time, borrowed time, combined usage (Lyra
+section 3.7.1).
 
 Plain data in, plain data out: `lending_selectors.py` reads the rows.
 """
@@ -49,7 +50,8 @@ class ServerCounts:
 
     @property
     def training_whitelist(self) -> int:
-        """Servers that the training scheduler could use; on the other whitelist are those at their inference home."""
+        """Servers that the training scheduler could use; on the other whitelist are those at their inference
+        home."""
         return self.training + self.on_loan + self.reclaiming
 
 
@@ -64,7 +66,8 @@ class Span:
 
 @dataclass(frozen=True, slots=True)
 class UsagePoint:
-    """Mean usage (0 to 1) of the time that ends at ``ends_at``; servers missing at worst, and away on average, in that time.
+    """Mean usage (0 to 1) of the time that ends at ``ends_at``; servers missing at worst, and away on
+    average, in that time.
 
     ``seen_shortfall_servers``: missing as the inference side saw it, None where it does not say.
     """
@@ -87,7 +90,8 @@ class TrainingPoint:
 
 @dataclass(frozen=True, slots=True)
 class InferenceSide:
-    """GPUs of an inference cluster, its usage over time in points of ``point_seconds``, and when its servers moved."""
+    """GPUs of an inference cluster, its usage over time in points of ``point_seconds``, and when its servers
+    moved."""
 
     servers: int
     gpus: int
@@ -104,7 +108,8 @@ class InferenceSide:
 
 @dataclass(frozen=True, slots=True)
 class CombinedPoint:
-    """GPUs of both clusters at a moment: those that trained, those that served requests, and all there were."""
+    """GPUs of both clusters at a moment: those that trained, those that served requests, and all there
+    were."""
 
     at: datetime
     training_busy_gpus: float
@@ -114,7 +119,8 @@ class CombinedPoint:
 
     @property
     def training_share(self) -> float:
-        """Training alone: GPUs that held work out of those that training could use, borrowed ones included."""
+        """Training alone: GPUs that held work out of those that training could use, borrowed ones
+        included."""
         return self.training_busy_gpus / self.training_gpus if self.training_gpus else 0.0
 
     @property
@@ -130,7 +136,8 @@ def server_steps(
     since: datetime,
     until: datetime,
 ) -> list[ServerCounts]:
-    """How many servers were where, one step for each moment at which something changed, from ``since`` until ``until``.
+    """How many servers were where, one step for each moment at which something changed, from ``since`` until
+    ``until``.
 
     ``moves``, oldest first, may begin before ``since``: the last one before it says where servers were then.
     """
@@ -164,10 +171,12 @@ def _members(servers: Iterable[Membership], moment: datetime) -> int:
 def borrowed_spans(
     moves: Iterable[Move], away_now: Collection[str], since: datetime, until: datetime
 ) -> list[Span]:
-    """When each server was away from its inference home, from being lent until it was back, cut to ``since`` and ``until``.
+    """When each server was away from its inference home, from being lent until it was back, cut to ``since``
+    and ``until``.
 
-    ``moves``, oldest first, are those between the two times; ``away_now`` names the servers that are away at ``until``. A server
-    that came home without having been lent in this time, or is away without having moved, was away since before.
+    ``moves``, oldest first, are those between the two times; ``away_now`` names the servers that are away at
+    ``until``. A server that came home without having been lent in this time, or is away without having moved,
+    was away since before.
     """
     left_at: dict[str, datetime] = {}
     moved: set[str] = set()
@@ -203,7 +212,8 @@ def seconds_in(spans: Iterable[Span]) -> float:
 
 
 def combined_usage(training: Iterable[TrainingPoint], inference: InferenceSide) -> list[CombinedPoint]:
-    """Usage of both clusters at each moment of ``training`` for which usage of the inference cluster is known.
+    """Usage of both clusters at each moment of ``training`` for which usage of the inference cluster is
+    known.
 
     Requests are served at home: at most the GPUs that were there count as serving.
     """
@@ -240,7 +250,8 @@ def _usage_at(inference: InferenceSide, moment: datetime) -> float | None:
 
 
 def condensed(points: Sequence[CombinedPoint], most_rows: int) -> list[CombinedPoint]:
-    """At most ``most_rows`` points, each the mean of as many consecutive ones, at the time of the first of them."""
+    """At most ``most_rows`` points, each the mean of as many consecutive ones, at the time of the first of
+    them."""
     if not points:
         return []
     size = -(-len(points) // most_rows)

@@ -28,7 +28,8 @@ class ReclaimRow:
 
     ``held_back_jobs``: those whose growth or start was broken off before it took effect.
 
-    ``shortfall_servers``: servers missing at worst in a period that overlaps the order; None where no usage was reported for it.
+    ``shortfall_servers``: servers missing at worst in a period that overlaps the order; None where no usage
+    was reported for it.
     """
 
     order: ReclaimOrder
@@ -86,7 +87,8 @@ def reclaim_row(order: ReclaimOrder, shortfall_servers: int | None) -> ReclaimRo
 def order_shortfalls(
     inference_cluster: InferenceCluster, orders: Sequence[ReclaimOrder], now: datetime
 ) -> dict[UUID, int | None]:
-    """Servers missing at worst in the periods that overlap each order, from its creation until its servers were back."""
+    """Servers missing at worst in the periods that overlap each order, from its creation until its servers
+    were back."""
     if not orders:
         return {}
     period = timedelta(seconds=inference_cluster.period_seconds)

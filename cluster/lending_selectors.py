@@ -61,7 +61,8 @@ _ORIGIN = datetime(2020, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class ForecastPoint:
-    """Usage (0 to 1) that was expected of the time that ends at ``ends_at``; who expected it, empty for a mean of several."""
+    """Usage (0 to 1) that was expected of the time that ends at ``ends_at``; who expected it, empty for a
+    mean of several."""
 
     ends_at: datetime
     usage: float
@@ -72,7 +73,8 @@ class ForecastPoint:
 class UsageHistory:
     """Usage of an inference cluster beside what was expected, oldest first.
 
-    ``reserve``: how many of its servers are never lent. ``periods_per_point``: how many samples each point is the mean of.
+    ``reserve``: how many of its servers are never lent. ``periods_per_point``: how many samples each point is
+    the mean of.
     """
 
     samples: list[UsagePoint]
@@ -89,7 +91,8 @@ class UsageHistory:
 
 @dataclass(frozen=True, slots=True)
 class LendingCounters:
-    """What was moved since a time. Times to return are of orders whose servers all came back since; None without one."""
+    """What was moved since a time. Times to return are of orders whose servers all came back since; None
+    without one."""
 
     loan_orders: int
     reclaim_orders: int
@@ -233,7 +236,8 @@ def borrowed_time(inference_cluster: InferenceCluster, since: datetime, until: d
 def combined_usage_history(
     inference_cluster: InferenceCluster, since: datetime, until: datetime
 ) -> list[CombinedPoint]:
-    """Usage of both clusters since the later of ``since`` and the first sample of the inference cluster's usage."""
+    """Usage of both clusters since the later of ``since`` and the first sample of the inference cluster's
+    usage."""
     usage = usage_history(inference_cluster, since, until)
     if not usage.samples:
         return []
@@ -277,9 +281,11 @@ def lending_counters(inference_cluster: InferenceCluster, since: datetime) -> Le
 
 
 def returned_orders(since: datetime) -> QuerySet[Any]:
-    """Reclaim orders that were over since a time and took at least one server back, with the time that each ``took``.
+    """Reclaim orders that were over since a time and took at least one server back, with the time that each
+    ``took``.
 
-    Orders that were met by offers withdrawn alone took no server from training: they would make returns look quick.
+    Orders that were met by offers withdrawn alone took no server from training: they would make returns look
+    quick.
     """
     took = ExpressionWrapper(F("returned_at") - F("begun_at"), output_field=DurationField())
     return ReclaimOrder.objects.filter(

@@ -1,4 +1,5 @@
-"""The one way in which servers change between home and loan, and their whitelist with them (Lyra section 3.3; spec 1.7). Callers hold the cluster's row."""
+"""The one way in which servers change between home and loan, and their whitelist with them (Lyra section 3.3;
+spec 1.7). Callers hold the cluster's row."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Reading what exists: servers, GPUs and agents. Facts of the cluster are open to everyone who is logged in."""
+"""Reading what exists: servers, GPUs and agents. Facts of the cluster are open to everyone who is logged
+in."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Celery: wake-ups only. Every task re-derives its work from PostgreSQL, so a lost message costs a tick.
 
 Queues are apart so that nothing long delays a verdict: `planner` (one process), `control` (dispatch,
-reconcile, leases, outbox, curves, loans), `long` (environments), `forecasting` (of inference usage) and `simulations`
-(studies of operators).
+reconcile, leases, outbox, curves, loans), `long` (environments), `forecasting` (of inference usage) and
+`simulations` (studies of operators).
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Addresses under which browsers and agents reach the processes: each process answers to the host name of its own."""
+"""Addresses under which browsers and agents reach the processes: each process answers to the host name of its
+own."""
 
 from __future__ import annotations
 

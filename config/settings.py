@@ -122,8 +122,9 @@ SECURE_PROXY_SSL_HEADER = (
 # Proxies whose X-Forwarded-For is believed (projects/client_address.py); without any, the caller is the peer.
 TRUSTED_PROXIES = env.int("TRUSTED_PROXIES", 0)
 SESSION_ENGINE = "projects.sessions"
-# A cookie belongs to a host name, whatever the port: what a job serves on a port of the same name is sent it too.
-# Under HTTPS the prefix ties it to this host and to TLS. On plain HTTP other sites cannot even lead a browser here.
+# A cookie belongs to a host name, whatever the port: what a job serves on a port of the same name is sent it
+# too. Under HTTPS the prefix ties it to this host and to TLS. On plain HTTP other sites cannot even lead a
+# browser here.
 if _https:
     SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = "__Host-sessionid", "__Host-csrftoken"
 SESSION_COOKIE_SAMESITE = CSRF_COOKIE_SAMESITE = "Lax" if _https else "Strict"
@@ -162,8 +163,9 @@ REST_FRAMEWORK = {
 SPECTACULAR_SETTINGS = {
     "TITLE": "Punctual",
     "DESCRIPTION": (
-        "Submit a training function with a deadline; Punctual says whether it can promise it, and keeps the promise. "
-        "Errors are RFC 9457 problem documents; lists are paged by cursor; times are RFC 3339 in UTC."
+        "Submit a training function with a deadline; Punctual says whether it can promise it, and keeps the "
+        "promise. Errors are RFC 9457 problem documents; lists are paged by cursor; times are RFC 3339 in "
+        "UTC."
     ),
     "VERSION": "1",
     "OAS_VERSION": "3.1.0",
@@ -206,7 +208,7 @@ CACHES = {
     },
 }
 
-# --- Punctual's own -------------------------------------------------------------------------
+# --- Punctual's own -----------------------------------------------------------------------------------------
 #: Where checkpoints, artifacts and environments live (any fsspec URL).
 CHECKPOINT_URL = env.str("CHECKPOINT_URL", f"file://{DATA_DIR}/checkpoints")
 #: The stream server's address as browsers and agents see it; empty: same host, next port.
@@ -235,7 +237,8 @@ MAXIMUM_UNPACKED_BUNDLE_BYTES = env.int("MAXIMUM_UNPACKED_BUNDLE_BYTES", 100 * 1
 #: Address space of the process that reads an uploaded bundle.
 BUNDLE_READING_BYTES = env.int("BUNDLE_READING_BYTES", 512 * 1024 * 1024)
 SNAPSHOT_RETENTION_DAYS = env.int("SNAPSHOT_RETENTION_DAYS", 14)
-#: The most that simulations may take: runs of a study, jobs and GPUs of a run, unfinished runs in all, a run's seconds.
+#: The most that simulations may take: runs of a study, jobs and GPUs of a run, unfinished runs in all, a
+#: run's seconds.
 SIMULATION_LIMITS = {
     "runs": env.int("SIMULATION_MAXIMUM_RUNS", 24),
     "jobs": env.int("SIMULATION_MAXIMUM_JOBS", 50_000),

@@ -1,4 +1,5 @@
-"""Settings of the stream process. It reads no cookies: pages bring a ticket (streams/tickets.py). It keeps no database connection between requests (ASGI would pile them up)."""
+"""Settings of the stream process. It reads no cookies: pages bring a ticket (streams/tickets.py). It keeps no
+database connection between requests (ASGI would pile them up)."""
 
 from config.public_addresses import with_host_of
 from config.settings import *  # noqa: F403

@@ -1,4 +1,5 @@
-"""URLs of the stream process. Agents find their wake-ups under the same path as the rest of their protocol."""
+"""URLs of the stream process. Agents find their wake-ups under the same path as the rest of their
+protocol."""
 
 from django.urls import include, path
 

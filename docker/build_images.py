@@ -1,7 +1,9 @@
-"""`python docker/build_images.py`: the images without a container engine and without a registry, for tests and for sites that have neither.
+"""`python docker/build_images.py`: the images without a container engine and without a registry, for tests
+and for sites that have neither.
 
-Debian's `buildah` builds the same Dockerfile that `docker build` takes. Its base image is made by `mmdebstrap` from Debian's packages. Where
-packages come from (index, wheel folders, certificates) is taken from pip's configuration of this machine and stays out of the images.
+Debian's `buildah` builds the same Dockerfile that `docker build` takes. Its base image is made by
+`mmdebstrap` from Debian's packages. Where packages come from (index, wheel folders, certificates) is taken
+from pip's configuration of this machine and stays out of the images.
 """
 
 from __future__ import annotations
@@ -73,7 +75,8 @@ def _debian_with_python() -> str:
         _run("mmdebstrap", "--quiet", "--variant=minbase", f"--include={PACKAGES}", "bookworm", archive)
         container = _output("buildah", "from", "scratch")
         _run("buildah", "add", "--quiet", container, archive, "/")
-        # As in the official image, packages may be installed beside the system's: there is nothing else in it.
+        # As in the official image, packages may be installed beside the system's: there is nothing else in
+        # it.
         _run("buildah", "run", container, "--", "sh", "-c", "rm -f /usr/lib/python3*/EXTERNALLY-MANAGED")
         _run("buildah", "commit", "--quiet", "--rm", container, BASE)
     return BASE

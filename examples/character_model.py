@@ -1,8 +1,8 @@
 """Write English letter by letter: a small GPT-like transformer on the help texts that come with Python.
 
-Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.003], `context` [48 characters], `width` [64],
-`layers` [2], `heads` [4]. With 32 passages per batch the loss falls from 4.6 to below 2.4 (in nats per character) within
-about 300 iterations.
+Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.003], `context` [48
+characters], `width` [64], `layers` [2], `heads` [4]. With 32 passages per batch the loss falls from 4.6 to
+below 2.4 (in nats per character) within about 300 iterations.
 """
 
 from __future__ import annotations
@@ -50,7 +50,8 @@ class Passages(Dataset[Tensor]):
 
 
 class Block(nn.Module):
-    """Masked self-attention and a two-layer network, each after a LayerNorm and around a residual connection."""
+    """Masked self-attention and a two-layer network, each after a LayerNorm and around a residual
+    connection."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """Classify drawn shapes: a small convolutional network on images that are generated on the spot.
 
-Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.01], `image_count` [4096], `noise` [0.2],
-`channels` [12]. With 64 images per batch it reaches 90 % accuracy within about 300 iterations.
+Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.01], `image_count` [4096],
+`noise` [0.2], `channels` [12]. With 64 images per batch it reaches 90 % accuracy within about 300 iterations.
 """
 
 from __future__ import annotations
@@ -71,9 +71,9 @@ class ImageClassifier(TrainingFunction):
 
     def init_model(self) -> nn.Module:
         channels = int(self.hyperparameters.get("channels", 12))
-        # GroupNorm and not BatchNorm: its result does not depend on how a batch is split among workers. GELU and
-        # averages, not ReLU and maxima: a smooth model does not blow rounding differences up, so that a run that is
-        # rescaled follows one that is not to the sixth digit.
+        # GroupNorm and not BatchNorm: its result does not depend on how a batch is split among workers. GELU
+        # and averages, not ReLU and maxima: a smooth model does not blow rounding differences up, so that a
+        # run that is rescaled follows one that is not to the sixth digit.
         return nn.Sequential(
             nn.Conv2d(1, channels, 3, padding=1),
             nn.GroupNorm(2, channels),

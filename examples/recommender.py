@@ -1,11 +1,12 @@
 """Predict which items a person likes: embeddings with sparse gradients on generated ratings.
 
-A batch touches few of the users and items, so their embeddings have *sparse* gradients: only the rows that were looked up are
-synchronised and stepped (gloo all-reduces sparse tensors). Adagrad takes sparse gradients and dense ones alike.
+A batch touches few of the users and items, so their embeddings have *sparse* gradients: only the rows that
+were looked up are synchronised and stepped (gloo all-reduces sparse tensors). Adagrad takes sparse gradients
+and dense ones alike.
 
-Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.1], `users` [2000], `items` [800], `width` [16],
-`rating_count` [400000]. With 256 ratings per batch the validation accuracy passes 75 % within about 600 iterations (the
-ratings are noisy: 82 % is the best that is possible).
+Hyperparameters (defaults in brackets): `global_batch_size`, `learning_rate` [0.1], `users` [2000], `items`
+[800], `width` [16], `rating_count` [400000]. With 256 ratings per batch the validation accuracy passes 75 %
+within about 600 iterations (the ratings are noisy: 82 % is the best that is possible).
 """
 
 from __future__ import annotations
@@ -25,7 +26,8 @@ TASTES = 4
 
 
 class World:
-    """A made-up world in which people have tastes, items have tags, and tastes like some tags more than others."""
+    """A made-up world in which people have tastes, items have tags, and tastes like some tags more than
+    others."""
 
     def __init__(self, users: int, items: int) -> None:
         generator = torch.Generator().manual_seed(3)

@@ -25,8 +25,9 @@ LEAST_WORKER_BYTES = 1024**3
 #: Name of the process that emulates the inference scheduler.
 EMULATOR = "inference-emulator"
 INFERENCE_CLUSTER = "serving"
-#: Where its load begins, in hours after the curve's midnight. The synthetic curves are at their highest then and would let nothing be lent
-#: for the first minutes; from here on they fall, and servers are lent while somebody still watches.
+#: Where its load begins, in hours after the curve's midnight. The synthetic curves are at their highest then
+#: and would let nothing be lent for the first minutes; from here on they fall, and servers are lent while
+#: somebody still watches.
 INFERENCE_START_HOUR = 2.0
 
 
@@ -84,7 +85,8 @@ class LocalAgents:
             name=EMULATOR,
             command=[
                 sys.executable, "-m", "workers.inference_emulator", "--usage",
-                str(self._settings.inference_usage), "--start-hour", str(INFERENCE_START_HOUR), "--state", str(state),
+                str(self._settings.inference_usage), "--start-hour", str(INFERENCE_START_HOUR), "--state",
+                str(state),
             ],
             environment=base_environment()
             | {
@@ -169,7 +171,8 @@ class LocalAgents:
 
 
 def _worker_memory_bytes(workers: int) -> int:
-    """This machine's memory for each worker of all its agents, each of which would count on the whole of it."""
+    """This machine's memory for each worker of all its agents, each of which would count on the whole of
+    it."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(LEAST_WORKER_BYTES, total // max(1, workers))
 

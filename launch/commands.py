@@ -67,7 +67,8 @@ class OneShot:
 
 
 class ManagementCommands:
-    """Runs `manage.py NAME ...`, calling `meanwhile` so that the processes already running are looked after."""
+    """Runs `manage.py NAME ...`, calling `meanwhile` so that the processes already running are looked
+    after."""
 
     def __init__(
         self, folders: Folders, environment: Mapping[str, str], meanwhile: Callable[[], None]

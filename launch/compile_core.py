@@ -74,7 +74,8 @@ def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None
 
 
 def _reclaim_servers() -> None:
-    """Choose servers to give back: one is idle, one holds flexible workers only, of the others all but one go."""
+    """Choose servers to give back: one is idle, one holds flexible workers only, of the others all but one
+    go."""
     jobs, servers = 4, 6
     question = ReclaimQuestion(
         fleet=Fleet(np.full(servers, 4), np.arange(servers) > 0, np.full(servers, NO_ROLE)),

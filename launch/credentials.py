@@ -39,7 +39,8 @@ class Credentials:
 
 
 def _password() -> str:
-    """About 71 random bits, without characters that a shell or a command line might take for something else."""
+    """About 71 random bits, without characters that a shell or a command line might take for something
+    else."""
     return "".join(secrets.choice(string.ascii_letters + string.digits) for _ in range(PASSWORD_LENGTH))
 
 

@@ -1,8 +1,8 @@
 """The mixed workload of `make demo`: deadlines tight and loose, wishes and best effort, for some minutes.
 
-Each example function is measured first (its first job is profiled); deadlines and lengths are then derived from what was
-measured, so that the mix is as tight on a slow machine as on a fast one. Where the platform has servers to borrow, the mix has
-more work without a deadline, and the demo ends with what lending came to.
+Each example function is measured first (its first job is profiled); deadlines and lengths are then derived
+from what was measured, so that the mix is as tight on a slow machine as on a fast one. Where the platform has
+servers to borrow, the mix has more work without a deadline, and the demo ends with what lending came to.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ MIX = (
     Kind("deadline as a wish", "soft", 0.15, (60.0, 120.0), (1.5, 3.0)),
     Kind("best effort", "best_effort", 0.25, (40.0, 120.0), None),
 )
-#: Added where there are servers to borrow: work that nobody waits for, long enough to go wherever a GPU is idle.
+#: Added where there are servers to borrow: work that nobody waits for, long enough to go wherever a GPU is
+#: idle.
 FOR_LOANS = Kind("long, whenever", "best_effort", 0.35, (180.0, 420.0), None)
 #: What start, hand-over and the last write of a job cost beside training.
 _OVERHEAD_SECONDS = 12.0

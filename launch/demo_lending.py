@@ -1,4 +1,5 @@
-"""What a demo says about lending: what was on loan, how much of it the demo's jobs used, and what came back."""
+"""What a demo says about lending: what was on loan, how much of it the demo's jobs used, and what came
+back."""
 
 from __future__ import annotations
 
@@ -13,8 +14,8 @@ from punctual.client import Client, Job
 from punctual.client.models import JobEvent
 
 HOW_TO_BORROW = (
-    "This platform borrows nothing. With `PUNCTUAL_INFERENCE_AGENTS=2 make run` it has inference servers that train while "
-    "they are idle."
+    "This platform borrows nothing. With `PUNCTUAL_INFERENCE_AGENTS=2 make run` it has inference servers "
+    "that train while they are idle."
 )
 #: Orders looked at; a demo gives far fewer.
 _MOST_ORDERS = 500
@@ -31,8 +32,9 @@ Span = tuple[datetime, datetime]
 class LendingReport:
     """One inference cluster over one stretch of time.
 
-    ``lent_gpu_seconds``: GPU time on loan. ``used_gpu_seconds``: of it, what the demo's jobs trained in. ``source``: where the newest
-    usage is from; empty where nobody said or reported. ``worst_shortfall_servers``: None without a sample.
+    ``lent_gpu_seconds``: GPU time on loan. ``used_gpu_seconds``: of it, what the demo's jobs trained in.
+    ``source``: where the newest usage is from; empty where nobody said or reported.
+    ``worst_shortfall_servers``: None without a sample.
     """
 
     inference_cluster: str
@@ -53,13 +55,17 @@ class LendingReport:
 
     def lines(self) -> list[str]:
         """The report as a person reads it."""
-        name = f"Lending from {self.inference_cluster}, whose usage is {self.source or 'of a source not stated'}:"
+        name = (
+            f"Lending from {self.inference_cluster}, whose usage is "
+            f"{self.source or 'of a source not stated'}:"
+        )
         if not self.lent_gpu_seconds:
             return [name, "  lent      nothing while the demo ran"]
         lent = f"{_count(self.lent_servers, 'server')} in {_count(self.loans, 'new loan')}"
         share = min(1.0, self.used_gpu_seconds / self.lent_gpu_seconds)
         took = (
-            f", {fmean(self.seconds_to_return):.1f} s on average, {max(self.seconds_to_return):.1f} s at worst"
+            f", {fmean(self.seconds_to_return):.1f} s on average, {max(self.seconds_to_return):.1f} s at "
+            f"worst"
             if self.seconds_to_return
             else ""
         )
@@ -74,7 +80,10 @@ class LendingReport:
             name,
             f"  lent      {lent}, {self.lent_gpu_seconds / 60:.1f} GPU minutes",
             f"  used      {share:.0%} of that time, by {_count(self.jobs_that_borrowed, 'job')} of this demo",
-            f"  returned  {_count(self.returned_servers, 'server')} for {_count(self.reclaims, 'reclaim')}{took}{coming}",
+            (
+                f"  returned  {_count(self.returned_servers, 'server')} for "
+                f"{_count(self.reclaims, 'reclaim')}{took}{coming}"
+            ),
             f"  cost      {_count(self.preempted_jobs, 'job')} {cost}{missing}",
         ]
 

@@ -1,7 +1,7 @@
 """Makes the environment in `.venv`: the first step of `make run` and `make test`.
 
-Run as `python3 -I launch/environment.py`, before anything is installed: standard library alone, and syntax that an
-older Python can read, so that it can say what it needs.
+Run as `python3 -I launch/environment.py`, before anything is installed: standard library alone, and syntax
+that an older Python can read, so that it can say what it needs.
 """
 
 from __future__ import annotations
@@ -62,8 +62,8 @@ def use_newer_interpreter() -> None:
         if found:
             os.execv(found, [found, "-I", __file__, *sys.argv[1:]])
     print(
-        f"error: Python {version_text(sys.version_info)} is too old, {version_text(LEAST_VERSION)} or newer is needed: "
-        "install it, or name it with `make PYTHON=...`",
+        f"error: Python {version_text(sys.version_info)} is too old, {version_text(LEAST_VERSION)} or newer "
+        "is needed: install it, or name it with `make PYTHON=...`",
         file=sys.stderr,
     )
     raise SystemExit(1)
@@ -141,8 +141,9 @@ def make_virtual_environment() -> None:
 def make_command() -> None:
     """Put the command `punctual` into the environment.
 
-    A few lines that name this folder, not an installed package: that may put the folder on the path of everything that
-    runs in the environment, training functions included. `/bin/sh` starts it, for a path may hold spaces.
+    A few lines that name this folder, not an installed package: that may put the folder on the path of
+    everything that runs in the environment, training functions included. `/bin/sh` starts it, for a path may
+    hold spaces.
     """
     lines = [
         "#!/bin/sh",
@@ -167,7 +168,8 @@ def make_command() -> None:
 def make_importable() -> None:
     """Let `import punctual` work in the environment from any folder.
 
-    A link to the one package that people import. The folder that it lies in would bring all rooms of the platform along.
+    A link to the one package that people import. The folder that it lies in would bring all rooms of the
+    platform along.
     """
     for packages in VIRTUAL_ENVIRONMENT.glob("lib/python3*/site-packages"):
         link = packages / "punctual"
@@ -178,7 +180,8 @@ def make_importable() -> None:
 
 
 def find_uv() -> str:
-    """The installer: ours from an earlier run, one that is installed on the machine, or a fresh one by pip."""
+    """The installer: ours from an earlier run, one that is installed on the machine, or a fresh one by
+    pip."""
     own = TOOLS / "bin" / "uv"
     if own.exists():
         return str(own)

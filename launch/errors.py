@@ -1,4 +1,5 @@
-"""What can go wrong while the platform is started, as one sentence with a hint for the person at the terminal."""
+"""What can go wrong while the platform is started, as one sentence with a hint for the person at the
+terminal."""
 
 from __future__ import annotations
 

@@ -56,7 +56,8 @@ class Folders:
 
     @property
     def sockets(self) -> Path:
-        """The folder of PostgreSQL's and Valkey's sockets: in `run/`, or under /tmp when the path is too deep."""
+        """The folder of PostgreSQL's and Valkey's sockets: in `run/`, or under /tmp when the path is too
+        deep."""
         beside = self.run / "sockets"
         if len(os.fsencode(beside)) <= _LONGEST_SOCKET_FOLDER:
             return beside

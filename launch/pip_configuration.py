@@ -1,7 +1,7 @@
 """Handing pip's configuration to uv, which ignores it.
 
-Runs before anything is installed (`launch/environment.py` imports it), so it uses the standard library alone and
-syntax that an older Python can at least read.
+Runs before anything is installed (`launch/environment.py` imports it), so it uses the standard library alone
+and syntax that an older Python can at least read.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from collections.abc import Mapping
 def uv_environment() -> dict[str, str]:
     """Variables that make uv use pip's index, wheel folders, certificates and timeout.
 
-    Variables of uv's own that are set already win. pip's environment variables win over its files, as with pip.
+    Variables of uv's own that are set already win. pip's environment variables win over its files, as with
+    pip.
     """
     configured = _pip_settings()
     variables: dict[str, str] = {}
@@ -40,7 +41,8 @@ def uv_environment() -> dict[str, str]:
 
 
 def local_places(variables: Mapping[str, str]) -> list[str]:
-    """The files and folders of this machine that such variables name: what an installer in a container needs to see."""
+    """The files and folders of this machine that such variables name: what an installer in a container needs
+    to see."""
     places = set()
     for value in variables.values():
         for word in value.replace(",", " ").split():

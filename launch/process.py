@@ -125,7 +125,8 @@ class ManagedProcess:
             time.sleep(0.03)
 
     def keep_running(self) -> str | None:
-        """Restart it if it ended or stands still, later each time it ends soon. Answers what happened, if anything."""
+        """Restart it if it ended or stands still, later each time it ends soon. Answers what happened, if
+        anything."""
         now = time.monotonic()
         if self.is_running:
             silent = self._silent_seconds(now)
@@ -173,7 +174,8 @@ class ManagedProcess:
             self._child.send_signal(signal.SIGCONT)
 
     def finish(self, *, grace_seconds: float | None = None) -> bool:
-        """Wait for it to end; at the end of its grace kill it and what it started. Answers whether it ended itself."""
+        """Wait for it to end; at the end of its grace kill it and what it started. Answers whether it ended
+        itself."""
         child = self._child
         if child is None:
             return True

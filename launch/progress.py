@@ -12,7 +12,8 @@ from rich.markup import escape
 
 
 class Progress:
-    """Lines on the terminal. No thread draws them: the supervisor forks. A terminal that is gone is no error."""
+    """Lines on the terminal. No thread draws them: the supervisor forks. A terminal that is gone is no
+    error."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._console = console or Console(file=sys.stdout, highlight=False)

@@ -1,7 +1,7 @@
 """A whole platform as a context manager, for tests: `with Platform(settings) as platform: ...`.
 
-It is the very supervisor of `make run`, in a process of its own, with data and ports of its own. Tests read from it where
-everything is and which processes there are, and may kill or freeze them.
+It is the very supervisor of `make run`, in a process of its own, with data and ports of its own. Tests read
+from it where everything is and which processes there are, and may kill or freeze them.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ class RunningProcess:
 
 
 class Platform:
-    """A platform of a test's own. May be started again after `stop` or `kill`: the data stays until `remove`."""
+    """A platform of a test's own. May be started again after `stop` or `kill`: the data stays until
+    `remove`."""
 
     def __init__(self, settings: PlatformSettings) -> None:
         self.settings = settings
@@ -77,12 +78,13 @@ class Platform:
     ) -> None:
         self.stop()
 
-    # --- life -------------------------------------------------------------------------------------------------
+    # --- life -----------------------------------------------------------------------------------------------
 
     def start(self, *, timeout_seconds: float = 900.0) -> None:
         """Start it and wait until it is ready.
 
-        Raises LaunchError, with what it printed, if it ends before or takes longer. Call from the main thread.
+        Raises LaunchError, with what it printed, if it ends before or takes longer. Call from the main
+        thread.
         """
         self.settings.data.mkdir(parents=True, exist_ok=True)
         file = self.settings.data / "settings.json"
@@ -139,7 +141,7 @@ class Platform:
         """Whether a supervisor lives on this data, ready or not."""
         return lock_holder(self.folders) is not None
 
-    # --- what is there ----------------------------------------------------------------------------------------
+    # --- what is there --------------------------------------------------------------------------------------
 
     @property
     def state(self) -> dict[str, Any]:
@@ -181,7 +183,8 @@ class Platform:
 
     @property
     def processes(self) -> dict[str, RunningProcess]:
-        """Every process by its name: `web`, `agent-api`, `streams`, `celery-planner`, `beat`, `agent-node-1`, …"""
+        """Every process by its name: `web`, `agent-api`, `streams`, `celery-planner`, `beat`, `agent-node-1`,
+        …"""
         return {
             name: RunningProcess(name, found["pid"], found["restarts"], Path(found["log"]))
             for name, found in self.state["processes"].items()
@@ -192,7 +195,8 @@ class Platform:
         return self.processes[name]
 
     def wait_restarted(self, before: RunningProcess, *, timeout_seconds: float = 30.0) -> RunningProcess:
-        """Wait until a process that was killed runs again under another id. Raises LaunchError if it does not."""
+        """Wait until a process that was killed runs again under another id. Raises LaunchError if it does
+        not."""
 
         def runs_again() -> bool:
             now = self.process(before.name)

@@ -1,4 +1,5 @@
-"""The processes of the control plane: their command lines, environments, ready gates and how each is ended."""
+"""The processes of the control plane: their command lines, environments, ready gates and how each is
+ended."""
 
 from __future__ import annotations
 
@@ -16,8 +17,8 @@ from launch.pip_configuration import uv_environment
 from launch.process import ProcessSpecification
 from launch.settings import PlatformSettings
 
-#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work, forecasts of inference usage and
-#: simulations apart.
+#: Queue name -> processes. One planner; dispatch, reconcile, leases and the outbox; long work, forecasts of
+#: inference usage and simulations apart.
 CELERY_QUEUES: Mapping[str, int] = {
     "planner": 1,
     "control": 2,
@@ -26,7 +27,8 @@ CELERY_QUEUES: Mapping[str, int] = {
     "simulations": 1,
 }
 
-#: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given back.
+#: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given
+#: back.
 _ONE_TASK_PER_PROCESS = frozenset({"simulations"})
 
 #: What a child may inherit: nothing of make's, pip's or somebody's Django.
@@ -47,10 +49,13 @@ _HANDED_ON = (
     "ALLOWED_HOSTS", "CSRF_TRUSTED_ORIGINS", "HTTPS", "TRUST_FORWARDED_PROTO", "TRUSTED_PROXIES",
     "MAX_REQUEST_BYTES", "MAXIMUM_BUNDLE_BYTES", "MAXIMUM_UNPACKED_BUNDLE_BYTES", "BUNDLE_READING_BYTES",
     "THROTTLE_SUBMISSIONS", "DATABASE_CONN_MAX_AGE",
-    "LOG_LEVEL", "DEBUG", "POLICY", "SLOT_SECONDS", "SUSPECT_SECONDS", "FENCE_SECONDS", "FENCE_MARGIN_SECONDS",
-    "REPORT_SECONDS", "RESERVE_SERVERS", "NEWCOMERS", "AGEING_WEIGHT", "OFFER_HOLD_SECONDS", "PROFILE_SECONDS_PER_LEVEL",
+    "LOG_LEVEL", "DEBUG", "POLICY", "SLOT_SECONDS", "SUSPECT_SECONDS", "FENCE_SECONDS",
+    "FENCE_MARGIN_SECONDS",
+    "REPORT_SECONDS", "RESERVE_SERVERS", "NEWCOMERS", "AGEING_WEIGHT", "OFFER_HOLD_SECONDS",
+    "PROFILE_SECONDS_PER_LEVEL",
     "PROFILE_MAXIMUM_SECONDS", "SNAPSHOT_RETENTION_DAYS", "CHECKPOINT_URL", "PUNCTUAL_TRACES",
-    "SIMULATION_MAXIMUM_RUNS", "SIMULATION_MAXIMUM_JOBS", "SIMULATION_MAXIMUM_GPUS", "SIMULATION_MAXIMUM_WAITING",
+    "SIMULATION_MAXIMUM_RUNS", "SIMULATION_MAXIMUM_JOBS", "SIMULATION_MAXIMUM_GPUS",
+    "SIMULATION_MAXIMUM_WAITING",
     "SIMULATION_RUN_SECONDS",
 )  # fmt: skip
 
@@ -144,10 +149,12 @@ class ControlPlane:
         return self._http("streams", command, self._addresses.stream_url)
 
     def celery(self, queue: str, *also: str) -> ProcessSpecification:
-        """The worker of one queue, and of others that have no worker of their own. Its pool sometimes hangs in a warm stop, so its grace ends with SIGKILL."""
+        """The worker of one queue, and of others that have no worker of their own. Its pool sometimes hangs
+        in a warm stop, so its grace ends with SIGKILL."""
         node = f"{queue}@{socket.gethostname()}"
         command = [
-            sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", ",".join((queue, *also)), "--concurrency",
+            sys.executable, "-m", "celery", "-A", "config", "worker", "--queues", ",".join((queue, *also)),
+            "--concurrency",
             str(CELERY_QUEUES[queue]), "--hostname", node, "--without-mingle", "--without-gossip",
         ]  # fmt: skip
         if queue in _ONE_TASK_PER_PROCESS:
@@ -194,7 +201,8 @@ class ControlPlane:
 
     def _gunicorn(self, application: str, port: int, *, workers: int) -> list[str]:
         return [
-            sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w", str(workers),
+            sys.executable, "-m", "gunicorn", f"{application}:application", "-k", "gthread", "-w",
+            str(workers),
             "--threads", "4", "--no-control-socket", "--bind", f"{self._addresses.host}:{port}",
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip

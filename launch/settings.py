@@ -1,4 +1,5 @@
-"""What a person or a test may choose about a platform on one machine; docs/configuration.md lists the variables."""
+"""What a person or a test may choose about a platform on one machine; docs/configuration.md lists the
+variables."""
 
 from __future__ import annotations
 
@@ -14,8 +15,9 @@ from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
 
-#: How an emulated accelerator takes its time (docs/protocols.md 3.1). Slow enough that eight of them fit on two
-#: cores: every gradient is computed for real, and each iteration is then padded to the time this model gives.
+#: How an emulated accelerator takes its time (docs/protocols.md 3.1). Slow enough that eight of them fit on
+#: two cores: every gradient is computed for real, and each iteration is then padded to the time this model
+#: gives.
 DEFAULT_DEVICE_MODEL: Mapping[str, float] = {
     "fixed_seconds": 0.05,
     "seconds_per_sample": 0.008,

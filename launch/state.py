@@ -1,4 +1,5 @@
-"""What describes a running platform to other programs: a lock that only one supervisor holds, and a state file."""
+"""What describes a running platform to other programs: a lock that only one supervisor holds, and a state
+file."""
 
 from __future__ import annotations
 

@@ -90,7 +90,7 @@ class Supervisor:
             for number, handler in before.items():
                 signal.signal(number, handler)
 
-    # --- start ------------------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def _start(self) -> None:
         self._progress.headline("Punctual is starting")
@@ -186,7 +186,8 @@ class Supervisor:
         )
 
     def _begin_compiling(self) -> OneShot:
-        """Compile the decision core beside everything else: a planning task may not run as long as that takes."""
+        """Compile the decision core beside everything else: a planning task may not run as long as that
+        takes."""
         command = [sys.executable, "-m", "launch.compile_core"]
         return OneShot(
             "the decision core's compilation", command, base_environment(), self._folders.logs / "compile.log"
@@ -202,7 +203,8 @@ class Supervisor:
             self._start_all([*workers, control_plane.beat()])
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
-        """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no worker just for that."""
+        """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no
+        worker just for that."""
         if self._settings.inference_agents:
             return [control_plane.celery(queue) for queue in CELERY_QUEUES]
         queues = [queue for queue in CELERY_QUEUES if queue != "forecasting"]
@@ -236,10 +238,11 @@ class Supervisor:
         if self._settings.emulate:
             say(f"  The GPUs are emulated ({self._settings.emulate}): real gradients, modelled speed.")
         say(
-            "  `make demo` submits a mixed workload. Ctrl-C stops everything; `make run` goes on with the same data."
+            "  `make demo` submits a mixed workload. Ctrl-C stops everything; `make run` goes on with the "
+            "same data."
         )
 
-    # --- run --------------------------------------------------------------------------------------------------
+    # --- run ------------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
         """Restart what ended and write down what is. Raises StopRequestedError while starting."""
@@ -283,7 +286,7 @@ class Supervisor:
             write_state(self._folders, state)
             self._written = state
 
-    # --- stop -------------------------------------------------------------------------------------------------
+    # --- stop -----------------------------------------------------------------------------------------------
 
     def _stop(self) -> None:
         """Agents first, while the control plane still takes their last checkpoints; the database last."""

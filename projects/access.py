@@ -1,7 +1,7 @@
 """Who may do what: roles in a project, and operators.
 
-Two rules hold everywhere. What a person may not know of does not exist for them (404); what they know of but may
-not do is refused with the reason (403).
+Two rules hold everywhere. What a person may not know of does not exist for them (404); what they know of but
+may not do is refused with the reason (403).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ def require_role(user: User, project: Project, at_least: Role) -> None:
     if role is None or _RANK[role] < _RANK[at_least]:
         have = "no role" if role is None else f"the role {role.value}"
         raise NotAllowed(
-            f"You have {have} in project {project.name}; to {_MAY[at_least]} you need the role {at_least.value}."
+            f"You have {have} in project {project.name}; to {_MAY[at_least]} you need the role "
+            f"{at_least.value}."
         )
 
 

@@ -40,7 +40,8 @@ class QuotaInline(admin.StackedInline):
 
 @admin.register(Project)
 class ProjectAdmin(admin.ModelAdmin):
-    """Projects are closed by the same rules as everywhere: none with unfinished jobs, none with jobs deleted."""
+    """Projects are closed by the same rules as everywhere: none with unfinished jobs, none with jobs
+    deleted."""
 
     list_display = ("name", "description", "created_by", "created_at", "archived_at")
     list_select_related = ("created_by",)

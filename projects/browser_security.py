@@ -10,8 +10,8 @@ from django.utils.deprecation import MiddlewareMixin
 
 HEADER = "Content-Security-Policy"
 
-#: Our own scripts and styles only, nothing inline that could run. Plotly, the admin and the API's page write style
-#: attributes and sheets of their own, hence 'unsafe-inline' for styles alone.
+#: Our own scripts and styles only, nothing inline that could run. Plotly, the admin and the API's page write
+#: style attributes and sheets of their own, hence 'unsafe-inline' for styles alone.
 PAGE: Mapping[str, str] = {
     "default-src": "'none'",
     "script-src": "'self'",

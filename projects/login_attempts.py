@@ -100,7 +100,8 @@ def _count(key: str) -> int:
         cache.add(key, 0, WINDOW_SECONDS)
         return int(cache.incr(key))
     except (RedisError, OSError, ValueError):
-        # ValueError: the key expired in between. The cache may be away at any time; nobody is locked out for it.
+        # ValueError: the key expired in between. The cache may be away at any time; nobody is locked out for
+        # it.
         log.warning("login_attempt_not_counted")
         return 0
 

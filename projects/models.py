@@ -37,7 +37,8 @@ class User(AbstractUser):
     first_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
     last_name = models.CharField(max_length=150, blank=True, validators=[validate_name])
     is_operator = models.BooleanField(default=False)
-    #: The token by which this person asks, whose limits are theirs for the request; None: a session, or no request.
+    #: The token by which this person asks, whose limits are theirs for the request; None: a session, or no
+    #: request.
     acting_token: ApiToken | None = None
 
     def operates(self) -> bool:
@@ -118,7 +119,8 @@ class Quota(models.Model):
 
 
 class UserQuota(models.Model):
-    """Limits of all projects in sum that one person created: opening more projects brings nothing. Empty means no limit."""
+    """Limits of all projects in sum that one person created: opening more projects brings nothing. Empty
+    means no limit."""
 
     user = models.OneToOneField(User, on_delete=models.CASCADE, related_name="quota")
     projects = models.PositiveIntegerField(null=True, blank=True, default=20)
@@ -129,7 +131,8 @@ class UserQuota(models.Model):
 
 
 class Invitation(models.Model):
-    """Asks a person into a project. It holds a name, not an account: whether there is one is nobody's business.
+    """Asks a person into a project. It holds a name, not an account: whether there is one is nobody's
+    business.
 
     A declined one stays as it is for those who sent it, until it expires.
     """
@@ -160,8 +163,8 @@ class ApiToken(models.Model):
     last_used_at = models.DateTimeField(null=True, blank=True)
     revoked_at = models.DateTimeField(null=True, blank=True)
     scopes = ArrayField(models.CharField(max_length=10, choices=Scope.choices), default=all_scopes)
-    #: The only projects that it opens; null: all of the person's. A project that is gone stays in the list, so
-    #: that a token for it never comes to open all.
+    #: The only projects that it opens; null: all of the person's. A project that is gone stays in the list,
+    #: so that a token for it never comes to open all.
     project_ids = ArrayField(models.BigIntegerField(), null=True, blank=True)
     issued_by = models.ForeignKey(
         "self", on_delete=models.SET_NULL, null=True, blank=True, related_name="issued"

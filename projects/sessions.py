@@ -1,7 +1,7 @@
 """Sessions of browsers, as Django keeps them, that can also be found by a digest of their key.
 
-The key is the cookie: whoever knows it is logged in. What has to name a session elsewhere (a ticket for a stream, a
-note that it has ended) names the digest, which opens nothing.
+The key is the cookie: whoever knows it is logged in. What has to name a session elsewhere (a ticket for a
+stream, a note that it has ended) names the digest, which opens nothing.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The function API: what a person writes for Punctual to train.
 
 A training function is single-device PyTorch code in one class (ElasticFlow, Table 1). It never sees ranks,
-devices, processes or the number of GPUs: the runtime splits the global batch, runs the backward pass, averages
-gradients, clips, steps, checkpoints, and moves the training between GPUs while it runs.
+devices, processes or the number of GPUs: the runtime splits the global batch, runs the backward pass,
+averages gradients, clips, steps, checkpoints, and moves the training between GPUs while it runs.
 """
 
 from __future__ import annotations
@@ -28,10 +28,10 @@ class TrainingFunction(ABC):
 
     Attributes:
         speed_neutral: names of hyperparameters that change neither throughput nor memory. Jobs that differ in
-            these alone share one measured scaling curve. Must be a literal: the server reads it without running
-            the file.
-        unused_parameters: set to True when some parameters get no gradient in some iterations (DDP then searches
-            for them, which costs a little time).
+            these alone share one measured scaling curve. Must be a literal: the server reads it without
+            running the file.
+        unused_parameters: set to True when some parameters get no gradient in some iterations (DDP then
+            searches for them, which costs a little time).
         hyperparameters: what the job was submitted with, `global_batch_size` among them.
     """
 
@@ -60,8 +60,9 @@ class TrainingFunction(ABC):
     def train(self, batch: Any, model: nn.Module) -> Tensor | tuple[Tensor, Mapping[str, Any]]:
         """Compute one iteration's forward pass and its *mean* loss over `batch`; no backward, no step.
 
-        The runtime weights the losses of unequal local batches, so a mean over the samples given is what makes the
-        gradient that of the global batch. Metrics are averaged over the global batch in the same way.
+        The runtime weights the losses of unequal local batches, so a mean over the samples given is what
+        makes the gradient that of the global batch. Metrics are averaged over the global batch in the same
+        way.
         """
 
     def init_scheduler(self, optimizer: Optimizer) -> LRScheduler | None:
@@ -75,16 +76,18 @@ class TrainingFunction(ABC):
         return default_collate(samples)
 
     def evaluate(self, model: nn.Module) -> Mapping[str, Any]:
-        """Measure the model, in evaluation mode and without gradients; called at the end of the job and, with the
-        hyperparameter `evaluate_every`, every so many iterations."""
+        """Measure the model, in evaluation mode and without gradients; called at the end of the job and, with
+        the hyperparameter `evaluate_every`, every so many iterations."""
         return {}
 
     def should_stop(self, metrics: Mapping[str, float]) -> bool:
-        """Say whether to stop after this iteration, given its metrics (and those of `evaluate` when it just ran)."""
+        """Say whether to stop after this iteration, given its metrics (and those of `evaluate` when it just
+        ran)."""
         return False
 
     def state_dict(self) -> Mapping[str, Any]:
-        """What the function itself remembers between iterations: tensors, numbers, strings, lists and dicts."""
+        """What the function itself remembers between iterations: tensors, numbers, strings, lists and
+        dicts."""
         return {}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -102,7 +105,8 @@ _folders: dict[str, Path] = {"data": Path("data"), "artifacts": Path("artifacts"
 def data_path(name: str) -> Path:
     """Where the declared data `name` lies on this node, read-only.
 
-    Outside the platform this is ``data/<name>`` under the current folder, so that a function can be tried at home.
+    Outside the platform this is ``data/<name>`` under the current folder, so that a function can be tried at
+    home.
 
     Raises:
         DataNotDeclaredError: the job declares no data of that name.
@@ -120,7 +124,8 @@ def data_path(name: str) -> Path:
 def artifact_path(name: str) -> Path:
     """A path for a file that `evaluate` wants kept beside the final weights (a figure, a vocabulary).
 
-    What is written there when the job ends becomes downloadable; earlier writes may be lost when the job moves.
+    What is written there when the job ends becomes downloadable; earlier writes may be lost when the job
+    moves.
     """
     if Path(name).name != name or name in {"weights.pt", "metrics.json", "", ".", ".."}:
         raise ValueError(f"an artifact needs a plain file name of its own, not {name!r}")

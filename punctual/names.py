@@ -1,15 +1,16 @@
-"""What may stand in a name that people see: one rule for jobs, projects, labels, tokens, files and all the rest.
+"""What may stand in a name that people see: one rule for jobs, projects, labels, tokens, files and all the
+rest.
 
-A name must look like what it is. Characters that cannot be seen, that turn the text around them or that mean nothing
-let one name pass for another one. Needs the standard library alone, as workers import it.
+A name must look like what it is. Characters that cannot be seen, that turn the text around them or that mean
+nothing let one name pass for another one. Needs the standard library alone, as workers import it.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-#: Letters and symbols that are drawn as nothing, or change how their neighbour is drawn: not among the control and
-#: format characters, though they might be.
+#: Letters and symbols that are drawn as nothing, or change how their neighbour is drawn: not among the
+#: control and format characters, though they might be.
 _INVISIBLE = frozenset(
     {"\u034f", "\u115f", "\u1160", "\u17b4", "\u17b5", "\u2800", "\u3164", "\uffa0"}
     | {chr(code) for code in range(0x180B, 0x1810)}
@@ -23,9 +24,9 @@ _MOST_MARKS = 4
 def name_problem(name: str, *, line_breaks: bool = False) -> str | None:
     """Why people should not be shown `name` as a name; None where they may.
 
-    Refused are control, format (zero-width, bidirectional), private and unassigned characters, half surrogates, spaces
-    other than the plain one, letters that are not drawn, and heaps of marks. `line_breaks` lets texts of several lines
-    pass.
+    Refused are control, format (zero-width, bidirectional), private and unassigned characters, half
+    surrogates, spaces other than the plain one, letters that are not drawn, and heaps of marks. `line_breaks`
+    lets texts of several lines pass.
     """
     marks = _MOST_MARKS
     for position, character in enumerate(name):

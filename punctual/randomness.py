@@ -21,7 +21,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     import torch
 
-# torch is imported inside the functions: `import punctual` also serves the command line, which has to start fast.
+# torch is imported inside the functions: `import punctual` also serves the command line, which has to start
+# fast.
 
 
 @dataclass
@@ -71,8 +72,8 @@ def sample_generator(index: int, purpose: str = "") -> torch.Generator:
 def sample_rand(*shape: int) -> torch.Tensor:
     """Uniform numbers in [0, 1) of shape ``(samples in the local batch, *shape)``, one row per sample.
 
-    A row depends on its sample, the iteration and how often the function was called in this iteration, never on
-    the split of the batch. A dropout that survives a rescale: ``x * (sample_rand(width) >= 0.1) / 0.9``.
+    A row depends on its sample, the iteration and how often the function was called in this iteration, never
+    on the split of the batch. A dropout that survives a rescale: ``x * (sample_rand(width) >= 0.1) / 0.9``.
     """
     import torch
 

@@ -1,4 +1,5 @@
-"""The admin's pages of functions, jobs and decisions: to look at. Changes go through services, which keep promises."""
+"""The admin's pages of functions, jobs and decisions: to look at. Changes go through services, which keep
+promises."""
 
 from __future__ import annotations
 

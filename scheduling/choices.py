@@ -96,7 +96,8 @@ class Goal(models.TextChoices):
 
 
 class AssignmentState(models.TextChoices):
-    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to go, not confirmed), `released`."""
+    """`waiting` for another job to leave the GPU, `held`, `clearing` (told to go, not confirmed),
+    `released`."""
 
     WAITING = "waiting", "Waiting"
     HELD = "held", "Held"

@@ -15,7 +15,8 @@ class StudySource(models.TextChoices):
 
 
 class TraceKind(models.TextChoices):
-    """Where a trace comes from: drawn by seed, published by somebody, or another file in the traces folder."""
+    """Where a trace comes from: drawn by seed, published by somebody, or another file in the traces
+    folder."""
 
     SYNTHETIC = "synthetic", "Synthetic"
     PUBLIC = "public", "Public traces"

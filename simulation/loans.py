@@ -14,9 +14,10 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 @dataclass(frozen=True, slots=True)
 class ReclaimRecord:
-    """One reclaim: servers ``wanted`` and ``returned``, of these ``idle`` and of the ``flexible`` group; jobs ``preempted`` of those
-    ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that stayed (spec 2.4.5). ``ahead``: asked for by the
-    forecast, while measured usage alone would have asked for none."""
+    """One reclaim: servers ``wanted`` and ``returned``, of these ``idle`` and of the ``flexible`` group; jobs
+    ``preempted`` of those ``running``; ``collateral_gpus``: GPUs that preempted jobs gave up on servers that
+    stayed (spec 2.4.5). ``ahead``: asked for by the forecast, while measured usage alone would have asked for
+    none."""
 
     at: float
     wanted: int
@@ -31,11 +32,12 @@ class ReclaimRecord:
 
 @dataclass(frozen=True)
 class LoanHistory:
-    """One row an orchestrator's period. ``usage`` of the inference cluster is the mean of the period before, ``forecast`` what was
-    expected of the next, NaN where nothing was. ``on_loan`` servers after the decision; ``shortfall``: servers
-    that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``: GPUs in the hands of training jobs at the
-    end of the period, before the decision. ``headroom``: share of the cluster that is never lent. ``owned_gpus``: GPUs of
-    the training cluster. ``borrowers``: rows of the jobs that were seen on servers on loan."""
+    """One row an orchestrator's period. ``usage`` of the inference cluster is the mean of the period before,
+    ``forecast`` what was expected of the next, NaN where nothing was. ``on_loan`` servers after the decision;
+    ``shortfall``: servers that inference missed at that time. ``owned_gpus_busy`` and ``lent_gpus_busy``:
+    GPUs in the hands of training jobs at the end of the period, before the decision. ``headroom``: share of
+    the cluster that is never lent. ``owned_gpus``: GPUs of the training cluster. ``borrowers``: rows of the
+    jobs that were seen on servers on loan."""
 
     servers: int
     time: FloatArray
@@ -67,7 +69,8 @@ class LoanHistory:
         table = np.array(rows, dtype=np.float64).reshape(len(rows), 7)
         whole = table[:, 3:].astype(np.int64)
         return cls(
-            servers, table[:, 0], table[:, 1], table[:, 2], whole[:, 0], whole[:, 1], whole[:, 2], whole[:, 3],
+            servers, table[:, 0], table[:, 1], table[:, 2], whole[:, 0], whole[:, 1], whole[:, 2],
+            whole[:, 3],
             reclaims, headroom, gpus_per_server, owned_gpus, borrowers,
         )  # fmt: skip
 

@@ -17,8 +17,8 @@ from simulation.choices import StudySource
 class SimulationStudy(models.Model):
     """One question: these jobs, on a cluster like this, under some policies and numbers of servers.
 
-    What differs between runs is in the runs. ``live_state`` is the live cluster as the study saw it, compressed
-    (`simulation/live/state.py`), so that every run starts from the same moment.
+    What differs between runs is in the runs. ``live_state`` is the live cluster as the study saw it,
+    compressed (`simulation/live/state.py`), so that every run starts from the same moment.
     """
 
     name = models.CharField(max_length=200)
@@ -45,8 +45,9 @@ class SimulationStudy(models.Model):
     #: Whether its runs also tell how many deadlines any schedule could meet.
     bound = models.BooleanField(default=True)
 
-    #: Of runs that lend, and empty where none does: usage by name (`simulation/services/lending.py`), the kind of the inference
-    #: cluster's GPUs, how servers are chosen that go back, the share that is never lent, and who forecasts ("none": nobody).
+    #: Of runs that lend, and empty where none does: usage by name (`simulation/services/lending.py`), the
+    #: kind of the inference cluster's GPUs, how servers are chosen that go back, the share that is never
+    #: lent, and who forecasts ("none": nobody).
     inference_usage = models.CharField(max_length=60, blank=True)
     inference_gpu_type = models.CharField(max_length=100, blank=True)
     reclaim = models.CharField(max_length=10, blank=True)
@@ -97,7 +98,8 @@ class SimulationStudy(models.Model):
 
 
 class SimulationRun(LeasedWork):
-    """One policy on one number of servers, beside one number of inference servers that may lend; 0: none are there.
+    """One policy on one number of servers, beside one number of inference servers that may lend; 0: none are
+    there.
 
     ``newcomers``: whether room is kept for those that need little.
 
@@ -152,7 +154,8 @@ class SimulationRun(LeasedWork):
         return self.policy if self.newcomers == NewcomersRule.OPEN else f"{self.policy} {self.newcomers}"
 
     def cluster(self) -> str:
-        """Its servers as they are written: training servers, and inference servers beside them where there are some."""
+        """Its servers as they are written: training servers, and inference servers beside them where there
+        are some."""
         return f"{self.servers} + {self.inference_servers}" if self.inference_servers else str(self.servers)
 
     def finished(self) -> bool:

@@ -13,7 +13,8 @@ from simulation.loans import LoanHistory
 
 BoolArray = NDArray[np.bool_]
 
-#: The core plans finishes to within two microseconds of a deadline, and running a plan piece by piece rounds again.
+#: The core plans finishes to within two microseconds of a deadline, and running a plan piece by piece rounds
+#: again.
 ON_TIME_TOLERANCE_SECONDS = 1e-5
 
 
@@ -33,8 +34,9 @@ class JobOutcomes:
     nothing happened (``started_at`` of a declined job). ``deadline_at`` is infinity for best effort.
 
     ``void_reason`` is "" unless the promise became void (contracts 2). ``pool``: GPU type of the pool that
-    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised. ``waiting_seconds``: time without GPUs between
-    submission and end, before the first start and after preemptions.
+    the job ran on or was promised on. ``minimum_finish_at``: the finish planned when it was promised.
+    ``waiting_seconds``: time without GPUs between submission and end, before the first start and after
+    preemptions.
     """
 
     job_id: tuple[str, ...]
@@ -93,9 +95,9 @@ class AllocationHistory:
 class Outcome:
     """One finished, or interrupted, simulation.
 
-    ``settings``: what was asked (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed, ...), plain
-    values. ``counts``: rescales, migrations, preemptions, decisions, failures. ``end_at``: the last instant
-    simulated. ``broken``: promised jobs that were late, with a sentence each on why.
+    ``settings``: what was asked (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed, ...),
+    plain values. ``counts``: rescales, migrations, preemptions, decisions, failures. ``end_at``: the last
+    instant simulated. ``broken``: promised jobs that were late, with a sentence each on why.
     """
 
     settings: dict[str, str | int | float | bool]

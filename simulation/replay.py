@@ -1,4 +1,5 @@
-"""Recorded decisions of the live platform, computed once more from what they were computed from (rule 1 of the design)."""
+"""Recorded decisions of the live platform, computed once more from what they were computed from (rule 1 of
+the design)."""
 
 from __future__ import annotations
 

@@ -24,7 +24,8 @@ Events = AsyncGenerator[bytes, None]
 
 
 def event(data: Any, *, name: str | None = None, event_id: int | None = None) -> bytes:
-    """One event. Without a name it is a plain message; JSON has no line breaks, so one data line is enough."""
+    """One event. Without a name it is a plain message; JSON has no line breaks, so one data line is
+    enough."""
     lines = []
     if name is not None:
         lines.append(f"event: {name}")
@@ -58,7 +59,8 @@ connections = Connections()
 def stream_response(
     request: HttpRequest, caller: str, events: Events, origin: str | None = None
 ) -> HttpResponseBase:
-    """Answers with the events, unless too many streams are open already: then 503 or 429, to come back later."""
+    """Answers with the events, unless too many streams are open already: then 503 or 429, to come back
+    later."""
     if connections.full():
         return problem(503, "too_many_streams", "Too many streams are open. Poll, or try again soon.")
     if connections.full_for(caller):

@@ -1,7 +1,8 @@
 """One Redis subscription per process, fanned out to every open stream.
 
-A note says only that something changed; the fact itself is in PostgreSQL. So a note that is lost, doubled or late
-costs at most a refresh: after every gap (Redis away, a slow reader) a subscriber gets `RESYNC` and reads again.
+A note says only that something changed; the fact itself is in PostgreSQL. So a note that is lost, doubled or
+late costs at most a refresh: after every gap (Redis away, a slow reader) a subscriber gets `RESYNC` and reads
+again.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """One message of a channel; ``resync`` ones say that some may have been missed, ``recheck`` ones that the reader may
-    have lost the right to read."""
+    """One message of a channel; ``resync`` ones say that some may have been missed, ``recheck`` ones that the
+    reader may have lost the right to read."""
 
     payload: dict[str, Any]
     resync: bool = False
@@ -44,7 +45,8 @@ RESYNC = Note({}, resync=True)
 
 
 class Subscription:
-    """The notes of one channel for one stream. A reader that falls behind gets one RESYNC for all it missed."""
+    """The notes of one channel for one stream. A reader that falls behind gets one RESYNC for all it
+    missed."""
 
     def __init__(self) -> None:
         self._queue: asyncio.Queue[Note] = asyncio.Queue(_QUEUE_LENGTH)
@@ -74,7 +76,8 @@ class Hub:
 
     @asynccontextmanager
     async def subscribe(self, *channels: str) -> AsyncIterator[Subscription]:
-        """Notes of these channels from now on. Subscribe first and read the database then, so that none falls between."""
+        """Notes of these channels from now on. Subscribe first and read the database then, so that none falls
+        between."""
         if self._listener is None or self._listener.done():
             self._listener = asyncio.create_task(self._listen(), name="redis-listener")
         subscription = Subscription()

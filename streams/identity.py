@@ -1,5 +1,5 @@
-"""Who opened a stream: a person by bearer token or by a page's ticket, an agent by its credential. Never by a cookie,
-which browsers send to every port of a host, and from pages of every port."""
+"""Who opened a stream: a person by bearer token or by a page's ticket, an agent by its credential. Never by a
+cookie, which browsers send to every port of a host, and from pages of every port."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """Tickets: how a page may read a stream of another origin without the session's cookie.
 
-The page asks the web process for one. It is signed, good for half a minute to open one stream, from one origin, and
-for as long as the session lasts with which it was asked for. It opens nothing else, so that it does no harm in a log
-of addresses.
+The page asks the web process for one. It is signed, good for half a minute to open one stream, from one
+origin, and for as long as the session lasts with which it was asked for. It opens nothing else, so that it
+does no harm in a log of addresses.
 """
 
 from __future__ import annotations

@@ -70,7 +70,8 @@ async def job_events(request: HttpRequest, job_id: str) -> HttpResponseBase:
 
 @_get_only
 async def job_logs(request: HttpRequest, job_id: str) -> HttpResponseBase:
-    """A job's log after `?after=` (or `Last-Event-ID`), then what is added; `event: end` when the job is over."""
+    """A job's log after `?after=` (or `Last-Event-ID`), then what is added; `event: end` when the job is
+    over."""
     caller = await caller_of(request)
     if caller is None:
         return _not_authenticated()

@@ -12,12 +12,14 @@ pytest_plugins = ["tests.plugins.browser", "tests.plugins.running_platform"]
 
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test starts to press it.
+    # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test
+    # starts to press it.
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session", autouse=True)
 def _quick_passwords() -> Iterator[None]:
-    """Hashing passwords is slow on purpose, and no test is about that. For all tests alike: hashes are shared."""
+    """Hashing passwords is slow on purpose, and no test is about that. For all tests alike: hashes are
+    shared."""
     with override_settings(PASSWORD_HASHERS=["django.contrib.auth.hashers.MD5PasswordHasher"]):
         yield

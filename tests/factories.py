@@ -1,4 +1,5 @@
-"""Rows for tests, each valid on its own. What a test is about is said in the test, the rest is filled in here."""
+"""Rows for tests, each valid on its own. What a test is about is said in the test, the rest is filled in
+here."""
 
 from __future__ import annotations
 

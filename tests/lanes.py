@@ -1,8 +1,9 @@
 """`python -m tests.lanes [pytest's arguments]`: all tests in three lanes beside each other.
 
-The end-to-end tests spend most of their time waiting for emulated accelerators, and those of the platform's parts for servers, browsers
-and each other; what computes runs meanwhile. Everything but the end-to-end tests has a lower priority: deadlines there are kept on a
-clock. What the buffered lanes print comes at the end, whole.
+The end-to-end tests spend most of their time waiting for emulated accelerators, and those of the platform's
+parts for servers, browsers and each other; what computes runs meanwhile. Everything but the end-to-end tests
+has a lower priority: deadlines there are kept on a clock. What the buffered lanes print comes at the end,
+whole.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ LOWER_PRIORITY = ["nice", "-n", "5"]
 
 @dataclass(frozen=True)
 class Lane:
-    """One run of pytest whose output is kept in ``folder``, and its temporary files too: pytest closes the folder that they would
-    otherwise have in common whenever one begins.
+    """One run of pytest whose output is kept in ``folder``, and its temporary files too: pytest closes the
+    folder that they would otherwise have in common whenever one begins.
     """
 
     command: list[str]

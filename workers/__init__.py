@@ -1,1 +1,2 @@
-"""Everything that runs work: Celery tasks (`tasks`), the node agent (`agent`), the training runtime (`runtime`)."""
+"""Everything that runs work: Celery tasks (`tasks`), the node agent (`agent`), the training runtime
+(`runtime`)."""

@@ -1,6 +1,7 @@
 """The least that a submission could cost: the same Django stack, authentication and parser, and one INSERT.
 
-Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.peers.insert_only`, as a peer for benchmarks/submissions.py.
+Served by gunicorn with `DJANGO_SETTINGS_MODULE=benchmarks.peers.insert_only`, as a peer for
+benchmarks/submissions.py.
 """
 
 from __future__ import annotations

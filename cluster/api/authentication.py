@@ -1,4 +1,5 @@
-"""Authentication of inference schedulers: a credential of their own that opens their inference cluster and nothing else."""
+"""Authentication of inference schedulers: a credential of their own that opens their inference cluster and
+nothing else."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ CREDENTIAL_PREFIX = "ps_"
 
 
 class InferenceSchedulerAuthentication(BaseAuthentication):
-    """Finds the inference cluster by its scheduler's credential: ``request.auth``. The user is the cluster's own account."""
+    """Finds the inference cluster by its scheduler's credential: ``request.auth``. The user is the cluster's
+    own account."""
 
     def authenticate(self, request: Request) -> tuple[User, InferenceCluster] | None:
         scheme, _, credential = get_authorization_header(request).decode("latin-1").partition(" ")

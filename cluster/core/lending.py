@@ -1,12 +1,13 @@
-"""The lending rule: how many servers the inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec 2.2).
+"""The lending rule: how many servers the inference cluster can spare (Lyra sections 3.4, 3.6 and 3.7.1; spec
+2.2).
 
-The inference side decides how many servers move and when. It keeps what the larger of measured and forecast usage
-needs, and a reserve that is never lent. Because the forecast covers the coming period, servers are asked back before
-demand has risen.
+The inference side decides how many servers move and when. It keeps what the larger of measured and forecast
+usage needs, and a reserve that is never lent. Because the forecast covers the coming period, servers are
+asked back before demand has risen.
 
-A server is not worth lending for a moment: a job that grows onto it and has to leave again has gained nothing. So two thresholds keep
-usage that wobbles about a whole number of servers from moving one to and fro, and what moved stays for a while. Both are ours; the
-published rule is the one without (decision 0022).
+A server is not worth lending for a moment: a job that grows onto it and has to leave again has gained
+nothing. So two thresholds keep usage that wobbles about a whole number of servers from moving one to and fro,
+and what moved stays for a while. Both are ours; the published rule is the one without (decision 0022).
 
 Usage is the share of the inference cluster's GPUs that serve requests, 0 to 1. Containers are assumed to be
 consolidated, so that a share of GPUs is a number of whole servers.
@@ -24,13 +25,15 @@ FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
 HEADROOM_FRACTION = 0.02
-"""Published share of the cluster that is never lent: about the median rise of usage in five minutes (Lyra section 3.7.1)."""
+"""Published share of the cluster that is never lent: about the median rise of usage in five minutes (Lyra
+section 3.7.1)."""
 
 HYSTERESIS_FRACTION = 0.02
 """What live clusters begin with: as much as usage rises in five minutes at the median (as the headroom)."""
 
 ROUNDING_GUARD = 1e-9
-"""0.6 of 520 servers is 312, not 313: products that float error lifts above a whole number still round to it."""
+"""0.6 of 520 servers is 312, not 313: products that float error lifts above a whole number still round to
+it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,8 +42,8 @@ class LendingRule:
 
     ``headroom_fraction`` of them is never lent. ``forecast_margin_fraction`` of the cluster is added to every
     forecast: 0 is the published rule, a high quantile of the forecaster's errors makes a missing server rare.
-    ``hysteresis_fraction``: a server is lent only where usage could rise by so much of the cluster before it had to be asked
-    back; 0 is the published rule.
+    ``hysteresis_fraction``: a server is lent only where usage could rise by so much of the cluster before it
+    had to be asked back; 0 is the published rule.
 
     Raises ValueError for a negative number of servers or a fraction outside 0 to 1.
     """
@@ -63,9 +66,11 @@ class LendingRule:
         return _whole(self.headroom_fraction * self.servers)
 
     def need(self, usage: float, forecast: float | None = None) -> int:
-        """Servers that serve requests at the larger of ``usage`` and ``forecast``; None where there is no forecast.
+        """Servers that serve requests at the larger of ``usage`` and ``forecast``; None where there is no
+        forecast.
 
-        Forecasts beyond 0 and 1 count as these. Raises ValueError for usage outside 0 to 1 or a number that is not finite.
+        Forecasts beyond 0 and 1 count as these. Raises ValueError for usage outside 0 to 1 or a number that
+        is not finite.
         """
         return min(self.servers, _whole(self._expected(usage, forecast) * self.servers))
 
@@ -78,8 +83,9 @@ class LendingRule:
     ) -> int:
         """Servers that should be on loan: of `target`, those that need not be asked back soon.
 
-        ``recent_peak``: the highest share of GPUs that was in use or expected in the least time that a server stays where it
-        is; None for no such time. Raises ValueError as `need` does, and for a peak outside 0 to 1.
+        ``recent_peak``: the highest share of GPUs that was in use or expected in the least time that a server
+        stays where it is; None for no such time. Raises ValueError as `need` does, and for a peak outside 0
+        to 1.
         """
         expected = self._expected(usage, forecast)
         if recent_peak is not None:
@@ -108,9 +114,10 @@ class LendingRule:
     ) -> LendingDecision:
         """How many servers to lend or to ask back now.
 
-        ``on_loan`` counts all servers that are away, ``being_returned`` those of them that are asked back already.
-        ``recent_peak``: see `worth_lending`. ``settled``: how many of those on loan have been there for their least time; a forecast
-        alone asks no others back, measured usage takes what it needs. None: all of them.
+        ``on_loan`` counts all servers that are away, ``being_returned`` those of them that are asked back
+        already. ``recent_peak``: see `worth_lending`. ``settled``: how many of those on loan have been there
+        for their least time; a forecast alone asks no others back, measured usage takes what it needs. None:
+        all of them.
 
         Raises ValueError as `need` does, and when the counts do not fit the cluster or each other.
         """
@@ -150,14 +157,16 @@ class LendingRule:
         return np.maximum(0, self.servers - self.reserve - kept)
 
     def all_worth_lending(self, expected: FloatArray, recent_peaks: FloatArray) -> IntArray:
-        """`worth_lending` at many instants, shape (n,), by what `expected` answers and by the recent peaks of it."""
+        """`worth_lending` at many instants, shape (n,), by what `expected` answers and by the recent peaks of
+        it."""
         kept = self._whole_servers(np.clip(expected, 0.0, 1.0) * self.servers)
         highest = np.clip(np.maximum(expected, recent_peaks), 0.0, 1.0)
         careful = self._whole_servers((highest + self.hysteresis_fraction) * self.servers)
         return np.maximum(0, self.servers - self.reserve - np.maximum(kept, careful))
 
     def expected(self, usage: ArrayLike, forecasts: ArrayLike | None = None) -> FloatArray:
-        """The larger of usage and forecast with its margin at many instants, shape (n,), as `targets` takes it."""
+        """The larger of usage and forecast with its margin at many instants, shape (n,), as `targets` takes
+        it."""
         expected = _checked_usages(usage)
         if forecasts is None:
             return expected
@@ -177,8 +186,9 @@ class LendingRule:
 class LendingDecision:
     """What the inference side wants now, in servers.
 
-    ``delta`` is ``target`` less what is on loan and not being returned. At most one of ``lend`` and ``reclaim`` is above 0.
-    ``shortfall``: servers missing at this moment for the measured usage, which stands for violated latency targets.
+    ``delta`` is ``target`` less what is on loan and not being returned. At most one of ``lend`` and
+    ``reclaim`` is above 0. ``shortfall``: servers missing at this moment for the measured usage, which stands
+    for violated latency targets.
     """
 
     need: int

@@ -1,7 +1,9 @@
-"""The lending rule followed over a usage curve: what would be on loan, and what would be missing (spec 2.1, 2.2).
+"""The lending rule followed over a usage curve: what would be on loan, and what would be missing (spec 2.1,
+2.2).
 
-Sample t is the mean usage of the period that ends at instant t. What is decided at instant t must do for the period
-that follows, whose usage is sample t + 1: a server that is missing then is missing because nobody foresaw it.
+Sample t is the mean usage of the period that ends at instant t. What is decided at instant t must do for the
+period that follows, whose usage is sample t + 1: a server that is missing then is missing because nobody
+foresaw it.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from cluster.core.lending import FloatArray, IntArray, LendingRule
 class LendingHistory:
     """Servers at every instant, each of shape (n,).
 
-    ``on_loan``: away just before the decision, ``being_returned`` of them asked back before. ``lent`` and ``reclaimed``:
-    what the decision moves or asks back. ``shortfall``: missing in the period that ends at the instant.
+    ``on_loan``: away just before the decision, ``being_returned`` of them asked back before. ``lent`` and
+    ``reclaimed``: what the decision moves or asks back. ``shortfall``: missing in the period that ends at the
+    instant.
     """
 
     on_loan: IntArray
@@ -39,9 +42,10 @@ def follow(
 ) -> LendingHistory:
     """What the rule does at every instant, beginning with no server on loan.
 
-    ``usage`` has shape (n,), and so have ``forecasts``: entry t is what is expected, at instant t, of the next
-    sample; not a number where there is none. A server asked back is at home ``periods_to_return`` periods later; 0:
-    at once. ``hold_periods``: the least time that a server stays where it is (`LendingRule.decide`); 0 is the published rule.
+    ``usage`` has shape (n,), and so have ``forecasts``: entry t is what is expected, at instant t, of the
+    next sample; not a number where there is none. A server asked back is at home ``periods_to_return``
+    periods later; 0: at once. ``hold_periods``: the least time that a server stays where it is
+    (`LendingRule.decide`); 0 is the published rule.
 
     Raises ValueError for usage outside 0 to 1, shapes that differ or a negative number of periods.
     """

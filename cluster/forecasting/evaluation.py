@@ -30,8 +30,8 @@ PERSISTENCE, PERFECT = "persistence", "perfect"
 class ForecastErrors:
     """Mean squared error by forecaster on the last ``samples`` of a curve, none of which was learned from.
 
-    ``errors`` always holds `PERSISTENCE`, and `PERFECT` where it is known what a perfect forecaster of the curve would say.
-    ``forecasts``: what each said, shape (samples,); ``truth``: what came.
+    ``errors`` always holds `PERSISTENCE`, and `PERFECT` where it is known what a perfect forecaster of the
+    curve would say. ``forecasts``: what each said, shape (samples,); ``truth``: what came.
     """
 
     samples: int
@@ -41,7 +41,8 @@ class ForecastErrors:
     forecasts: Mapping[str, FloatArray] = field(repr=False)
 
     def ratio_to_persistence(self, name: str) -> float:
-        """A forecaster's error over that of the last sample as forecast; below 1 is better, and 1 when both are 0."""
+        """A forecaster's error over that of the last sample as forecast; below 1 is better, and 1 when both
+        are 0."""
         persistence = self.errors[PERSISTENCE]
         return self.errors[name] / persistence if persistence else 1.0
 
@@ -54,19 +55,22 @@ def forecast_errors(
     expected: ArrayLike | None = None,
     progress: Progress | None = None,
 ) -> ForecastErrors:
-    """Fit each forecaster to all but the last ``evaluated_samples`` and compare its forecasts of these, one period ahead.
+    """Fit each forecaster to all but the last ``evaluated_samples`` and compare its forecasts of these, one
+    period ahead.
 
-    ``samples`` has shape (n,) and no gap; ``expected``, of the same shape, is the curve without noise where it is known.
+    ``samples`` has shape (n,) and no gap; ``expected``, of the same shape, is the curve without noise where
+    it is known.
 
-    Raises ForecasterError when samples are missing or too few, TooFewSamples when a model needs more to learn from.
+    Raises ForecasterError when samples are missing or too few, TooFewSamples when a model needs more to learn
+    from.
     """
     # A copy, since what is returned outlives the call.
     values = np.array(samples, dtype=np.float64)
     begin = values.size - evaluated_samples
     if evaluated_samples < 1 or begin <= WINDOW or not np.isfinite(values).all():
         raise ForecasterError(
-            f"errors on {evaluated_samples} of {values.size} samples cannot be taken: there must be some, without a gap, and "
-            "others before them to learn from"
+            f"errors on {evaluated_samples} of {values.size} samples cannot be taken: there must be some, "
+            "without a gap, and others before them to learn from"
         )
     truth = values[begin:]
     forecasts: dict[str, FloatArray] = {}
@@ -84,7 +88,8 @@ def forecast_errors(
 
 @dataclass(frozen=True, slots=True)
 class Shortfall:
-    """Servers missing in the inference cluster over a history: in how many periods, how many at worst, how many on average."""
+    """Servers missing in the inference cluster over a history: in how many periods, how many at worst, how
+    many on average."""
 
     periods: int
     servers_at_worst: int
@@ -96,11 +101,11 @@ class ReclaimTiming:
     """Whether servers were asked back before they were missed.
 
     Of ``reclaims`` operations ``ahead`` began while measured usage alone asked for no server back; after
-    ``ahead_and_needed`` of these the next sample did. The same in servers: ``servers_ahead`` of ``servers`` were asked back
-    beyond what measured usage alone asked for.
+    ``ahead_and_needed`` of these the next sample did. The same in servers: ``servers_ahead`` of ``servers``
+    were asked back beyond what measured usage alone asked for.
 
-    ``shortfall`` is that of the history itself. The other four follow the plain lending rule over the same usage, with
-    and without forecast and headroom.
+    ``shortfall`` is that of the history itself. The other four follow the plain lending rule over the same
+    usage, with and without forecast and headroom.
     """
 
     reclaims: int
@@ -130,8 +135,8 @@ def reclaims_ahead(
 ) -> ReclaimTiming:
     """What forecasting came to over ``usage``, shape (n,), with ``forecasts`` as `follow` takes them.
 
-    ``history`` is what was lent and asked back in truth; None: what ``rule`` would have done. ``periods_to_return``: how long
-    servers take to come home where the rule is followed.
+    ``history`` is what was lent and asked back in truth; None: what ``rule`` would have done.
+    ``periods_to_return``: how long servers take to come home where the rule is followed.
 
     Raises ValueError for usage outside 0 to 1 and shapes that differ.
     """
@@ -166,10 +171,11 @@ def reclaims_ahead(
 
 
 def margin_covering(forecasts: FloatArray, truth: FloatArray, share: float) -> float:
-    """What must be added to forecasts so that ``share`` of the samples that came did not exceed them; at least 0.
+    """What must be added to forecasts so that ``share`` of the samples that came did not exceed them; at
+    least 0.
 
-    For `LendingRule.forecast_margin_fraction`, from a past on which the forecaster was not fitted. Raises ForecasterError
-    for a share outside 0 to 1 or no sample.
+    For `LendingRule.forecast_margin_fraction`, from a past on which the forecaster was not fitted. Raises
+    ForecasterError for a share outside 0 to 1 or no sample.
     """
     if not 0.0 <= share <= 1.0 or not truth.size:
         raise ForecasterError(f"no margin covers {share:g} of {truth.size} samples")

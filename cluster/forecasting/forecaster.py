@@ -1,8 +1,8 @@
 """The interface of all forecasters (Lyra section 3.6; spec 2.2).
 
-Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster sees the last
-`Forecaster.window` of them and says the mean usage of the next period. A sample that was never reported is not a
-number: it is left out of training, and bridged by the one before it in a forecast.
+Samples are mean usage per period of five minutes, oldest first, as shares from 0 to 1. A forecaster sees the
+last `Forecaster.window` of them and says the mean usage of the next period. A sample that was never reported
+is not a number: it is left out of training, and bridged by the one before it in a forecast.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ SAMPLES_PER_DAY = 288
 """Samples of a day: the least that most models are fitted to, and how many come between two fits."""
 
 Progress = Callable[[int, int], None]
-"""Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that error and
-the forecaster stays as it was."""
+"""Told before each epoch how many are done, of how many at most. It may raise: the fit then ends with that
+error and the forecaster stays as it was."""
 
 
 class ForecasterError(ValueError):
@@ -40,8 +40,9 @@ class TooFewSamples(ForecasterError):
 class FitReport:
     """What a fit came to.
 
-    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on those that were set aside (the
-    last tenth, or the last day), and ``persistence_error`` that of the last sample as forecast, on the same ones.
+    ``windows`` were learned from in ``epochs`` passes. ``error`` is the mean squared error on those that were
+    set aside (the last tenth, or the last day), and ``persistence_error`` that of the last sample as
+    forecast, on the same ones.
     """
 
     windows: int
@@ -69,7 +70,8 @@ class Forecaster(ABC):
 
     @abstractmethod
     def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
-        """Learn from samples, shape (n,), forgetting what was learned before. The same samples give the same model.
+        """Learn from samples, shape (n,), forgetting what was learned before. The same samples give the same
+        model.
 
         Raises TooFewSamples, and whatever ``progress`` raises.
         """
@@ -117,7 +119,8 @@ class Forecaster(ABC):
 
 
 def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]:
-    """All windows without a gap, and the sample that follows each: shapes (n, window) and (n,), oldest first."""
+    """All windows without a gap, and the sample that follows each: shapes (n, window) and (n,), oldest
+    first."""
     values = np.asarray(samples, dtype=np.float64)
     if values.size <= window:
         return np.zeros((0, window)), np.zeros(0)
@@ -129,8 +132,8 @@ def windows_of(samples: ArrayLike, window: int) -> tuple[FloatArray, FloatArray]
 def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatArray, FloatArray, int]:
     """`windows_of` the samples, and how many of them to learn from; the rest is for judging the model.
 
-    The rest is the last tenth, but a whole day where two more are left: judged by an evening alone, a model that knows nothing
-    but evenings looks best.
+    The rest is the last tenth, but a whole day where two more are left: judged by an evening alone, a model
+    that knows nothing but evenings looks best.
 
     Raises TooFewSamples when there are fewer windows than `Forecaster.least_samples` without a gap give.
     """
@@ -138,8 +141,8 @@ def training_windows(forecaster: Forecaster, samples: ArrayLike) -> tuple[FloatA
     least = forecaster.least_samples - forecaster.window
     if following.size < least:
         raise TooFewSamples(
-            f"{forecaster.name} needs {forecaster.least_samples} samples without a gap; there are windows for "
-            f"{following.size} forecasts"
+            f"{forecaster.name} needs {forecaster.least_samples} samples without a gap; there are windows "
+            f"for {following.size} forecasts"
         )
     aside = max(1, following.size // 10)
     if following.size >= 3 * SAMPLES_PER_DAY - forecaster.window:

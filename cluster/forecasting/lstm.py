@@ -1,7 +1,8 @@
-"""The recurrent network that Lyra forecasts with (Lyra section 3.6; spec 2.2). The only file here that needs PyTorch.
+"""The recurrent network that Lyra forecasts with (Lyra section 3.6; spec 2.2). The only file here that needs
+PyTorch.
 
-Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. Width, learning rate,
-batch, epochs and early stop are the spec's, the way to scale samples is ours.
+Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. Width, learning
+rate, batch, epochs and early stop are the spec's, the way to scale samples is ours.
 """
 
 from __future__ import annotations
@@ -38,7 +39,8 @@ _SCALE = "scale"
 class Training:
     """How the network is trained.
 
-    It stops after ``patience`` epochs without a lower error on the windows set aside; the best weights are kept.
+    It stops after ``patience`` epochs without a lower error on the windows set aside; the best weights are
+    kept.
     """
 
     learning_rate: float = 1e-3
@@ -50,7 +52,8 @@ class Training:
 class UsageNetwork(nn.Module):
     """Windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,).
 
-    What the layers give is added to the window's mean: they need not learn how high usage is, only where it goes.
+    What the layers give is added to the window's mean: they need not learn how high usage is, only where it
+    goes.
     """
 
     def __init__(self, width: int = WIDTH) -> None:

@@ -16,7 +16,8 @@ FORECASTERS: dict[str, str] = {
 
 
 def forecaster_class(name: str) -> type[Forecaster]:
-    """The class behind a name. Raises ForecasterError for an unknown name, or when what it needs is not installed."""
+    """The class behind a name. Raises ForecasterError for an unknown name, or when what it needs is not
+    installed."""
     if name not in FORECASTERS:
         raise ForecasterError(f"no forecaster is called {name!r}; known are {', '.join(FORECASTERS)}")
     try:

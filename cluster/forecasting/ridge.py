@@ -1,4 +1,5 @@
-"""Ridge regression on the last ten samples: a straight line through the noise, learned in a millisecond (spec 2.2)."""
+"""Ridge regression on the last ten samples: a straight line through the noise, learned in a millisecond (spec
+2.2)."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from cluster.forecasting.forecaster import (
 from cluster.forecasting.storage import pack, unpack
 
 PENALTY = 1e-3
-"""Weight of the squared coefficients beside the sum of squared errors: keeps a curve without noise solvable."""
+"""Weight of the squared coefficients beside the sum of squared errors: keeps a curve without noise
+solvable."""
 
 
 class Ridge(Forecaster):

@@ -1,4 +1,5 @@
-"""Forecasts over a whole curve as they would have been made: from the past alone, with a new fit every day (spec 2.2)."""
+"""Forecasts over a whole curve as they would have been made: from the past alone, with a new fit every day
+(spec 2.2)."""
 
 from __future__ import annotations
 
@@ -29,8 +30,8 @@ def rolling_forecasts(
 ) -> FloatArray:
     """What was expected of the next sample at each instant: entry t is made of samples 0 to t, shape (n,).
 
-    The forecaster is fitted anew after every ``retrain_every`` samples to the last ``longest_history`` of them; until there are
-    enough, the last sample is the forecast. Before the first sample there is no number.
+    The forecaster is fitted anew after every ``retrain_every`` samples to the last ``longest_history`` of
+    them; until there are enough, the last sample is the forecast. Before the first sample there is no number.
 
     Raises ValueError when ``retrain_every`` is below 1, and whatever ``progress`` raises.
     """

@@ -25,7 +25,8 @@ def pack(name: str, arrays: Arrays) -> bytes:
 
 
 def unpack(name: str, data: bytes) -> dict[str, NDArray[Any]]:
-    """The arrays that `pack` stored. Raises ForecasterError when ``data`` is no such archive or another forecaster's."""
+    """The arrays that `pack` stored. Raises ForecasterError when ``data`` is no such archive or another
+    forecaster's."""
     try:
         with np.load(BytesIO(data), allow_pickle=False) as archive:
             arrays = {key: archive[key] for key in archive.files}

@@ -1,4 +1,5 @@
-"""What exists: clusters, servers, GPUs, agents and enrolment; inference clusters, what they lend and what they need."""
+"""What exists: clusters, servers, GPUs, agents and enrolment; inference clusters, what they lend and what
+they need."""
 
 from cluster.models.forecasting import ForecasterTraining, TrainedForecaster, UsageForecast, UsageSample
 from cluster.models.inference import InferenceCluster, LendingEvent

@@ -1,4 +1,5 @@
-"""How much of an inference cluster serves requests, what is expected of it, and who learned to expect (Lyra section 3.6)."""
+"""How much of an inference cluster serves requests, what is expected of it, and who learned to expect (Lyra
+section 3.6)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ class UsageSample(models.Model):
 
     ``shortfall_servers``: servers missing at home for that usage, with ``on_loan_servers`` away (spec 2.2).
     ``seen_shortfall_servers``: missing servers as the inference side itself saw them, where it says so.
-    ``source``: where the figure is from; `MEASURED`, or what stands in for a measurement; empty where nobody said.
+    ``source``: where the figure is from; `MEASURED`, or what stands in for a measurement; empty where nobody
+    said.
     """
 
     MEASURED: ClassVar[str] = "measured"
@@ -70,7 +72,8 @@ class TrainedForecaster(models.Model):
 
 
 class UsageForecast(models.Model):
-    """What was expected of the period that ends at ``period_ends_at``, and by whom. ``trained`` is null for persistence."""
+    """What was expected of the period that ends at ``period_ends_at``, and by whom. ``trained`` is null for
+    persistence."""
 
     inference_cluster = models.ForeignKey(
         InferenceCluster, on_delete=models.CASCADE, related_name="forecasts"

@@ -1,4 +1,5 @@
-"""Inference clusters, whose idle servers may be lent to training (Lyra section 3.3), and what happened to their servers."""
+"""Inference clusters, whose idle servers may be lent to training (Lyra section 3.3), and what happened to
+their servers."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ from cluster.models.machines import Cluster
 
 
 class InferenceCluster(models.Model):
-    """Servers that serve requests, under a scheduler of their own that alone decides how many are lent and when.
+    """Servers that serve requests, under a scheduler of their own that alone decides how many are lent and
+    when.
 
-    ``account`` is nobody's: it is inactive, so that it opens no other door, and stands for the scheduler where the
-    platform remembers who asked. The scheduler's credential is stored as a digest.
+    ``account`` is nobody's: it is inactive, so that it opens no other door, and stands for the scheduler
+    where the platform remembers who asked. The scheduler's credential is stored as a digest.
     """
 
     name = models.SlugField(max_length=64, unique=True)
@@ -40,8 +42,8 @@ class InferenceCluster(models.Model):
     asks_back_by_forecast = models.BooleanField(default=False)
     #: Length of a usage sample; a forecast is for the period that follows.
     period_seconds = models.FloatField(default=300.0)
-    #: The least time that a server stays: none is lent that was needed or expected to be needed in it, and a forecast alone asks none
-    #: back that was lent later.
+    #: The least time that a server stays: none is lent that was needed or expected to be needed in it, and a
+    #: forecast alone asks none back that was lent later.
     minimum_hold_seconds = models.FloatField(default=600.0)
     #: Fewer servers than this are not moved on their own, unless measured usage needs them.
     minimum_gain_servers = models.PositiveIntegerField(default=1)
@@ -81,7 +83,8 @@ class InferenceCluster(models.Model):
 
 
 class LendingEvent(models.Model):
-    """One line of the history of an inference cluster's servers, with how many were where afterwards. Only added to."""
+    """One line of the history of an inference cluster's servers, with how many were where afterwards. Only
+    added to."""
 
     inference_cluster = models.ForeignKey(InferenceCluster, on_delete=models.CASCADE, related_name="events")
     happened_at = models.DateTimeField(default=timezone.now)

@@ -16,10 +16,11 @@ from cluster.choices import FINAL_WORK_STATES, WorkState
 
 
 class LeasedWork(models.Model):
-    """A row that one worker at a time holds: it takes a lease, renews it, and writes under the lease's token alone.
+    """A row that one worker at a time holds: it takes a lease, renews it, and writes under the lease's token
+    alone.
 
-    Whoever holds an old token writes nothing any more. ``wake_at``: when the message that told of queued work counts as lost and
-    is sent again.
+    Whoever holds an old token writes nothing any more. ``wake_at``: when the message that told of queued work
+    counts as lost and is sent again.
     """
 
     state = models.CharField(max_length=9, choices=WorkState.choices, default=WorkState.QUEUED)
@@ -41,7 +42,8 @@ class LeasedWork(models.Model):
 
     @classmethod
     def lock_queued(cls, pk: int, *related: str) -> Self | None:
-        """The queued row, locked in this transaction; None where it is not queued, or somebody else takes it at this moment."""
+        """The queued row, locked in this transaction; None where it is not queued, or somebody else takes it
+        at this moment."""
         rows = cls._default_manager.select_for_update(skip_locked=True, of=("self",)).select_related(*related)
         return rows.filter(pk=pk, state=WorkState.QUEUED).first()
 
@@ -56,11 +58,13 @@ class LeasedWork(models.Model):
         return self.lease_token
 
     def held(self, token: str) -> models.QuerySet[Self]:
-        """The row as long as ``token`` holds it: an update of this writes nothing once the lease is another's."""
+        """The row as long as ``token`` holds it: an update of this writes nothing once the lease is
+        another's."""
         return type(self)._default_manager.filter(pk=self.pk, state=WorkState.RUNNING, lease_token=token)
 
     def end(self, token: str, **values: Any) -> bool:
-        """Write ``values`` (the final state among them) and give up the lease. False where it was another's already."""
+        """Write ``values`` (the final state among them) and give up the lease. False where it was another's
+        already."""
         no_lease = {"lease_token": "", "lease_owner": "", "lease_expires_at": None}
         return bool(self.held(token).update(**no_lease, finished_at=timezone.now(), **values))
 
@@ -73,7 +77,8 @@ class LeasedWork(models.Model):
     def take_back(self, now: datetime, *, most_attempts: int, error: str) -> bool:
         """Take the lease from a lost worker, in memory. Returns whether the work is queued again.
 
-        It is not where it was to be cancelled anyway, nor after ``most_attempts``, when it fails with ``error``.
+        It is not where it was to be cancelled anyway, nor after ``most_attempts``, when it fails with
+        ``error``.
         """
         self.lease_token = self.lease_owner = ""
         self.lease_expires_at = None
@@ -87,7 +92,8 @@ class LeasedWork(models.Model):
 
 
 def lease_constraints(what: str) -> list[models.BaseConstraint]:
-    """What the database holds to: running work, and no other, has a lease; finished work, and no other, has an end."""
+    """What the database holds to: running work, and no other, has a lease; finished work, and no other, has
+    an end."""
     running, final = Q(state=WorkState.RUNNING), Q(state__in=FINAL_WORK_STATES)
     return [
         models.CheckConstraint(

@@ -35,7 +35,8 @@ class Cluster(models.Model):
     )
     #: Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones.
     newcomers = models.CharField(max_length=10, default=NewcomersRule.OPEN, choices=NewcomersRule.choices)
-    #: Seconds of running time that a second of waiting makes up for, among jobs without a promise under `punctual`; 0: none.
+    #: Seconds of running time that a second of waiting makes up for, among jobs without a promise under
+    #: `punctual`; 0: none.
     ageing_weight = models.FloatField(default=0.5, validators=[MinValueValidator(0.0)])
     offer_hold_seconds = models.FloatField(default=120.0)
     report_seconds = models.FloatField(default=1.0)
@@ -47,7 +48,8 @@ class Cluster(models.Model):
     suspend_timeout_seconds = models.FloatField(default=60.0)
     profile_seconds_per_level = models.FloatField(default=2.0)
     profile_maximum_seconds = models.FloatField(default=60.0)
-    #: Promises are computed on throughput lowered by this fraction: measured speed varies, a promise must not.
+    #: Promises are computed on throughput lowered by this fraction: measured speed varies, a promise must
+    #: not.
     promise_margin = models.FloatField(default=0.05)
     #: A full replan happens at least this often, whatever the events.
     replan_seconds = models.FloatField(default=30.0)
@@ -143,8 +145,8 @@ class Server(models.Model):
         return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
 
     def open_to_training(self) -> bool:
-        """Whether training work may be here at all: no operator empties it, and it is neither at its inference home nor on
-        the way there."""
+        """Whether training work may be here at all: no operator empties it, and it is neither at its
+        inference home nor on the way there."""
         return self.drain == DrainState.NONE and self.lending_state in (
             LendingState.TRAINING,
             LendingState.ON_LOAN,

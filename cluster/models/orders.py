@@ -48,8 +48,9 @@ class LoanOrder(models.Model):
 class ReclaimOrder(models.Model):
     """``count`` servers are wanted back by a time; which ones is the platform's choice.
 
-    ``choice`` says how they were chosen: for each server its group, cost and excess, the jobs concerned, and what other
-    methods would have chosen. ``outcome`` says what became of it: jobs preempted, moved and scaled in.
+    ``choice`` says how they were chosen: for each server its group, cost and excess, the jobs concerned, and
+    what other methods would have chosen. ``outcome`` says what became of it: jobs preempted, moved and scaled
+    in.
     """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
@@ -89,7 +90,8 @@ class ReclaimOrder(models.Model):
         return (self.returned_at - self.begun_at).total_seconds()
 
     def on_time(self) -> bool | None:
-        """Whether the last server was back when it was wanted; None before it is known, and where it was wanted at once."""
+        """Whether the last server was back when it was wanted; None before it is known, and where it was
+        wanted at once."""
         if self.wanted_by <= self.created_at:
             return None
         if self.returned_at is None:

@@ -51,9 +51,10 @@ PANEL = Panel(
     title="Combined usage",
     load=lambda request: combined_usage_history(request.the_inference_cluster(), request.since, request.now),
     figure=figure,
-    empty="Drawn as soon as there are samples of both: the planner's of training, and the usage that the inference scheduler reports.",
+    empty="Drawn as soon as there are samples of both: the planner's of training, and the usage that the "
+    "inference scheduler reports.",
     refresh_on=("planned", "usage"),
-    note="GPUs of both clusters that hold training work or serve requests; and training alone, of the GPUs that it "
-    "could use, borrowed ones included (UTC).",
+    note="GPUs of both clusters that hold training work or serve requests; and training alone, of the GPUs "
+    "that it could use, borrowed ones included (UTC).",
     height=300,
 )

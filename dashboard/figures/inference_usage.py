@@ -16,7 +16,8 @@ MOST_SOURCES = 3
 
 
 def figure(history: UsageHistory) -> go.Figure | None:
-    """Usage as steps, each over the period before its point; forecasts dotted over it; samples with missing servers in red."""
+    """Usage as steps, each over the period before its point; forecasts dotted over it; samples with missing
+    servers in red."""
     if not history.samples and not history.forecasts:
         return None
     drawn = base_figure(legend={"y": 1.04})
@@ -108,16 +109,23 @@ def caption(history: UsageHistory) -> str:
         f"{duration_text(history.period_seconds)} as its scheduler reported it (UTC)."
     )
     if history.periods_per_point > 1:
-        text += f" Each point is the mean of {history.periods_per_point} periods, with the worst shortfall among them."
+        text += (
+            f" Each point is the mean of {history.periods_per_point} periods, with the worst shortfall among "
+            f"them."
+        )
     if history.gpus and history.emulated_gpus == history.gpus:
-        text += " All of these GPUs are emulated: the load is an emulated one, and no real requests stand behind it."
+        text += (
+            " All of these GPUs are emulated: the load is an emulated one, and no real requests stand behind "
+            "it."
+        )
     elif history.emulated_gpus:
         text += f" {history.emulated_gpus} of these GPUs are emulated and serve no real requests."
     return text + _sources_text(history.sources)
 
 
 def _sources_text(sources: Sequence[str]) -> str:
-    """Where the samples say that they are from, so that nothing that stands in for a measurement passes for one."""
+    """Where the samples say that they are from, so that nothing that stands in for a measurement passes for
+    one."""
     if not sources:
         return ""
     named = [source or "not stated" for source in sources]

@@ -22,7 +22,8 @@ _STACK = (
 
 
 def figure(steps: list[ServerCounts]) -> go.Figure | None:
-    """Stacked steps that add up to the servers of both clusters, with a line where the training whitelist ends."""
+    """Stacked steps that add up to the servers of both clusters, with a line where the training whitelist
+    ends."""
     if not steps:
         return None
     drawn = base_figure(hovermode="x unified")
@@ -62,7 +63,8 @@ PANEL = Panel(
     title="Servers by whitelist",
     load=lambda request: servers_history(request.the_inference_cluster(), request.since, request.now),
     figure=figure,
-    empty="Neither cluster has a server yet. PUNCTUAL_INFERENCE_AGENTS=2 make run starts two of each (docs/lending.md).",
+    empty="Neither cluster has a server yet. PUNCTUAL_INFERENCE_AGENTS=2 make run starts two of each "
+    "(docs/lending.md).",
     refresh_on=("servers",),
     note="Below the dotted line: on the training whitelist; above it: on the inference whitelist (UTC).",
     height=300,

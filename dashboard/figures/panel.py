@@ -18,7 +18,8 @@ Data = TypeVar("Data")
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """Who asks, when, about how much of the past, and on a job's or inference cluster's page about which one."""
+    """Who asks, when, about how much of the past, and on a job's or inference cluster's page about which
+    one."""
 
     user: User
     now: datetime
@@ -37,7 +38,8 @@ class PanelRequest:
         return self.job
 
     def the_inference_cluster(self) -> InferenceCluster:
-        """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the wrong page."""
+        """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the
+        wrong page."""
         if self.inference_cluster is None:
             raise LookupError("this panel belongs on the lending page")
         return self.inference_cluster

@@ -1,4 +1,5 @@
-"""Lending: what inference clusters lend to training, what they ask back, and what that costs. For operators."""
+"""Lending: what inference clusters lend to training, what they ask back, and what that costs. For
+operators."""
 
 from __future__ import annotations
 
@@ -42,7 +43,8 @@ MOST_TABLE_ROWS = 12
 def _operators_only(request: HttpRequest) -> None:
     if not person(request).operates():
         raise PermissionDenied(
-            "Lending is for operators: it shows the jobs of all projects. Ask an operator for a figure, or for the right."
+            "Lending is for operators: it shows the jobs of all projects. Ask an operator for a figure, or "
+            "for the right."
         )
 
 
@@ -53,7 +55,8 @@ def chosen_window(request: HttpRequest) -> str:
 
 
 def _chosen_cluster(request: HttpRequest) -> tuple[InferenceCluster | None, list[InferenceCluster]]:
-    """The inference cluster that the address names, else the first, and all there are. None where there is none at all."""
+    """The inference cluster that the address names, else the first, and all there are. None where there is
+    none at all."""
     name = request.GET.get("cluster", "")[:64].replace("\x00", "")
     found, known = inference_cluster_chosen(name)
     if found is None and name:
@@ -132,7 +135,8 @@ def lending_panel(request: HttpRequest, name: str) -> HttpResponse:
 
 @page
 def lending_order(request: HttpRequest, order_id: UUID) -> HttpResponse:
-    """One loan or reclaim order; of a reclaim also why these servers were chosen and what else could have been."""
+    """One loan or reclaim order; of a reclaim also why these servers were chosen and what else could have
+    been."""
     # To others an order is no more there than one that nobody gave.
     order = (
         order_found(order_id, loan_first=request.GET.get("kind") == "loan")

@@ -1,4 +1,5 @@
-"""Simulations: what would be with another policy or more servers. For operators: they see the jobs of all projects."""
+"""Simulations: what would be with another policy or more servers. For operators: they see the jobs of all
+projects."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ POLICIES_AT_FIRST = 2
 def _operators_only(request: HttpRequest) -> None:
     if not person(request).operates():
         raise PermissionDenied(
-            "Simulations are for operators: they show the jobs of all projects. Ask an operator for a study, or for the right."
+            "Simulations are for operators: they show the jobs of all projects. Ask an operator for a study, "
+            "or for the right."
         )
 
 

@@ -13,7 +13,8 @@ from streams import tickets
 
 @data
 def stream_address(request: HttpRequest) -> HttpResponse:
-    """The address of the stream that `?stream=` names (`cluster`, `jobs/ID/events`, `jobs/ID/logs`), good for one opening."""
+    """The address of the stream that `?stream=` names (`cluster`, `jobs/ID/events`, `jobs/ID/logs`), good for
+    one opening."""
     stream = request.GET.get("stream", "")
     named = tickets.STREAM.fullmatch(stream)
     if named is None or (named["job_id"] and not job_is_visible(person(request), named["job_id"])):

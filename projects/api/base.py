@@ -42,7 +42,8 @@ _Serializer = TypeVar("_Serializer", bound=serializers.BaseSerializer)
 
 
 class StrictSerializer(serializers.Serializer):
-    """A request body: fields that it does not know are refused, as a typing error in a name would go unnoticed."""
+    """A request body: fields that it does not know are refused, as a typing error in a name would go
+    unnoticed."""
 
     def to_internal_value(self, data: Any) -> Any:
         if isinstance(data, Mapping):
@@ -57,8 +58,8 @@ class ApiView(GenericAPIView):
     """Base of all views. ``throttle_scopes`` names the rate that applies to each method."""
 
     throttle_scopes: ClassVar[Mapping[str, str]] = {}
-    #: The scope that each method asks of a token (:data:`ANY_TOKEN`: none). Reading asks for ``read`` unless told;
-    #: a method that changes something and is not named here is refused to every token.
+    #: The scope that each method asks of a token (:data:`ANY_TOKEN`: none). Reading asks for ``read`` unless
+    #: told; a method that changes something and is not named here is refused to every token.
     token_scopes: ClassVar[Mapping[str, Scope | None]] = {}
     #: False where an answer holds a secret that must not be stored.
     remembers_answers: ClassVar[bool] = True
@@ -112,7 +113,7 @@ class ApiView(GenericAPIView):
         data = serializer_class(found, many=True, context=self.get_serializer_context()).data
         return self.get_paginated_response(data)
 
-    # --- Idempotency-Key --------------------------------------------------------------------------------------
+    # --- Idempotency-Key ------------------------------------------------------------------------------------
 
     def idempotently(self, action: Callable[[], Response]) -> Response:
         """Run ``action``; with an ``Idempotency-Key`` at most once, giving its first answer again afterwards.
@@ -158,7 +159,8 @@ class ApiView(GenericAPIView):
             )
 
     def _request_digest(self) -> str:
-        """Binds a key to method, address, content and the token's projects; not to a multipart boundary, which varies."""
+        """Binds a key to method, address, content and the token's projects; not to a multipart boundary,
+        which varies."""
         request = self.request
         token = self.user.acting_token
         limits = "" if token is None or token.project_ids is None else f" for {sorted(token.project_ids)}"

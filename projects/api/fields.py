@@ -73,7 +73,8 @@ class Truth(serializers.BooleanField):
 
 
 class Moment(serializers.DateTimeField):
-    """An RFC 3339 time with its offset: a time without one would mean different moments to different people."""
+    """An RFC 3339 time with its offset: a time without one would mean different moments to different
+    people."""
 
     def to_internal_value(self, value: Any) -> datetime:
         try:

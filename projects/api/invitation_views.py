@@ -33,7 +33,8 @@ class ProjectInvitationsView(ApiView):
     @extend_schema(
         operation_id="invitation_create",
         summary="Invite a person (owner)",
-        description="The person becomes a member by accepting. The answer is the same whether the name exists or not.",
+        description="The person becomes a member by accepting. The answer is the same whether the name "
+        "exists or not.",
         request=shapes.MemberRequestSerializer,
         responses={201: shapes.InvitationSerializer},
         examples=[OpenApiExample("Invite", request_only=True, value={"username": "ada", "role": "member"})],

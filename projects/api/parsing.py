@@ -19,7 +19,8 @@ from rest_framework.request import Request
 
 #: Set on a request whose upload was larger than is taken; see :class:`LimitedUploadHandler`.
 TOO_LARGE_KEY = "punctual.upload_too_large"
-#: Lists and objects within each other. No request needs ten; what stores and shows them must not recurse without end.
+#: Lists and objects within each other. No request needs ten; what stores and shows them must not recurse
+#: without end.
 MAXIMUM_DEPTH = 64
 #: Names, commas and brackets in one body: an empty list takes two bytes of a body and fifty of memory.
 MAXIMUM_MARKS = 500_000
@@ -49,7 +50,8 @@ def parse_json(
     parse_constant: Callable[[str], Any] | None = None,
     parse_int: Callable[[str], Any] | None = None,
 ) -> Any:
-    """What a body says; constants and whole numbers by functions, as ``json.loads`` has them. Its depth and size are checked on the text, before anything is built of it.
+    """What a body says; constants and whole numbers by functions, as ``json.loads`` has them. Its depth and
+    size are checked on the text, before anything is built of it.
 
     Raises:
         MalformedJson: in words for whoever sent it.
@@ -160,7 +162,8 @@ class LimitedUploadHandler(MemoryFileUploadHandler):
 
 
 class OneRepresentation(BaseContentNegotiation):
-    """Every address has one representation, whatever ``Accept`` says (downloads are bytes, the rest is JSON)."""
+    """Every address has one representation, whatever ``Accept`` says (downloads are bytes, the rest is
+    JSON)."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         from rest_framework.negotiation import DefaultContentNegotiation

@@ -146,7 +146,7 @@ def _messages(detail: Any, path: tuple[str, ...]) -> Iterator[tuple[tuple[str, .
         yield path, str(detail)
 
 
-# --- answers outside of views: unknown addresses, unreadable requests, defects --------------------------------
+# --- answers outside of views: unknown addresses, unreadable requests, defects ------------------------
 
 
 #: Where programs call, in whichever process; elsewhere people read pages.

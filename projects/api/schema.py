@@ -41,8 +41,8 @@ class PunctualAutoSchema(AutoSchema):
                 "Idempotency-Key",
                 {"type": "string", "pattern": r"^[\x21-\x7e]{1,200}$"},
                 OpenApiParameter.HEADER,
-                description="Makes a repeated request harmless: within 24 hours the first answer is given again, "
-                "with `Idempotency-Replayed: true`.",
+                description="Makes a repeated request harmless: within 24 hours the first answer is given "
+                "again, with `Idempotency-Replayed: true`.",
             )
         ]
 

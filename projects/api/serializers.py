@@ -30,7 +30,7 @@ class ProblemSerializer(serializers.Serializer):
     retry_after_seconds = serializers.FloatField(required=False)
 
 
-# --- logging in -----------------------------------------------------------------------------------------------
+# --- logging in ---------------------------------------------------------------------------------------------
 
 
 class LoginRequestSerializer(StrictSerializer):
@@ -72,7 +72,8 @@ class TokenSerializer(serializers.ModelSerializer):
     class Meta:
         model = ApiToken
         fields = (
-            "id", "name", "prefix", "created_at", "expires_at", "last_used_at", "scopes", "projects", "issued_by",
+            "id", "name", "prefix", "created_at", "expires_at", "last_used_at", "scopes", "projects",
+            "issued_by",
         )  # fmt: skip
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField(), allow_null=True))
@@ -107,7 +108,7 @@ class MeSerializer(serializers.ModelSerializer):
         return settings.STREAM_URL
 
 
-# --- tokens ---------------------------------------------------------------------------------------------------
+# --- tokens -------------------------------------------------------------------------------------------------
 
 
 class IssuedTokenSerializer(TokenSerializer):
@@ -128,7 +129,8 @@ class TokenRequestSerializer(StrictSerializer):
     expires_at = fields.Moment(
         allow_null=True,
         default=None,
-        help_text="Null: never, or when the asking token expires; no token outlives the one that asks for it.",
+        help_text="Null: never, or when the asking token expires; no token outlives the one that asks for "
+        "it.",
     )
     scopes = serializers.ListField(
         child=serializers.ChoiceField(Scope.choices),
@@ -148,7 +150,7 @@ class TokenRequestSerializer(StrictSerializer):
     )
 
 
-# --- projects -------------------------------------------------------------------------------------------------
+# --- projects -----------------------------------------------------------------------------------------------
 
 
 class ProjectSerializer(serializers.ModelSerializer):

@@ -29,7 +29,8 @@ class LoginView(ApiView):
     @extend_schema(
         operation_id="login",
         summary="Log in",
-        description="Exchanges user name and password for a token; attempts are throttled by address and by name.",
+        description="Exchanges user name and password for a token; attempts are throttled by address and by "
+        "name.",
         request=shapes.LoginRequestSerializer,
         responses={201: shapes.LoginSerializer},
         examples=[
@@ -194,7 +195,8 @@ class ProjectView(ApiView):
     @extend_schema(
         operation_id="project_delete",
         summary="Delete a project without jobs (owner)",
-        description="With its functions, members and invitations. A project with jobs is archived instead: 409.",
+        description="With its functions, members and invitations. A project with jobs is archived instead: "
+        "409.",
         request=None,
         responses={204: None},
     )
@@ -216,7 +218,8 @@ class ProjectArchiveView(ApiView):
     @extend_schema(
         operation_id="project_archive",
         summary="Archive a project (owner)",
-        description="It can be looked at and takes nothing new. All of its jobs must have finished: else 409.",
+        description="It can be looked at and takes nothing new. All of its jobs must have finished: else "
+        "409.",
         request=None,
         responses=shapes.ProjectSerializer,
     )

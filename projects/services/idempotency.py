@@ -1,10 +1,11 @@
 """Remembering the first answer to a request with an ``Idempotency-Key``.
 
-A claim is a committed row, so that a second request sees it while the first is still running. The answer is written
-in the transaction of the work itself: either both exist or none. A process that dies in between leaves a claim
-without work. While a request runs, its database session holds a lock that goes with it, so a claim that nobody holds is
-taken over within seconds; one that is held, after a while. Writing the answer names the time of the claim, so that
-the one who was slow, not dead, cannot commit his work beside the work of him who took over.
+A claim is a committed row, so that a second request sees it while the first is still running. The answer is
+written in the transaction of the work itself: either both exist or none. A process that dies in between
+leaves a claim without work. While a request runs, its database session holds a lock that goes with it, so a
+claim that nobody holds is taken over within seconds; one that is held, after a while. Writing the answer
+names the time of the claim, so that the one who was slow, not dead, cannot commit his work beside the work of
+him who took over.
 """
 
 from __future__ import annotations
@@ -94,9 +95,9 @@ def _is_held(record: IdempotencyRecord) -> bool:
     """Whether a living session says that it works on this claim (or on one that shares its number)."""
     with connection.cursor() as cursor:
         cursor.execute(
-            "select exists (select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 2"
-            " and database = (select oid from pg_database where datname = current_database())"
-            " and classid = %s and objid = %s)",
+            "select exists (select 1 from pg_locks where locktype = 'advisory' and granted and objsubid = 2 "
+            "and database = (select oid from pg_database where datname = current_database()) and classid = "
+            "%s and objid = %s)",
             _lock_of(record),
         )
         (held,) = cursor.fetchone()

@@ -1,4 +1,5 @@
-"""Asking people into a project. Nobody becomes a member without saying yes, and no answer tells whether a name exists."""
+"""Asking people into a project. Nobody becomes a member without saying yes, and no answer tells whether a
+name exists."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ MAXIMUM_OPEN = 100
 
 @transaction.atomic
 def invitation_create(*, project: Project, actor: User, username: str, role: Role) -> Invitation:
-    """Ask the person of that name into the project. No account is looked for: the answer is the same without one.
+    """Ask the person of that name into the project. No account is looked for: the answer is the same without
+    one.
 
     Raises:
-        NotAllowed: the actor does not own the project.
-        Conflict: somebody of that name is a member, or was asked and has time left to answer; or it is archived.
-        QuotaExceeded: too many invitations wait for their answers.
+        NotAllowed: the actor does not own the project. Conflict: somebody of that name is a member, or was
+            asked and has time left to answer; or it is archived. QuotaExceeded: too many invitations wait for
+            their answers.
     """
     require_role(actor, project, Role.OWNER)
     lock_open_project(project)

@@ -59,7 +59,8 @@ def project_update(*, project: Project, actor: User, description: str) -> Projec
 
 @transaction.atomic
 def member_add(*, project: Project, actor: User, username: str, role: Role) -> Membership:
-    """Put a person into the project without asking them, which operators alone may: they make the accounts. Owners invite.
+    """Put a person into the project without asking them, which operators alone may: they make the accounts.
+    Owners invite.
 
     Raises:
         NotAllowed: the actor is no operator.
@@ -80,7 +81,8 @@ def member_add(*, project: Project, actor: User, username: str, role: Role) -> M
     )
     if not created:
         raise Conflict(
-            f"{username} is a member of {project.name} already, as {membership.role}; change the role instead."
+            f"{username} is a member of {project.name} already, as {membership.role}; change the role "
+            f"instead."
         )
     Invitation.objects.filter(project=project, username=username).delete()
     return membership

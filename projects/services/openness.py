@@ -13,7 +13,8 @@ from projects.access import require_role
 from projects.errors import Conflict
 from projects.models import Project, Role, User
 
-#: Sent in the transaction, with the project's row locked: ``project`` and ``deleting``. A receiver that raises stops it.
+#: Sent in the transaction, with the project's row locked: ``project`` and ``deleting``. A receiver that
+#: raises stops it.
 project_closing = Signal()
 
 
@@ -31,7 +32,8 @@ def lock_open_project(project: Project) -> Project:
 
 @transaction.atomic
 def project_archive(*, project: Project, actor: User) -> Project:
-    """Keep the project to be looked at: no new jobs, functions or members. It still counts among its creator's.
+    """Keep the project to be looked at: no new jobs, functions or members. It still counts among its
+    creator's.
 
     Raises:
         NotAllowed: the actor does not own it.

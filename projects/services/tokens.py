@@ -36,7 +36,8 @@ def token_issue(
 ) -> tuple[ApiToken, str]:
     """Give the person a new token; returns its row and the token itself.
 
-    A token that asks for another one gives no more than it has: what is left out is taken from it, its end included.
+    A token that asks for another one gives no more than it has: what is left out is taken from it, its end
+    included.
 
     Raises:
         InvalidRequest: ``expires_at`` has passed or lies behind the asking token's; no such project.
@@ -106,7 +107,8 @@ def _project_ids(user: User, wanted: Sequence[str] | None) -> list[int] | None:
 
 
 def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
-    """Replace the token by a new one under the same id, name, limits and expiry; the old one stops working at once.
+    """Replace the token by a new one under the same id, name, limits and expiry; the old one stops working at
+    once.
 
     Raises:
         NotAllowed: another token asks, and it has less than this one, or may not manage tokens.
@@ -116,7 +118,8 @@ def token_rotate(*, token: ApiToken, actor: User) -> tuple[ApiToken, str]:
     asking = actor.acting_token
     if asking is not None and asking.pk != token.pk and not asking.covers(token):
         raise NotAllowed(
-            "A token cannot give more than it has: the one to rotate has more scopes or projects, or lasts longer."
+            "A token cannot give more than it has: the one to rotate has more scopes or projects, or lasts "
+            "longer."
         )
     if not token.usable(timezone.now()):
         raise Conflict("An expired or revoked token cannot be rotated; create a new one.")

@@ -102,7 +102,8 @@ def _show_secret(token: Token, as_json: bool) -> None:
 
 @tokens_app.command("rotate")
 def rotate_token(token: TokenId, as_json: options.Json = False) -> None:
-    """Replace a token by a new one; the old one stops working. The one you are logged in with is stored anew."""
+    """Replace a token by a new one; the old one stops working. The one you are logged in with is stored
+    anew."""
     with session.client() as client:
         fresh, was_own = _rotate(client, token)
         if was_own:

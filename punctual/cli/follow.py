@@ -117,7 +117,8 @@ def status_text(job: JobFacts, metric: Metric | None) -> str:
         parts += [
             f"{name} {_number(value)}" for name, value in sorted(metric.values.items()) if name == "loss"
         ]
-    # What the plan says, never today's pace carried on: a plan with slack may run slowly now and faster later.
+    # What the plan says, never today's pace carried on: a plan with slack may run slowly now and faster
+    # later.
     finish_at = job.planned_finish_at
     if finish_at is not None:
         parts.append(f"planned to end {output.time_text(finish_at)}{_margin(job, finish_at)}")
@@ -138,7 +139,7 @@ def _number(value: object) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
 
 
-# --- displays -------------------------------------------------------------------------------------------------------
+# --- displays -----------------------------------------------------------------------------------------------
 
 
 @contextmanager

@@ -1,4 +1,5 @@
-"""`inference`: inference clusters and what they lend, for operators and, with its credential, an inference scheduler."""
+"""`inference`: inference clusters and what they lend, for operators and, with its credential, an inference
+scheduler."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ def inference(context: typer.Context, as_json: options.Json = False) -> None:
 def _row(cluster: dict[str, Any]) -> tuple[Any, ...]:
     standing = cluster["standing"]
     return (
-        cluster["name"], standing["servers"], standing["at_home"], standing["on_loan"], standing["reclaiming"],
+        cluster["name"], standing["servers"], standing["at_home"], standing["on_loan"],
+        standing["reclaiming"],
         _share(standing["usage"]), _share(standing["forecast"]), "on" if cluster["lending"] else "off",
     )  # fmt: skip
 
@@ -123,7 +125,8 @@ def _reclaim_row(order: dict[str, Any]) -> tuple[Any, ...]:
     names = ", ".join(row["server"] for row in order["servers"])
     return (
         order["created_at"][:19], "reclaim", order["source"], output.state_text(order["state"]),
-        names or f"{order['count']} wanted", "-" if order["preempted_jobs"] is None else order["preempted_jobs"],
+        names or f"{order['count']} wanted",
+        "-" if order["preempted_jobs"] is None else order["preempted_jobs"],
         "-" if seconds is None else f"{seconds:.1f} s",
     )  # fmt: skip
 

@@ -71,7 +71,8 @@ def jobs(
                 _COLUMNS,
                 [_row(job) for job in ask()],
                 right=("DONE", "GPUS"),
-                empty="No jobs. Submit one: punctual submit train.py --deadline 20m --batch-size 256 --iterations 500",
+                empty="No jobs. Submit one: punctual submit train.py --deadline 20m --batch-size 256 "
+                "--iterations 500",
             )
 
 
@@ -156,8 +157,10 @@ def _facts(job: Job) -> list[tuple[str, Any]]:
         ("Pace", pace),
         ("Submitted", output.time_text(job.submitted_at)),
         ("Started", output.time_text(job.started_at) if job.started_at else None),
-        ("Planned start", output.time_text(job.planned_start_at) if job.planned_start_at and not job.finished else None),
-        ("Planned finish", output.time_text(job.planned_finish_at) if job.planned_finish_at and not job.finished else None),
+        (("Planned start"),
+         output.time_text(job.planned_start_at) if job.planned_start_at and not job.finished else None),
+        (("Planned finish"),
+         output.time_text(job.planned_finish_at) if job.planned_finish_at and not job.finished else None),
         ("Finished", output.time_text(job.finished_at) if job.finished_at else None),
         ("Slack", output.slack_text(job.slack_seconds) if job.slack_seconds is not None else None),
         ("Hyperparameters", _pairs_text(job.hyperparameters)),

@@ -19,9 +19,12 @@ from punctual.errors import ApiError, ConnectionFailedError, InvalidInputError, 
 def login(
     url: Annotated[str | None, typer.Argument(metavar="URL", help="The platform's address.")] = None,
     username: Annotated[str | None, typer.Option("--username", "-u", help="Else it is asked for.")] = None,
-    token: Annotated[str | None, typer.Option("--token", help="Use this token instead; - reads it from stdin.")] = None,
-    password_stdin: Annotated[bool, typer.Option("--password-stdin", help="Read the password from stdin.")] = False,
-    project: Annotated[str | None, typer.Option("--project", "-p", help="Use this project from now on.")] = None,
+    token: Annotated[str | None, typer.Option("--token",
+    help="Use this token instead; - reads it from stdin.")] = None,
+    password_stdin: Annotated[bool, typer.Option("--password-stdin",
+    help="Read the password from stdin.")] = False,
+    project: Annotated[str | None, typer.Option("--project", "-p",
+    help="Use this project from now on.")] = None,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
     """Log in and remember it. The token is stored readable by you alone; the password is not stored."""

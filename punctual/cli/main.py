@@ -1,8 +1,8 @@
 """The command's root: its commands, its exit codes, and errors in one line.
 
-Exit codes: 0 done; 1 the job failed, was declined or cancelled, or the platform's present state forbids it; 2 wrong
-usage or input; 3 not logged in; 4 not found or not allowed; 5 no answer from the platform; 70 a defect of this program;
-130 interrupted with Ctrl-C.
+Exit codes: 0 done; 1 the job failed, was declined or cancelled, or the platform's present state forbids it; 2
+wrong usage or input; 3 not logged in; 4 not found or not allowed; 5 no answer from the platform; 70 a defect
+of this program; 130 interrupted with Ctrl-C.
 """
 
 from __future__ import annotations
@@ -66,13 +66,16 @@ app = typer.Typer(
 
 @app.callback()
 def root(
-    url: Annotated[str | None, typer.Option("--url", help="The platform's address; else PUNCTUAL_URL, else the stored one.")] = None,
-    profile: Annotated[str | None, typer.Option("--profile", help="Stored platform and identity; else PUNCTUAL_PROFILE.")] = None,
+    url: Annotated[str | None, typer.Option("--url",
+    help="The platform's address; else PUNCTUAL_URL, else the stored one.")] = None,
+    profile: Annotated[str | None, typer.Option("--profile",
+    help="Stored platform and identity; else PUNCTUAL_PROFILE.")] = None,
 ) -> None:  # fmt: skip
-    """Submit training functions with deadlines; Punctual says whether it can promise them, and keeps its promises.
+    """Submit training functions with deadlines; Punctual says whether it can promise them, and keeps its
+    promises.
 
-    Exit codes: 0 done, 1 job failed or declined, or refused in the present state, 2 usage, 3 not logged in, 4 not found
-    or not allowed, 5 no connection.
+    Exit codes: 0 done, 1 job failed or declined, or refused in the present state, 2 usage, 3 not logged in, 4
+    not found or not allowed, 5 no connection.
     """
     session.choose(url, profile)
 
@@ -94,9 +97,11 @@ def _own_version() -> str:
 
 
 for command in (
-    login.login, login.logout, login.whoami, submit.submit, submit.what_if, submit.accept, submit.clone, submit.follow,
+    login.login, login.logout, login.whoami, submit.submit, submit.what_if, submit.accept, submit.clone,
+    submit.follow,
     jobs.jobs, jobs.job, jobs.logs, jobs.events, jobs.cancel, jobs.pause, jobs.resume, jobs.deadline,
-    results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan, cluster.cluster, version,
+    results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan, cluster.cluster,
+    version,
 ):  # fmt: skip
     app.command()(command)
 for name, group in {

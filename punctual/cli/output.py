@@ -1,4 +1,5 @@
-"""What people and programs read: tables, sentences and JSON; no escape sequences unless a terminal reads them."""
+"""What people and programs read: tables, sentences and JSON; no escape sequences unless a terminal reads
+them."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ from punctual.client.durations import format_duration
 _WIDTH_OF_A_PIPE = 240
 _ESCAPE_SEQUENCES = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)|[@-Z\\-_])")
 _STATE_STYLES = {
-    "submitted": "bright_black", "profiling": "magenta", "declined": "yellow", "admitted": "blue", "running": "green",
+    "submitted": "bright_black", "profiling": "magenta", "declined": "yellow", "admitted": "blue",
+    "running": "green",
     "suspended": "yellow", "completed": "green", "failed": "red", "cancelled": "bright_black",
     "up": "green", "suspect": "yellow", "down": "red",
 }  # fmt: skip

@@ -143,7 +143,8 @@ def _tell(document: Any, sentence: str, as_json: bool) -> None:
 def invite_member(
     project: ProjectName,
     username: Username,
-    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also manages.")] = Role.MEMBER,
+    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also "
+                                                      "manages.")] = Role.MEMBER,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
     """Ask a person to join. Whether there is one of that name is not told."""
@@ -171,7 +172,8 @@ def list_members(project: ProjectName, as_json: options.Json = False) -> None:
 def add_member(
     project: ProjectName,
     username: Username,
-    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also manages.")] = Role.MEMBER,
+    role: Annotated[Role, typer.Option("--role", help="viewer looks; member also submits; owner also "
+                                                      "manages.")] = Role.MEMBER,
     as_json: options.Json = False,
 ) -> None:  # fmt: skip
     """Put a person into a project without asking (operators)."""

@@ -71,7 +71,8 @@ def checkpoints(job_id: options.JobId, as_json: options.Json = False) -> None:
     output.print_table(
         ("ITERATION", "GENERATION", "REASON", "SIZE", "TOOK", "STORED"),
         [
-            (c.iteration, c.generation, c.reason, output.size_text(c.size_bytes), format_duration(c.store_seconds), c.stored_at)
+            (c.iteration, c.generation, c.reason, output.size_text(c.size_bytes),
+            format_duration(c.store_seconds), c.stored_at)
             for c in found
         ],
         right=("ITERATION", "GENERATION", "SIZE"),
@@ -94,7 +95,8 @@ def metrics(
     output.print_table(
         ("ITERATION", "GPUS", "IT/S", *names),
         [
-            (m.iteration, m.gpus, f"{m.iterations_per_second or 0:.2f}", *(_number(m.values.get(name)) for name in names))
+            (m.iteration, m.gpus, f"{m.iterations_per_second or 0:.2f}",
+            *(_number(m.values.get(name)) for name in names))
             for m in found
         ],
         right=("ITERATION", "GPUS", "IT/S", *names),

@@ -194,7 +194,8 @@ def _row(run: dict[str, Any], lends: bool) -> tuple[Any, ...]:
     bound = facts.get("deadlines_met_bound")
     return (
         run["policy"], run["newcomers"], _servers(run), output.state_text(run["state"]),
-        f"{100 * run['progress']:.0f}%", met, "-" if bound is None else bound, facts.get("declined", "-"), facts.get("admitted_late", "-"),
+        f"{100 * run['progress']:.0f}%", met, "-" if bound is None else bound, facts.get("declined", "-"),
+        facts.get("admitted_late", "-"),
         "-" if completion is None else format_duration(completion), *(_loans(run, facts) if lends else ()),
         format_duration(run["simulated_seconds"]), run["error"],
     )  # fmt: skip
@@ -207,7 +208,8 @@ def _servers(run: dict[str, Any]) -> str:
 
 
 def _loans(run: dict[str, Any], facts: dict[str, Any]) -> tuple[Any, ...]:
-    """Mean number of servers on loan, jobs that reclaims preempted, and most servers that inference missed."""
+    """Mean number of servers on loan, jobs that reclaims preempted, and most servers that inference
+    missed."""
     if not run["inference_servers"] or not facts:
         return ("-", "-", "-")
     mean = facts["servers_on_loan_mean"]

@@ -33,8 +33,8 @@ class Tokens:
     ) -> Token:
         """Issue a token; `token.token` is shown this once.
 
-        `scopes` (of `read`, `submit`, `manage`, `operate`) and `projects` limit what it opens. What is left out, it has
-        from the token that asks, which it does not outlive.
+        `scopes` (of `read`, `submit`, `manage`, `operate`) and `projects` limit what it opens. What is left
+        out, it has from the token that asks, which it does not outlive.
         """
         body: dict[str, Any] = {"name": name}
         if expires_at is not None:

@@ -20,7 +20,8 @@ IGNORE_FILE = ".punctualignore"
 MAXIMUM_FILES = 2_000
 MAXIMUM_BYTES = 100 * 1024 * 1024
 _ALWAYS_IGNORED = (
-    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", "venv/", "node_modules/", ".ipynb_checkpoints/",
+    ".git/", ".hg/", ".svn/", "__pycache__/", "*.py[co]", ".venv/", "venv/", "node_modules/",
+    ".ipynb_checkpoints/",
     ".mypy_cache/", ".pytest_cache/", ".ruff_cache/", ".tox/", ".DS_Store", "*.egg-info/", IGNORE_FILE,
 )  # fmt: skip
 #: Zip entries carry this moment, so that the same files always give the same digest.
@@ -45,8 +46,8 @@ def pack(
 ) -> Bundle:
     """Pack a path (`.py`, `.zip` or folder), a class or a module.
 
-    A class or module that lives in a package brings the whole package, so that its imports still work. `requirements`
-    names a requirements file to go with a single `.py`, class or module.
+    A class or module that lives in a package brings the whole package, so that its imports still work.
+    `requirements` names a requirements file to go with a single `.py`, class or module.
 
     Raises:
         BundleError: it cannot be found, read or packed.

@@ -29,13 +29,13 @@ class Client:
     """One person's way to one platform.
 
     Args:
-        url: the platform's address; else `PUNCTUAL_URL`, else what `punctual login` stored.
-        token: an API token; else `PUNCTUAL_TOKEN`, else the stored one (which is sent to its own platform alone).
-        project: the project that counts when none is named; else `PUNCTUAL_PROJECT`, the stored one, or one's only one.
-        profile: which stored platform and identity to use; else `PUNCTUAL_PROFILE`, else the default one.
-        retry_seconds: how long a server that is away is asked again. Repeating is harmless: see `Transport`.
-        timeout_seconds: how long one answer may take.
-        on_retry: told before each repetition what went wrong and when the next attempt comes.
+        url: the platform's address; else `PUNCTUAL_URL`, else what `punctual login` stored. token: an API
+            token; else `PUNCTUAL_TOKEN`, else the stored one (which is sent to its own platform alone).
+            project: the project that counts when none is named; else `PUNCTUAL_PROJECT`, the stored one, or
+            one's only one. profile: which stored platform and identity to use; else `PUNCTUAL_PROFILE`, else
+            the default one. retry_seconds: how long a server that is away is asked again. Repeating is
+            harmless: see `Transport`. timeout_seconds: how long one answer may take. on_retry: told before
+            each repetition what went wrong and when the next attempt comes.
 
     Raises:
         ConfigurationError: no platform is known, or the configuration file cannot be used.
@@ -82,7 +82,7 @@ class Client:
         """Close the connections."""
         self.transport.close()
 
-    # --- who and where ------------------------------------------------------------------------------------------
+    # --- who and where --------------------------------------------------------------------------------------
 
     def login(self, username: str, password: str, *, token_name: str = "punctual") -> str:
         """Exchange a password for a new API token and return it. It is not stored."""
@@ -126,7 +126,8 @@ class Client:
         )
 
     def stream_address(self, path: str) -> str | None:
-        """The address of an event stream, or None where the platform names no stream server that we may trust."""
+        """The address of an event stream, or None where the platform names no stream server that we may
+        trust."""
         try:
             base = str(self.me().get("stream_url") or "")
         except PunctualError:
@@ -138,7 +139,7 @@ class Client:
             return None
         return f"{base.rstrip('/')}/{path}"
 
-    # --- submitting ---------------------------------------------------------------------------------------------
+    # --- submitting -----------------------------------------------------------------------------------------
 
     def submit(
         self,
@@ -154,14 +155,13 @@ class Client:
         """Submit a job and wait a while for its verdict.
 
         Args:
-            function: a `.py`, a zip or a folder (uploaded first), a class or module (its source is uploaded), a
-                stored version, or text such as `name@3`.
-            function_name: the name under which an upload is stored; else the file's.
-            entry: `module:Class`, where the bundle holds several training functions.
-            requirements: a requirements file to go with a single file.
-            verdict_seconds: how long to wait for the verdict, at most 30; see `Job.wait_for_verdict`.
-            idempotency_key: makes the submission harmless to repeat, even by another process; else a fresh one.
-            options: see `JobOptions`.
+            function: a `.py`, a zip or a folder (uploaded first), a class or module (its source is uploaded),
+                a stored version, or text such as `name@3`.
+            function_name: the name under which an upload is stored; else the file's. entry: `module:Class`,
+                where the bundle holds several training functions. requirements: a requirements file to go
+                with a single file. verdict_seconds: how long to wait for the verdict, at most 30; see
+                `Job.wait_for_verdict`. idempotency_key: makes the submission harmless to repeat, even by
+                another process; else a fresh one. options: see `JobOptions`.
 
         Returns:
             The job. A declined one is no error: see `job.state` and `job.offer`.
@@ -190,7 +190,8 @@ class Client:
         requirements: str | None = None,
         **options: Unpack[JobOptions],
     ) -> Verdict:
-        """The verdict that a submission would get now, without submitting (the function is uploaded if it is new)."""
+        """The verdict that a submission would get now, without submitting (the function is uploaded if it is
+        new)."""
         body = self._body(function, function_name, entry, requirements, options)
         return read(Verdict, self.transport.send("POST", "what-if/", body))
 
@@ -214,7 +215,7 @@ class Client:
             ).reference
         return job_body(reference, options) | {"project": project}
 
-    # --- jobs ---------------------------------------------------------------------------------------------------
+    # --- jobs -----------------------------------------------------------------------------------------------
 
     def job(self, job_id: str) -> Job:
         """One job by its id."""
@@ -230,8 +231,8 @@ class Client:
     ) -> Iterator[Job]:
         """Jobs of one's projects, newest first.
 
-        `filters` are those of the REST API: project, service_class, promised, at_risk, owner, function, search,
-        submitted_after, submitted_before, deadline_before.
+        `filters` are those of the REST API: project, service_class, promised, at_risk, owner, function,
+        search, submitted_after, submitted_before, deadline_before.
         """
         params: dict[str, Any] = {name: value for name, value in filters.items() if value is not None}
         if state:

@@ -62,7 +62,8 @@ class Cluster:
         return self._post(f"agents/{quote(agent_id, safe='')}/revoke/", {})
 
     def create_enrolment_token(self, *, server_name: str = "", inference_cluster: str = "") -> dict[str, Any]:
-        """A token that lets one agent enrol once; its server belongs to training or to the inference cluster named."""
+        """A token that lets one agent enrol once; its server belongs to training or to the inference cluster
+        named."""
         body = {"server_name": server_name}
         if inference_cluster:
             body["inference_cluster"] = inference_cluster

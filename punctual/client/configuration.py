@@ -89,7 +89,8 @@ def save_profile(profile: Profile, name: str | None = None) -> Path:
     """Write one profile (the named or the default one) and keep the others. Returns the file's path.
 
     Raises:
-        ConfigurationError: the name is not made of letters, digits, `-` and `_`, or the file cannot be written.
+        ConfigurationError: the name is not made of letters, digits, `-` and `_`, or the file cannot be
+            written.
     """
     configuration = load_configuration()
     name = checked_profile_name(name or configuration.default_profile)

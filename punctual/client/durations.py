@@ -54,7 +54,8 @@ def _checked(seconds: float, text: str) -> timedelta:
 
 
 def format_duration(seconds: float) -> str:
-    """Write a duration shortly, in at most two units: `1h 30m`, `4m 05s`, `0.4s`; negative ones with a minus."""
+    """Write a duration shortly, in at most two units: `1h 30m`, `4m 05s`, `0.4s`; negative ones with a
+    minus."""
     if seconds < 0:
         return f"-{format_duration(-seconds)}"
     if seconds < 9.95:
@@ -73,7 +74,8 @@ def format_duration(seconds: float) -> str:
 
 
 def parse_time(text: str) -> datetime:
-    """Read an RFC 3339 moment. One without an offset is refused: it means different times to different people.
+    """Read an RFC 3339 moment. One without an offset is refused: it means different times to different
+    people.
 
     Raises:
         InvalidInputError: it cannot be read or has no offset from UTC.

@@ -31,10 +31,12 @@ class Functions:
         entry: str | None = None,
         requirements: str | os.PathLike[str] | None = None,
     ) -> FunctionVersion:
-        """Store a function's code. The same code under the same name is the same version, however often it is sent.
+        """Store a function's code. The same code under the same name is the same version, however often it is
+        sent.
 
         Raises:
-            BundleError: it cannot be packed. InvalidRequestError: the platform refuses the bundle and says why.
+            BundleError: it cannot be packed. InvalidRequestError: the platform refuses the bundle and says
+                why.
         """
         if isinstance(function, FunctionVersion):
             raise InvalidInputError("this function is uploaded already")

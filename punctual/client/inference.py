@@ -14,10 +14,11 @@ Document = dict[str, Any]
 
 
 class Inference:
-    """Lend servers to training and ask them back: as an inference scheduler with its own credential, or as an operator.
+    """Lend servers to training and ask them back: as an inference scheduler with its own credential, or as an
+    operator.
 
-    The ids of orders are the caller's. An order that is sent again is answered with itself, so that a caller who does not know
-    whether it arrived sends it again.
+    The ids of orders are the caller's. An order that is sent again is answered with itself, so that a caller
+    who does not know whether it arrived sends it again.
     """
 
     def __init__(self, transport: Transport) -> None:
@@ -54,9 +55,11 @@ class Inference:
         return self._transport.pages(_path(name, "events"), {"page_size": 200})
 
     def report_usage(self, name: str, samples: Sequence[Mapping[str, Any]]) -> Document:
-        """Report usage by period: `period_ends_at`, `usage` from 0 to 1 and, where known, `shortfall_servers`.
+        """Report usage by period: `period_ends_at`, `usage` from 0 to 1 and, where known,
+        `shortfall_servers`.
 
-        `source` says where a figure is from; `measured` unless given, so give it for everything that only stands in for that.
+        `source` says where a figure is from; `measured` unless given, so give it for everything that only
+        stands in for that.
         """
         return self._post(_path(name, "usage"), {"samples": [dict(sample) for sample in samples]})
 

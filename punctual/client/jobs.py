@@ -63,7 +63,7 @@ class Job(JobFacts):
         """Ask the server how the job is."""
         return self._renew(self.client.transport.get(self.path))
 
-    # --- waiting and following ----------------------------------------------------------------------------------
+    # --- waiting and following ------------------------------------------------------------------------------
 
     def wait_for_verdict(self, timeout_seconds: float | None = None) -> Job:
         """Return as soon as the verdict is known; a new function is profiled first, which takes its time.
@@ -124,7 +124,7 @@ class Job(JobFacts):
         params = {} if after_iteration is None else {"after_iteration": after_iteration}
         return [read(Metric, item) for item in self.client.transport.pages(f"{self.path}metrics/", params)]
 
-    # --- steering -----------------------------------------------------------------------------------------------
+    # --- steering -------------------------------------------------------------------------------------------
 
     def cancel(self) -> Job:
         """End the job. What it has promised becomes void."""
@@ -175,7 +175,7 @@ class Job(JobFacts):
     def _act(self, action: str) -> Job:
         return self._renew(self.client.transport.send("POST", f"{self.path}{action}/", {}))
 
-    # --- results ------------------------------------------------------------------------------------------------
+    # --- results --------------------------------------------------------------------------------------------
 
     def checkpoints(self) -> list[Checkpoint]:
         """The durable states that the job has written."""
@@ -238,7 +238,8 @@ class Job(JobFacts):
 
 
 def _target_path(folder: Path, name: str) -> Path:
-    """Where an artifact goes. Its name came from a training function, so it must not lead out of the folder."""
+    """Where an artifact goes. Its name came from a training function, so it must not lead out of the
+    folder."""
     parts = PurePosixPath(name).parts
     if not parts or PurePosixPath(name).is_absolute() or ".." in parts or "\\" in name or "\0" in name:
         raise InvalidInputError("the artifact's name leads out of the folder; it is not downloaded")

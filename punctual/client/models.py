@@ -27,7 +27,8 @@ class Share:
 class Offer:
     """A deadline that can be promised, held until `valid_until`.
 
-    Who accepts before that is promised `deadline_seconds` from then, while there is room for it, and `deadline_at` at the latest.
+    Who accepts before that is promised `deadline_seconds` from then, while there is room for it, and
+    `deadline_at` at the latest.
     """
 
     deadline_at: datetime = moment()
@@ -39,8 +40,8 @@ class Offer:
 class Verdict:
     """The answer to a deadline: `admitted`, `declined` or `pending`, with its reason in words and numbers.
 
-    `minimum_satisfactory_share` is the least number of GPUs over time that meets the deadline (ElasticFlow, section
-    4.1). `slack_seconds` lies between planned finish and deadline.
+    `minimum_satisfactory_share` is the least number of GPUs over time that meets the deadline (ElasticFlow,
+    section 4.1). `slack_seconds` lies between planned finish and deadline.
     """
 
     decision: str = "pending"
@@ -78,8 +79,9 @@ class FunctionVersion:
 class JobFacts:
     """Everything the platform says of a job at one moment.
 
-    `promised` is true only for a job whose deadline was promised; `iterations_done` counts what was reported, never an
-    estimate; `progress` runs from 0 to 1; `slack_seconds` lies between planned (or actual) finish and deadline.
+    `promised` is true only for a job whose deadline was promised; `iterations_done` counts what was reported,
+    never an estimate; `progress` runs from 0 to 1; `slack_seconds` lies between planned (or actual) finish
+    and deadline.
     """
 
     id: str
@@ -221,7 +223,8 @@ class CurveLevel:
 class Gpu:
     """One GPU (or emulated accelerator) of a server.
 
-    `job` says what holds it: `id` and `name` of a job that one may see, else None and "busy"; None while it is free.
+    `job` says what holds it: `id` and `name` of a job that one may see, else None and "busy"; None while it
+    is free.
     """
 
     index: int = 0

@@ -1,4 +1,5 @@
-"""From the server's JSON to typed values. Unknown members are kept apart, so that a newer server does no harm."""
+"""From the server's JSON to typed values. Unknown members are kept apart, so that a newer server does no
+harm."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ T = TypeVar("T")
 def read(cls: type[T], content: Any) -> T:
     """Build a dataclass from a JSON object.
 
-    Members are taken by name; a field's metadata `read` converts its value. Fields the server left out keep their
-    defaults. A field named `raw` gets the whole object.
+    Members are taken by name; a field's metadata `read` converts its value. Fields the server left out keep
+    their defaults. A field named `raw` gets the whole object.
 
     Raises:
         ServerError: the content is not an object, or a member is not what the API promises.

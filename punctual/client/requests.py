@@ -1,4 +1,5 @@
-"""What a submission says: the options a person gives, and the JSON body they make (contracts of the REST API)."""
+"""What a submission says: the options a person gives, and the JSON body they make (contracts of the REST
+API)."""
 
 from __future__ import annotations
 
@@ -23,11 +24,13 @@ _NAMES_A_FILE = re.compile(r"[/\\]|\.(py|zip)$")
 
 
 class JobOptions(TypedDict, total=False):
-    """Everything a job may say beside its function. A number of GPUs is not among it: that is the platform's work.
+    """Everything a job may say beside its function. A number of GPUs is not among it: that is the platform's
+    work.
 
     `deadline` is a duration from now (`"20m"`, seconds, timedelta) or a moment with a time zone. Without
-    `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is `"accuracy>=0.9"` or
-    `{"metric": "accuracy", "at_least": 0.9}`. `data` maps names to URLs or paths on the nodes.
+    `service_class` a job with a deadline is `slo` and one without `best_effort`. `target` is
+    `"accuracy>=0.9"` or `{"metric": "accuracy", "at_least": 0.9}`. `data` maps names to URLs or paths on the
+    nodes.
     """
 
     hyperparameters: Mapping[str, Any]

@@ -36,9 +36,10 @@ class Simulations:
     ) -> Study:
         """Start a run of each policy on each number of servers, beside each number of inference servers.
 
-        `newcomers` are rules for them, "open" and "prudent": a run for each. Inference servers lend what they can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST
-        API's request, `trace="elasticflow"`, `source="live"` or `inference_usage="daily"` among them. What was decided for
-        you stands in the study's `notes`.
+        `newcomers` are rules for them, "open" and "prudent": a run for each. Inference servers lend what they
+        can spare; 0 is a run without, and so is leaving them out. `asked` are members of the REST API's
+        request, `trace="elasticflow"`, `source="live"` or `inference_usage="daily"` among them. What was
+        decided for you stands in the study's `notes`.
 
         Raises:
             InvalidRequestError: an unknown trace or policy, or more than may be asked; it says what there is.

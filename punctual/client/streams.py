@@ -53,8 +53,8 @@ def _parse(text: str) -> Any:
 class WakeUps:
     """Listens to a stream in the background and tells that something happened.
 
-    What happened is then asked for over REST, so a lost wake-up, a broken stream or a platform without a stream server
-    costs a poll interval and never a fact.
+    What happened is then asked for over REST, so a lost wake-up, a broken stream or a platform without a
+    stream server costs a poll interval and never a fact.
     """
 
     def __init__(self, http: httpx.Client, address: str | None, *, poll_seconds: float = 1.0) -> None:
@@ -68,7 +68,8 @@ class WakeUps:
             threading.Thread(target=self._listen, name="punctual-wake-ups", daemon=True).start()
 
     def wait(self) -> None:
-        """Return when something happened, or after the poll interval (five of them while the stream lives)."""
+        """Return when something happened, or after the poll interval (five of them while the stream
+        lives)."""
         self._happened.wait(self._poll_seconds * (5 if self._live else 1))
         self._happened.clear()
 

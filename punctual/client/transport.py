@@ -1,4 +1,5 @@
-"""HTTP to the platform: timeouts on everything, retries that cannot do a thing twice, problems as exceptions."""
+"""HTTP to the platform: timeouts on everything, retries that cannot do a thing twice, problems as
+exceptions."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ RetryNotice = Callable[[str, float], None]
 
 @dataclass(frozen=True)
 class _Failure:
-    """Why one attempt failed. `passes`: a later one may succeed. `pause_seconds`: what the server asked for."""
+    """Why one attempt failed. `passes`: a later one may succeed. `pause_seconds`: what the server asked
+    for."""
 
     error: ApiError | ConnectionFailedError
     passes: bool
@@ -41,8 +43,8 @@ class _Failure:
 class Transport:
     """One connection pool to one platform under one identity.
 
-    What is sent carries an `Idempotency-Key` that stays the same over its retries, so that an answer lost on the way is
-    asked for again without doing the thing twice.
+    What is sent carries an `Idempotency-Key` that stays the same over its retries, so that an answer lost on
+    the way is asked for again without doing the thing twice.
     """
 
     def __init__(
@@ -72,7 +74,7 @@ class Transport:
     def _timeout(self, extra_seconds: float = 0.0) -> httpx.Timeout:
         return httpx.Timeout(self.timeout_seconds, connect=5.0, read=self.timeout_seconds + extra_seconds)
 
-    # --- requests -----------------------------------------------------------------------------------------------
+    # --- requests -------------------------------------------------------------------------------------------
 
     def get(self, path: str, params: Mapping[str, Any] | None = None, *, wait_seconds: float = 0.0) -> Any:
         """GET a JSON document. `wait_seconds` is how long the server itself may hold the answer."""
@@ -91,8 +93,8 @@ class Transport:
     ) -> Any:
         """POST, PATCH or DELETE with a JSON body; returns the answer's document (None when it is empty).
 
-        `repeatable` is False for the few requests whose answers hold secrets: the server does not remember those, so
-        they are repeated only if they certainly never arrived.
+        `repeatable` is False for the few requests whose answers hold secrets: the server does not remember
+        those, so they are repeated only if they certainly never arrived.
         """
         response = self.request(
             method,
@@ -205,7 +207,8 @@ def _is_lasting(error: httpx.ConnectError) -> bool:
 
 
 def connection_failure(url: str, error: httpx.RequestError) -> ConnectionFailedError:
-    """The error for a request that got no answer; the hint tells a wrong address from a server that is away."""
+    """The error for a request that got no answer; the hint tells a wrong address from a server that is
+    away."""
     if isinstance(error, httpx.ConnectError):
         text = str(error).lower()
         if any(sign in text for sign in _SIGNS_OF_BAD_TLS):

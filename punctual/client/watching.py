@@ -1,7 +1,7 @@
 """Watching one job: what is new since the last look, again and again, until the job is finished.
 
-Facts come over REST and are asked for after the last one seen, so nothing is lost or doubled when the connection
-breaks; the event stream only says when to ask.
+Facts come over REST and are asked for after the last one seen, so nothing is lost or doubled when the
+connection breaks; the event stream only says when to ask.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ _RECENT_ITERATIONS = 100
 
 @dataclass(frozen=True)
 class Update:
-    """What is new. `job` is the job's document; `outage` says why nothing could be asked, and is empty else."""
+    """What is new. `job` is the job's document; `outage` says why nothing could be asked, and is empty
+    else."""
 
     job: dict[str, Any]
     events: tuple[JobEvent, ...] = ()
@@ -102,8 +103,9 @@ class Watcher:
 def watch(client: Client, job_id: str, **selection: Any) -> Iterator[Update]:
     """Yield an update now and whenever something may have happened, until the job is finished.
 
-    `selection` chooses what is asked for (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`, `tail`.
-    An outage is sat out for as long as the caller goes on; each failed attempt yields an update that says so.
+    `selection` chooses what is asked for (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`,
+    `tail`. An outage is sat out for as long as the caller goes on; each failed attempt yields an update that
+    says so.
     """
     watcher = Watcher(client, job_id, **selection)
     wake_ups = WakeUps(

@@ -105,7 +105,8 @@ class Completed(Message):
 
 
 class Refused(Message):
-    """The agent has refused something that a worker said or left. Made by the agent, a few for each worker."""
+    """The agent has refused something that a worker said or left. Made by the agent, a few for each
+    worker."""
 
     what: Label
     reason: Text

@@ -32,7 +32,8 @@ _REPLACEMENT = "\N{REPLACEMENT CHARACTER}"
 
 
 def clean_text(text: str, characters: int = TEXT_CHARACTERS) -> str:
-    """At most `characters` of `text`, without what cannot be stored or sent: NUL, and halves of surrogate pairs."""
+    """At most `characters` of `text`, without what cannot be stored or sent: NUL, and halves of surrogate
+    pairs."""
     return "".join(
         _REPLACEMENT if character == "\0" or "\ud800" <= character <= "\udfff" else character
         for character in text[:characters]
@@ -42,8 +43,8 @@ def clean_text(text: str, characters: int = TEXT_CHARACTERS) -> str:
 def metric_name_problem(name: object) -> str | None:
     """Why `name` cannot be the name of a metric; None where it can.
 
-    A name is a text of 1 to 100 printable characters: no NUL, no line break, nothing that changes the direction of
-    the text around it.
+    A name is a text of 1 to 100 printable characters: no NUL, no line break, nothing that changes the
+    direction of the text around it.
     """
     if not isinstance(name, str):
         return f"a metric's name is a text, not {type(name).__name__}"

@@ -1,4 +1,5 @@
-"""A report of a node agent: its envelope, and the items in it, which are checked one by one (docs/protocols.md 2.2)."""
+"""A report of a node agent: its envelope, and the items in it, which are checked one by one
+(docs/protocols.md 2.2)."""
 
 from __future__ import annotations
 
@@ -141,7 +142,8 @@ class Report(_Lenient):
 
 @dataclass(frozen=True)
 class RefusedItem:
-    """One item of a report that is not taken, and why. `job` as claimed; `id` of an event, where it could be read."""
+    """One item of a report that is not taken, and why. `job` as claimed; `id` of an event, where it could be
+    read."""
 
     part: str
     index: int
@@ -185,7 +187,8 @@ def check_event(value: Any) -> tuple[dict[str, Any] | None, str]:
 
 
 def check_items(part: str, values: Iterable[Any]) -> tuple[list[CheckedItem], list[RefusedItem]]:
-    """The well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`), and the others."""
+    """The well-formed items of one part of a report (`workers`, `events`, `metrics`, `logs`), and the
+    others."""
     good: list[CheckedItem] = []
     refused: list[RefusedItem] = []
     for index, value in enumerate(values):

@@ -84,7 +84,8 @@ def answers_only(method: str) -> Callable[[AgentView], AgentView]:
 @csrf_exempt
 @answers_only("POST")
 def enrol(request: HttpRequest) -> HttpResponse:
-    """Spend a one-time token, get a credential. An agent that is enrolled already may show its present one."""
+    """Spend a one-time token, get a credential. An agent that is enrolled already may show its present
+    one."""
     try:
         body = _parse(request, Enrolment)
         enrolled = agent_enrol(body.model_dump(), agent_of(request))
@@ -198,5 +199,6 @@ def _parse(request: HttpRequest, model: type[Model]) -> Model:
 
 
 def _whole_number(digits: str) -> int | float:
-    """A number of thousands of digits is none of ours; it must spoil its own item only, not the whole body."""
+    """A number of thousands of digits is none of ours; it must spoil its own item only, not the whole
+    body."""
     return int(digits) if len(digits) < 40 else float(digits)

@@ -43,7 +43,8 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
     class Meta:
         model = FunctionVersion
         fields = (
-            "id", "project", "name", "version", "digest", "entry", "description", "speed_neutral", "size_bytes",
+            "id", "project", "name", "version", "digest", "entry", "description", "speed_neutral",
+            "size_bytes",
             "requirements", "files", "created_by", "created_at",
         )  # fmt: skip
 

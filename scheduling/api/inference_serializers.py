@@ -43,11 +43,12 @@ class OrderId(serializers.UUIDField):
         return super().to_internal_value(data)
 
 
-# --- inference clusters ---------------------------------------------------------------------------------------
+# --- inference clusters -------------------------------------------------------------------------------------
 
 
 class UsageSampleSerializer(serializers.ModelSerializer):
-    """Mean usage of the period that ends then. `shortfall_servers`: missing at home for it; `seen_…`: as reported.
+    """Mean usage of the period that ends then. `shortfall_servers`: missing at home for it; `seen_…`: as
+    reported.
 
     `source`: `measured`, or what stands in for a measurement; empty for samples of before it was asked for.
     """
@@ -103,8 +104,10 @@ class InferenceClusterSerializer(serializers.ModelSerializer):
     class Meta:
         model = InferenceCluster
         fields = (
-            "name", "created_at", "credential_issued_at", "lending", "headroom_fraction", "forecast_margin_fraction",
-            "hysteresis_fraction", "forecaster", "asks_back_by_forecast", "period_seconds", "minimum_hold_seconds", "minimum_gain_servers",
+            "name", "created_at", "credential_issued_at", "lending", "headroom_fraction",
+            "forecast_margin_fraction",
+            "hysteresis_fraction", "forecaster", "asks_back_by_forecast", "period_seconds",
+            "minimum_hold_seconds", "minimum_gain_servers",
             "reclaim_method",
         )  # fmt: skip
 
@@ -177,7 +180,7 @@ class LendingEventSerializer(serializers.ModelSerializer):
         fields = ("happened_at", "kind", "message", "at_home", "on_loan", "reclaiming")
 
 
-# --- usage ----------------------------------------------------------------------------------------------------
+# --- usage --------------------------------------------------------------------------------------------------
 
 
 class ReportedUsageSerializer(StrictSerializer):
@@ -210,7 +213,7 @@ class UsageStoredSerializer(serializers.Serializer):
     new = serializers.IntegerField(help_text="Periods that had not been reported before.")
 
 
-# --- orders ---------------------------------------------------------------------------------------------------
+# --- orders -------------------------------------------------------------------------------------------------
 
 
 class LoanRequestSerializer(StrictSerializer):
@@ -264,8 +267,10 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
     class Meta:
         model = ReclaimOrder
         fields = (
-            "id", "source", "created_at", "count", "wanted_by", "withdrawn", "ahead_of_usage", "state", "begun_at",
-            "returned_at", "confirmed_at", "seconds_to_return", "on_time", "servers", "preempted_jobs", "rescaled_jobs",
+            "id", "source", "created_at", "count", "wanted_by", "withdrawn", "ahead_of_usage", "state",
+            "begun_at",
+            "returned_at", "confirmed_at", "seconds_to_return", "on_time", "servers", "preempted_jobs",
+            "rescaled_jobs",
             "held_back_jobs", "collateral_gpus",
         )  # fmt: skip
 
@@ -284,7 +289,8 @@ class ReclaimOrderSerializer(serializers.ModelSerializer):
 
 
 class ReclaimOrderDetailSerializer(ReclaimOrderSerializer):
-    """With how the servers were chosen and what became of the jobs; both are empty for an inference scheduler."""
+    """With how the servers were chosen and what became of the jobs; both are empty for an inference
+    scheduler."""
 
     choice = serializers.SerializerMethodField()
     outcome = serializers.SerializerMethodField()
@@ -308,7 +314,7 @@ class ConfirmRequestSerializer(StrictSerializer):
     )
 
 
-# --- trainings ------------------------------------------------------------------------------------------------
+# --- trainings ----------------------------------------------------------------------------------------------
 
 
 class TrainingRequestSerializer(StrictSerializer):
@@ -318,7 +324,8 @@ class TrainingRequestSerializer(StrictSerializer):
 
 
 class TrainingSerializer(serializers.ModelSerializer):
-    """A training of a forecaster. The errors, of usage squared, are on what was set aside; null until it is done."""
+    """A training of a forecaster. The errors, of usage squared, are on what was set aside; null until it is
+    done."""
 
     state = serializers.ChoiceField(WorkState.choices)
     progress = serializers.FloatField(help_text="0 to 1; it may end before the last epoch.")
@@ -329,7 +336,8 @@ class TrainingSerializer(serializers.ModelSerializer):
     class Meta:
         model = ForecasterTraining
         fields = (
-            "id", "forecaster", "state", "created_at", "started_at", "finished_at", "epochs_done", "epochs_at_most",
+            "id", "forecaster", "state", "created_at", "started_at", "finished_at", "epochs_done",
+            "epochs_at_most",
             "progress", "samples", "mean_squared_error", "persistence_error", "error",
         )  # fmt: skip
 

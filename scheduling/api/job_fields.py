@@ -142,7 +142,10 @@ def _check_data_workers(data: Mapping[str, Any]) -> None:
             raise ValidationError(
                 {
                     name: [
-                        f"Processes that load data for each GPU: a whole number from 0 to {MAXIMUM_DATA_WORKERS}."
+                        (
+                            f"Processes that load data for each GPU: a whole number from 0 to "
+                            f"{MAXIMUM_DATA_WORKERS}."
+                        )
                     ]
                 }
             )
@@ -207,7 +210,8 @@ class TerminationSerializer(StrictSerializer):
 
 
 class DataSourceSerializer(StrictSerializer):
-    """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every node mounts read-only."""
+    """Data that the function reads as `data_path(name)`: a `url`, or a `path` that every node mounts
+    read-only."""
 
     name = fields.Text(max_length=100)
     url = fields.Text(

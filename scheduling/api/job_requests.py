@@ -170,7 +170,8 @@ def _project(user: User, name: str | None) -> Project:
 
 
 def cloned_body(job: Job, overrides: Mapping[str, Any]) -> dict[str, Any]:
-    """The submission that made the job with the overrides in place; a deadline keeps its distance unless told."""
+    """The submission that made the job with the overrides in place; a deadline keeps its distance unless
+    told."""
     old = request_of(job)
     body: dict[str, Any] = {
         "function": f"{job.function_version.function.name}@{job.function_version.number}",

@@ -31,7 +31,8 @@ class OfferSerializer(serializers.Serializer):
     valid_until = serializers.DateTimeField(allow_null=True)
     deadline_seconds = serializers.FloatField(
         allow_null=True,
-        help_text="From acceptance (of a what-if: from submission) to the deadline that is promised then, while there is as much room as now.",
+        help_text="From acceptance (of a what-if: from submission) to the deadline that is promised then, "
+        "while there is as much room as now.",
     )
 
 
@@ -159,11 +160,13 @@ class JobSerializer(serializers.ModelSerializer):
         help_text="From planned or actual finish to the deadline."
     )
     refused_kinds = serializers.SerializerMethodField(
-        help_text="Kinds of GPU that could not take it, each with the reason; `gpu_kind` is the one that it is asked for on, or runs on."
+        help_text="Kinds of GPU that could not take it, each with the reason; `gpu_kind` is the one that it "
+        "is asked for on, or runs on."
     )
     verdict = serializers.SerializerMethodField()
     standing = serializers.SerializerMethodField(
-        help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, or empty) and a sentence."
+        help_text="How it stands against its deadline: `code` (`met`, `missed`, `late`, `void`, `at_risk`, "
+        "or empty) and a sentence."
     )
     failure = serializers.DictField(allow_null=True)
     resubmission_of = serializers.CharField(source="resubmission_of_id", allow_null=True)
@@ -173,10 +176,14 @@ class JobSerializer(serializers.ModelSerializer):
         model = Job
         fields = (
             "id", "project", "owner", "name", "labels", "function", "hyperparameters", "termination",
-            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised", "at_risk",
-            "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at", "started_at",
-            "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind", "refused_kinds", "emulated",
-            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "failure", "resubmission_of",
+            "service_class", "deadline_at", "data", "checkpoint_seconds", "seed", "state", "promised",
+            "at_risk",
+            "late", "paused_by_owner", "promise_outcome", "void_reason", "submitted_at", "decided_at",
+            "started_at",
+            "finished_at", "iterations_done", "progress", "iterations_per_second", "gpus", "gpu_kind",
+            "refused_kinds", "emulated",
+            "planned_start_at", "planned_finish_at", "slack_seconds", "verdict", "standing", "failure",
+            "resubmission_of",
             "final_metrics",
         )  # fmt: skip
 
@@ -229,7 +236,7 @@ class DeadlineAnswerSerializer(serializers.Serializer):
     changed = serializers.BooleanField()
 
 
-# --- what was seen --------------------------------------------------------------------------------------------
+# --- what was seen ------------------------------------------------------------------------------------------
 
 
 class EventSerializer(serializers.ModelSerializer):
@@ -310,7 +317,8 @@ class CurveLevelSerializer(serializers.ModelSerializer):
     class Meta:
         model = CurveLevel
         fields = (
-            "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes", "samples", "source",
+            "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes", "samples",
+            "source",
             "measured_at",
         )  # fmt: skip
 

@@ -140,7 +140,8 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
 
 
 def _passes(now: datetime) -> Iterator[Metric]:
-    """How long the planner's passes took that decided something: while one computes, nobody else gets a verdict."""
+    """How long the planner's passes took that decided something: while one computes, nobody else gets a
+    verdict."""
     recent = Decision.objects.filter(
         decided_at__gt=now - timedelta(seconds=RECENT_SECONDS), pass_seconds__isnull=False
     )

@@ -1,8 +1,9 @@
 """Uploaded training functions, read without ever running them.
 
-``reading`` is pure: bytes in, facts or a precise refusal out. ``archive`` unpacks within limits, ``source`` finds the
-class in the syntax tree, ``requirements`` reads ``requirements.txt``. ``bounded`` does it all in a process of its own,
-``reading_process``, whose memory and time are bounded: that is the one for bytes that somebody has sent.
+``reading`` is pure: bytes in, facts or a precise refusal out. ``archive`` unpacks within limits, ``source``
+finds the class in the syntax tree, ``requirements`` reads ``requirements.txt``. ``bounded`` does it all in a
+process of its own, ``reading_process``, whose memory and time are bounded: that is the one for bytes that
+somebody has sent.
 """
 
 from scheduling.bundles.archive import BundleFile, BundleLimits

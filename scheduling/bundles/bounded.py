@@ -1,7 +1,7 @@
 """Reading a bundle in a process of its own, with bounded memory and time.
 
-A syntax tree takes a thousand bytes for each two of a list of lists, and what the parser has taken stays with the
-process that took it. So the process is not the one that serves.
+A syntax tree takes a thousand bytes for each two of a list of lists, and what the parser has taken stays with
+the process that took it. So the process is not the one that serves.
 """
 
 from __future__ import annotations
@@ -34,7 +34,8 @@ _MEBIBYTE = 1024**2
 
 @dataclass(frozen=True, slots=True)
 class ReadingBounds:
-    """What reading one bundle may take: address space, processor time, and time by the clock (busy machines)."""
+    """What reading one bundle may take: address space, processor time, and time by the clock (busy
+    machines)."""
 
     memory_bytes: int = 512 * _MEBIBYTE
     cpu_seconds: int = 10

@@ -1,7 +1,7 @@
 """The process that reads one bundle and ends: what a hostile file makes the parser take goes with it.
 
-Started by ``bounded``. One line of JSON and the bundle's bytes come on standard input, one line of JSON goes back. It
-binds itself before it looks at a single byte, and knows nothing that would be worth taking.
+Started by ``bounded``. One line of JSON and the bundle's bytes come on standard input, one line of JSON goes
+back. It binds itself before it looks at a single byte, and knows nothing that would be worth taking.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ def _answer(asked: dict[str, Any]) -> dict[str, Any]:
 
 
 def _peak_bytes() -> int:
-    """The largest address space that this process has had: tells memory that ended from a parser that says so."""
+    """The largest address space that this process has had: tells memory that ended from a parser that says
+    so."""
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmPeak:"):
             return 1024 * int(line.split()[1])

@@ -27,10 +27,12 @@ MAXIMUM_DESCRIPTION_CHARACTERS = 2000
 
 @dataclass(frozen=True, slots=True)
 class ClassInfo:
-    """A class as its source shows it, without its syntax tree, which takes a hundred times its source's memory.
+    """A class as its source shows it, without its syntax tree, which takes a hundred times its source's
+    memory.
 
     ``bases`` are dotted names with imports resolved. ``speed_neutral_line`` is where the class assigns
-    ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no literal.
+    ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no
+    literal.
     """
 
     module: str
@@ -56,12 +58,14 @@ class FunctionClass:
 
 
 def module_name(path: str) -> str:
-    """The dotted module of a file: ``model/layers.py`` is ``model.layers``, ``model/__init__.py`` is ``model``."""
+    """The dotted module of a file: ``model/layers.py`` is ``model.layers``, ``model/__init__.py`` is
+    ``model``."""
     return path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
 
 
 def lone_module_name(filename: str) -> str:
-    """The module of a file uploaded alone: it may be called anything, so what Python does not take becomes ``_``."""
+    """The module of a file uploaded alone: it may be called anything, so what Python does not take becomes
+    ``_``."""
     stem = (
         re.sub(r"\W", "_", re.split(r"[/\\]", filename)[-1].removesuffix(".py"), flags=re.ASCII)[:100]
         or "function"
@@ -184,7 +188,7 @@ def _defined(node: ast.ClassDef) -> Iterator[str]:
             yield statement.target.id
 
 
-# --- choosing the class ---------------------------------------------------------------------------------------
+# --- choosing the class -------------------------------------------------------------------------------------
 
 
 def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> FunctionClass:
@@ -255,7 +259,8 @@ def _only(functions: Mapping[str, ClassInfo]) -> ClassInfo:
     if not leaves:
         raise BundleError(
             "missing_class",
-            "No class inherits from TrainingFunction; write `from punctual import TrainingFunction` and subclass it.",
+            "No class inherits from TrainingFunction; write `from punctual import TrainingFunction` and "
+            "subclass it.",
         )
     if len(leaves) > 1:
         names = ", ".join(sorted(f"{info.module}:{info.name}" for info in leaves)[:10])
@@ -287,7 +292,8 @@ def _speed_neutral(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple
         if ancestor.speed_neutral is None:
             raise BundleError(
                 "speed_neutral",
-                f"{ancestor.module}, line {ancestor.speed_neutral_line}: speed_neutral must be a literal set of names,"
+                f"{ancestor.module}, line {ancestor.speed_neutral_line}: speed_neutral must be a literal set "
+                f"of names,"
                 ' such as {"learning_rate"}: it is read without running the file.',
             )
         return ancestor.speed_neutral

@@ -1,8 +1,8 @@
 """How the hot loops are compiled: numba, cached on disk under a digest of all kernel sources.
 
-Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of
-another file, or takes a constant from there, would keep the old one after an update. The cache folder
-therefore carries a digest of every source file of this package and of the policies: any change compiles afresh.
+Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of another file,
+or takes a constant from there, would keep the old one after an update. The cache folder therefore carries a
+digest of every source file of this package and of the policies: any change compiles afresh.
 """
 
 from __future__ import annotations
@@ -28,9 +28,11 @@ PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
 
 
 def source_digest(folders: Iterable[Path]) -> str:
-    """Digest of all Python sources under the folders, and of what numba compiles by: sixteen hexadecimal digits.
+    """Digest of all Python sources under the folders, and of what numba compiles by: sixteen hexadecimal
+    digits.
 
-    It reads every file, not those alone that look as though they held kernels: a rule of that kind was wrong once.
+    It reads every file, not those alone that look as though they held kernels: a rule of that kind was wrong
+    once.
     """
     digest = hashlib.sha256(f"{numba.__version__} bounds checked: {_CONFIG.BOUNDSCHECK}".encode())
     for folder in folders:

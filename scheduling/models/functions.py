@@ -37,7 +37,8 @@ class Function(models.Model):
 
 
 class FunctionVersion(models.Model):
-    """One immutable version of a function. Entry, class and ``speed_neutral`` are read from the syntax tree."""
+    """One immutable version of a function. Entry, class and ``speed_neutral`` are read from the syntax
+    tree."""
 
     function = models.ForeignKey(Function, on_delete=models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
@@ -58,7 +59,8 @@ class FunctionVersion(models.Model):
 
 
 class Environment(models.Model):
-    """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's text."""
+    """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's
+    text."""
 
     digest = models.CharField(max_length=64, primary_key=True)
     requirements = models.TextField()

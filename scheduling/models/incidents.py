@@ -13,8 +13,9 @@ from scheduling.models.jobs import Job
 class Incident(models.Model):
     """One thing that is wrong, from when it was first seen until it was right again.
 
-    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen. ``snapshot``: the
-    planner's question that had no answer, compressed as a decision's is, so that the failure can be replayed.
+    ``message`` is a sentence; ``detail`` a traceback where code failed. ``count``: how often it was seen.
+    ``snapshot``: the planner's question that had no answer, compressed as a decision's is, so that the
+    failure can be replayed.
     """
 
     class Kind(models.TextChoices):

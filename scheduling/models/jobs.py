@@ -128,7 +128,8 @@ class Job(models.Model):
         return self.state in TERMINAL_STATES
 
     def may_be_measured(self) -> bool:
-        """Whether its function may be measured for it: until it ends, and after a decline for whoever asks again."""
+        """Whether its function may be measured for it: until it ends, and after a decline for whoever asks
+        again."""
         return not self.finished() or self.state == JobState.DECLINED
 
     def remaining_iterations(self) -> int:

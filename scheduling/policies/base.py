@@ -22,10 +22,11 @@ class Policy(ABC):
     name: ClassVar[str]
     #: Whether the policy ever promises a deadline. One that does not makes no offers either.
     promises: ClassVar[bool] = True
-    #: What it notes about each job from one decision to the next: names of the columns of `Answer.job_memory`.
+    #: What it notes about each job from one decision to the next: names of the columns of
+    #: `Answer.job_memory`.
     memory_columns: ClassVar[tuple[str, ...]] = ()
-    #: Whether jobs may run on every measured GPU count, rising throughput or not, instead of only on the levels of
-    #: their scaling curve. True for policies that run jobs on the size their user asked for.
+    #: Whether jobs may run on every measured GPU count, rising throughput or not, instead of only on the
+    #: levels of their scaling curve. True for policies that run jobs on the size their user asked for.
     any_measured_size: ClassVar[bool] = False
     #: Whether it heeds `PlannerSettings.newcomers`: whether room can be kept for newcomers that need little.
     prices_newcomers: ClassVar[bool] = False

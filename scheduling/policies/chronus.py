@@ -1,7 +1,7 @@
 """Chronus: deadline jobs in leases, packed as late as their deadlines allow, the rest on what is left.
 
-Gao et al., "Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs" (SoCC 2021), as ElasticFlow compares
-with it (spec 4.4).
+Gao et al., "Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs" (SoCC 2021), as
+ElasticFlow compares with it (spec 4.4).
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ UNDECIDED, ACCEPTED, OPPORTUNISTIC = 0.0, 1.0, 2.0
 
 @dataclass
 class _Leases:
-    """One decision. ``needed`` and ``until_due`` count whole leases from the next lease that can be given out."""
+    """One decision. ``needed`` and ``until_due`` count whole leases from the next lease that can be given
+    out."""
 
     problem: Problem
     field: Contest
@@ -66,15 +67,17 @@ class _Leases:
 
 
 class Chronus(WithoutPromises):
-    """Leases of 240 s. Accepted jobs are packed into leases before their deadlines; others run when GPUs are left.
+    """Leases of 240 s. Accepted jobs are packed into leases before their deadlines; others run when GPUs are
+    left.
 
-    A job with a deadline is accepted if it and all accepted ones can be packed, each into its latest leases. When a lease
-    begins, a 0/1 program picks the accepted jobs that occupy it: as many GPUs as possible if nobody else waits, else
-    as few. Jobs run at the size their user asked for. Deviations: the program counts leases per interval between deadlines, is asked for
-    up to `chronus_program.MOST_JOBS` jobs, and is cut off by nodes, with the packer where it does not answer; a change of
-    GPUs costs the measured pause instead of 0.5 s times (1 + log2 of the GPUs); jobs are consolidated
-    instead of split by local search; an accepted job that cannot be packed any more becomes opportunistic. Acceptance is
-    Chronus's own matter: the policy promises nothing, since an estimate that proves too short breaks it.
+    A job with a deadline is accepted if it and all accepted ones can be packed, each into its latest leases.
+    When a lease begins, a 0/1 program picks the accepted jobs that occupy it: as many GPUs as possible if
+    nobody else waits, else as few. Jobs run at the size their user asked for. Deviations: the program counts
+    leases per interval between deadlines, is asked for up to `chronus_program.MOST_JOBS` jobs, and is cut off
+    by nodes, with the packer where it does not answer; a change of GPUs costs the measured pause instead of
+    0.5 s times (1 + log2 of the GPUs); jobs are consolidated instead of split by local search; an accepted
+    job that cannot be packed any more becomes opportunistic. Acceptance is Chronus's own matter: the policy
+    promises nothing, since an estimate that proves too short breaks it.
     """
 
     name = "chronus"
@@ -136,7 +139,8 @@ def _accept(leases: _Leases) -> None:
 
 
 def _demote(leases: _Leases) -> None:
-    """Accepted jobs that cannot be packed any more, because they took longer than estimated, lose their standing."""
+    """Accepted jobs that cannot be packed any more, because they took longer than estimated, lose their
+    standing."""
     while True:
         failing, _ = leases.pack(leases.accepted())
         if failing == EVERYBODY_FITS:

@@ -13,8 +13,8 @@ EVERYBODY_FITS = np.int64(-1)
 def pack_latest(order, sizes, needed, until_due, gpus):  # type: ignore[no-untyped-def]
     """Give each job of ``order`` its latest free leases before its deadline.
 
-    ``needed``: leases that each job needs; ``until_due``: leases that end by its deadline. Returns (the first job that
-    does not get enough, or EVERYBODY_FITS, and True per row that sits in the first lease).
+    ``needed``: leases that each job needs; ``until_due``: leases that end by its deadline. Returns (the first
+    job that does not get enough, or EVERYBODY_FITS, and True per row that sits in the first lease).
     """
     horizon = np.int64(0)
     for row in order:

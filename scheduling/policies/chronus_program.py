@@ -1,7 +1,8 @@
 """Chronus's 0/1 program: who occupies the next lease, solved by HiGHS.
 
-Leases between two deadlines are alike, so they stand in the program as one interval with a count per job. That is the program
-over single leases with far fewer variables; its solution is used only if the leases after the first can be packed.
+Leases between two deadlines are alike, so they stand in the program as one interval with a count per job.
+That is the program over single leases with far fewer variables; its solution is used only if the leases after
+the first can be packed.
 """
 
 from __future__ import annotations
@@ -15,7 +16,8 @@ MOST_JOBS = 64
 """Up to this many accepted jobs the program is asked; beyond, the packer decides alone."""
 
 MOST_NODES = 200
-"""Nodes of the search tree. A limit on work, not on time: the same question has the same answer on any machine."""
+"""Nodes of the search tree. A limit on work, not on time: the same question has the same answer on any
+machine."""
 
 
 def first_lease(
@@ -23,8 +25,8 @@ def first_lease(
 ) -> BoolArray | None:
     """Jobs that occupy the first lease so that each still gets ``needed`` leases of its ``until_due``.
 
-    ``most_gpus``: use as many GPUs now as possible, else as few. None when there is no solution, or none was found
-    within the limit on work.
+    ``most_gpus``: use as many GPUs now as possible, else as few. None when there is no solution, or none was
+    found within the limit on work.
     """
     # Half a second to import, and only Chronus needs it.
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]

@@ -42,8 +42,9 @@ def take_all(problem: Problem) -> tuple[Verdict, ...]:
 def requested_sizes(problem: Problem) -> IntArray:
     """The size at which each job runs under a policy without elasticity, one per job.
 
-    What its user asked for, brought to the smallest measured size that is no smaller, else to the largest measured
-    one. Where nobody asked, the smallest size that meets the deadline alone; the smallest of all without a deadline.
+    What its user asked for, brought to the smallest measured size that is no smaller, else to the largest
+    measured one. Where nobody asked, the smallest size that meets the deadline alone; the smallest of all
+    without a deadline.
     """
     jobs, columns = problem.jobs, problem.columns
     sizes: IntArray = _requested(
@@ -109,10 +110,10 @@ def answer_with_sizes(
 ) -> Answer:
     """An answer that gives row i ``wanted[i]`` GPUs from the next slot on.
 
-    ``wanted``: one entry a row, 0 or a size of the job, powers of two whose sum fits the usable GPUs (else those that
-    are placed last get none); rows of refused newcomers must be 0. ``plans``: forecasts to store, else a job is
-    planned to keep its GPUs until it is done. ``next_wake_at``: when the policy wants to be asked again at the latest,
-    on the caller's axis.
+    ``wanted``: one entry a row, 0 or a size of the job, powers of two whose sum fits the usable GPUs (else
+    those that are placed last get none); rows of refused newcomers must be 0. ``plans``: forecasts to store,
+    else a job is planned to keep its GPUs until it is done. ``next_wake_at``: when the policy wants to be
+    asked again at the latest, on the caller's axis.
     """
     wanted = np.concatenate((wanted, np.zeros(problem.jobs.work.size - wanted.size, dtype=np.int64)))
     locked = problem.locked

@@ -17,9 +17,9 @@ from scheduling.policies.without_promises import WithoutPromises, contest
 class Edf(WithoutPromises):
     """In deadline order, each job gets the most GPUs on which it still gains.
 
-    Source: the paper's description of its EDF baseline (a job scales out until its throughput stops rising). Nobody is
-    refused and nothing is reserved: a late job keeps its place at the front. Only the next slot is decided; a plan for
-    later would give everybody the same now.
+    Source: the paper's description of its EDF baseline (a job scales out until its throughput stops rising).
+    Nobody is refused and nothing is reserved: a late job keeps its place at the front. Only the next slot is
+    decided; a plan for later would give everybody the same now.
     """
 
     name = "edf"

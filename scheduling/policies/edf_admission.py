@@ -39,10 +39,11 @@ class Admitted:
 class EdfAdmission(Policy):
     """Whole-cluster-first in deadline order; a newcomer that would make anybody late is refused.
 
-    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for promises); a job
-    that is late already keeps its place but stops counting, so that it does not refuse everybody after it; offers are
-    not made. Deviation from a promise in ElasticFlow's sense: plans are made afresh at every instant, on a slot grid that begins
-    there, and do not foresee moves that placement forces. So a promise can break; such jobs are reported as at risk.
+    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for
+    promises); a job that is late already keeps its place but stops counting, so that it does not refuse
+    everybody after it; offers are not made. Deviation from a promise in ElasticFlow's sense: plans are made
+    afresh at every instant, on a slot grid that begins there, and do not foresee moves that placement forces.
+    So a promise can break; such jobs are reported as at risk.
     """
 
     name = "edf_admission"

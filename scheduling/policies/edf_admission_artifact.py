@@ -13,10 +13,11 @@ from scheduling.policies.exact_completions import wake_at_exact_completion
 class EdfAdmissionArtifact(EdfAdmission):
     """The artifact's scale-out limit, plans without pauses, and no newcomer as long as anybody is late.
 
-    Source: the simulator behind figure 9 of the paper. Jobs scale out to their largest measured GPU count even where that is
-    slower. Each planning instant stops and restarts every running job, for a shorter pause where its GPUs stay the same. Pauses
-    stand in no plan, so an admitted job can end late; while one is late, every newcomer is refused. That makes the
-    counts sensitive: a few seconds decide whether a long job is late, and with it all jobs that come while it runs.
+    Source: the simulator behind figure 9 of the paper. Jobs scale out to their largest measured GPU count
+    even where that is slower. Each planning instant stops and restarts every running job, for a shorter pause
+    where its GPUs stay the same. Pauses stand in no plan, so an admitted job can end late; while one is late,
+    every newcomer is refused. That makes the counts sensitive: a few seconds decide whether a long job is
+    late, and with it all jobs that come while it runs.
     """
 
     name = "edf_admission_artifact"

@@ -28,10 +28,11 @@ EVERY_GRANT = 1 << 40
 class EdfElastic(WithoutPromises):
     """Minimum satisfactory shares in deadline order, then grants by saved GPU time.
 
-    Source: the paper's text; spec 4.4. A job whose deadline cannot be met gets all it can use until it is done, still in
-    deadline order, so that one late job takes GPUs from those after it: that is what admission control is for. Best effort
-    is filled last, shortest first. Deviations from the published simulation: grants go by GPU time saved (there by GPU time
-    added), and the pauses of changes of size stand in the plans.
+    Source: the paper's text; spec 4.4. A job whose deadline cannot be met gets all it can use until it is
+    done, still in deadline order, so that one late job takes GPUs from those after it: that is what admission
+    control is for. Best effort is filled last, shortest first. Deviations from the published simulation:
+    grants go by GPU time saved (there by GPU time added), and the pauses of changes of size stand in the
+    plans.
     """
 
     name = "edf_elastic"
@@ -75,7 +76,8 @@ class EdfElastic(WithoutPromises):
         return Plans(*plans)
 
     def _start_order(self, rows: int, late: IntArray, best_effort: IntArray) -> IntArray:
-        """Who gets a first level from the leftover first: late jobs by deadline, then the shortest best effort."""
+        """Who gets a first level from the leftover first: late jobs by deadline, then the shortest best
+        effort."""
         order = np.zeros(rows, dtype=np.int64)
         waiting = np.concatenate((late, best_effort))
         order[waiting] = np.arange(waiting.size)

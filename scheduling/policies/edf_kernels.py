@@ -16,7 +16,8 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
 def work_down(jobs, row, times, free, count, first, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
     """Plan one job on the largest of its sizes that is free at each time, until it is done.
 
-    ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces where the GPUs are never enough.
+    ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces where
+    the GPUs are never enough.
     """
     # Read through the tuple in the loop, each array would be counted as in use and released again each time.
     levels = jobs.levels[row]

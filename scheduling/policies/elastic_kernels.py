@@ -26,7 +26,8 @@ def _fastest(throughput, level_count):  # type: ignore[no-untyped-def]
 
 @kernel
 def _take_walked(times, free, count, first, last, release, plan_time, plan_gpus, row):  # type: ignore[no-untyped-def]
-    """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until ``release``.
+    """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until
+    ``release``.
 
     There must be room for one more piece. Returns the number of pieces.
     """
@@ -59,10 +60,12 @@ def _widened(times, free):  # type: ignore[no-untyped-def]
 
 @kernel
 def _rush(jobs, plans, order, position, fastest, due, times, free, count, first, origin, slot):  # type: ignore[no-untyped-def]
-    """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on, until one may be on time.
+    """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on,
+    until one may be on time.
 
-    The timeline, which the jobs are taken out of, is changed in place. Ends early where a job needs more room for its plan or in the
-    timeline, or would never end. Returns (position of the first job that is not planned, pieces, first piece with a free GPU).
+    The timeline, which the jobs are taken out of, is changed in place. Ends early where a job needs more room
+    for its plan or in the timeline, or would never end. Returns (position of the first job that is not
+    planned, pieces, first piece with a free GPU).
     """
     # Read through the tuples in the loop, each array would be counted as in use and released again each time.
     levels, throughput, pauses, top = jobs.levels, jobs.throughput, jobs.pause, jobs.level_count
@@ -138,7 +141,8 @@ def _rush(jobs, plans, order, position, fastest, due, times, free, count, first,
 
 @kernel
 def fill_or_rush(jobs, plans, order, due, times, free, count, origin, slot, suffix):  # type: ignore[no-untyped-def]
-    """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that is free.
+    """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that
+    is free.
 
     Returns (plans, True per row that meets its deadline, timeline).
     """

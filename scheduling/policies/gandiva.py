@@ -1,7 +1,7 @@
 """Gandiva: jobs of one size share servers and take turns on them.
 
-Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning" (OSDI 2018), section 3 (time-slicing on
-servers of one affinity), as simulated for Tiresias and ElasticFlow (spec 4.4).
+Xiao et al., "Gandiva: Introspective Cluster Scheduling for Deep Learning" (OSDI 2018), section 3
+(time-slicing on servers of one affinity), as simulated for Tiresias and ElasticFlow (spec 4.4).
 """
 
 from __future__ import annotations
@@ -28,10 +28,11 @@ TURN_PAUSES = 2.0
 class Gandiva(WithoutPromises):
     """Time-slicing: every slot, the jobs of a set that ran go behind those that waited.
 
-    Deviations from the published simulation: turns change at every slot (later only where the pause is longer than half a
-    slot) instead of at instants that happen to be whole minutes; a set's load is the jobs that are in it now; a set is full when all its places are taken; servers move between
-    groups in whole sets. Gandiva's packing of several jobs on one GPU and its migration by profiled affinity are not
-    simulated there, nor here.
+    Deviations from the published simulation: turns change at every slot (later only where the pause is longer
+    than half a slot) instead of at instants that happen to be whole minutes; a set's load is the jobs that
+    are in it now; a set is full when all its places are taken; servers move between groups in whole sets.
+    Gandiva's packing of several jobs on one GPU and its migration by profiled affinity are not simulated
+    there, nor here.
     """
 
     name = "gandiva"

@@ -16,13 +16,13 @@ ROTATION_SECONDS = 60
 class GandivaArtifact(Gandiva):
     """Looks at the cluster only when jobs arrive; turns change only where that happens at a whole minute.
 
-    Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: places of jobs that
-    end stay idle until the next arrival (here until nobody runs at all, as the policy cannot know whether anybody will
-    arrive); everybody pauses whenever the cluster is looked at; a job is given to a set only while one of its places stays
-    free, else to a new set, else to the second least loaded set of its group; jobs that end leave their weight in the
-    load; servers move between groups by a count that takes sets for GPUs, so that a group of small jobs gives up
-    nearly all its sets at one arrival and gets them back at the next; jobs are dealt afresh at the wrong moments
-    (`gandiva_sets`).
+    Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: places of
+    jobs that end stay idle until the next arrival (here until nobody runs at all, as the policy cannot know
+    whether anybody will arrive); everybody pauses whenever the cluster is looked at; a job is given to a set
+    only while one of its places stays free, else to a new set, else to the second least loaded set of its
+    group; jobs that end leave their weight in the load; servers move between groups by a count that takes
+    sets for GPUs, so that a group of small jobs gives up nearly all its sets at one arrival and gets them
+    back at the next; jobs are dealt afresh at the wrong moments (`gandiva_sets`).
     """
 
     name = "gandiva_artifact"

@@ -1,7 +1,8 @@
 """Gandiva's server sets: groups of servers that run jobs of one size, taking turns.
 
-As in the simulator of Tiresias, with which ElasticFlow compares (spec 4.4): jobs are grouped by the GPUs they ask
-for; a group owns sets of servers; a set runs as many jobs at once as fit on it, the others wait in it for their turn.
+As in the simulator of Tiresias, with which ElasticFlow compares (spec 4.4): jobs are grouped by the GPUs they
+ask for; a group owns sets of servers; a set runs as many jobs at once as fit on it, the others wait in it for
+their turn.
 """
 
 from __future__ import annotations
@@ -16,13 +17,14 @@ import numpy as np
 from scheduling.core.question.snapshot import FloatArray
 
 COLUMNS = 4
-"""Numbers kept for each set from one decision to the next: GPUs of a job, servers, load, when turns changed."""
+"""Numbers kept for each set from one decision to the next: GPUs of a job, servers, load, when turns
+changed."""
 
 
 @dataclass
 class ServerSet:
-    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was given;
-    ``turned_at``: when turns last changed, on the caller's axis."""
+    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was
+    given; ``turned_at``: when turns last changed, on the caller's axis."""
 
     job_gpus: int
     servers: int
@@ -41,7 +43,8 @@ class ServerSet:
 
 @dataclass
 class ServerSets:
-    """All sets of a cluster by job size, the least loaded of a group first, and the servers that belong to none."""
+    """All sets of a cluster by job size, the least loaded of a group first, and the servers that belong to
+    none."""
 
     server_gpus: int
     servers: int
@@ -133,8 +136,8 @@ def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
 def _expand(sets: ServerSets, size: int, steps: int, as_published: bool) -> None:
     """Open up to ``steps`` sets and deal the group's jobs afresh if that gave it any.
 
-    The published simulator deals afresh exactly when it should not: not when every set of one server that it wanted
-    could be opened, but also when there was no free server at all.
+    The published simulator deals afresh exactly when it should not: not when every set of one server that it
+    wanted could be opened, but also when there was no free server at all.
     """
     group = sets.group(size)
     opened = 0

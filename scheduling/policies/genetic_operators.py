@@ -1,4 +1,5 @@
-"""Pollux's search on matrices of workers by server and job: what a placement is worth, how two are crossed, mutated and repaired.
+"""Pollux's search on matrices of workers by server and job: what a placement is worth, how two are crossed,
+mutated and repaired.
 
 Qiao et al., "Pollux" (OSDI 2021), section 4.2, with the steps of its published scheduler (spec 2.12).
 """
@@ -22,16 +23,19 @@ WAITING_SPEEDUP = 1e-3
 NOBODY = -1
 
 RESET_SHARE, THINNED_SHARE, THINNED_PART = 0.1, 0.1, 0.1
-"""Shares of jobs put back where they are at present, and of jobs that lose a part of their servers, by one mutation. As published."""
+"""Shares of jobs put back where they are at present, and of jobs that lose a part of their servers, by one
+mutation. As published."""
 
 
 class Question(NamedTuple):
-    """Servers and jobs; jobs stand in the order in which they keep what they have where a placement is too large.
+    """Servers and jobs; jobs stand in the order in which they keep what they have where a placement is too
+    large.
 
-    ``capacity``: GPUs of each server. ``width``: GPUs of each job's worker. ``least`` and ``most``: workers it may have, if any.
-    By job and number of workers up to the greatest ``most``: ``listed``, the largest number that it may have and that is no larger
-    (0 for none), and ``speedup`` with it, over the rate on a fair share. ``present``: where workers are now. ``discount``: factor of
-    the speed-up of a job that is placed otherwise.
+    ``capacity``: GPUs of each server. ``width``: GPUs of each job's worker. ``least`` and ``most``: workers
+    it may have, if any. By job and number of workers up to the greatest ``most``: ``listed``, the largest
+    number that it may have and that is no larger (0 for none), and ``speedup`` with it, over the rate on a
+    fair share. ``present``: where workers are now. ``discount``: factor of the speed-up of a job that is
+    placed otherwise.
     """
 
     capacity: IntArray
@@ -46,9 +50,11 @@ class Question(NamedTuple):
 
 @kernel
 def merit(question, placement):  # type: ignore[no-untyped-def]
-    """(power mean (-1) of the jobs' speed-ups, speed-up for each GPU of a server in use) of an allowed placement.
+    """(power mean (-1) of the jobs' speed-ups, speed-up for each GPU of a server in use) of an allowed
+    placement.
 
-    Both are to be great. The first is the fitness; the second, published beside it, only keeps members of the population apart.
+    Both are to be great. The first is the fitness; the second, published beside it, only keeps members of the
+    population apart.
     """
     servers, jobs = placement.shape
     total = np.zeros(jobs, dtype=np.int64)
@@ -77,7 +83,8 @@ def merit(question, placement):  # type: ignore[no-untyped-def]
 
 @kernel
 def cross(one, other, point, child, sibling):  # type: ignore[no-untyped-def]
-    """Two children: the jobs before ``point`` as one parent has them, the others as the other, and the reverse."""
+    """Two children: the jobs before ``point`` as one parent has them, the others as the other, and the
+    reverse."""
     for server in range(one.shape[0]):
         child[server, :point] = one[server, :point]
         child[server, point:] = other[server, point:]
@@ -87,7 +94,8 @@ def cross(one, other, point, child, sibling):  # type: ignore[no-untyped-def]
 
 @kernel
 def mutate(question, placement, draw):  # type: ignore[no-untyped-def]
-    """Some jobs back to where they are, some thinned out, and on every server with room one of all jobs and one of its own grows."""
+    """Some jobs back to where they are, some thinned out, and on every server with room one of all jobs and
+    one of its own grows."""
     servers, jobs = placement.shape
     reset = np.empty(jobs, dtype=np.bool_)
     thinned = np.empty(jobs, dtype=np.bool_)
@@ -137,8 +145,8 @@ def _fitting(width, free, first):  # type: ignore[no-untyped-def]
 def _grow(question, placement, free, total, server, job, draw):  # type: ignore[no-untyped-def]
     """Any number from the present one to what a whole server holds, up to the job's most.
 
-    A job too large for a server is started on several at once. One that has its most is left alone: more workers here would only
-    move it, since `repair` would take as many away elsewhere.
+    A job too large for a server is started on several at once. One that has its most is left alone: more
+    workers here would only move it, since `repair` would take as many away elsewhere.
     """
     width = question.width[job]
     whole = question.capacity[server] // width
@@ -155,7 +163,8 @@ def _grow(question, placement, free, total, server, job, draw):  # type: ignore[
 
 @kernel
 def _start_on_several(question, placement, free, total, first, job):  # type: ignore[no-untyped-def]
-    """The job's least number of workers from one server on: where there is room, then, if that is not enough, where there is none."""
+    """The job's least number of workers from one server on: where there is room, then, if that is not enough,
+    where there is none."""
     servers, width, missing = free.size, question.width[job], question.least[job]
     for anywhere in range(2):
         for step in range(servers):
@@ -173,8 +182,8 @@ def _start_on_several(question, placement, free, total, first, job):  # type: ig
 def repair(question, placement, draw):  # type: ignore[no-untyped-def]
     """Take workers away until the placement is allowed; one that is stays as it is.
 
-    In this order: on each server one job at most that has workers elsewhere too; no job more than its most, from a server drawn by
-    lot on; no server more than its GPUs; no job a number that it may not have.
+    In this order: on each server one job at most that has workers elsewhere too; no job more than its most,
+    from a server drawn by lot on; no server more than its GPUs; no job a number that it may not have.
     """
     servers, jobs = placement.shape
     total = np.zeros(jobs, dtype=np.int64)

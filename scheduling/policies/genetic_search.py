@@ -1,4 +1,5 @@
-"""Pollux's genetic search for the placement with the greatest power mean of speed-ups, within a budget of generations (spec 2.12)."""
+"""Pollux's genetic search for the placement with the greatest power mean of speed-ups, within a budget of
+generations (spec 2.12)."""
 
 from __future__ import annotations
 
@@ -15,11 +16,12 @@ from scheduling.policies.non_dominated import crowding, fronts, survivors
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long is searched. Published: a population of 100, 100 generations, 250 in Lyra's experiments (spec 1.8).
+    """How long is searched. Published: a population of 100, 100 generations, 250 in Lyra's experiments (spec
+    1.8).
 
-    ``remembered``: best members that the next search begins with; published, all are kept. ``cells``: servers times jobs times
-    children at most: on a larger cluster there are fewer generations, one at least, so that a decision takes seconds, not minutes.
-    Raises ValueError for a population that cannot be paired.
+    ``remembered``: best members that the next search begins with; published, all are kept. ``cells``: servers
+    times jobs times children at most: on a larger cluster there are fewer generations, one at least, so that
+    a decision takes seconds, not minutes. Raises ValueError for a population that cannot be paired.
     """
 
     population: int = 100
@@ -38,7 +40,8 @@ class Budget:
 
 
 class Found(NamedTuple):
-    """The end of a search: ``members``, best first, no two with equal merits; their ``fitness``; ``generations`` that were searched."""
+    """The end of a search: ``members``, best first, no two with equal merits; their ``fitness``;
+    ``generations`` that were searched."""
 
     members: WorkerCounts
     fitness: FloatArray
@@ -46,9 +49,11 @@ class Found(NamedTuple):
 
 
 def search(question: Question, seeds: WorkerCounts, budget: Budget, draw: np.random.Generator) -> Found:
-    """Allowed placements, the best one first, from the present one and ``seeds``, shaped (members, servers, jobs).
+    """Allowed placements, the best one first, from the present one and ``seeds``, shaped (members, servers,
+    jobs).
 
-    The best is never worse than the present placement, where that is allowed. Equal questions, seeds and states of ``draw`` find the same.
+    The best is never worse than the present placement, where that is allowed. Equal questions, seeds and
+    states of ``draw`` find the same.
     """
     generations = budget.generations_for(question)
     beginning = np.concatenate((question.present[None], seeds))[: budget.population]
@@ -64,7 +69,8 @@ def _evolve(question, seeds, population, generations, draw):  # type: ignore[no-
     servers, jobs = question.present.shape
     everybody = np.zeros((2 * population, servers, jobs), dtype=np.int16)
     fitness, useful = np.zeros(2 * population), np.zeros(2 * population)
-    # Members keep their place in memory: `order` says who survives (the first half) and whose place is taken next.
+    # Members keep their place in memory: `order` says who survives (the first half) and whose place is taken
+    # next.
     order = np.arange(2 * population)
     for member in range(population):
         everybody[member] = seeds[member % seeds.shape[0]]
@@ -88,7 +94,8 @@ def _evolve(question, seeds, population, generations, draw):  # type: ignore[no-
         apart = crowding(fitness[order], useful[order], front)
         placed = survivors(front, apart, 2 * population)
         order, front, apart = order[placed], front[placed], apart[placed]
-    # Equal members stand behind all fronts, and a front's number is below the population's size where it survives.
+    # Equal members stand behind all fronts, and a front's number is below the population's size where it
+    # survives.
     front = np.where(front[:population] == 2 * population, population, front[:population])
     kept = order[:population]
     return everybody[kept], fitness[kept], front

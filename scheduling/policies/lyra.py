@@ -1,4 +1,5 @@
-"""Lyra: shortest base demands first, a knapsack for the rest, on owned and borrowed servers (Lyra section 3.5; spec 2.5)."""
+"""Lyra: shortest base demands first, a knapsack for the rest, on owned and borrowed servers (Lyra section
+3.5; spec 2.5)."""
 
 from __future__ import annotations
 
@@ -23,9 +24,10 @@ NEVER_RAN, RAN, STOPPED = 0.0, 1.0, 2.0
 class Lyra(SharesWorkers):
     """Both phases as published.
 
-    Where jobs that found only scattered GPUs wait until something ended or came (spec A19), two numbers are noted about each of them:
-    one more than the jobs that ran when it was last passed over, and the GPUs that there were. Fewer jobs or more GPUs
-    mean that it is tried again. Where running jobs may move (spec A18) it is noted who was preempted, and has to stay.
+    Where jobs that found only scattered GPUs wait until something ended or came (spec A19), two numbers are
+    noted about each of them: one more than the jobs that ran when it was last passed over, and the GPUs that
+    there were. Fewer jobs or more GPUs mean that it is tried again. Where running jobs may move (spec A18) it
+    is noted who was preempted, and has to stay.
     """
 
     name = "lyra"

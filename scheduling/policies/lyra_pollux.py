@@ -1,7 +1,9 @@
-"""Pollux as Lyra's evaluation takes it: placements by a genetic search for goodput (Lyra section 3.7; spec 2.12).
+"""Pollux as Lyra's evaluation takes it: placements by a genetic search for goodput (Lyra section 3.7; spec
+2.12).
 
-`pollux.py` is the system as ElasticFlow's evaluation takes it, with sizes found exactly. Here the search is genetic with a
-budget in generations, so that it can end before the best division is found, as the original does.
+`pollux.py` is the system as ElasticFlow's evaluation takes it, with sizes found exactly. Here the search is
+genetic with a budget in generations, so that it can end before the best division is found, as the original
+does.
 """
 
 from __future__ import annotations
@@ -34,17 +36,20 @@ PLACED, NUMBER = 0, 1
 
 
 class LyraPollux(SharesWorkers):
-    """Every minute, the placement of workers on owned servers for which the power mean (-1) of speed-ups is greatest.
+    """Every minute, the placement of workers on owned servers for which the power mean (-1) of speed-ups is
+    greatest.
 
-    A job has a number of workers within its range, or none. A speed-up is the rate over the rate on a fair share of the GPUs (the
-    least number where that is more), times (age - 30 s times its restarts) / (age + 30 s) for a job that is placed otherwise than
-    now. A placement that changes costs 30 s. At most one job of those that are on several servers is on each. The search
-    (`genetic_search.py`) begins with the present placement and the best of the minute before.
+    A job has a number of workers within its range, or none. A speed-up is the rate over the rate on a fair
+    share of the GPUs (the least number where that is more), times (age - 30 s times its restarts) / (age + 30
+    s) for a job that is placed otherwise than now. A placement that changes costs 30 s. At most one job of
+    those that are on several servers is on each. The search (`genetic_search.py`) begins with the present
+    placement and the best of the minute before.
 
-    Deviations: a job's first start is no restart, so that a job which comes at the very tick is not passed over. A job whose least
-    number is more than one server holds starts on several servers at once; published, jobs start with one worker. A search that
-    moved nobody is repeated after twice the time, an hour at most, until somebody comes or ends, or GPUs come or go. 16 members
-    are remembered, not all. 100 generations, as published for Pollux, where Lyra ran 250, and fewer on large clusters (`Budget`).
+    Deviations: a job's first start is no restart, so that a job which comes at the very tick is not passed
+    over. A job whose least number is more than one server holds starts on several servers at once; published,
+    jobs start with one worker. A search that moved nobody is repeated after twice the time, an hour at most,
+    until somebody comes or ends, or GPUs come or go. 16 members are remembered, not all. 100 generations, as
+    published for Pollux, where Lyra ran 250, and fewer on large clusters (`Budget`).
     """
 
     name = "lyra_pollux"
@@ -54,7 +59,8 @@ class LyraPollux(SharesWorkers):
     budget: ClassVar[Budget] = Budget()
 
     def reallocate(self, problem: Problem) -> Answer:
-        """One tick: a search if the last one was a minute ago; else everybody stays and whoever is new waits."""
+        """One tick: a search if the last one was a minute ago; else everybody stays and whoever is new
+        waits."""
         tick = _Tick(problem, self.budget)
         answer = tick.reallocate(problem)
         began = problem.columns.memory[:, PLACED] > 0
@@ -143,7 +149,10 @@ class _Tick(SharesWorkers):
             entries_of(found.members[: self.budget.remembered], numbers, servers),
         )
         self.notes = (
-            f"{rows.size} jobs on {servers.size} servers: {found.generations} generations of {self.budget.population}",
+            (
+                f"{rows.size} jobs on {servers.size} servers: {found.generations} generations of "
+                f"{self.budget.population}"
+            ),
         )
         best: WorkerCounts = found.members[0]
         return best
@@ -171,7 +180,8 @@ class _Tick(SharesWorkers):
 
 
 def _rows(problem: Problem, owned: Speeds) -> IntArray:
-    """Jobs that can run on owned servers; those with the least service so far come first where room is short, as published."""
+    """Jobs that can run on owned servers; those with the least service so far come first where room is short,
+    as published."""
     rows = np.flatnonzero(np.diff(owned.offsets) > 0)
     order: IntArray = rows[np.lexsort((rows, problem.columns.attained_gpu_seconds[rows]))]
     return order

@@ -1,4 +1,5 @@
-"""Who survives in a search with two objectives: non-dominated sorting and crowding (Deb et al., NSGA-II, 2002, section III)."""
+"""Who survives in a search with two objectives: non-dominated sorting and crowding (Deb et al., NSGA-II,
+2002, section III)."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ from scheduling.core.kernels import kernel
 
 @kernel
 def fronts(first, second):  # type: ignore[no-untyped-def]
-    """The front of every member, 0 for those that nobody beats in one objective without losing in the other; greater is better.
+    """The front of every member, 0 for those that nobody beats in one objective without losing in the other;
+    greater is better.
 
     Of members that are equal in both objectives, the first counts; the others come behind all fronts.
     """
@@ -44,7 +46,8 @@ def _descending(first, second):  # type: ignore[no-untyped-def]
 
 @kernel
 def crowding(first, second, front):  # type: ignore[no-untyped-def]
-    """How far apart a member's neighbours on its front are, as parts of the front's extent; infinite at both ends."""
+    """How far apart a member's neighbours on its front are, as parts of the front's extent; infinite at both
+    ends."""
     size = first.size
     apart = np.zeros(size)
     order = _descending(first, second)
@@ -66,6 +69,7 @@ def crowding(first, second, front):  # type: ignore[no-untyped-def]
 
 @kernel
 def survivors(front, apart, count):  # type: ignore[no-untyped-def]
-    """Members in the order of their fronts, the loneliest of a front first; the first ``count`` of them survive."""
+    """Members in the order of their fronts, the loneliest of a front first; the first ``count`` of them
+    survive."""
     by_distance = np.argsort(-apart, kind="mergesort")
     return by_distance[np.argsort(front[by_distance], kind="mergesort")][:count]

@@ -1,11 +1,11 @@
 """Opportunistic use of idle inference servers, without an orchestrator (Lyra section 3.7; spec 2.12).
 
-Jobs that can run on both kinds of GPUs queue for idle inference servers alone, the others for owned ones. What inference takes back is
-taken whoever runs there: simulations have the servers chosen at random.
+Jobs that can run on both kinds of GPUs queue for idle inference servers alone, the others for owned ones.
+What inference takes back is taken whoever runs there: simulations have the servers chosen at random.
 
-Two kinds of jobs would never end there and queue for owned servers, which the published description leaves open: those
-that all servers on loan together cannot hold, and those that were stopped several times. Where nothing is on
-loan at all, as on a live cluster without loans, everybody queues for owned servers.
+Two kinds of jobs would never end there and queue for owned servers, which the published description leaves
+open: those that all servers on loan together cannot hold, and those that were stopped several times. Where
+nothing is on loan at all, as on a live cluster without loans, everybody queues for owned servers.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ class Opportunistic(SharesWorkers):
 
 
 def _stops(problem: Problem) -> FloatArray:
-    """How often each job was stopped; one that ran when it was last looked at and holds nothing now was stopped since."""
+    """How often each job was stopped; one that ran when it was last looked at and holds nothing now was
+    stopped since."""
     memory = problem.columns.memory
     stopped: FloatArray = memory[:, 1] + ((memory[:, 0] > 0.0) & (problem.columns.gpus == 0))
     return stopped

@@ -1,7 +1,7 @@
 """Pollux: GPUs where they raise goodput, throughput times statistical efficiency, most fairly.
 
-Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021), section 4.2, as
-ElasticFlow compares with it (spec 4.4).
+Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021), section
+4.2, as ElasticFlow compares with it (spec 4.4).
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ RESTARTS, LARGEST = 0, 1
 class Pollux(WithoutPromises):
     """Every minute, the sizes with the best power mean (exponent -1) of the jobs' speed-ups.
 
-    A speed-up is goodput over goodput at a fair share of the cluster, lowered for a job that would be restarted
-    by (age - 30 s times its restarts) / (age + 30 s). A job may get twice the GPUs it ever had, 64 at most.
+    A speed-up is goodput over goodput at a fair share of the cluster, lowered for a job that would be
+    restarted by (age - 30 s times its restarts) / (age + 30 s). A job may get twice the GPUs it ever had, 64
+    at most.
 
-    Goodput is iterations of the job's own batch size per second. Where the workload brings curves for which the batch size is
-    adapted to the GPUs (in simulations), the job runs along those; else the batch stays and goodput is throughput. Deviations:
-    placement is consolidated, so a job's goodput depends on its size alone, and the best sizes are found exactly, by
-    dynamic programming, where Pollux searches job-by-server matrices genetically (population 100, 100 generations); very
-    large clusters are divided step by step. Sizes are the measured ones. A restart costs the measured pause, not 30 s;
-    a first start counts as none.
+    Goodput is iterations of the job's own batch size per second. Where the workload brings curves for which
+    the batch size is adapted to the GPUs (in simulations), the job runs along those; else the batch stays and
+    goodput is throughput. Deviations: placement is consolidated, so a job's goodput depends on its size
+    alone, and the best sizes are found exactly, by dynamic programming, where Pollux searches job-by-server
+    matrices genetically (population 100, 100 generations); very large clusters are divided step by step.
+    Sizes are the measured ones. A restart costs the measured pause, not 30 s; a first start counts as none.
     """
 
     name = "pollux"
@@ -79,7 +80,8 @@ def _sizes(problem: Problem, rows: IntArray) -> IntArray:
 
 
 def _costs(problem: Problem, field: Contest, sizes: IntArray) -> FloatArray:
-    """Inverse speed-ups, which a power mean of exponent -1 adds up; infinity for sizes that may not be chosen."""
+    """Inverse speed-ups, which a power mean of exponent -1 adds up; infinity for sizes that may not be
+    chosen."""
     rows, jobs = field.rows, problem.jobs
     if not rows.size:
         return np.zeros((0, 1))

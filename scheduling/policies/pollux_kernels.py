@@ -13,7 +13,8 @@ from scheduling.core.kernels import kernel
 def cheapest_exactly(cost, sizes, gpus):  # type: ignore[no-untyped-def]
     """The column of each row of ``cost`` with the least total, where the chosen ``sizes`` fit ``gpus`` GPUs.
 
-    Column 0 has size 0. Exact, by dynamic programming over jobs and GPUs; of equal totals, that with fewer GPUs.
+    Column 0 has size 0. Exact, by dynamic programming over jobs and GPUs; of equal totals, that with fewer
+    GPUs.
     """
     rows, columns = cost.shape
     best = np.zeros(gpus + 1)
@@ -40,7 +41,8 @@ def cheapest_exactly(cost, sizes, gpus):  # type: ignore[no-untyped-def]
 
 @kernel
 def cheapest_greedily(cost, sizes, gpus):  # type: ignore[no-untyped-def]
-    """Like `cheapest_exactly`, but step by step: the change that saves most for each GPU, as long as one fits."""
+    """Like `cheapest_exactly`, but step by step: the change that saves most for each GPU, as long as one
+    fits."""
     rows, columns = cost.shape
     result = np.zeros(rows, dtype=np.int64)
     step = np.zeros(rows, dtype=np.int64)

@@ -1,4 +1,5 @@
-"""What Pollux's search knows from one tick to the next: when it searched, and the best placements that it found."""
+"""What Pollux's search knows from one tick to the next: when it searched, and the best placements that it
+found."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ _ENTRY = 4
 class PolluxMemory:
     """Jobs are known by numbers, given to them in turn, because their rows change as others come and go.
 
-    ``searched_at``: on the caller's axis; ``rest_seconds``: from then to the next search if nothing happens; 0 before the first. ``numbered``: numbers that
-    were given so far. ``jobs`` and ``gpus``: that took part. ``servers``: of the fleet then; with any other number, rows of servers
-    stand for others and no member is remembered. ``entries``: one row for each job on a server in a member: (member, server,
-    number of the job, workers).
+    ``searched_at``: on the caller's axis; ``rest_seconds``: from then to the next search if nothing happens;
+    0 before the first. ``numbered``: numbers that were given so far. ``jobs`` and ``gpus``: that took part.
+    ``servers``: of the fleet then; with any other number, rows of servers stand for others and no member is
+    remembered. ``entries``: one row for each job on a server in a member: (member, server, number of the job,
+    workers).
     """
 
     searched_at: float = 0.0
@@ -47,7 +49,8 @@ class PolluxMemory:
         return np.concatenate((header, self.entries.ravel().astype(np.float64)))
 
     def members(self, numbers: IntArray, servers: IntArray, fleet: int) -> WorkerCounts:
-        """The remembered placements of jobs with these numbers on these servers, shaped (members, servers, jobs); others have none."""
+        """The remembered placements of jobs with these numbers on these servers, shaped (members, servers,
+        jobs); others have none."""
         count = int(self.entries[:, 0].max(initial=-1)) + 1
         found = np.zeros((count, servers.size, numbers.size), dtype=np.int16)
         if fleet != self.servers or not found.size:
@@ -63,7 +66,8 @@ class PolluxMemory:
 
 
 def entries_of(members: WorkerCounts, numbers: IntArray, servers: IntArray) -> IntArray:
-    """Placements as `PolluxMemory.entries`, by the numbers of their jobs and the fleet's rows of their servers."""
+    """Placements as `PolluxMemory.entries`, by the numbers of their jobs and the fleet's rows of their
+    servers."""
     member, server, job = np.nonzero(members)
     return np.stack(
         (member, servers[server], numbers[job], members[member, server, job].astype(np.int64)), axis=1

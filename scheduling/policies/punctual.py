@@ -1,4 +1,5 @@
-"""The platform's default: ElasticFlow's promises on owned servers; all other work shortest first, on borrowed servers too."""
+"""The platform's default: ElasticFlow's promises on owned servers; all other work shortest first, on borrowed
+servers too."""
 
 from __future__ import annotations
 

@@ -9,7 +9,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 def at_sizes(problem: Problem, column: FloatArray, sizes: IntArray) -> FloatArray:
-    """What a matrix of the curves (``throughput``, ``pause``) says for each job at its size; 0 where it has none."""
+    """What a matrix of the curves (``throughput``, ``pause``) says for each job at its size; 0 where it has
+    none."""
     found = problem.jobs.levels[: problem.count] == sizes[:, None]
     values: FloatArray = np.where(found, column[: problem.count], 0.0).sum(axis=1)
     return values

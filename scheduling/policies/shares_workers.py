@@ -1,4 +1,5 @@
-"""What Lyra and the policies it is compared with share: base workers first, then flexible ones, on servers of both kinds.
+"""What Lyra and the policies it is compared with share: base workers first, then flexible ones, on servers of
+both kinds.
 
 They differ in who goes first, in how flexible workers are shared out, and in which servers they use: see
 `scheduling.core.lyra.tick`.
@@ -28,7 +29,8 @@ from scheduling.policies.without_promises import WithoutPromises
 
 
 class SharesWorkers(WithoutPromises):
-    """Jobs run between their base and their most workers; nobody is promised anything, running bases never stop."""
+    """Jobs run between their base and their most workers; nobody is promised anything, running bases never
+    stop."""
 
     #: How this policy divides the servers.
     rules: ClassVar[TwoPhase]
@@ -91,7 +93,8 @@ class SharesWorkers(WithoutPromises):
 def chosen_rules(rules: TwoPhase, options: TwoPhaseOptions | None) -> TwoPhase:
     """A policy's rules with what the operator chose.
 
-    The key of shortest jobs and the kind of knapsack are chosen only for policies that have shortest jobs, or a knapsack.
+    The key of shortest jobs and the kind of knapsack are chosen only for policies that have shortest jobs, or
+    a knapsack.
     """
     if options is None:
         return rules

@@ -24,10 +24,11 @@ def _fraction(needed, elapsed, isolated, ratio):  # type: ignore[no-untyped-def]
 def fairest_fractions(needed, elapsed, isolated, sizes, gpus):  # type: ignore[no-untyped-def]
     """Shares of time y in [0, 1] with ``sum(y * sizes) <= gpus`` that make the worst finish-time ratio least.
 
-    A job's ratio is ``(elapsed + needed / y) / isolated``, all in seconds: ``needed`` on its own GPUs without sharing,
-    ``isolated`` its whole time with an equal share of the cluster. Jobs that cannot reach the ratio of the others even with
-    y = 1 get 1; the others then share what is left, with equal ratios. So the shares are those of the program "minimise
-    the maximum", and of all its solutions the one that also makes the second worst ratio least, and so on.
+    A job's ratio is ``(elapsed + needed / y) / isolated``, all in seconds: ``needed`` on its own GPUs without
+    sharing, ``isolated`` its whole time with an equal share of the cluster. Jobs that cannot reach the ratio
+    of the others even with y = 1 get 1; the others then share what is left, with equal ratios. So the shares
+    are those of the program "minimise the maximum", and of all its solutions the one that also makes the
+    second worst ratio least, and so on.
     """
     count = needed.size
     shares = np.ones(count)

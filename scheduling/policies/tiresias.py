@@ -1,7 +1,7 @@
 """Tiresias, two-dimensional least attained service: jobs that have used little GPU time go first.
 
-Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning" (NSDI 2019), section 3.2 (discretized
-2D-LAS), with the limits of the simulator that ElasticFlow compares with (spec 4.4).
+Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning" (NSDI 2019), section 3.2
+(discretized 2D-LAS), with the limits of the simulator that ElasticFlow compares with (spec 4.4).
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ QUEUE, PLACE = 0, 1
 class Tiresias(WithoutPromises):
     """Three queues by attained GPU time; within one, whoever runs before whoever waits, then by start.
 
-    All or nothing at the size the user asked for; a job that does not fit is skipped. Jobs are preempted and never
-    promoted. GPU time counts from the moment GPUs are held, pauses included (the simulator leaves them out).
+    All or nothing at the size the user asked for; a job that does not fit is skipped. Jobs are preempted and
+    never promoted. GPU time counts from the moment GPUs are held, pauses included (the simulator leaves them
+    out).
     """
 
     name = "tiresias"

@@ -37,7 +37,8 @@ class WithoutPromises(Policy):
 
 
 def verdict_alone(policy: Policy, snapshot: Snapshot, job: JobSnapshot) -> Verdict:
-    """The verdict of ``job`` as the only newcomer. Raises ValueError for a snapshot that contradicts itself."""
+    """The verdict of ``job`` as the only newcomer. Raises ValueError for a snapshot that contradicts
+    itself."""
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     verdicts = policy.admit(replace(snapshot, jobs=(*others, asking))).verdicts
@@ -48,8 +49,8 @@ def verdict_alone(policy: Policy, snapshot: Snapshot, job: JobSnapshot) -> Verdi
 class Contest:
     """Who competes for the next slot's GPUs.
 
-    ``rows``: jobs that may be given any size, in the order (submission, id). ``gpus``: GPUs there are for them. ``kept``: one
-    entry a row of the problem: what jobs hold that nobody may change, 0 for all others.
+    ``rows``: jobs that may be given any size, in the order (submission, id). ``gpus``: GPUs there are for
+    them. ``kept``: one entry a row of the problem: what jobs hold that nobody may change, 0 for all others.
     """
 
     rows: IntArray

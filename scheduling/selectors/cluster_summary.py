@@ -34,7 +34,8 @@ class GpuCounts:
 
 
 def gpu_counts() -> GpuCounts:
-    """Count every GPU that training may use once, by what it is used for now. Inference servers at home do not count."""
+    """Count every GPU that training may use once, by what it is used for now. Inference servers at home do
+    not count."""
     gpus = list(
         Gpu.objects.filter(server__whitelist=Whitelist.TRAINING)
         .exclude(server__state=ServerState.REMOVED)

@@ -11,7 +11,8 @@ from scheduling.models import Assignment, Generation
 
 
 def desired_state(server_id: int) -> dict[str, Any]:
-    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after is at least as new."""
+    """The answer to `GET desired` (docs/protocols.md 2.3). One read of the version first: what is read after
+    is at least as new."""
     server = Server.objects.get(pk=server_id)
     cluster = Cluster.objects.only("epoch", "reserve_servers").get(pk=server.cluster_id)
     members: dict[int, list[dict[str, int]]] = {}
@@ -68,7 +69,8 @@ def _entry(generation: Generation, workers: list[dict[str, int]], cluster: Clust
 
 
 def _job_secret(generation: Generation) -> str:
-    """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor with it."""
+    """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor
+    with it."""
     first = (
         Generation.objects.filter(job_id=generation.job_id)
         .order_by("number")

@@ -42,7 +42,8 @@ def version_get(user: User, function_id: int, number: int | None = None) -> Func
 
 
 def resolve_function(project: Project, reference: str | int) -> FunctionVersion:
-    """The version that a job names: ``name``, ``name@3``, ``sha256:…`` or a function's id, within the project.
+    """The version that a job names: ``name``, ``name@3``, ``sha256:…`` or a function's id, within the
+    project.
 
     Raises:
         InvalidRequest: the project has no such function; says what it has.

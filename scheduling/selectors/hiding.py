@@ -17,7 +17,8 @@ _PLACEHOLDER = "of another project"
 
 
 def mask_for(user: User, texts: Iterable[str | None]) -> Mask:
-    """A function that hides in any of ``texts`` the ids of jobs that the person may not see; two queries at most."""
+    """A function that hides in any of ``texts`` the ids of jobs that the person may not see; two queries at
+    most."""
     named = {job_id for text in texts for job_id in _JOB_ID.findall(text or "")}
     if not named or user.operates():
         return str

@@ -1,4 +1,5 @@
-"""What lending did to jobs: promises that reclaims touched, and how much of the borrowed time was used. Names no job."""
+"""What lending did to jobs: promises that reclaims touched, and how much of the borrowed time was used. Names
+no job."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from scheduling.models import Assignment, Job
 
 @dataclass(frozen=True, slots=True)
 class PromisesTouched:
-    """Promised jobs that had GPUs on a server that was asked back, and those of them that missed their deadline after it."""
+    """Promised jobs that had GPUs on a server that was asked back, and those of them that missed their
+    deadline after it."""
 
     touched: int
     broken: int
@@ -38,7 +40,8 @@ class BorrowedUse:
 
 
 def promises_touched(inference_cluster: InferenceCluster) -> PromisesTouched:
-    """Count over all reclaims there ever were. A job that was late before its server was asked back is not counted as broken."""
+    """Count over all reclaims there ever were. A job that was late before its server was asked back is not
+    counted as broken."""
     orders = inference_cluster.reclaim_orders.filter(begun_at__isnull=False)
     concerned = orders.order_by().annotate(
         job=Func(F("choice__jobs"), function="jsonb_array_elements_text", output_field=TextField())

@@ -32,8 +32,8 @@ class OwnWork:
         """Why the server may not speak of this item's place; None where it may.
 
         Args:
-            item: has `job`, `generation` and, unless it is given apart, `rank`; `gpu_index` is checked where there is one.
-            rank: the rank whose business it is.
+            item: has `job`, `generation` and, unless it is given apart, `rank`; `gpu_index` is checked where
+                there is one. rank: the rank whose business it is.
         """
         wanted = item["rank"] if rank is None else rank
         gpu = self._gpu_of.get((item["job"], item["generation"], wanted))

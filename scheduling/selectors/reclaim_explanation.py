@@ -1,4 +1,5 @@
-"""Why a reclaim took the servers that it took, what other methods would have taken, and what happened then (Lyra section 3.4).
+"""Why a reclaim took the servers that it took, what other methods would have taken, and what happened then
+(Lyra section 3.4).
 
 For operators: jobs of all projects are named.
 """
@@ -19,7 +20,8 @@ MOST_JOB_EVENTS = 100
 
 @dataclass(frozen=True, slots=True)
 class JobFate:
-    """One job that had GPUs on a chosen server; ``fate`` is empty until all servers are back, ``job`` None where it is gone."""
+    """One job that had GPUs on a chosen server; ``fate`` is empty until all servers are back, ``job`` None
+    where it is gone."""
 
     job_id: str
     job: Job | None
@@ -40,7 +42,8 @@ class ChosenServer:
 
 @dataclass(frozen=True, slots=True)
 class Alternative:
-    """What one method would have chosen. ``cost`` and ``compute_seconds`` are None where they were not recorded."""
+    """What one method would have chosen. ``cost`` and ``compute_seconds`` are None where they were not
+    recorded."""
 
     method: str
     chosen: bool
@@ -91,7 +94,8 @@ def chosen_servers(order: ReclaimOrder) -> list[ChosenServer]:
 
 
 def why_chosen(method: str, entry: Mapping[str, Any]) -> str:
-    """The reason for one server in a sentence, from what was recorded when it was picked (Lyra section 3.4; spec 2.4)."""
+    """The reason for one server in a sentence, from what was recorded when it was picked (Lyra section 3.4;
+    spec 2.4)."""
     group, cost = entry.get("group"), entry.get("cost")
     stopped = int(entry.get("newly_preempted") or 0)
     stops = f"{stopped} job{'s' if stopped != 1 else ''} stopped" if stopped else "no further job stopped"

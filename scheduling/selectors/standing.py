@@ -1,6 +1,7 @@
 """What became of a job's deadline, in one sentence: what its page and the command line put on top.
 
-The verdict is what was answered once. A job that missed says that it missed, by how much and why, whatever was answered.
+The verdict is what was answered once. A job that missed says that it missed, by how much and why, whatever
+was answered.
 """
 
 from __future__ import annotations
@@ -28,14 +29,16 @@ _VOID = {
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty where the verdict says all. ``text``: a sentence, or empty."""
+    """``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty where the verdict says all. ``text``: a
+    sentence, or empty."""
 
     code: str = ""
     text: str = ""
 
 
 def standing(job: Job, now: datetime) -> Standing:
-    """How the job stands against its deadline. Looks at its history only where it missed, and where `with_history` has not."""
+    """How the job stands against its deadline. Looks at its history only where it missed, and where
+    `with_history` has not."""
     outcome = PromiseOutcome(job.promise_outcome)
     if outcome == PromiseOutcome.MET:
         return Standing("met", f"The promise was kept{_against(job, now)}.")
@@ -98,7 +101,10 @@ def _plan(job: Job) -> str:
     if job.deadline_at is None:
         return f" It is planned to end at {at}."
     seconds = (finish - job.deadline_at).total_seconds()
-    return f" It is planned to end at {at}, {duration(seconds)} {'after' if seconds > 0 else 'before'} its deadline."
+    return (
+        f" It is planned to end at {at}, {duration(seconds)} {'after' if seconds > 0 else 'before'} its "
+        f"deadline."
+    )
 
 
 def _why(job: Job) -> str:

@@ -1,4 +1,5 @@
-"""Accepting an offer: the declined job's admitted successor, promised as early a deadline as there is room for by then."""
+"""Accepting an offer: the declined job's admitted successor, promised as early a deadline as there is room
+for by then."""
 
 from __future__ import annotations
 
@@ -36,7 +37,8 @@ MOST_TRIES = 3
 
 @dataclass(frozen=True)
 class Terms:
-    """What an accepted offer promises: the deadline, the plan that keeps it, and others' plans that make room."""
+    """What an accepted offer promises: the deadline, the plan that keeps it, and others' plans that make
+    room."""
 
     deadline_at: datetime
     plan: dict[str, Any]
@@ -46,13 +48,13 @@ class Terms:
 def job_accept_offer(*, job: Job, actor: User) -> Job:
     """Make the admitted successor of a declined job, on the capacity that was held for it.
 
-    The offered deadline holds however late it is accepted. Who accepts earlier is promised as much earlier a deadline,
-    where admission finds room for it beside all promises.
+    The offered deadline holds however late it is accepted. Who accepts earlier is promised as much earlier a
+    deadline, where admission finds room for it beside all promises.
 
     Raises:
-        Conflict: there is no offer, or it has run out, was withdrawn or accepted already.
-        Conflict: or the project is archived.
-        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they may.
+        Conflict: there is no offer, or it has run out, was withdrawn or accepted already. Conflict: or the
+            project is archived. QuotaExceeded: the project, or its creator's projects in sum, have as many
+            unfinished jobs as they may.
     """
     for _ in range(MOST_TRIES):
         version = Cluster.objects.values_list("planning_version", flat=True).get(pk=job.cluster_id)
@@ -67,7 +69,8 @@ def job_accept_offer(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) -> Job | None:
-    """The successor, by better terms where these were computed on the present version of facts; None where they have moved since."""
+    """The successor, by better terms where these were computed on the present version of facts; None where
+    they have moved since."""
     # Before the cluster's row: in the order in which a submission locks.
     check_active_jobs(job.project)
     cluster = lock_cluster(job.cluster_id)
@@ -93,7 +96,8 @@ def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) 
 
 
 def _sooner(job: Job) -> Terms | None:
-    """The deadline counted from now, as the offer counts it from its end, with plans that keep it; None where it is as good as it is."""
+    """The deadline counted from now, as the offer counts it from its end, with plans that keep it; None where
+    it is as good as it is."""
     offer = Offer.objects.filter(job=job, state=OfferState.OPEN).first()
     now = timezone.now()
     if offer is None or offer.valid_until <= now or job.curve is None:
@@ -133,7 +137,8 @@ def _sooner(job: Job) -> Terms | None:
 def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> Job:
     copied = (
         "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
-        "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds", "service_class",
+        "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",
+        "service_class",
     )  # fmt: skip
     finish = terms.plan["finish_at"]
     verdict = {

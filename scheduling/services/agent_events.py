@@ -136,7 +136,8 @@ def _profile_level(
         raise RefusedEvent(f"gpus: {event['gpus']} is none of the levels to be measured, {levels}")
     speed = event["iterations_per_second"]
     train_seconds = event["train_seconds"]
-    # What a change onto new GPUs costs until running jobs show it: the time this measurement took to get going.
+    # What a change onto new GPUs costs until running jobs show it: the time this measurement took to get
+    # going.
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
     CurveLevel.objects.update_or_create(

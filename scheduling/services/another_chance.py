@@ -1,7 +1,8 @@
-"""What becomes of a newcomer that a pool refuses: it is asked for on another kind of GPU, waits for more measured levels, or is declined.
+"""What becomes of a newcomer that a pool refuses: it is asked for on another kind of GPU, waits for more
+measured levels, or is declined.
 
-A decline never rests on a curve that ends only because GPUs were not free while it was measured, unless time is up
-(`profiling.decide_by`); then the reason says so.
+A decline never rests on a curve that ends only because GPUs were not free while it was measured, unless time
+is up (`profiling.decide_by`); then the reason says so.
 """
 
 from __future__ import annotations
@@ -69,7 +70,8 @@ class Chance:
 def chances(
     cluster: Cluster, kind: str, decision: CoreDecision, now: datetime
 ) -> tuple[CoreDecision, dict[str, Chance]]:
-    """The decision of one pool without its verdicts on newcomers that have another chance, and these chances by job id.
+    """The decision of one pool without its verdicts on newcomers that have another chance, and these chances
+    by job id.
 
     The verdicts that are left name what every kind of GPU said.
     """
@@ -156,7 +158,8 @@ class _Known:
         return timed_out_curves()
 
     def more_can_be_measured(self, row: Job, curve: ScalingCurve) -> bool:
-        """Whether nothing but time speaks against measuring more levels: not how often that was broken off already."""
+        """Whether nothing but time speaks against measuring more levels: not how often that was broken off
+        already."""
         broken_off = self._attempts.get((row.pk, curve.pk), 0) + self._attempts.get((row.pk, None), 0)
         return broken_off < MAXIMUM_ATTEMPTS and curve.pk not in self._timed_out
 
@@ -165,7 +168,8 @@ class _Known:
         return self._levels_on(curve.gpu_kind)[0].get(curve.pk, 0)
 
     def _levels_on(self, kind: str) -> tuple[dict[int, int], dict[int, int]]:
-        """The largest level that was measured, and the largest that is known not to fit, of each of these jobs' curves on a kind."""
+        """The largest level that was measured, and the largest that is known not to fit, of each of these
+        jobs' curves on a kind."""
         if kind not in self._levels:
             curves = {curve.pk for row in self._rows if (curve := self.curve_on(row, kind)) is not None}
             self._levels[kind] = top_levels(curves), largest_unfit_levels(curves)
@@ -228,14 +232,16 @@ def give_chances(found: Mapping[str, Chance]) -> None:
 
 
 def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, notes: list[Note]) -> bool:
-    """Let a job wait for more levels of a curve that goes up to ``top``; not saved. Returns whether it did not already."""
+    """Let a job wait for more levels of a curve that goes up to ``top``; not saved. Returns whether it did
+    not already."""
     latest = decide_by(row)
     if latest is None or (row.awaits_levels and row.curve_id == curve.pk):
         return False
     said = row.refused_kinds.get(chance.kind, {}).get("reason", chance.refusal.reason)
     text = (
         f"Its speed is known on up to {gpus_text(top)} only: {said}. It is measured on up to "
-        f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} UTC."
+        f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} "
+        f"UTC."
     )
     told = (row.verdict or {}).get("reason_code") == AWAITS_LEVELS
     refused = dict(row.refused_kinds)
@@ -250,7 +256,8 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
 
 
 def end_waiting(cluster: Cluster, now: datetime) -> int:
-    """Let those be decided that have waited for more levels for as long as they may. The caller holds the cluster's row."""
+    """Let those be decided that have waited for more levels for as long as they may. The caller holds the
+    cluster's row."""
     waiting = Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True)
     span = DurationField()
     over = waiting.annotate(

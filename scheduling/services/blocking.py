@@ -1,7 +1,9 @@
-"""GPUs that a snapshot's jobs do not hold and that are not free either, with the latest time at which they will be.
+"""GPUs that a snapshot's jobs do not hold and that are not free either, with the latest time at which they
+will be.
 
-Whatever a snapshot leaves out and yet holds GPUs is here, by the state its generation really is in: a paused job in the middle of a
-hand-over, a measurement, workers that were told to go, a silent server, a broken GPU. The bounds are those of docs/protocols.md 1.1.
+Whatever a snapshot leaves out and yet holds GPUs is here, by the state its generation really is in: a paused
+job in the middle of a hand-over, a measurement, workers that were told to go, a silent server, a broken GPU.
+The bounds are those of docs/protocols.md 1.1.
 """
 
 from __future__ import annotations

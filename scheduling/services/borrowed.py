@@ -1,7 +1,9 @@
-"""Servers that training borrows, and how fast jobs are on their kind of GPU (Lyra section 3.2; design section 4).
+"""Servers that training borrows, and how fast jobs are on their kind of GPU (Lyra section 3.2; design section
+4).
 
-Borrowed servers join the pool of the cluster's own kind of GPU: the one that has most. They are of one kind at a time; where several
-inference clusters lend different kinds, the kind with most GPUs on loan is used and the others wait.
+Borrowed servers join the pool of the cluster's own kind of GPU: the one that has most. They are of one kind
+at a time; where several inference clusters lend different kinds, the kind with most GPUs on loan is used and
+the others wait.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ MOST_ROWS = 1_000
 def update_rows(rows: Sequence[Model], fields: Sequence[str]) -> None:
     """Save these fields of rows of one model, a statement for each thousand.
 
-    `bulk_update` writes a condition for each row and field, which takes ten times as long to build as to run. As with it, nothing
-    is sent to signals, and a row that is not there any more stays away.
+    `bulk_update` writes a condition for each row and field, which takes ten times as long to build as to run.
+    As with it, nothing is sent to signals, and a row that is not there any more stays away.
     """
     if not rows:
         return

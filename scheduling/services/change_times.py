@@ -1,7 +1,9 @@
-"""How much later than plans say do jobs really begin on new GPUs? What new promises keep as slack for that (decision 0029).
+"""How much later than plans say do jobs really begin on new GPUs? What new promises keep as slack for that
+(decision 0029).
 
-A plan charges a start with the pause of its level: from when its GPUs are there to the first iteration, as it usually is. Not in it:
-until those who had the GPUs have left them, whoever must move for that first included, and whatever is slower than usual.
+A plan charges a start with the pause of its level: from when its GPUs are there to the first iteration, as it
+usually is. Not in it: until those who had the GPUs have left them, whoever must move for that first included,
+and whatever is slower than usual.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ from cluster.models import Cluster
 from scheduling.choices import Purpose
 from scheduling.models import CurveLevel, Generation
 
-#: Starts that are looked at: so many of the newest generations, as far as they began to train in the last ten minutes.
+#: Starts that are looked at: so many of the newest generations, as far as they began to train in the last ten
+#: minutes.
 MOST_LOOKED_AT = 500
 WINDOW = timedelta(minutes=10)
 #: As many of the starts were no later than the slack.
@@ -24,7 +27,8 @@ MOST_SECONDS = 60.0
 
 
 def change_slack_seconds(cluster: Cluster, now: datetime) -> float:
-    """By how much the start of a job lately exceeded its charge: the 95th percentile, 0 where nothing started."""
+    """By how much the start of a job lately exceeded its charge: the 95th percentile, 0 where nothing
+    started."""
     newest = Generation.objects.order_by("-pk")[:MOST_LOOKED_AT].values_list(
         "job__cluster_id", "purpose", "curve_id", "world_size", "created_at", "live_at", "start"
     )

@@ -13,11 +13,12 @@ from scheduling.models import Assignment, Generation
 
 @dataclass(frozen=True)
 class Claims:
-    """Training generations that are not retired, by job, and what they and measurements claim, by address in the pool.
+    """Training generations that are not retired, by job, and what they and measurements claim, by address in
+    the pool.
 
-    ``placement`` and ``flexible``: GPUs of each generation in the order of their ranks, and which of them flexible workers
-    hold. ``job_of``: whose a GPU is. ``waited_for``: who gets it once its present holder has left it; in ``job_of`` it is
-    that job's already. ``servers``: those of each generation.
+    ``placement`` and ``flexible``: GPUs of each generation in the order of their ranks, and which of them
+    flexible workers hold. ``job_of``: whose a GPU is. ``waited_for``: who gets it once its present holder has
+    left it; in ``job_of`` it is that job's already. ``servers``: those of each generation.
     """
 
     coming: Mapping[str, Generation]

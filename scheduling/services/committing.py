@@ -1,4 +1,5 @@
-"""Writing a decision down: verdicts, stored plans, risks, new generations, and the decision itself with its input.
+"""Writing a decision down: verdicts, stored plans, risks, new generations, and the decision itself with its
+input.
 
 The caller holds the cluster's row and has checked that no planning fact moved.
 """
@@ -48,8 +49,9 @@ def commit_decision(
 ) -> Decision | None:
     """Write one pool's decision. Returns its row, or None when it says nothing new.
 
-    ``answer``: what the policy said, to be kept; ``decision``: what of it is told, without refusals that are not final.
-    ``offers_awaited``: declined jobs for which an offer is looked for once no newcomer waits any more.
+    ``answer``: what the policy said, to be kept; ``decision``: what of it is told, without refusals that are
+    not final. ``offers_awaited``: declined jobs for which an offer is looked for once no newcomer waits any
+    more.
     """
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
@@ -72,7 +74,8 @@ def commit_decision(
 
 
 def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, Job]:
-    """Whom a decision is about, with what telling them takes, and those of whom at most the plan and the risk change."""
+    """Whom a decision is about, with what telling them takes, and those of whom at most the plan and the risk
+    change."""
     told = (
         Job.objects.filter(pk__in=concerned)
         .select_related("checkpoint")

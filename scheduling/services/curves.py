@@ -1,4 +1,5 @@
-"""Curves sharpened by running jobs: throughput and pauses as they really are (ElasticFlow section 5, online profiling)."""
+"""Curves sharpened by running jobs: throughput and pauses as they really are (ElasticFlow section 5, online
+profiling)."""
 
 from __future__ import annotations
 
@@ -24,7 +25,8 @@ WINDOW = timedelta(seconds=60)
 
 
 def refine_curves() -> int:
-    """Bring every measured level that jobs run at now closer to what they show. Returns how many levels moved."""
+    """Bring every measured level that jobs run at now closer to what they show. Returns how many levels
+    moved."""
     moved = 0
     for cluster in Cluster.objects.all():
         changes = _throughput_changes(cluster)
@@ -47,7 +49,8 @@ def refine_curves() -> int:
 
 
 def _throughput_changes(cluster: Cluster) -> dict[int, float]:
-    """New throughput of each level whose jobs drifted, by the median of the last minute of their present generation."""
+    """New throughput of each level whose jobs drifted, by the median of the last minute of their present
+    generation."""
     since = timezone.now() - WINDOW
     seen: dict[tuple[int, int], list[float]] = defaultdict(list)
     live = Generation.objects.filter(

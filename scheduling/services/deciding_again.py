@@ -27,7 +27,8 @@ MOST_AT_ONCE = 5
 def decided_again(
     cluster: Cluster, job: Job, deadline_at: datetime | None, service_class: str
 ) -> tuple[Verdict | None, dict[str, core.StoredPlan]]:
-    """Admission of the job in place of what was promised to it, beside all other promises; with the plans that keep them."""
+    """Admission of the job in place of what was promised to it, beside all other promises; with the plans
+    that keep them."""
     if service_class == ServiceClass.BEST_EFFORT or deadline_at is None or job.curve is None:
         return None, {}
     now = timezone.now()

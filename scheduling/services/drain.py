@@ -47,7 +47,8 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
     """Give the server no new work and move what is on it.
 
     Raises:
-        Conflict: it is drained already, or promises would break and ``force`` is not set (``broken_promises``).
+        Conflict: it is drained already, or promises would break and ``force`` is not set
+            (``broken_promises``).
     """
     if server.drain != DrainState.NONE:
         raise Conflict(f"Server {server.name} is {server.drain} already.")

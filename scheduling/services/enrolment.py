@@ -101,8 +101,8 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
     known = Server.objects.filter(cluster=cluster, name=name).first()
     if known is not None and not token.server_name and (present is None or present.server_id != known.pk):
         raise RefusedToken(
-            f"There is a server {name} already, and this token enrols new ones only. Take another name, or ask an "
-            f"operator for a token for {name}."
+            f"There is a server {name} already, and this token enrols new ones only. Take another name, or "
+            f"ask an operator for a token for {name}."
         )
     home = _home(token, known, name)
     credential = f"agent_{secrets.token_urlsafe(32)}"

@@ -1,6 +1,7 @@
 """Environments: a function's requirements, installed once as an overlay on the runtime's packages.
 
-The installing itself is in `scheduling/environments/`; here are the rows, their lease, and the jobs that wait.
+The installing itself is in `scheduling/environments/`; here are the rows, their lease, and the jobs that
+wait.
 """
 
 from __future__ import annotations

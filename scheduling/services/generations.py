@@ -161,7 +161,8 @@ def _set_training(generation: Generation, job: Job) -> None:
 
 
 def begin_handover(generation: Generation, predecessor: Generation, cluster: Cluster) -> None:
-    """Tell the living generation to hand over and the ready one to take over (one step, no round trip between)."""
+    """Tell the living generation to hand over and the ready one to take over (one step, no round trip
+    between)."""
     now = timezone.now()
     expires_at = now + timedelta(seconds=cluster.handover_timeout_seconds)
     predecessor.goal = Goal.HAND_OVER
@@ -255,8 +256,8 @@ def let_go(job: Job, reason: str) -> None:
 def suspend_live(job: Job, reason: str) -> None:
     """Take all GPUs from the job; a living generation writes its state first.
 
-    A hand-over that is under way is let finish. Whoever wants the job suspended asks again then: the next plan does, and for a job
-    that its owner paused whatever ends the hand-over (`lifecycle.obey_owner`).
+    A hand-over that is under way is let finish. Whoever wants the job suspended asks again then: the next
+    plan does, and for a job that its owner paused whatever ends the hand-over (`lifecycle.obey_owner`).
     """
     coming = coming_generation(job)
     live = live_generation(job)
@@ -333,7 +334,8 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
 
 
 def _take_ports(server_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Two ports for each entry, of its server's range, that no unretired generation uses, going round so that none is reused soon."""
+    """Two ports for each entry, of its server's range, that no unretired generation uses, going round so that
+    none is reused soon."""
     servers = {
         server.pk: server
         for server in Server.objects.select_for_update().filter(pk__in=server_ids).order_by("pk")

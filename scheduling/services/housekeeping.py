@@ -1,4 +1,5 @@
-"""What is kept for a time only: old snapshots, applied events, samples, logs and checkpoints that nothing needs."""
+"""What is kept for a time only: old snapshots, applied events, samples, logs and checkpoints that nothing
+needs."""
 
 from __future__ import annotations
 

@@ -1,8 +1,9 @@
 """Incidents: jobs set aside so that planning goes on for all others, and passes of the planner that failed.
 
-A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one can
-without it. It keeps what it holds (its GPUs are blocked), and it is looked at again: what its rows say at every pass, what broke
-a plan after a while. A newcomer is declined instead, with the reason: it would wait for ever.
+A job is set aside when its rows say what cannot be planned, or when no plan can be computed with it and one
+can without it. It keeps what it holds (its GPUs are blocked), and it is looked at again: what its rows say at
+every pass, what broke a plan after a while. A newcomer is declined instead, with the reason: it would wait
+for ever.
 """
 
 from __future__ import annotations
@@ -52,7 +53,8 @@ def note_set_aside(
     now: datetime,
     questions: Mapping[str, Snapshot] = NO_QUESTIONS,
 ) -> None:
-    """Write down who was set aside in a pass and why, and who takes part again. The caller holds the cluster's row.
+    """Write down who was set aside in a pass and why, and who takes part again. The caller holds the
+    cluster's row.
 
     ``planned``: all jobs that took part. ``questions``: what had no answer with a breaking job.
     """
@@ -112,7 +114,8 @@ def _set_aside(job: Job, message: str, now: datetime) -> None:
 
 
 def note_failed_pass(cluster_id: int, error: BaseException) -> None:
-    """Write down that a pass failed, in a transaction of its own. Never raises: the failure itself must be heard."""
+    """Write down that a pass failed, in a transaction of its own. Never raises: the failure itself must be
+    heard."""
     log.error("planning_failed", cluster=cluster_id, exc_info=error)
     try:
         with transaction.atomic():
@@ -142,7 +145,8 @@ def _saw(
     detail: str = "",
     question: Snapshot | None = None,
 ) -> bool:
-    """Note one thing that is wrong. Returns whether it is new. Of the questions without an answer the first is kept."""
+    """Note one thing that is wrong. Returns whether it is new. Of the questions without an answer the first
+    is kept."""
     seen = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True).update(
         message=message, detail=detail, last_at=now, count=F("count") + 1
     )

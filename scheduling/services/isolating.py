@@ -18,14 +18,16 @@ log = structlog.get_logger(__name__)
 
 #: So many jobs are looked for in one pass; more than these are a fault of the platform, not of jobs.
 MOST_BREAKING_JOBS = 4
-#: How a computation fails on figures that it was not made for. Everything else (time limits, the database) is no job's doing.
+#: How a computation fails on figures that it was not made for. Everything else (time limits, the database) is
+#: no job's doing.
 FAILURES = (ArithmeticError, AssertionError, AttributeError, LookupError, TypeError, ValueError)
 
 Answer = TypeVar("Answer")
 
 
 def answered(pool: Pool, ask: Callable[[Pool], Answer]) -> tuple[Pool, Answer]:
-    """The answer, and the pool that it is about: without the jobs that break every answer, which are in its ``breaking``.
+    """The answer, and the pool that it is about: without the jobs that break every answer, which are in its
+    ``breaking``.
 
     Raises:
         Exception: as ``ask`` does where no few jobs are to blame.
@@ -62,7 +64,8 @@ def without(pool: Pool, job: JobSnapshot, reason: str) -> Pool:
 
 
 def _first_breaking(pool: Pool, ask: Callable[[Pool], object]) -> JobSnapshot | None:
-    """The job with which answers begin to fail, taking jobs in one by one: running ones first, newcomers last.
+    """The job with which answers begin to fail, taking jobs in one by one: running ones first, newcomers
+    last.
 
     None where an answer fails without any job.
     """

@@ -90,9 +90,8 @@ def job_submit(
     """Store the job and wake the planner, in one transaction. The verdict follows.
 
     Raises:
-        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they may.
-        Conflict: the project is archived.
-        Unavailable: no GPU is connected.
+        QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they
+            may. Conflict: the project is archived. Unavailable: no GPU is connected.
     """
     cluster = default_cluster()
     check_active_jobs(project)
@@ -124,7 +123,8 @@ def job_submit(
 
 
 def wait_for_verdict(job_id: str, seconds: float) -> Job:
-    """The job once it is decided, or as it is after ``seconds``. A lost wake-up costs a quarter of a second."""
+    """The job once it is decided, or as it is after ``seconds``. A lost wake-up costs a quarter of a
+    second."""
     ends_at = time.monotonic() + seconds
     listener = redis_client().pubsub(ignore_subscribe_messages=True)
     listening = True
@@ -199,7 +199,8 @@ def job_pause(*, job: Job, actor: User) -> Job:
 
 @transaction.atomic
 def job_resume(*, job: Job, actor: User) -> Job:
-    """Let a paused job be planned again. A promise that its pause made void is decided again, and restored where it can be kept.
+    """Let a paused job be planned again. A promise that its pause made void is decided again, and restored
+    where it can be kept.
 
     The planner does that once the job has left its GPUs.
 

@@ -1,4 +1,5 @@
-"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.question.kinds`): on which it is asked for now, and what others said."""
+"""Kinds of GPU of a cluster's own, asked in turn for a job (`scheduling.core.question.kinds`): on which it is
+asked for now, and what others said."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ class Refusal:
 
 
 def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
-    """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do not count."""
+    """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do
+    not count."""
     there = (
         Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, healthy=True)
         .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
@@ -69,7 +71,8 @@ def kind_left(
 ) -> str | None:
     """The next kind of an order to ask, after the one that has just refused.
 
-    ``measured``: only one on which the job's speed is known. ``curve_of``: where its curve on a kind is found.
+    ``measured``: only one on which the job's speed is known. ``curve_of``: where its curve on a kind is
+    found.
     """
     refused = {*job.refused_kinds, *([job.curve.gpu_kind] if job.curve else [])}
     while True:
@@ -88,14 +91,18 @@ def ask_elsewhere(job: Job, kind: str, refusal: Refusal) -> None:
 
 
 def ask_all_elsewhere(asked: Sequence[tuple[Job, str, Refusal]]) -> None:
-    """`ask_elsewhere` for many jobs, each with the kind to ask and why the other refused it, in a few queries."""
+    """`ask_elsewhere` for many jobs, each with the kind to ask and why the other refused it, in a few
+    queries."""
     by_kind: dict[str, list[Job]] = defaultdict(list)
     for job, kind, _ in asked:
         by_kind[kind].append(job)
     curves = {kind: curves_made_on(jobs, kind) for kind, jobs in by_kind.items()}
     notes = []
     for job, kind, refusal in asked:
-        text = f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} GPUs now."
+        text = (
+            f"{refusal.kind} GPUs cannot take it: {refusal.reason.rstrip('.')}. It is asked for on {kind} "
+            f"GPUs now."
+        )
         job.refused_kinds = {
             **job.refused_kinds, refusal.kind: {"reason_code": refusal.code, "reason": refusal.reason}
         }  # fmt: skip
@@ -126,6 +133,7 @@ def pending(code: str, reason: str) -> dict[str, Any]:
     """What is answered for a job that is not decided yet."""
     return {
         "decision": "pending", "reason_code": code, "reason": reason, "minimum_satisfactory_share": [],
-        "planned_start_at": None, "planned_finish_at": None, "slack_seconds": None, "missing_gpus": 0, "offer": None,
+        "planned_start_at": None, "planned_finish_at": None, "slack_seconds": None, "missing_gpus": 0,
+        "offer": None,
         "decision_id": None, "needs_profiling": False,
     }  # fmt: skip

@@ -1,4 +1,5 @@
-"""What the passing of time decides: jobs become late, and a newcomer that cannot be measured in time is declined."""
+"""What the passing of time decides: jobs become late, and a newcomer that cannot be measured in time is
+declined."""
 
 from __future__ import annotations
 
@@ -15,7 +16,8 @@ from scheduling.services.scoring import function_slower_than_profile
 
 
 def mark_late(cluster: Cluster, now: datetime) -> int:
-    """Note the unfinished jobs whose deadline has passed. They keep running unless their owner says otherwise."""
+    """Note the unfinished jobs whose deadline has passed. They keep running unless their owner says
+    otherwise."""
     overdue = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
     for job in overdue:
         job.late = True
@@ -27,7 +29,8 @@ def mark_late(cluster: Cluster, now: datetime) -> int:
         record(
             job,
             "late",
-            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs on.",
+            f"Its deadline has passed at iteration {job.iterations_done} of {job.max_iterations}; it runs "
+            f"on.",
         )
     return len(overdue)
 
@@ -44,8 +47,9 @@ def decline_overdue(cluster: Cluster, now: datetime) -> int:
             continue
         reason = all_reasons(
             job,
-            f"The function's speed is not known yet and could not be measured by {latest:%H:%M:%S} UTC, half the time to "
-            "its deadline; ask for a later deadline, or submit again once the function has been measured.",
+            f"The function's speed is not known yet and could not be measured by {latest:%H:%M:%S} UTC, "
+            "half the time to its deadline; ask for a later deadline, or submit again once the function "
+            "has been measured.",
         )
         job.verdict = {
             "decision": "declined", "reason_code": "not_profiled_in_time", "reason": reason, "offer": None,

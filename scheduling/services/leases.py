@@ -1,4 +1,5 @@
-"""Silent servers: suspect first, then fenced (contracts 5). A fenced server's work may be started elsewhere."""
+"""Silent servers: suspect first, then fenced (contracts 5). A fenced server's work may be started
+elsewhere."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ log = structlog.get_logger(__name__)
 
 
 def expire_leases() -> None:
-    """Look at every agent's silence. A gap in these looks themselves expires no lease for one fence period."""
+    """Look at every agent's silence. A gap in these looks themselves expires no lease for one fence
+    period."""
     for cluster in Cluster.objects.all():
         _expire_in(cluster)
 
@@ -51,7 +53,8 @@ def _expire_in(cluster: Cluster) -> None:
 
 
 def _hold_after_gap(cluster: Cluster, now: datetime) -> datetime | None:
-    """Note this look. After a gap longer than the suspicion time, agents may have been silent only because nobody listened."""
+    """Note this look. After a gap longer than the suspicion time, agents may have been silent only because
+    nobody listened."""
     last = cluster.leases_checked_at
     hold_until = cluster.leases_hold_until
     if last is None or (now - last).total_seconds() > cluster.suspect_seconds:
@@ -121,7 +124,8 @@ def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
 def reconcile() -> int:
     """Advance every job with unretired or waiting work, and mend what differs from what is wanted of it.
 
-    This is what a lost message or a time-out left behind. A job that cannot be looked at is left for the next look; others go on.
+    This is what a lost message or a time-out left behind. A job that cannot be looked at is left for the next
+    look; others go on.
     """
     count = 0
     for cluster_id in Cluster.objects.values_list("pk", flat=True):

@@ -44,7 +44,8 @@ def inference_cluster_create(*, name: str, actor: User, settings: Mapping[str, A
 def inference_cluster_change(
     *, inference_cluster: InferenceCluster, actor: User, changes: Mapping[str, Any]
 ) -> InferenceCluster:
-    """Change an operator's settings. Switching lending off refuses offers that wait; what is on loan stays."""
+    """Change an operator's settings. Switching lending off refuses offers that wait; what is on loan
+    stays."""
     lock_cluster(inference_cluster.cluster_id)
     inference_cluster = InferenceCluster.objects.get(pk=inference_cluster.pk)
     for name, value in changes.items():
@@ -58,7 +59,8 @@ def inference_cluster_change(
 
 
 def credential_issue(*, inference_cluster: InferenceCluster) -> str:
-    """Give the scheduler a new credential; an old one stops working at once. Returned once, stored as a digest."""
+    """Give the scheduler a new credential; an old one stops working at once. Returned once, stored as a
+    digest."""
     credential = CREDENTIAL_PREFIX + secrets.token_urlsafe(32)
     InferenceCluster.objects.filter(pk=inference_cluster.pk).update(
         credential_digest=token_digest(credential), credential_issued_at=timezone.now()

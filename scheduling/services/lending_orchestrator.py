@@ -1,6 +1,7 @@
 """The resource orchestrator (Lyra section 3.3; spec 1.2): works off orders, on instruction and periodically.
 
-It keeps nothing between its runs: what there is to do follows from rows, so it may run twice, at once, late or not at all.
+It keeps nothing between its runs: what there is to do follows from rows, so it may run twice, at once, late
+or not at all.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """Training of usage forecasters (Lyra section 3.6; spec 2.2): rows with leases, progress and a cancel flag.
 
-The rows say what is to be done; messages only wake a worker of the queue `forecasting`. Nothing else waits for a model.
+The rows say what is to be done; messages only wake a worker of the queue `forecasting`. Nothing else waits
+for a model.
 """
 
 from __future__ import annotations
@@ -198,11 +199,12 @@ def _forget_old_models(training: ForecasterTraining) -> None:
     models.exclude(pk__in=kept).delete()
 
 
-# What follows from time ---------------------------------------------------------------------------------------
+# What follows from time -------------------------------------------------------------------------------
 
 
 def start_due_trainings() -> int:
-    """Queue a training for every cluster whose newest model is a day old, or that has none yet. Returns how many.
+    """Queue a training for every cluster whose newest model is a day old, or that has none yet. Returns how
+    many.
 
     A training that failed is not tried again before the day is over: the next samples may be what it lacked.
     """
@@ -215,7 +217,8 @@ def start_due_trainings() -> int:
         found = recent_usage(inference_cluster, LONGEST_HISTORY)
         if recent.exists() or found is None:
             continue
-        # A class says what it needs, but to ask the network's would load PyTorch here: the fit itself refuses too few.
+        # A class says what it needs, but to ask the network's would load PyTorch here: the fit itself refuses
+        # too few.
         if np.isfinite(found[0]).sum() < LEAST_SAMPLES:
             continue
         try:
@@ -227,7 +230,8 @@ def start_due_trainings() -> int:
 
 
 def sweep_trainings() -> int:
-    """Queue trainings again whose worker is gone, and send messages again that were lost. Returns how many."""
+    """Queue trainings again whose worker is gone, and send messages again that were lost. Returns how
+    many."""
     now = timezone.now()
     count = 0
     with transaction.atomic():

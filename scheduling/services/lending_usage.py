@@ -1,5 +1,5 @@
-"""What inference clusters report of their usage, what is expected of it, and what the platform asks back for that
-(Lyra section 3.6; spec 2.2)."""
+"""What inference clusters report of their usage, what is expected of it, and what the platform asks back for
+that (Lyra section 3.6; spec 2.2)."""
 
 from __future__ import annotations
 
@@ -39,8 +39,9 @@ CLOCK_DIFFERENCE = timedelta(minutes=1)
 OLDEST_SAMPLE = timedelta(days=90)
 #: A sample older than so many periods says nothing about what is needed now.
 STALE_PERIODS = 2.5
-#: The period that a forecast is for has begun when it is made: what it needs is wanted at once, and a tenth of the period hardly
-#: shows in its mean. Orders for the period's end would wait until only a return's longest time is left.
+#: The period that a forecast is for has begun when it is made: what it needs is wanted at once, and a tenth
+#: of the period hardly shows in its mean. Orders for the period's end would wait until only a return's
+#: longest time is left.
 WANTED_WITHIN_PERIODS = 0.1
 PERSISTENCE = Persistence.name
 
@@ -120,7 +121,8 @@ def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[np.
 def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
     """Say what is expected of the next period, and ask servers back where the platform is to do that.
 
-    Without a trained model, or where it cannot be used, the last sample is the forecast. None before the first sample.
+    Without a trained model, or where it cannot be used, the last sample is the forecast. None before the
+    first sample.
     """
     inference_cluster = InferenceCluster.objects.filter(pk=inference_cluster_id).first()
     found = None if inference_cluster is None else recent_usage(inference_cluster, WINDOW)
@@ -144,7 +146,8 @@ def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
 
 
 def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, TrainedForecaster | None]:
-    """The newest model of the cluster's forecaster that is better than none; persistence where there is none."""
+    """The newest model of the cluster's forecaster that is better than none; persistence where there is
+    none."""
     trained = inference_cluster.trained_forecasters.filter(forecaster=inference_cluster.forecaster).first()
     if trained is None or trained.error >= trained.persistence_error:
         return Persistence(), None
@@ -157,10 +160,12 @@ def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, Traine
 
 @transaction.atomic
 def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder | None:
-    """Ask for the servers that the coming period needs, for inference schedulers that leave it to the platform.
+    """Ask for the servers that the coming period needs, for inference schedulers that leave it to the
+    platform.
 
-    A forecast alone takes no server that was lent a short time ago, and none where too few would move to be worth it; measured usage
-    takes what it needs. The order's id follows from the sample, so that asking again changes nothing.
+    A forecast alone takes no server that was lent a short time ago, and none where too few would move to be
+    worth it; measured usage takes what it needs. The order's id follows from the sample, so that asking again
+    changes nothing.
     """
     if not inference_cluster.asks_back_by_forecast:
         return None

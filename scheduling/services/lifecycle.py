@@ -53,7 +53,8 @@ _FUNCTIONS_FAULTS = (
 #: The agent killed a measurement whose time was up.
 MEASURING_TIMEOUT = "measuring_timeout"
 _WAITING_PHASES = ("ready", "loading", "training")
-#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its usual ones never ends.
+#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its
+#: usual ones never ends.
 STUCK_SECONDS = 5.0
 STUCK_ITERATIONS = 10.0
 #: A worker that ended well has said all it had to say; how long its last event may still be on its way.
@@ -127,11 +128,12 @@ def became_suspended(job: Job, generation: Generation, cluster: Cluster) -> None
 
 
 def break_off_change(job: Job, reason: str) -> bool:
-    """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns whether there was one.
+    """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns
+    whether there was one.
 
-    Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a hand-over that is
-    under way, as the predecessor may have stopped for it, and what a promise may count on: a promised job's start, and a change of the
-    owned GPUs it has.
+    Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a
+    hand-over that is under way, as the predecessor may have stopped for it, and what a promise may count on:
+    a promised job's start, and a change of the owned GPUs it has.
     """
     coming = coming_generation(job)
     live = live_generation(job)
@@ -146,7 +148,8 @@ def break_off_change(job: Job, reason: str) -> bool:
     record(
         job,
         "broken_off",
-        f"Generation {coming.number} on {coming.world_size} GPUs is broken off before it trained: {reason}; {then}.",
+        f"Generation {coming.number} on {coming.world_size} GPUs is broken off before it trained: {reason}; "
+        f"{then}.",
         generation=coming.number,
     )
     if live is None and job.state == JobState.RUNNING:
@@ -255,7 +258,8 @@ def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -
 
 
 def _is_stuck(live: Generation, phases: dict[int, str], cluster: Cluster, now: datetime) -> bool:
-    """Whether a generation that was told to suspend is still in the same iteration after far longer than one takes.
+    """Whether a generation that was told to suspend is still in the same iteration after far longer than one
+    takes.
 
     Promises count on its GPUs. What it has begun to write it may finish.
     """
@@ -305,7 +309,8 @@ def _advance_coming(
 
 
 def give_up(job: Job, coming: Generation, live: Generation | None, reason: str, cluster: Cluster) -> None:
-    """The way back to the old generation: it goes on if it still trains, else the job restarts from its checkpoint."""
+    """The way back to the old generation: it goes on if it still trains, else the job restarts from its
+    checkpoint."""
     stopped_for_it = live is not None and live.goal == Goal.HAND_OVER
     retire(coming, reason)
     record(
@@ -344,7 +349,8 @@ def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: d
 
 
 def _go_on_from_checkpoint(job: Job, cluster: Cluster, *, was_live: bool) -> None:
-    """Roll the job's progress back to its last durable state and let what is coming, or the next plan, go on from there."""
+    """Roll the job's progress back to its last durable state and let what is coming, or the next plan, go on
+    from there."""
     if was_live:
         job.iterations_done = job.checkpoint.iteration if job.checkpoint else 0
         job.iterations_reported_at = None

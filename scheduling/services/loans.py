@@ -1,7 +1,8 @@
 """Lending servers of an inference cluster to training (Lyra section 3.3; spec 2.3).
 
-An order is a row first; the orchestrator carries it out. Both steps are transactions of their own under the cluster's row,
-so that a process may end between any two statements, and an order that is sent again changes nothing.
+An order is a row first; the orchestrator carries it out. Both steps are transactions of their own under the
+cluster's row, so that a process may end between any two statements, and an order that is sent again changes
+nothing.
 """
 
 from __future__ import annotations
@@ -110,8 +111,8 @@ def _offered(inference_cluster: InferenceCluster, names: Sequence[str]) -> list[
     at_home = inference_cluster.servers_in(LendingState.INFERENCE) - len(pending)
     if at_home - len(servers) < reserve:
         raise NotLent(
-            f"{inference_cluster.name} keeps {reserve} of its servers at home whatever happens; {at_home} are there, "
-            f"{len(servers)} were offered."
+            f"{inference_cluster.name} keeps {reserve} of its servers at home whatever happens; {at_home} "
+            f"are there, {len(servers)} were offered."
         )
     return servers
 
@@ -171,7 +172,8 @@ def carry_out_loans(inference_cluster: InferenceCluster, now: datetime) -> int:
 
 
 def withdraw_offers(inference_cluster: InferenceCluster, wanted: int, now: datetime) -> int:
-    """Give back servers that were offered and not lent yet, newest offers first. The caller holds the cluster's row.
+    """Give back servers that were offered and not lent yet, newest offers first. The caller holds the
+    cluster's row.
 
     Returns how many, at most ``wanted``.
     """

@@ -1,7 +1,9 @@
-"""Measuring on after a decline: the levels that were missing, on GPUs that nobody wants, so that whoever asks again gets the true answer.
+"""Measuring on after a decline: the levels that were missing, on GPUs that nobody wants, so that whoever asks
+again gets the true answer.
 
-A decline is final, and nothing here changes it. What it could not know, since GPUs were not free in time, is measured for the next
-submission of the function, or for another deadline. Never for ever: for a day, a few times, within the project's quota.
+A decline is final, and nothing here changes it. What it could not know, since GPUs were not free in time, is
+measured for the next submission of the function, or for another deadline. Never for ever: for a day, a few
+times, within the project's quota.
 """
 
 from __future__ import annotations
@@ -45,7 +47,8 @@ NOT_PROFILED_IN_TIME = "not_profiled_in_time"
 
 
 def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
-    """More levels of a function that was declined for want of them. None while somebody is undecided or anything is being measured."""
+    """More levels of a function that was declined for want of them. None while somebody is undecided or
+    anything is being measured."""
     if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
         return None
     measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)

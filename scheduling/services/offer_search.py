@@ -44,7 +44,8 @@ def offers_wait(cluster: Cluster) -> bool:
 
 
 def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int:
-    """Look for offers for up to ``most`` jobs that were declined while newcomers waited. Returns the number of commits.
+    """Look for offers for up to ``most`` jobs that were declined while newcomers waited. Returns the number
+    of commits.
 
     Raises:
         Moved: the facts changed meanwhile; nothing was written.
@@ -86,7 +87,8 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
 
 
 def _curves_to_ask(rows: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
-    """Curves on a kind of GPU, by job id, of declined jobs that it was asked for and that were measured there."""
+    """Curves on a kind of GPU, by job id, of declined jobs that it was asked for and that were measured
+    there."""
     asked = [
         row
         for row in rows

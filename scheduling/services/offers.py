@@ -74,8 +74,8 @@ def offer_create(job: Job, found: FoundOffer) -> dict[str, Any]:
     record(
         job,
         "offer",
-        f"{deadline_at:%Y-%m-%d %H:%M:%S} UTC could be promised; held until {valid_until:%H:%M:%S} UTC. Accepted "
-        "before that, it is promised as much earlier as there is room.",
+        f"{deadline_at:%Y-%m-%d %H:%M:%S} UTC could be promised; held until {valid_until:%H:%M:%S} UTC. "
+        "Accepted before that, it is promised as much earlier as there is room.",
     )
     seconds = seconds_from_acceptance(
         deadline_at.timestamp(), valid_until.timestamp(), job.cluster.slot_seconds
@@ -88,7 +88,8 @@ def offer_create(job: Job, found: FoundOffer) -> dict[str, Any]:
 
 
 def seconds_from_acceptance(deadline_at: float, starts_at: float, slot_seconds: float) -> float:
-    """The deadline counted from acceptance: what the work takes that the offer plans from ``starts_at`` on, and the wait for a slot."""
+    """The deadline counted from acceptance: what the work takes that the offer plans from ``starts_at`` on,
+    and the wait for a slot."""
     return float(math.ceil(deadline_at - starts_at + slot_seconds))
 
 

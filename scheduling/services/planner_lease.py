@@ -1,8 +1,8 @@
 """One planner at a time, fenced (contracts 4).
 
 A session advisory lock keeps two planners apart and is gone the moment its holder's connection is. The epoch
-grows whenever another process takes over; it travels with every generation to the agents, which refuse an older one,
-and a commit checks that the epoch is still its own.
+grows whenever another process takes over; it travels with every generation to the agents, which refuse an
+older one, and a commit checks that the epoch is still its own.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The planner: reads a snapshot, asks the policy, commits the answer if nothing has moved meanwhile.
 
-Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside any
-transaction. A commit compares the planning version that the snapshot was read at; if it has moved, everything is
-computed again.
+Newcomers are decided at once; allocations change at slot boundaries (contracts 4). Computing happens outside
+any transaction. A commit compares the planning version that the snapshot was read at; if it has moved,
+everything is computed again.
 """
 
 from __future__ import annotations
@@ -50,11 +50,13 @@ from scheduling.services.wakeups import hint, wake
 log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
-#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: some tenths of a second.
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: some tenths of a
+#: second.
 MOST_WORK = 7_500_000
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25
-#: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs move or not.
+#: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
+#: move or not.
 A_BURST = 32
 #: Offers that one pass looks for: each reads the question anew.
 MOST_OFFERS = 2
@@ -137,7 +139,8 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = 
 
 
 def reallocation_due(cluster: Cluster, now: datetime) -> bool:
-    """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to be looked at, within a slot too."""
+    """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to
+    be looked at, within a slot too."""
     if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
     if (
@@ -145,7 +148,8 @@ def reallocation_due(cluster: Cluster, now: datetime) -> bool:
         and _divided_in_this_slot(cluster, now)
         and newcomers_wait(cluster, A_BURST)
     ):
-        # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for verdicts.
+        # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for
+        # verdicts.
         return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
         return True
@@ -179,7 +183,8 @@ def newcomers_wait(cluster: Cluster, number: int = 1) -> bool:
 
 
 def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
-    """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless measurements."""
+    """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless
+    measurements."""
     with transaction.atomic():
         current = lock_cluster(cluster.pk)
         if current.epoch != epoch:

@@ -1,4 +1,5 @@
-"""Measuring the scaling curve of a new function before it is admitted, and more of a known one on idle GPUs."""
+"""Measuring the scaling curve of a new function before it is admitted, and more of a known one on idle
+GPUs."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ log = structlog.get_logger(__name__)
 
 #: How often a measurement may be broken off before the job is given up.
 MAXIMUM_ATTEMPTS = 4
-#: How often the measurements of a curve may take too long before its jobs are given up, and for how long that is remembered.
+#: How often the measurements of a curve may take too long before its jobs are given up, and for how long that
+#: is remembered.
 MAXIMUM_TIMEOUTS = 2
 TIMEOUTS_COUNT_FOR = timedelta(hours=1)
 #: Running jobs looked at, in the order of submission, for something to measure beside them.
@@ -150,14 +152,16 @@ def fail_unmeasurable(cluster: Cluster) -> None:
 
 
 def decide_by(job: Job) -> datetime | None:
-    """The latest time at which a job without a curve is declined: half its time, as nothing could be promised later."""
+    """The latest time at which a job without a curve is declined: half its time, as nothing could be promised
+    later."""
     if job.deadline_at is None or job.service_class != "slo":
         return None
     return job.submitted_at + (job.deadline_at - job.submitted_at) / 2
 
 
 def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
-    """The measurement to start now: for the longest-waiting undecided job, else more levels of a running job's curve."""
+    """The measurement to start now: for the longest-waiting undecided job, else more levels of a running
+    job's curve."""
     looked_at = 0
     quota_left: dict[int, bool] = {}
     for job in _waiting_jobs(cluster):
@@ -187,7 +191,8 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
 
 
 def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
-    """For the first job without a promise that was never measured on the kind of GPU on loan, where some of these are idle."""
+    """For the first job without a promise that was never measured on the kind of GPU on loan, where some of
+    these are idle."""
     home = home_kind(cluster)
     borrowed = borrowed_by(cluster, home) if home else None
     if home is None or borrowed is None or borrowed.kind == home:
@@ -282,12 +287,14 @@ def top_levels(curve_ids: Collection[int]) -> dict[int, int]:
 
 
 def more_can_be_measured(job: Job, curve: ScalingCurve) -> bool:
-    """Whether nothing but time speaks against measuring more levels: not how often that was broken off already."""
+    """Whether nothing but time speaks against measuring more levels: not how often that was broken off
+    already."""
     return _attempts(job, curve) < MAXIMUM_ATTEMPTS and curve.pk not in timed_out_curves()
 
 
 def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
-    """One job for each curve of which more levels are waited for and none is being measured, longest-waiting first."""
+    """One job for each curve of which more levels are waited for and none is being measured, longest-waiting
+    first."""
     jobs = Job.objects.filter(
         cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=True, curve__state=CurveState.READY
     ).select_related("curve", "function_version", "project")
@@ -320,7 +327,8 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
 def _keeps_promises(policy: Policy, snapshot: Snapshot, at_risk: set[str], job: Job) -> bool:
     """Whether no promise is at risk in a snapshot beyond those that are anyway.
 
-    Where no plan can be computed, that is not known: then the function is not measured there, and the pass goes on.
+    Where no plan can be computed, that is not known: then the function is not measured there, and the pass
+    goes on.
     """
     try:
         return set(policy.replan(snapshot).at_risk) <= at_risk
@@ -343,9 +351,10 @@ def find_block(
 ) -> Measurement | None:
     """Where levels ``above`` one can be measured now so that no promise is harmed; None where nowhere.
 
-    ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own. ``curve``: the job's curve on a
-    kind that the cluster owns; by default on the one that it is asked for on. ``spare_best_effort``: on idle GPUs alone; otherwise
-    best effort makes room, as for whom a verdict depends on it.
+    ``kind``: measure on borrowed servers, which have this kind of GPU, instead of on the cluster's own.
+    ``curve``: the job's curve on a kind that the cluster owns; by default on the one that it is asked for on.
+    ``spare_best_effort``: on idle GPUs alone; otherwise best effort makes room, as for whom a verdict depends
+    on it.
     """
     on_own = curve or job.curve
     assert on_own is not None

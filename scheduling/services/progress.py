@@ -84,7 +84,8 @@ def _living_generations(jobs: set[str]) -> dict[tuple[str, int], _Living]:
 
 @transaction.atomic
 def store_logs(server_id: int, items: Sequence[CheckedItem]) -> list[RefusedItem]:
-    """Store log pieces of workers that this server was given; a repeated piece changes nothing. Returns what is refused."""
+    """Store log pieces of workers that this server was given; a repeated piece changes nothing. Returns what
+    is refused."""
     own = OwnWork(server_id, (item.value["job"] for item in items))
     problems = [(item, own.problem(item.value)) for item in items]
     taken = [item.value for item, problem in problems if problem is None]

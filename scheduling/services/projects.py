@@ -11,7 +11,8 @@ from scheduling.models import Bundle, Function
 
 
 def close_project(project: Project, deleting: bool, **_: Any) -> None:
-    """Refuse while there is work; take the functions of a project that is deleted away, and code that nobody else stores.
+    """Refuse while there is work; take the functions of a project that is deleted away, and code that nobody
+    else stores.
 
     Raises:
         Conflict: jobs are not finished, or there are any and the project is to be deleted.

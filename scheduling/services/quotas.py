@@ -29,7 +29,8 @@ class Limit:
 
 
 def limits_on(project: Project, name: str) -> Iterator[Limit]:
-    """The project's own limit of that name, and the one of all projects that its creator opened. Operators have none."""
+    """The project's own limit of that name, and the one of all projects that its creator opened. Operators
+    have none."""
     own = getattr(getattr(project, "quota", None) or Quota(project=project), name)
     if own is not None:
         yield Limit(f"Project {project.name}", own, [project.pk])
@@ -43,7 +44,8 @@ def limits_on(project: Project, name: str) -> Iterator[Limit]:
 
 
 def check_active_jobs(project: Project) -> None:
-    """Let one more job in. Locks the project and its creator until the transaction ends, so that the counts hold.
+    """Let one more job in. Locks the project and its creator until the transaction ends, so that the counts
+    hold.
 
     Raises:
         QuotaExceeded: there are as many unfinished jobs as there may be.
@@ -100,7 +102,8 @@ def profiling_left(project: Project, now: datetime) -> bool:
 
 
 class PromiseQuotas:
-    """What may still be promised, as one decision's verdicts are told: what is held under a limit is summed up once."""
+    """What may still be promised, as one decision's verdicts are told: what is held under a limit is summed
+    up once."""
 
     def __init__(self, now: datetime) -> None:
         self._now = now.timestamp()

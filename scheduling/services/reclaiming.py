@@ -1,8 +1,9 @@
 """Giving servers back to an inference cluster (Lyra sections 3.3, 3.4; spec 2.4.3 step 8).
 
-An order is a row first. The orchestrator then chooses servers and makes them unusable for training, in one transaction with the
-planner's wake-up; the planner takes the jobs off them as off a server that is drained; and a server goes home when nothing is
-assigned to it any more, which its agent confirms or its fence period brings about. Each step looks at rows alone.
+An order is a row first. The orchestrator then chooses servers and makes them unusable for training, in one
+transaction with the planner's wake-up; the planner takes the jobs off them as off a server that is drained;
+and a server goes home when nothing is assigned to it any more, which its agent confirms or its fence period
+brings about. Each step looks at rows alone.
 """
 
 from __future__ import annotations
@@ -181,7 +182,8 @@ def _break_off_measurements(server_ids: Collection[int]) -> None:
 
 
 def _break_off_changes(server_ids: Collection[int]) -> None:
-    """A job that prepares to go onto these servers would take them first and leave them then: two hand-overs to wait for."""
+    """A job that prepares to go onto these servers would take them first and leave them then: two hand-overs
+    to wait for."""
     assigned = Assignment.objects.filter(
         gpu__server_id__in=server_ids,
         generation__purpose=Purpose.TRAINING,
@@ -253,7 +255,8 @@ def _outcome(order: ReclaimOrder) -> dict[str, object]:
 
 
 def _fate(kinds: Collection[str]) -> str:
-    """What became of one job, by the kinds of its events. A change broken off before it trained took no running work."""
+    """What became of one job, by the kinds of its events. A change broken off before it trained took no
+    running work."""
     seen = set(kinds)
     broken_off = "broken_off" in seen
     if {"suspending", "interrupted"} & seen or ("suspended" in seen and not broken_off):

@@ -1,4 +1,5 @@
-"""Which servers go back, from the live worker maps (Lyra section 3.4; spec 2.4): rows in, the core's choice and its reasons out."""
+"""Which servers go back, from the live worker maps (Lyra section 3.4; spec 2.4): rows in, the core's choice
+and its reasons out."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ class ReclaimChoice:
 
 @dataclass(frozen=True)
 class _Workers:
-    """Jobs and measurements on the training side, with GPUs that each cannot do without and others, by row of server."""
+    """Jobs and measurements on the training side, with GPUs that each cannot do without and others, by row of
+    server."""
 
     jobs: tuple[str, ...]
     base: tuple[dict[int, int], ...]
@@ -55,7 +57,8 @@ class _Workers:
 
 @dataclass(frozen=True)
 class _Held:
-    """One generation: its GPUs as (row of the server, marked as flexible), and the curve that it runs along."""
+    """One generation: its GPUs as (row of the server, marked as flexible), and the curve that it runs
+    along."""
 
     job_id: str
     measures: bool
@@ -66,8 +69,8 @@ class _Held:
 def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
     """Choose ``count`` of the servers on loan from ``inference_cluster``, or all there are.
 
-    Servers that are being returned already are no candidates. Servers given up are taken only where there are too few
-    others: nobody wants a dead one back.
+    Servers that are being returned already are no candidates. Servers given up are taken only where there are
+    too few others: nobody wants a dead one back.
     """
     servers = list(
         Server.objects.filter(cluster_id=inference_cluster.cluster_id)
@@ -100,8 +103,9 @@ def choose(inference_cluster: InferenceCluster, count: int) -> ReclaimChoice:
 def _workers(servers: Sequence[Server]) -> _Workers:
     """Every job with GPUs, by the generation that it is going to, and every measurement.
 
-    GPUs that the planner marked as flexible are so. Of a job without a mark all GPUs beyond its lowest level are: those on borrowed
-    servers first, and there those on servers with few of its GPUs. A measurement can be made again: all of its GPUs are flexible.
+    GPUs that the planner marked as flexible are so. Of a job without a mark all GPUs beyond its lowest level
+    are: those on borrowed servers first, and there those on servers with few of its GPUs. A measurement can
+    be made again: all of its GPUs are flexible.
     """
     held = _held(servers)
     jobs = {
@@ -167,7 +171,8 @@ def _counted(gpus: Sequence[tuple[int, bool]]) -> dict[int, int]:
 def _split(
     gpus: Sequence[tuple[int, bool]], lowest: int, servers: Sequence[Server]
 ) -> tuple[dict[int, int], dict[int, int]]:
-    """GPUs of one job by server: those that it cannot do without, and the others. A job without a lowest level needs all."""
+    """GPUs of one job by server: those that it cannot do without, and the others. A job without a lowest
+    level needs all."""
     count = _counted(gpus)
     marked = Counter(row for row, flexible in gpus if flexible)
     if marked:

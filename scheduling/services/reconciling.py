@@ -1,7 +1,8 @@
-"""Desired and actual state cannot part for good: what differs for longer than its steps may take is made to agree.
+"""Desired and actual state cannot part for good: what differs for longer than its steps may take is made to
+agree.
 
-The steps of a generation have time-outs of their own (`lifecycle.py`). This is what holds whatever led to a difference: looked at
-with every tick, from the rows alone. Callers hold the cluster's row.
+The steps of a generation have time-outs of their own (`lifecycle.py`). This is what holds whatever led to a
+difference: looked at with every tick, from the rows alone. Callers hold the cluster's row.
 """
 
 from __future__ import annotations
@@ -50,7 +51,8 @@ def _finished_but_trained(job: Job, cluster: Cluster, now: datetime) -> str:
 
 
 def _paused_but_holding(job: Job, cluster: Cluster, now: datetime) -> str:
-    """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may take."""
+    """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may
+    take."""
     if not job.paused_by_owner or job.finished():
         return ""
     generations = _unretired(job).filter(purpose=Purpose.TRAINING)

@@ -55,7 +55,8 @@ def move(
     decision: Decision | None = None,
     **detail: Any,
 ) -> None:
-    """Move the job to ``state`` and say why. The caller holds the cluster's row and saves nothing else of the job.
+    """Move the job to ``state`` and say why. The caller holds the cluster's row and saves nothing else of the
+    job.
 
     Raises:
         ForbiddenTransition: the table of transitions has no such step.

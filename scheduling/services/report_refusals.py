@@ -1,4 +1,5 @@
-"""What becomes of items of a report that cannot be taken: logged, told to the job's people, and never tried again."""
+"""What becomes of items of a report that cannot be taken: logged, told to the job's people, and never tried
+again."""
 
 from __future__ import annotations
 

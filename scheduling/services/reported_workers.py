@@ -40,7 +40,8 @@ class ReportedWorkers:
 def own_workers(
     agent: Agent, entries: Sequence[CheckedItem], malformed: Sequence[RefusedItem]
 ) -> tuple[ReportedWorkers, list[RefusedItem]]:
-    """The entries that are of work given to the agent's server, and those that are refused for it is another's."""
+    """The entries that are of work given to the agent's server, and those that are refused for it is
+    another's."""
     own = OwnWork(agent.server_id, (item.value["job"] for item in entries))
     by_place: dict[Place, Mapping[str, Any]] = {}
     strange = []

@@ -3,9 +3,10 @@
 A report may come twice, late or after a later one. Heartbeats and progress change no planning fact; a changed
 phase or an event does, and is applied under the cluster's row.
 
-User code has a say in much of a report. So the lease is renewed first and whatever the rest of the report holds, each
-item is looked at by itself, each must be of work that the sender's server was given, and one that cannot be taken is
-dropped with a note after one attempt. What only has to wait (the cluster's row is held by somebody) is sent again.
+User code has a say in much of a report. So the lease is renewed first and whatever the rest of the report
+holds, each item is looked at by itself, each must be of work that the sender's server was given, and one that
+cannot be taken is dropped with a note after one attempt. What only has to wait (the cluster's row is held by
+somebody) is sent again.
 """
 
 from __future__ import annotations
@@ -35,8 +36,8 @@ from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-#: How long a part of a report waits for rows that others hold, as a share of the lease: an agent gives up waiting
-#: for its answer after a quarter.
+#: How long a part of a report waits for rows that others hold, as a share of the lease: an agent gives up
+#: waiting for its answer after a quarter.
 LOCK_SHARE_OF_LEASE = 0.04
 LONGEST_LOCK_WAIT_SECONDS = 2.0
 

@@ -1,11 +1,12 @@
 """Installing requirements beside the runtime's PyTorch: what the nodes have already is taken as given.
 
-An installer that is only *constrained* to the runtime's torch looks for that build in the index, where one such as ``2.13.0+cpu``
-does not lie: nothing that depends on torch could be resolved. So it works in an empty environment that knows the runtime's torch and
-numpy, with all that these depend on, as installed. What it adds is the overlay; a second torch never comes.
+An installer that is only *constrained* to the runtime's torch looks for that build in the index, where one
+such as ``2.13.0+cpu`` does not lie: nothing that depends on torch could be resolved. So it works in an empty
+environment that knows the runtime's torch and numpy, with all that these depend on, as installed. What it
+adds is the overlay; a second torch never comes.
 
-Only wheels are installed, by name: unpacking one runs no code of its author, which matters because this happens in the platform's own
-process.
+Only wheels are installed, by name: unpacking one runs no code of its author, which matters because this
+happens in the platform's own process.
 """
 
 from __future__ import annotations
@@ -25,19 +26,24 @@ from packaging.utils import canonicalize_name
 KEPT_LOG_CHARACTERS = 20_000
 #: What the overlay may not replace: the workers have imported both before a person's code is known.
 FIXED = ("torch", "numpy")
-#: Of a distribution's metadata, what an installer reads. Its list of files is left out: none of them is there.
+#: Of a distribution's metadata, what an installer reads. Its list of files is left out: none of them is
+#: there.
 _METADATA = ("METADATA", "WHEEL", "INSTALLER")
-#: Handed on to the installer: where packages come from, and how to reach that place. Nothing else of the platform's environment.
+#: Handed on to the installer: where packages come from, and how to reach that place. Nothing else of the
+#: platform's environment.
 _PASSED_ON = (
-    "PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY", "NO_PROXY",
-    "http_proxy", "https_proxy", "no_proxy", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL", "UV_INDEX",
+    "PATH", "LANG", "SSL_CERT_FILE", "SSL_CERT_DIR", "REQUESTS_CA_BUNDLE", "HTTP_PROXY", "HTTPS_PROXY",
+    "NO_PROXY",
+    "http_proxy", "https_proxy", "no_proxy", "UV_INDEX_URL", "UV_DEFAULT_INDEX", "UV_EXTRA_INDEX_URL",
+    "UV_INDEX",
     "UV_INDEX_STRATEGY", "UV_FIND_LINKS", "UV_HTTP_TIMEOUT", "UV_TORCH_BACKEND",
 )  # fmt: skip
 
 
 @dataclass(frozen=True)
 class RequirementInstaller:
-    """One environment to install into. ``site``: its folder of packages; ``given``: what the runtime brings, with versions."""
+    """One environment to install into. ``site``: its folder of packages; ``given``: what the runtime brings,
+    with versions."""
 
     folder: Path
     site: Path

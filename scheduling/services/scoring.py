@@ -13,7 +13,8 @@ SLOWER_FACTOR = 1.1
 
 
 def score_promise(job: Job, stored_at: datetime) -> None:
-    """Set outcome and lateness of a job whose final weights were stored at ``stored_at``. The caller saves it."""
+    """Set outcome and lateness of a job whose final weights were stored at ``stored_at``. The caller saves
+    it."""
     on_time = job.deadline_at is None or stored_at < job.deadline_at
     job.late = not on_time
     if job.promise_outcome != PromiseOutcome.OPEN:
@@ -27,7 +28,8 @@ def score_promise(job: Job, stored_at: datetime) -> None:
 
 
 def function_slower_than_profile(job: Job) -> bool:
-    """Whether ``train()`` alone was slower than profiled at every level that the job ran at long enough to tell."""
+    """Whether ``train()`` alone was slower than profiled at every level that the job ran at long enough to
+    tell."""
     profiled = dict(
         CurveLevel.objects.filter(curve=job.curve_id, profiled_train_seconds__gt=0).values_list(
             "gpus", "profiled_train_seconds"

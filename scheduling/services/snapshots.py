@@ -63,7 +63,8 @@ MOST_NEWCOMERS = 300
 DEFAULT_PAUSE_SECONDS = 5.0
 
 
-#: Columns of a job that no plan depends on, and those that only its curves on other kinds of GPU are found by.
+#: Columns of a job that no plan depends on, and those that only its curves on other kinds of GPU are found
+#: by.
 _NOT_PLANNED_BY = (
     "labels", "target", "verdict", "refused_kinds", "failure", "final_metrics", "sample_order_digest"
 )  # fmt: skip
@@ -138,7 +139,8 @@ def pool_snapshot(
 
 
 def cluster_policy(cluster: Cluster) -> Policy:
-    """The policy that the operator chose; the default one, and an error in the log, where there is none of that name."""
+    """The policy that the operator chose; the default one, and an error in the log, where there is none of
+    that name."""
     try:
         return policy_named(cluster.policy)
     except ValueError as error:
@@ -152,7 +154,8 @@ def _noted(memory: Mapping[str, Any], policy: str, part: str) -> tuple[float, ..
 
 
 def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
-    """GPU time that each unfinished job has held so far; none of what it was given since the pass began at ``now``."""
+    """GPU time that each unfinished job has held so far; none of what it was given since the pass began at
+    ``now``."""
     until = Greatest(Coalesce(F("released_at"), Value(now)), F("held_at"))
     held = ExpressionWrapper(until - F("held_at"), output_field=DurationField())
     rows = (
@@ -166,7 +169,8 @@ def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
 
 
 def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> PlannerSettings:
-    """The operator's choices as the core takes them, with the slack that the reserve asks of new promises beside ``jobs``."""
+    """The operator's choices as the core takes them, with the slack that the reserve asks of new promises
+    beside ``jobs``."""
     return PlannerSettings(
         slot_seconds=cluster.slot_seconds,
         fill=Fill(cluster.fill),
@@ -180,9 +184,11 @@ def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> Plan
 
 
 def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> float:
-    """What a promise keeps for the failures that the reserve covers: until a server is given up, work that is lost, and a start.
+    """What a promise keeps for the failures that the reserve covers: until a server is given up, work that is
+    lost, and a start.
 
-    Workers store their state every `RESERVE_CHECKPOINT_SECONDS` at least where there is a reserve, and a state counts once it is stored.
+    Workers store their state every `RESERVE_CHECKPOINT_SECONDS` at least where there is a reserve, and a
+    state counts once it is stored.
     """
     pauses = [float(job.curve.pause_seconds.max()) for job in jobs if job.curve.levels.size]
     storing = max((job.finishing_seconds for job in jobs), default=REPORTING_SECONDS)
@@ -196,7 +202,8 @@ def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> floa
 
 
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
-    """Measured levels as the core takes them, lowered by the promise margin. None when no level can be used."""
+    """Measured levels as the core takes them, lowered by the promise margin. None when no level can be
+    used."""
     measured = {level.gpus: level.iterations_per_second * (1.0 - margin) for level in levels}
     pauses = {level.gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for level in levels}
     curve = curve_from_measurements(
@@ -256,7 +263,8 @@ def _jobs(
     left_out: Collection[str],
     awaiting: bool,
 ) -> tuple[list[JobSnapshot], dict[str, str]]:
-    """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked at."""
+    """The jobs that can be planned, and why the others cannot. ``left_out``: job ids that are not looked
+    at."""
     unpaused = Job.objects.filter(cluster=cluster, curve__gpu_kind=kind, paused_by_owner=False).exclude(
         pk__in=left_out
     )
@@ -348,8 +356,9 @@ def job_snapshot(
     silent = shown is not None and bool(claims.servers.get(shown.pk, frozenset()) & suspect)
     locked = coming is not None or suspending or silent
     if suspending:
-        # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those that another
-        # waits for are counted there, and as long as it will have them: here they would be taken twice, and for a slot alone.
+        # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those
+        # that another waits for are counted there, and as long as it will have them: here they would be taken
+        # twice, and for a slot alone.
         placement = tuple(
             address for address in placement if claims.waited_for.get(address, row.pk) == row.pk
         )
@@ -393,7 +402,8 @@ def held_offer_id(job_id: str) -> str:
 
 
 def _held_offers(cluster: Cluster, kind: str, now: datetime, *, total: int) -> list[HeldOffer]:
-    """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over promises."""
+    """Open offers, each with the job as it would be accepted, so that forecasts watch over it as over
+    promises."""
     offers = Offer.objects.filter(
         job__cluster=cluster, job__curve__gpu_kind=kind, state=OfferState.OPEN, valid_until__gt=now
     )

@@ -1,6 +1,8 @@
-"""Levels that do not fit: where a worker ran out of memory while its function was measured, that level is none.
+"""Levels that do not fit: where a worker ran out of memory while its function was measured, that level is
+none.
 
-Fewer GPUs mean larger local batches, so what does not fit on some does not fit on fewer either, and may fit on more.
+Fewer GPUs mean larger local batches, so what does not fit on some does not fit on fewer either, and may fit
+on more.
 """
 
 from __future__ import annotations
@@ -27,7 +29,8 @@ def largest_unfit_level(curve: ScalingCurve) -> int:
 
 
 def largest_unfit_levels(curve_ids: Collection[int]) -> dict[int, int]:
-    """`largest_unfit_level` of many curves in one query, by the curve's key; those that have none are left out."""
+    """`largest_unfit_level` of many curves in one query, by the curve's key; those that have none are left
+    out."""
     measured_for = Q(curve__in=curve_ids) | Q(curve__isnull=True, job__curve__in=curve_ids)
     found: dict[int, int] = {}
     for own, of_job, profile in Generation.objects.filter(
@@ -41,7 +44,8 @@ def largest_unfit_levels(curve_ids: Collection[int]) -> dict[int, int]:
 def level_did_not_fit(
     job: Job, generation: Generation, curve: ScalingCurve | None, message: str, cluster: Cluster
 ) -> None:
-    """A worker ran out of memory in a measurement: go on with larger levels, if there are any and none is known.
+    """A worker ran out of memory in a measurement: go on with larger levels, if there are any and none is
+    known.
 
     The caller holds the cluster's row.
     """

@@ -1,4 +1,5 @@
-"""Telling newcomers their verdicts, all of a decision at once: a burst of thousands must not take a query each."""
+"""Telling newcomers their verdicts, all of a decision at once: a burst of thousands must not take a query
+each."""
 
 from __future__ import annotations
 
@@ -30,7 +31,8 @@ def apply_verdicts(
     offers_awaited: Iterable[str],
     row: Decision | None,
 ) -> set[str]:
-    """Tell the newcomers their verdicts. Returns the ids of those who were declined (by the plan, or by the project's quota)."""
+    """Tell the newcomers their verdicts. Returns the ids of those who were declined (by the plan, or by the
+    project's quota)."""
     quotas = PromiseQuotas(timezone.now())
     awaited = set(offers_awaited)
     moves = []

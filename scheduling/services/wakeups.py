@@ -1,8 +1,8 @@
 """Messages that follow from committed rows: written with them, sent on commit, swept up when lost.
 
 Topics: those in ``TASK_TOPICS`` start the Celery task of that name; ``agent:<server id>``, ``job:<job id>``,
-``cluster:<cluster id>`` and ``session:<digest of its key>`` are published on Redis for whoever listens. Nothing depends on any of them:
-every receiver also looks at the rows by itself after a while.
+``cluster:<cluster id>`` and ``session:<digest of its key>`` are published on Redis for whoever listens.
+Nothing depends on any of them: every receiver also looks at the rows by itself after a while.
 """
 
 from __future__ import annotations
@@ -32,7 +32,8 @@ SWEEP_AFTER = timedelta(seconds=3)
 #: A wake-up older than this has been overtaken by the periodic ticks.
 FORGET_AFTER = timedelta(minutes=5)
 TASK_TOPICS = (
-    "plan", "reconcile", "build_environments", "simulate_run", "compare_runs", "orchestrate", "forecast_usage",
+    "plan", "reconcile", "build_environments", "simulate_run", "compare_runs", "orchestrate",
+    "forecast_usage",
     "train_forecaster",
 )  # fmt: skip
 _client: Redis | None = None
@@ -53,7 +54,8 @@ def wake(topic: str, **payload: Any) -> None:
 
 
 def wake_agents(versions: Mapping[int, int]) -> None:
-    """`wake` the agents of servers, with the desired version of each: one row and one message each, in one round trip."""
+    """`wake` the agents of servers, with the desired version of each: one row and one message each, in one
+    round trip."""
     if not versions:
         return
     due_at = timezone.now() + SWEEP_AFTER

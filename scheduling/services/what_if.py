@@ -91,7 +91,8 @@ def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> dic
 
 
 def _refused_by_all(refusals: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
-    """The last kind's refusal, with what the others said, and the earliest deadline that any of them offers."""
+    """The last kind's refusal, with what the others said, and the earliest deadline that any of them
+    offers."""
     answer = refusals[-1][1]
     if len(refusals) == 1:
         return answer
@@ -156,7 +157,8 @@ def _trial_verdict(
 def job_change_deadline(
     *, job: Job, actor: User, deadline_at: datetime | None, service_class: str | None = None
 ) -> tuple[Job, dict[str, Any], bool]:
-    """Ask for another deadline or class. A refused tightening keeps the old promise; loosening never revokes it.
+    """Ask for another deadline or class. A refused tightening keeps the old promise; loosening never revokes
+    it.
 
     Returns the job, the verdict, and whether anything changed.
 
@@ -257,7 +259,8 @@ def _commit_change(
         record(
             job,
             "deadline_changed",
-            f"{actor.username} changed the deadline from {_text(before)} to {_text(deadline_at)} (class {wanted}).",
+            f"{actor.username} changed the deadline from {_text(before)} to {_text(deadline_at)} (class "
+            f"{wanted}).",
             actor=actor.username,
         )
         Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)

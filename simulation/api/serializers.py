@@ -70,7 +70,8 @@ class LimitsSerializer(serializers.Serializer):
 
 
 class ChoicesSerializer(serializers.Serializer):
-    """What can be chosen. `live` is null while no server is connected; `problem` says why traces are missing."""
+    """What can be chosen. `live` is null while no server is connected; `problem` says why traces are
+    missing."""
 
     policies = serializers.ListField(child=serializers.CharField(), help_text="The default one first.")
     traces = TraceSerializer(many=True)
@@ -92,8 +93,8 @@ class ChoicesSerializer(serializers.Serializer):
 
 
 class StudyRequestSerializer(StrictSerializer):
-    """Jobs, a cluster, and the policies to compare on it. What is left out is as the trace's authors have it, or the live
-    cluster's operator."""
+    """Jobs, a cluster, and the policies to compare on it. What is left out is as the trace's authors have it,
+    or the live cluster's operator."""
 
     source = serializers.ChoiceField(StudySource.choices, default=StudySource.TRACE)  # type: ignore[assignment]
     trace = fields.Text(
@@ -147,26 +148,29 @@ class StudyRequestSerializer(StrictSerializer):
         child=serializers.ChoiceField(NewcomersRule.choices),
         max_length=10,
         default=list,
-        help_text="`open`: every newcomer that fits is promised its deadline. `prudent`: room is kept for those that need little. "
-        "One run for each, of the policies in `pricing_policies` of `choices/`. Left out: open, or as the live cluster has it.",
+        help_text="`open`: every newcomer that fits is promised its deadline. `prudent`: room is kept for "
+        "those that need little. One run for each, of the policies in `pricing_policies` of `choices/`. "
+        "Left out: open, or as the live cluster has it.",
     )
     bound = fields.Truth(
         default=True,
-        help_text="Also tell how many deadlines any schedule could meet at most, the future known. Not where servers are lent.",
+        help_text="Also tell how many deadlines any schedule could meet at most, the future known. Not where "
+        "servers are lent.",
     )
 
     inference_servers = serializers.ListField(
         child=fields.Integer(min_value=0, max_value=LARGEST_INTEGER),
         max_length=100,
         default=list,
-        help_text="Servers of an inference cluster that lends what it can spare: one run for each number, 0 without any. "
-        "Left out: no loans. The fields below are about loans alone.",
+        help_text="Servers of an inference cluster that lends what it can spare: one run for each number, 0 "
+        "without any. Left out: no loans. The fields below are about loans alone.",
     )
     inference_usage = fields.Text(
         max_length=60,
         required=False,
         allow_null=True,
-        help_text="Its usage, by a name out of `choices/`; with source `live` also `measured`: the live inference cluster's.",
+        help_text="Its usage, by a name out of `choices/`; with source `live` also `measured`: the live "
+        "inference cluster's.",
     )
     inference_gpu_type = fields.Text(
         max_length=100,
@@ -205,7 +209,8 @@ class RunSerializer(serializers.ModelSerializer):
     class Meta:
         model = SimulationRun
         fields = (
-            "id", "policy", "newcomers", "servers", "inference_servers", "state", "progress", "jobs_ended", "jobs_total", "simulated_seconds",
+            "id", "policy", "newcomers", "servers", "inference_servers", "state", "progress", "jobs_ended",
+            "jobs_total", "simulated_seconds",
             "cancel_requested", "attempts", "started_at", "finished_at", "error",
         )  # fmt: skip
 
@@ -247,9 +252,12 @@ class StudySerializer(serializers.ModelSerializer):
     class Meta:
         model = SimulationStudy
         fields = (
-            "id", "name", "created_by", "created_at", "source", "trace", "gpu_type", "gpus_per_server", "slot_seconds",
-            "pauses", "fill", "reserve_servers", "promise_margin", "failures_per_server_day", "seed", "limit_jobs",
-            "best_effort_share", "bound", "inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster", "notes",
+            "id", "name", "created_by", "created_at", "source", "trace", "gpu_type", "gpus_per_server",
+            "slot_seconds",
+            "pauses", "fill", "reserve_servers", "promise_margin", "failures_per_server_day", "seed",
+            "limit_jobs",
+            "best_effort_share", "bound", "inference_usage", "inference_gpu_type", "reclaim", "headroom",
+            "forecaster", "notes",
             "compared_runs", "runs",
         )  # fmt: skip
 
@@ -262,8 +270,8 @@ class StudyDetailSerializer(StudySerializer):
 
     runs = FinishedRunSerializer(many=True)
     comparison = serializers.SerializerMethodField(
-        help_text="Of the runs in `compared_runs`: `runs`, `table`, `warnings` and `figures` (Plotly's JSON by name). "
-        "Null before the first run is done, and with `comparison=false`."
+        help_text="Of the runs in `compared_runs`: `runs`, `table`, `warnings` and `figures` (Plotly's JSON "
+        "by name). Null before the first run is done, and with `comparison=false`."
     )
 
     class Meta:

@@ -86,9 +86,10 @@ class StudiesView(OperatorsView):
         operation_id="simulation_create",
         summary="Start a study (operator)",
         description=(
-            "Simulates a trace, or the live cluster's unfinished jobs as they are now, under each policy on each number of "
-            "servers, beside each number of inference servers that lend what they can spare, and with each rule for newcomers. The runs are queued; ask for the "
-            "study to see how far they are."
+            "Simulates a trace, or the live cluster's unfinished jobs as they are now, under each policy on "
+            "each number of servers, beside each number of inference servers that lend what they can spare, "
+            "and with each rule for newcomers. The runs are queued; ask for the study to see how far they "
+            "are."
         ),
         request=shapes.StudyRequestSerializer,
         responses={201: shapes.StudySerializer},
@@ -202,7 +203,8 @@ class ResultView(OperatorsView):
     @extend_schema(
         operation_id="simulation_result",
         summary="Download a Parquet file of a finished run (operator)",
-        description="`jobs.parquet`, `cluster.parquet` or `allocations.parquet`; where servers were lent also `loans.parquet` and `reclaims.parquet`.",
+        description="`jobs.parquet`, `cluster.parquet` or `allocations.parquet`; where servers were lent "
+        "also `loans.parquet` and `reclaims.parquet`.",
         responses={(200, "application/vnd.apache.parquet"): OpenApiTypes.BINARY},
     )
     def get(self, request: Request, study_id: int, run_id: int, name: str) -> FileResponse:

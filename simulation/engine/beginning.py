@@ -18,9 +18,10 @@ from simulation.engine.shared_pool import SharedPool
 
 @dataclass(frozen=True, slots=True)
 class UnderWay:
-    """One such job. ``addresses``: GPUs that it holds, none while it waits; those of servers on loan follow the owned ones.
-    ``flexible``: which of them flexible workers hold, empty where none does. Times are seconds from time 0, as those
-    of ``plan`` are; ``started_at`` is NaN before the first start. ``planned_finish_at``: as it was promised.
+    """One such job. ``addresses``: GPUs that it holds, none while it waits; those of servers on loan follow
+    the owned ones. ``flexible``: which of them flexible workers hold, empty where none does. Times are
+    seconds from time 0, as those of ``plan`` are; ``started_at`` is NaN before the first start.
+    ``planned_finish_at``: as it was promised.
     """
 
     promised: bool
@@ -36,10 +37,11 @@ class UnderWay:
 def begin_under_way(
     simulation: Simulation, under_way: Sequence[UnderWay], pool_number: int = 0, *, on_loan: int = 0
 ) -> None:
-    """Let the workload's first jobs be under way in a pool when the simulation begins: job i is ``under_way[i]``.
+    """Let the workload's first jobs be under way in a pool when the simulation begins: job i is
+    ``under_way[i]``.
 
-    Nobody asks them again whether they are admitted. ``on_loan``: the first so many inference servers are on loan already.
-    Call it before the run, at most once.
+    Nobody asks them again whether they are admitted. ``on_loan``: the first so many inference servers are on
+    loan already. Call it before the run, at most once.
     """
     pool, jobs, fates = simulation.pools[pool_number], simulation.jobs, simulation.fates
     rows = np.arange(len(under_way))

@@ -1,7 +1,7 @@
 """Ranges of workers from measured curves: a worker is one GPU, a job runs on every level that was measured.
 
-A job is fungible when its model was measured on the inference cluster's kind of GPU too, with one batch size. It keeps its progress when
-it is preempted, as jobs of the live platform do.
+A job is fungible when its model was measured on the inference cluster's kind of GPU too, with one batch size.
+It keeps its progress when it is preempted, as jobs of the live platform do.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ from simulation.workloads.workload import Workload
 
 
 def curve_ranges(workload: Workload, owned: CurveTables, lent: CurveTables | None) -> WorkerTables:
-    """Tables of a workload whose curves on training and, where it was measured, on inference GPUs are given."""
+    """Tables of a workload whose curves on training and, where it was measured, on inference GPUs are
+    given."""
     jobs = workload.jobs
     on_owned = speeds_of_columns(owned.planned)
     on_lent = (

@@ -52,7 +52,8 @@ def drawn_failures(
 ) -> list[Happening]:
     """Each server fails after exponentially distributed times and is repaired after such times, by seed.
 
-    So do those of an inference cluster that lends. Failures are drawn until one day after the last deadline or submission.
+    So do those of an inference cluster that lends. Failures are drawn until one day after the last deadline
+    or submission.
     """
     if failures_a_day <= 0 or not workload.jobs:
         return []

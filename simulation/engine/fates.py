@@ -34,6 +34,7 @@ class Fates:
             return np.zeros(count, dtype=np.int64)
 
         return cls(
-            [JobEnd.UNFINISHED] * count, [""] * count, [""] * count, unknown(), unknown(), unknown(), unknown(),
+            [JobEnd.UNFINISHED] * count, [""] * count, [""] * count, unknown(), unknown(), unknown(),
+            unknown(),
             none(), none(), none(),
         )  # fmt: skip

@@ -1,4 +1,5 @@
-"""What happens to a simulated cluster from outside: servers lost and repaired, agents silent, jobs cancelled."""
+"""What happens to a simulated cluster from outside: servers lost and repaired, agents silent, jobs
+cancelled."""
 
 from __future__ import annotations
 
@@ -25,9 +26,10 @@ class Kind(StrEnum):
 class Happening:
     """One event from outside, at ``at`` seconds of the trace.
 
-    ``target``: number of the server within its pool, where those of the inference cluster follow the pool's own, or row of the job in the workload. An early stop ends a job whose own
-    condition was reached: it completes then. A lost server's jobs stop at once and may start elsewhere when it is fenced;
-    the run adds that event by itself.
+    ``target``: number of the server within its pool, where those of the inference cluster follow the pool's
+    own, or row of the job in the workload. An early stop ends a job whose own condition was reached: it
+    completes then. A lost server's jobs stop at once and may start elsewhere when it is fenced; the run adds
+    that event by itself.
     """
 
     at: float

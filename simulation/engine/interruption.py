@@ -10,7 +10,8 @@ from contextlib import contextmanager
 
 @contextmanager
 def interruptible() -> Iterator[Callable[[], bool]]:
-    """Gives a function that says whether Ctrl-C was pressed inside. The second time it interrupts at once, as usual.
+    """Gives a function that says whether Ctrl-C was pressed inside. The second time it interrupts at once, as
+    usual.
 
     In a thread other than the main one, and where somebody else handles Ctrl-C, it always says no.
     """

@@ -61,7 +61,8 @@ class InvariantCheck:
         self._progress(simulation)
 
     def _progress(self, simulation: Simulation) -> None:
-        """I9: what was done since the last check is rate times time without pauses; only a setback takes from it."""
+        """I9: what was done since the last check is rate times time without pauses; only a setback takes from
+        it."""
         jobs, shadow = simulation.jobs, self._shadow
         setbacks = self._setbacks(simulation)
         if shadow is not None:
@@ -74,8 +75,8 @@ class InvariantCheck:
             if ahead.size or (behind.size and setbacks == shadow.setbacks):
                 row = int((ahead if ahead.size else behind)[0])
                 raise InvariantViolation(
-                    f"I9: job {simulation.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations left, "
-                    f"and its rate explains {expected[row]:.6g}"
+                    f"I9: job {simulation.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations "
+                    f"left, and its rate explains {expected[row]:.6g}"
                 )
         self._shadow = _Shadow(
             simulation.now, setbacks, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
@@ -88,7 +89,8 @@ class InvariantCheck:
     def _capacity(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
         """I1: at no time are more GPUs planned than there are.
 
-        Between reallocations that is asked of promises alone: the rest are forecasts, which are made anew at the next one.
+        Between reallocations that is asked of promises alone: the rest are forecasts, which are made anew at
+        the next one.
         """
         problem = answer.problem
         plans = answer.plans
@@ -126,7 +128,8 @@ class InvariantCheck:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
 
     def _owned(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
-        """GPUs of the pool's own servers that an active job holds, by its position in the pool's rows; ascending."""
+        """GPUs of the pool's own servers that an active job holds, by its position in the pool's rows;
+        ascending."""
         if simulation.jobs.phase[pool.rows[position]] != ACTIVE:
             return NO_GPUS
         held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
@@ -183,7 +186,8 @@ class InvariantCheck:
                     )
 
     def _nothing_idle(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
-        """I7: no GPU idles while a best-effort job waits that would fit (grants may be refused for pauses)."""
+        """I7: no GPU idles while a best-effort job waits that would fit (grants may be refused for
+        pauses)."""
         if not pool.policy.promises or not answer.changes and answer.problem.origin > 0:
             return
         if answer.problem.origin > TIME_TOLERANCE or answer.notes or pool.silent.any():
@@ -205,7 +209,8 @@ class InvariantCheck:
 
 
 def sits_well(held: IntArray, width: int) -> bool:
-    """Whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or whole blocks (`core/blocks.py`)."""
+    """Whether ascending addresses on servers of ``width`` GPUs are an aligned part of one block, or whole
+    blocks (`core/blocks.py`)."""
     one = blocks_of((ServerSnapshot("any", width),))
     base, size = one.base, one.size
     cut = np.searchsorted(base, held % width, side="right") - 1

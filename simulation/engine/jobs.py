@@ -18,7 +18,8 @@ WAITING, ACTIVE, OVER = 0, 1, 2
 
 @dataclass
 class JobStates:
-    """Row i is job i of the workload. ``rate`` is what it really makes now, ``pause_left`` seconds without progress.
+    """Row i is job i of the workload. ``rate`` is what it really makes now, ``pause_left`` seconds without
+    progress.
 
     ``pool``: the pool it is in, NOBODY before it is decided. ``finish_at``: when it ends if nothing changes.
     ``checkpointed``: iterations left at its last checkpoint, ``checkpoint_at`` the time of that.
@@ -77,7 +78,8 @@ class JobStates:
         )
 
     def advance(self, rows: IntArray, seconds: float) -> None:
-        """Let the jobs of ``rows`` run on for ``seconds`` (I9: progress is rate times time without pauses)."""
+        """Let the jobs of ``rows`` run on for ``seconds`` (I9: progress is rate times time without
+        pauses)."""
         if seconds <= 0.0 or not rows.size:
             return
         pause = self.pause_left[rows]

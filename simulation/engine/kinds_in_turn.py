@@ -1,4 +1,5 @@
-"""Which pool a newcomer is asked for on, where there are several: one kind of GPU after the other, by the live rule."""
+"""Which pool a newcomer is asked for on, where there are several: one kind of GPU after the other, by the
+live rule."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ from simulation.engine.pool import NO_ROWS, PoolState
 
 @dataclass
 class KindsInTurn:
-    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it (`scheduling.core.question.kinds`).
+    """The newcomers of one instant: on which pool each is asked for, and which kinds have refused it
+    (`scheduling.core.question.kinds`).
 
     ``waiting``: rows of the workload that are asked for on each pool and not decided there yet.
     """
@@ -37,7 +39,8 @@ class KindsInTurn:
         return np.array(rows, dtype=np.int64) if rows else NO_ROWS
 
     def refuse(self, row: int, pool: PoolState) -> bool:
-        """A pool refuses a row. Returns whether it is asked for on another; otherwise the refusal is final."""
+        """A pool refuses a row. Returns whether it is asked for on another; otherwise the refusal is
+        final."""
         self.refused.setdefault(row, set()).add(pool.size.gpu_type)
         return self._ask(row)
 

@@ -1,4 +1,5 @@
-"""The orchestrator in a simulation: every five minutes servers are lent, or asked back and emptied (Lyra section 3.3; spec 2.1 to 2.4)."""
+"""The orchestrator in a simulation: every five minutes servers are lent, or asked back and emptied (Lyra
+section 3.3; spec 2.1 to 2.4)."""
 
 from __future__ import annotations
 
@@ -95,7 +96,8 @@ class Lender:
         return int(self.lending.hold_seconds // self.lending.period_seconds) + 1
 
     def _settled(self, now: float) -> int:
-        """Servers away for the least time that one stays; a broken one at home counts as away and stays in any case."""
+        """Servers away for the least time that one stays; a broken one at home counts as away and stays in
+        any case."""
         lent = self.pool.on_loan
         long_away = self.lent_at <= now - self.lending.hold_seconds + TIME_TOLERANCE
         return int((lent & long_away).sum() + (self.pool.broken & ~lent).sum())
@@ -193,7 +195,8 @@ def _record(
 
 
 def _preempt(simulation: Simulation, pool: SharedPool, position: int) -> None:
-    """A job loses all its GPUs because servers are returned, and without a checkpoint of its own all progress."""
+    """A job loses all its GPUs because servers are returned, and without a checkpoint of its own all
+    progress."""
     row = int(pool.rows[position])
     pool.take_out(position)
     pool.restarting.add(row)

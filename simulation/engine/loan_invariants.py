@@ -1,4 +1,5 @@
-"""What must hold after every event where promises stand on owned servers and borrowed ones lie beside them (design section 4)."""
+"""What must hold after every event where promises stand on owned servers and borrowed ones lie beside them
+(design section 4)."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class LoanInvariantCheck(InvariantCheck):
 
 
 def _check_extension(pool: SharedPool, name: str, flexible: BoolArray) -> None:
-    """A job on owned and borrowed servers at once can do without the borrowed ones, which are of its own kind."""
+    """A job on owned and borrowed servers at once can do without the borrowed ones, which are of its own
+    kind."""
     if not pool.same_kind:
         raise InvariantViolation(f"L4: job {name} is on both kinds of servers")
     if not flexible.all():

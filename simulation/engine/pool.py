@@ -30,7 +30,8 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 
 @dataclass
 class PoolState:
-    """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that order."""
+    """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that
+    order."""
 
     number: int
     size: PoolSize
@@ -181,7 +182,8 @@ class PoolState:
     # Applying --------------------------------------------------------------------------------
 
     def own_rows(self, jobs: JobStates) -> IntArray:
-        """Jobs of this pool. ``rows`` also holds newcomers that it refused, and that another pool may have taken."""
+        """Jobs of this pool. ``rows`` also holds newcomers that it refused, and that another pool may have
+        taken."""
         own: IntArray = self.rows[jobs.pool[self.rows] == self.number]
         return own
 
@@ -227,7 +229,8 @@ class PoolState:
         return changed
 
     def _rate(self, position: int, row: int, gpus: int) -> float:
-        """Iterations per second of a job on the GPUs that it was just given; ``position`` is its row of the answer."""
+        """Iterations per second of a job on the GPUs that it was just given; ``position`` is its row of the
+        answer."""
         return self.tables.rate(row, gpus)
 
     def _restart_seconds(self, row: int, gpus: int) -> float:
@@ -235,7 +238,8 @@ class PoolState:
         return 0.0
 
     def _pause_unchanged(self, answer: Answer, jobs: JobStates) -> None:
-        """Let jobs that run on with the same GPUs pause too, by what a restart among known GPUs costs (spec 2.10)."""
+        """Let jobs that run on with the same GPUs pause too, by what a restart among known GPUs costs (spec
+        2.10)."""
         going_on = jobs.gpus[self.rows] > 0
         going_on[list(answer.changed)] = False
         rows = self.rows[going_on]

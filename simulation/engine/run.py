@@ -1,7 +1,7 @@
 """The event loop: a virtual clock over the policies of the live platform.
 
-Newcomers are decided at once; GPUs change at planning instants, which lie at least a slot apart, and at the times that a
-plan itself named (contracts 4; spec 2.1 and 2.11). Between instants every job runs on as it is.
+Newcomers are decided at once; GPUs change at planning instants, which lie at least a slot apart, and at the
+times that a plan itself named (contracts 4; spec 2.1 and 2.11). Between instants every job runs on as it is.
 """
 
 from __future__ import annotations
@@ -149,7 +149,8 @@ class Simulation:
         return max(at, self.now) if at < inf else inf
 
     def _lender_looks_at(self) -> float:
-        """When the lender looks next; never, once nobody has run through a whole round of its usage: those who wait cannot."""
+        """When the lender looks next; never, once nobody has run through a whole round of its usage: those
+        who wait cannot."""
         if self.lender is None or self._ended == self.workload.jobs:
             return inf
         if self._next_arrival < self.workload.jobs or self.jobs.gpus.any():
@@ -208,7 +209,8 @@ class Simulation:
             self._watch(self, pool, answer)
 
     def _look_again(self, pool: PoolState, urgent: set[int]) -> None:
-        """Servers came or went: Lyra's scheduler looks at once, a planner that keeps slots at the next one."""
+        """Servers came or went: Lyra's scheduler looks at once, a planner that keeps slots at the next
+        one."""
         if self.settings.on_ticks:
             urgent.add(pool.number)
         else:
@@ -229,7 +231,8 @@ class Simulation:
         return max(min(answer.next_wake_at, released), self.now + TIME_TOLERANCE)
 
     def _tick_from(self, at: float) -> float:
-        """The first instant from ``at`` on at which the scheduler looks, where it looks once a slot (spec 2.1)."""
+        """The first instant from ``at`` on at which the scheduler looks, where it looks once a slot (spec
+        2.1)."""
         slot = self.settings.slot_seconds
         return ceil((at - TIME_TOLERANCE) / slot) * slot if at < inf else inf
 

@@ -36,10 +36,12 @@ class PoolSize:
 class Imperfections:
     """How reality departs from what the planner knows. All zero: it does not.
 
-    ``profile_error``: a job really runs at its measured throughput times 1 + e, e uniform in plus or minus this, drawn
-    once a job. ``promise_margin``: share by which the planner lowers measured throughput, as the live platform does.
-    ``agent_latency_seconds``: time by which each change comes later than decided, uniform from 0 to this; policies that charge pauses charge the longest. ``checkpoint_seconds``: time between checkpoints; what was
-    done since the last one is lost with a server. ``fence_seconds``: from a server's loss until its jobs may start elsewhere.
+    ``profile_error``: a job really runs at its measured throughput times 1 + e, e uniform in plus or minus
+    this, drawn once a job. ``promise_margin``: share by which the planner lowers measured throughput, as the
+    live platform does. ``agent_latency_seconds``: time by which each change comes later than decided, uniform
+    from 0 to this; policies that charge pauses charge the longest. ``checkpoint_seconds``: time between
+    checkpoints; what was done since the last one is lost with a server. ``fence_seconds``: from a server's
+    loss until its jobs may start elsewhere.
     """
 
     profile_error: float = 0.0
@@ -51,8 +53,8 @@ class Imperfections:
 
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
-    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``: also how many deadlines
-    any schedule could meet.
+    """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``:
+    also how many deadlines any schedule could meet.
     """
 
     policy: str

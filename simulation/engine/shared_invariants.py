@@ -1,4 +1,5 @@
-"""What must hold after every event where jobs have ranges of workers on owned and borrowed servers (Lyra spec 6 items 2, 3, 7, 23)."""
+"""What must hold after every event where jobs have ranges of workers on owned and borrowed servers (Lyra spec
+6 items 2, 3, 7, 23)."""
 
 from __future__ import annotations
 

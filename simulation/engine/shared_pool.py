@@ -1,4 +1,5 @@
-"""A pool that inference servers join and leave: workers on servers of both kinds (Lyra sections 3.2 to 3.5)."""
+"""A pool that inference servers join and leave: workers on servers of both kinds (Lyra sections 3.2 to
+3.5)."""
 
 from __future__ import annotations
 
@@ -27,13 +28,14 @@ NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
 
 @dataclass
 class SharedPool(PoolState):
-    """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be used.
+    """Owned servers come first, then those of the inference cluster; of these, the ones ``on_loan`` may be
+    used.
 
     ``broken``: servers of the inference cluster that were fenced and are not back, at home or on loan.
-    ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every server.
-    ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``: curves on the inference
-    cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is the training cluster's kind too, and a job may
-    have GPUs of both.
+    ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every
+    server. ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``:
+    curves on the inference cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is
+    the training cluster's kind too, and a job may have GPUs of both.
     """
 
     workers: WorkerTables = field(kw_only=True)
@@ -58,7 +60,8 @@ class SharedPool(PoolState):
         lent_tables: CurveTables | None = None,
         same_kind: bool = False,
     ) -> SharedPool:
-        """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs each."""
+        """The same pool beside an inference cluster that has lent nothing yet. Its servers have as many GPUs
+        each."""
         gpus = np.full(plain.size.servers + inference_servers, plain.size.gpus_per_server)
         return cls(
             plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable,
@@ -107,7 +110,8 @@ class SharedPool(PoolState):
         return idle
 
     def out_of_reach(self) -> BoolArray:
-        """Servers that are silent, or that a job is on which is on a silent one too: nobody can tell it to leave."""
+        """Servers that are silent, or that a job is on which is on a silent one too: nobody can tell it to
+        leave."""
         out = self.silent.copy()
         if out.any():
             locked = np.repeat(self._on_silent_servers(self.addresses, self.offsets), np.diff(self.offsets))
@@ -163,7 +167,8 @@ class SharedPool(PoolState):
         return verdicts
 
     def _note_moves(self, answer: Answer) -> None:
-        """A job that leaves owned servers for servers on loan restarts there as after a preemption, but keeps its progress."""
+        """A job that leaves owned servers for servers on loan restarts there as after a preemption, but keeps
+        its progress."""
         columns, placements = answer.problem.columns, answer.placements
         for position in answer.changed:
             before = columns.addresses[columns.offsets[position] : columns.offsets[position + 1]]
@@ -190,7 +195,8 @@ class SharedPool(PoolState):
         return self.tables if owned and (owned == gpus or not self.same_kind) else self.lent_tables
 
     def drop_to_level(self, position: int) -> None:
-        """Let a job that lost GPUs go on with the next smaller number it has a measured speed for, without its last flexible workers.
+        """Let a job that lost GPUs go on with the next smaller number it has a measured speed for, without
+        its last flexible workers.
 
         Jobs with ranges of workers run on any number of them.
         """
@@ -207,7 +213,8 @@ class SharedPool(PoolState):
             self._forget(position, given_up)
 
     def scale_in_pause(self, position: int) -> float:
-        """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload has no curves."""
+        """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload
+        has no curves."""
         held = self.addresses[self.offsets[position] : self.offsets[position + 1]]
         if self.lent_tables is None:
             return 0.0

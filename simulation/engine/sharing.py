@@ -1,4 +1,5 @@
-"""What a run asks of Lyra's side: which jobs are elastic, whether servers are lent, and by whose choice they go back."""
+"""What a run asks of Lyra's side: which jobs are elastic, whether servers are lent, and by whose choice they
+go back."""
 
 from __future__ import annotations
 
@@ -18,10 +19,12 @@ USUAL_GPU_TYPE = "T4"
 class Lending:
     """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
 
-    ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent. ``forecast_margin``:
-    share of the cluster added to every forecast. ``hysteresis``: share of it by which usage could rise before a server that is lent
-    had to be asked back. ``hold_seconds``: the least time that a server stays where it is (`LendingRule.decide`); both 0 as published. ``inference_gpu_type``: of its servers. ``forecaster``: its name, or "" for none.
-    ``exact_last_pick``, ``count_owned_servers`` (A4) and ``fewest_workers_first`` (A5) are those of `ReclaimQuestion`.
+    ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent.
+    ``forecast_margin``: share of the cluster added to every forecast. ``hysteresis``: share of it by which
+    usage could rise before a server that is lent had to be asked back. ``hold_seconds``: the least time that
+    a server stays where it is (`LendingRule.decide`); both 0 as published. ``inference_gpu_type``: of its
+    servers. ``forecaster``: its name, or "" for none. ``exact_last_pick``, ``count_owned_servers`` (A4) and
+    ``fewest_workers_first`` (A5) are those of `ReclaimQuestion`.
     """
 
     servers: int
@@ -41,12 +44,14 @@ class Lending:
 
 @dataclass(frozen=True, slots=True)
 class SharingSettings:
-    """With ``rules`` jobs are taken as Lyra's evaluation takes them: their work is what was asked for times how long it took on that.
-    With neither rules nor ``ranges`` they are what their measured curves say, as on the live platform.
+    """With ``rules`` jobs are taken as Lyra's evaluation takes them: their work is what was asked for times
+    how long it took on that. With neither rules nor ``ranges`` they are what their measured curves say, as on
+    the live platform.
 
-    ``expansion``: inference workers that stand for one training worker. ``scaling``: whether elastic jobs are scaled, or run on what was asked for. ``lending``: None where nothing is lent.
-    ``ranges``: of workers, where they are known; otherwise jobs are tagged by ``rules``. ``preemption_seconds``: what being preempted costs beyond lost progress (Lyra section 3.7.2).
-    ``two_phase``: choices for the policy.
+    ``expansion``: inference workers that stand for one training worker. ``scaling``: whether elastic jobs are
+    scaled, or run on what was asked for. ``lending``: None where nothing is lent. ``ranges``: of workers,
+    where they are known; otherwise jobs are tagged by ``rules``. ``preemption_seconds``: what being preempted
+    costs beyond lost progress (Lyra section 3.7.2). ``two_phase``: choices for the policy.
     """
 
     rules: ScenarioRules | None = field(default_factory=ScenarioRules)
@@ -64,11 +69,13 @@ class SharingSettings:
 
     @property
     def choices(self) -> TwoPhaseOptions:
-        """What the policy is told: the choices made, and what the jobs themselves say about mixing and expansion."""
+        """What the policy is told: the choices made, and what the jobs themselves say about mixing and
+        expansion."""
         asked = self.two_phase
         if self.rules is None:
             return asked
-        # Rates on one kind hold what a mixing job loses there already, so the policy is told what mixing changes.
+        # Rates on one kind hold what a mixing job loses there already, so the policy is told what mixing
+        # changes.
         relative = self.rules.mixing_efficiency / self.rules.mixing_efficiency_alone
         return replace(
             asked,
@@ -77,7 +84,8 @@ class SharingSettings:
         )
 
     def described(self) -> dict[str, str | int | float | bool]:
-        """What was asked, in plain values, for reports: only what is not as usual, beside the scenario and the loans."""
+        """What was asked, in plain values, for reports: only what is not as usual, beside the scenario and
+        the loans."""
         facts: dict[str, str | int | float | bool] = {
             "scaling": self.scaling,
             "loaning": self.lending is not None,

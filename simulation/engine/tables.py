@@ -19,8 +19,8 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 class CurveTables:
     """Curves of every job on one pool, one row a job: as the planner knows them, and as things really are.
 
-    ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster efficiency.
-    ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
+    ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster
+    efficiency. ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
     """
 
     planned: CurveColumns
@@ -46,7 +46,8 @@ class CurveTables:
         return float(self.measured.pause[row, column])
 
     def speed_ups(self, rows: IntArray, rate: FloatArray) -> float:
-        """Sum of the speed-ups of some jobs of this pool over one of its GPUs. ``rate``: what each job makes now."""
+        """Sum of the speed-ups of some jobs of this pool over one of its GPUs. ``rate``: what each job makes
+        now."""
         alone = self.one_gpu[rows]
         known = alone > 0.0
         return float((rate[rows][known] / alone[known]).sum())
@@ -65,8 +66,9 @@ def curve_tables(
 ) -> CurveTables:
     """Curves of all jobs on one pool, with the pauses of a cluster of its size (spec 2.10).
 
-    ``adapts_batch``: jobs run along their adapted curves where there are some. A policy that charges pauses charges the longest
-    ``agent_latency_seconds`` with them, as the live platform does by measuring pauses from the decision on.
+    ``adapts_batch``: jobs run along their adapted curves where there are some. A policy that charges pauses
+    charges the longest ``agent_latency_seconds`` with them, as the live platform does by measuring pauses
+    from the decision on.
     """
     charged = pauses if charges_pauses else Pauses.NONE
     latency = agent_latency_seconds if charges_pauses else 0.0

@@ -1,6 +1,7 @@
 """Have a policy's compiled loops loaded before its decisions are timed.
 
-Compiled code is kept on disk; reading it takes about a second, once a process. A few jobs on a small cluster, simulated once, reach it.
+Compiled code is kept on disk; reading it takes about a second, once a process. A few jobs on a small cluster,
+simulated once, reach it.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""How fast each job of a workload runs on how many workers, on training and on inference GPUs (Lyra section 3.4; spec 1.5, 1.6)."""
+"""How fast each job of a workload runs on how many workers, on training and on inference GPUs (Lyra section
+3.4; spec 1.5, 1.6)."""
 
 from __future__ import annotations
 
@@ -19,9 +20,9 @@ from simulation.workloads.tuning import Tuning, tuned_gain
 class WorkerTables:
     """One row a job of the workload. ``work`` and rates are in seconds of one training GPU.
 
-    ``owned`` and ``lent``: rates on training and inference GPUs by number of workers there; each inference GPU computes a third of what
-    a training GPU does, and ``expansion`` times the workers stand for those on training GPUs. Rates of a mixing job hold what it loses
-    on one kind alone (spec A22).
+    ``owned`` and ``lent``: rates on training and inference GPUs by number of workers there; each inference
+    GPU computes a third of what a training GPU does, and ``expansion`` times the workers stand for those on
+    training GPUs. Rates of a mixing job hold what it loses on one kind alone (spec A22).
     """
 
     ranges: WorkerRanges

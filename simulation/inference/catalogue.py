@@ -28,9 +28,10 @@ def available_usage() -> list[tuple[str, str]]:
 def read_usage(name_or_path: str, *, seed: int = 0) -> UsageSeries:
     """Usage of an inference cluster as means of five minutes.
 
-    ``name_or_path`` is a synthetic profile with options (``daily``, ``bursty:days=3,bursts_per_day=10,seed=2``), a public
-    demand curve (``helios_vcvlY``, ``philly_nodes:lowest=0.3,highest=0.9``), or the path of such a curve or
-    of a CSV with the columns ``time_seconds, usage``. ``seed`` is for synthetic profiles that name none.
+    ``name_or_path`` is a synthetic profile with options (``daily``,
+    ``bursty:days=3,bursts_per_day=10,seed=2``), a public demand curve (``helios_vcvlY``,
+    ``philly_nodes:lowest=0.3,highest=0.9``), or the path of such a curve or of a CSV with the columns
+    ``time_seconds, usage``. ``seed`` is for synthetic profiles that name none.
 
     Raises TraceError of one line for everything that cannot be used.
     """

@@ -28,7 +28,8 @@ LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
 
 
 class Stream(IntEnum):
-    """What numbers are drawn for. Only uniform ones are taken from NumPy: its other distributions may change."""
+    """What numbers are drawn for. Only uniform ones are taken from NumPy: its other distributions may
+    change."""
 
     NOISE = 0
     BURSTS = 1
@@ -39,8 +40,9 @@ class DailyCurve:
     """Parameters of the curve; the defaults are the spec's.
 
     ``trough`` and ``swing``: lowest expected usage and what the peak adds. ``noise``: standard deviation of
-    independent normal noise per sample. Bursts come at random, ``bursts_per_day`` of them on average: usage jumps
-    by ``burst_height`` and the rest of it falls to 37 % every ``burst_minutes``; both vary by half, up or down.
+    independent normal noise per sample. Bursts come at random, ``bursts_per_day`` of them on average: usage
+    jumps by ``burst_height`` and the rest of it falls to 37 % every ``burst_minutes``; both vary by half, up
+    or down.
 
     Raises TraceError for values that give no curve.
     """
@@ -62,8 +64,8 @@ class DailyCurve:
                 raise TraceError(f"{name} is {getattr(self, name):g}; it must not be negative")
         if self.trough + self.swing > 1.0:
             raise TraceError(
-                f"trough {self.trough:g} and swing {self.swing:g} are {self.trough + self.swing:g} in sum, which would be the highest"
-                " usage expected; it must be at most 1"
+                f"trough {self.trough:g} and swing {self.swing:g} are {self.trough + self.swing:g} in sum, "
+                "which would be the highest usage expected; it must be at most 1"
             )
         for name, most in (("days", LONGEST_DAYS), ("bursts_per_day", MOST_BURSTS_PER_DAY)):
             if getattr(self, name) > most:
@@ -129,7 +131,8 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
     usage = curve.kept_within(expected + noise + curve.bursts(seconds, seed))
     return UsageSeries(
         name=name,
-        source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} bursts a day",
+        source=f"synthetic daily curve {name}, seed {seed}, {curve.days:g} days, {curve.bursts_per_day:g} "
+        f"bursts a day",
         usage=usage,
         # Bursts are not in the curve: of a curve with bursts nobody knows what is to be expected.
         expected=None if curve.bursts_per_day else expected,

@@ -1,9 +1,9 @@
 """Public demand curves of GPU clusters as stand-ins for an inference cluster (spec 4.3).
 
-No public trace tells how many servers of an inference cluster could be lent. These are the demands of *training*
-clusters over time (Helios, Hu et al., SC 2021; Philly), taken for their shape and their bursts, and rescaled into the range
-that Lyra reports. Every series says so in its ``source``. They are no part of this repository: `PUNCTUAL_TRACES` names
-the folder that holds them.
+No public trace tells how many servers of an inference cluster could be lent. These are the demands of
+*training* clusters over time (Helios, Hu et al., SC 2021; Philly), taken for their shape and their bursts,
+and rescaled into the range that Lyra reports. Every series says so in its ``source``. They are no part of
+this repository: `PUNCTUAL_TRACES` names the folder that holds them.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ LOWEST, HIGHEST = 0.42, 0.95
 """Published range of inference usage (Lyra section 3.2.1)."""
 
 LONGEST_GAP_SECONDS = 3600.0
-"""A value holds until the next one, but not longer than this: a longer silence ends the stretch that is taken."""
+"""A value holds until the next one, but not longer than this: a longer silence ends the stretch that is
+taken."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +73,8 @@ def is_demand_curve(table: TraceFile) -> bool:
 
 
 def find_demand_curve(name: str) -> Path:
-    """The file of a public demand curve. Raises TraceError with where it is to be had when it is not there."""
+    """The file of a public demand curve. Raises TraceError with where it is to be had when it is not
+    there."""
     curve, folder = DEMAND_CURVES[name], traces_folder()
     if folder is None:
         where = f"{VARIABLE} is not set"
@@ -82,8 +84,8 @@ def find_demand_curve(name: str) -> Path:
                 return path
         where = f"looked in {folder}"
     raise TraceError(
-        f"usage {name} is not on this machine ({where}); it is public: {curve.original}. Put it in a folder as "
-        f"{curve.file} and set {VARIABLE} to that folder, or give the file's path"
+        f"usage {name} is not on this machine ({where}); it is public: {curve.original}. Put it in a folder "
+        f"as {curve.file} and set {VARIABLE} to that folder, or give the file's path"
     )
 
 
@@ -92,11 +94,11 @@ def read_demand_curve(
 ) -> UsageSeries:
     """A published demand curve as usage: means of five minutes, lowest and highest moved to these two shares.
 
-    The published times are local; they are kept as hours of the day. Rows without a value are left out, and of a curve
-    with silences of more than an hour the longest stretch between them is taken.
+    The published times are local; they are kept as hours of the day. Rows without a value are left out, and
+    of a curve with silences of more than an hour the longest stretch between them is taken.
 
-    Raises TraceError with file, line and column for what cannot be read and for times that do not ascend, and for a curve
-    that never changes.
+    Raises TraceError with file, line and column for what cannot be read and for times that do not ascend, and
+    for a curve that never changes.
     """
     if not 0.0 <= lowest < highest <= 1.0:
         raise TraceError(f"usage {name} cannot be moved into {lowest:g} to {highest:g}")
@@ -137,8 +139,8 @@ def _source(name: str, path: Path, lowest: float, highest: float, *, whole: bool
     original = curve.original if curve is not None else path.name
     part = "" if whole else ", its longest stretch without a gap"
     return (
-        f"stand-in for inference usage: demand of a training cluster ({original}{part}), rescaled into {lowest:g} to "
-        f"{highest:g}"
+        f"stand-in for inference usage: demand of a training cluster ({original}{part}), rescaled into "
+        f"{lowest:g} to {highest:g}"
     )
 
 

@@ -22,10 +22,10 @@ DAY_SECONDS = 86_400.0
 class UsageSeries:
     """Mean usage per period: ``usage[i]``, shape (n,), from ``start_seconds + i * period_seconds`` on.
 
-    Usage is the share of the cluster's GPUs that serve requests, 0 to 1. Times are seconds of the simulation, whose
-    second 0 is midnight of its first day. A sample is known when its period is over, not before. ``expected`` is
-    what a perfect forecaster of a synthetic curve would say, shape (n,); None where nobody knows. ``source`` says
-    where the series is from, and if it stands in for something else.
+    Usage is the share of the cluster's GPUs that serve requests, 0 to 1. Times are seconds of the simulation,
+    whose second 0 is midnight of its first day. A sample is known when its period is over, not before.
+    ``expected`` is what a perfect forecaster of a synthetic curve would say, shape (n,); None where nobody
+    knows. ``source`` says where the series is from, and if it stands in for something else.
 
     Raises TraceError when a value is no share or there is none.
     """
@@ -62,8 +62,8 @@ class UsageSeries:
     def lasting(self, seconds: float) -> UsageSeries:
         """The series cut, or repeated, to the periods that cover so many seconds.
 
-        It is repeated by whole days where it has one, so that the hours of the day stay. Raises TraceError when ``seconds``
-        is not above 0.
+        It is repeated by whole days where it has one, so that the hours of the day stay. Raises TraceError
+        when ``seconds`` is not above 0.
         """
         if not seconds > 0.0:
             raise TraceError(f"usage {self.name} cannot last {seconds:g} seconds")
@@ -81,8 +81,8 @@ class UsageSeries:
 def averaged(times: FloatArray, values: FloatArray, end: float, period_seconds: float) -> FloatArray:
     """Means over periods, from the first time on, of a value that holds from its time until the next one's.
 
-    ``times`` ascend, shape (k,), with ``values`` of the same shape; the last value holds until ``end``. Returns as many
-    means as whole periods fit before ``end``, which may be none.
+    ``times`` ascend, shape (k,), with ``values`` of the same shape; the last value holds until ``end``.
+    Returns as many means as whole periods fit before ``end``, which may be none.
     """
     edges = np.append(times, end)
     total = np.concatenate(([0.0], np.cumsum(values * np.diff(edges))))

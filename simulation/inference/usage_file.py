@@ -22,8 +22,9 @@ def read_usage_file(table: TraceFile) -> UsageSeries:
 
     Any spacing of rows will do: a value holds until the next row, the last one as long as the one before it.
 
-    Raises TraceError with file, line and column: a column is missing, a value is no number, a usage is no share from 0 to 1,
-    times do not ascend or leave more than an hour out, or all of it is shorter than five minutes.
+    Raises TraceError with file, line and column: a column is missing, a value is no number, a usage is no
+    share from 0 to 1, times do not ascend or leave more than an hour out, or all of it is shorter than five
+    minutes.
     """
     missing = [name for name in COLUMNS if name not in table.header]
     if missing:
@@ -66,7 +67,8 @@ def _time(row: TraceRow, before: float | None) -> float:
     if before is not None and time - before > LONGEST_GAP_SECONDS:
         raise row.error(
             "time_seconds",
-            f"there is nothing for {time - before:g} seconds before this row; at most {LONGEST_GAP_SECONDS:g} can be bridged",
+            f"there is nothing for {time - before:g} seconds before this row; at most "
+            f"{LONGEST_GAP_SECONDS:g} can be bridged",
         )
     return time
 

@@ -36,9 +36,9 @@ def capture(
 ) -> LiveState:
     """The cluster's pool of one GPU type as it is now, with its unfinished jobs.
 
-    ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also jobs that were declined and whose
-    deadline is still ahead, unless their offer was accepted. ``inference``: what lends in the study; jobs come with
-    their curves on its kind of GPU, which is the pool's own where it names none.
+    ``gpu_kind``: empty for the type with the most GPUs. ``with_declined``: also jobs that were declined and
+    whose deadline is still ahead, unless their offer was accepted. ``inference``: what lends in the study;
+    jobs come with their curves on its kind of GPU, which is the pool's own where it names none.
 
     Raises:
         InvalidRequest: the cluster has no such GPUs.
@@ -96,7 +96,8 @@ def capture(
     ]
     if len(sizes) > 1:
         notes.append(
-            f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the commonest number."
+            f"The servers have {_numbers(sizes)} GPUs; simulated ones all have {gpus_per_server}, the "
+            f"commonest number."
         )
     unusable = sum(not server.usable for server in own)
     if unusable:
@@ -118,7 +119,8 @@ def capture(
 
 
 def live_settings(cluster: Cluster) -> dict[str, float | int | str]:
-    """What a study of the live cluster takes from the operator's settings, by the names of the study's columns."""
+    """What a study of the live cluster takes from the operator's settings, by the names of the study's
+    columns."""
     planner = planner_settings(cluster)
     return {
         "slot_seconds": planner.slot_seconds,

@@ -1,4 +1,5 @@
-"""The live inference cluster as a study takes it: its kind of GPU, what it measured, what training has of it now."""
+"""The live inference cluster as a study takes it: its kind of GPU, what it measured, what training has of it
+now."""
 
 from __future__ import annotations
 
@@ -19,7 +20,8 @@ from simulation.live.state import LiveInference
 from simulation.reports.style import duration
 
 DAY_SECONDS = 86_400.0
-#: A week holds every day of the week; samples of a demonstration, which come every few seconds, need not all be kept.
+#: A week holds every day of the week; samples of a demonstration, which come every few seconds, need not all
+#: be kept.
 LONGEST_SECONDS, MOST_SAMPLES = 7 * DAY_SECONDS, 10_000
 #: Fewer samples than an hour of five minutes each say nothing about what comes.
 FEWEST_SAMPLES = 12
@@ -75,7 +77,8 @@ def kind_of(inference_cluster: InferenceCluster) -> str:
 
 
 def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], str]:
-    """Usage from now on as it was in its last whole days, at most a week, or in all of the time where that is less than a day."""
+    """Usage from now on as it was in its last whole days, at most a week, or in all of the time where that is
+    less than a day."""
     most = min(MOST_SAMPLES, round(LONGEST_SECONDS / row.period_seconds))
     found = recent_usage(row, most)
     if found is None or np.isfinite(found[0]).sum() < FEWEST_SAMPLES:
@@ -94,16 +97,17 @@ def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], 
     }
     shown = duration(whole.size * row.period_seconds)
     return tuple(whole.round(6).tolist()), (
-        f"Usage of the live inference cluster {row.name} in its last {shown}, over and over"
-        f" (samples: {', '.join(sorted(named))})."
+        f"Usage of the live inference cluster {row.name} in its last {shown}, over and over (samples: "
+        f"{', '.join(sorted(named))})."
     )
 
 
 def places_of(pool: Pool, gpus_per_server: int, lent_kind: str) -> tuple[Places, int]:
-    """Where GPUs of the live pool are as `LiveState` numbers servers, and how many servers on loan can be stood for.
+    """Where GPUs of the live pool are as `LiveState` numbers servers, and how many servers on loan can be
+    stood for.
 
-    Own servers count where they are usable and of the commonest size; borrowed ones are stood for where they are usable, of that
-    size and of the kind that the study lends.
+    Own servers count where they are usable and of the commonest size; borrowed ones are stood for where they
+    are usable, of that size and of the kind that the study lends.
     """
     places: Places = {}
     own = sum(server.usable and not server.on_loan for server in pool.snapshot.servers)

@@ -26,11 +26,12 @@ FORMAT = 1
 class LiveJob:
     """One job at that moment. ``levels``: GPU count, iterations per second as measured, pause in seconds.
 
-    ``finishing_seconds``: time to store the final weights, which is part of meeting a deadline. ``deadline_at`` is
-    None without a deadline. ``placement``: server (numbered as `LiveState` says) and GPU of each rank; empty while it
-    holds none. ``flexible``: which of these GPUs flexible workers hold; empty where none does. ``lent_levels``: as ``levels``,
-    on the kind of GPU that the study lends, where that is another. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its verdict;
-    ``asks_again``: it was declined, and the study asks what it would be told now.
+    ``finishing_seconds``: time to store the final weights, which is part of meeting a deadline.
+    ``deadline_at`` is None without a deadline. ``placement``: server (numbered as `LiveState` says) and GPU
+    of each rank; empty while it holds none. ``flexible``: which of these GPUs flexible workers hold; empty
+    where none does. ``lent_levels``: as ``levels``, on the kind of GPU that the study lends, where that is
+    another. ``plan``: start, end and GPUs of each piece of its stored plan. ``newcomer``: it waits for its
+    verdict; ``asks_again``: it was declined, and the study asks what it would be told now.
     """
 
     id: str
@@ -59,9 +60,9 @@ class LiveJob:
 class LiveInference:
     """The inference cluster of a study that lends. ``name``: of the live one that stands for it, "" without.
 
-    ``usage``: what that measured, means of periods of ``period_seconds``, repeated from the moment of the study on; empty where
-    there is too little. ``forecast_margin``: share of the cluster that it adds to forecasts. ``hysteresis``, ``hold_seconds``: what
-    keeps its servers from going to and fro.
+    ``usage``: what that measured, means of periods of ``period_seconds``, repeated from the moment of the
+    study on; empty where there is too little. ``forecast_margin``: share of the cluster that it adds to
+    forecasts. ``hysteresis``, ``hold_seconds``: what keeps its servers from going to and fro.
     """
 
     gpu_kind: str
@@ -77,8 +78,9 @@ class LiveInference:
 class LiveState:
     """One pool of the live cluster: its usable servers and its unfinished jobs. ``taken_at``: RFC 3339, UTC.
 
-    ``servers`` are the cluster's own. In placements these come first; borrowed servers follow from ``servers`` on: first the
-    ``servers_on_loan`` that simulated ones can stand for, then those that they cannot.
+    ``servers`` are the cluster's own. In placements these come first; borrowed servers follow from
+    ``servers`` on: first the ``servers_on_loan`` that simulated ones can stand for, then those that they
+    cannot.
     """
 
     taken_at: str
@@ -126,8 +128,8 @@ def workload_of(state: LiveState) -> Workload:
     """The jobs as a workload. Whoever was asked before comes before whoever waits for a verdict.
 
     Deadlines are earlier by the time that storing the final weights takes. What a user of a scheduler without
-    elasticity would ask for, nobody said: it is the smallest size that meets the deadline on an empty cluster,
-    and for a job without a deadline the size on which a GPU gives most.
+    elasticity would ask for, nobody said: it is the smallest size that meets the deadline on an empty
+    cluster, and for a job without a deadline the size on which a GPU gives most.
     """
     jobs = in_order(state)
     curves = [_curve(job.levels) for job in jobs]

@@ -16,10 +16,12 @@ Place = tuple[int, int]
 def under_way(
     state: LiveState, servers: int, gpus_per_server: int, *, lent_servers: int = 0
 ) -> list[UnderWay]:
-    """How the workload's first jobs begin on so many servers, of which training has ``lent_servers`` more on loan.
+    """How the workload's first jobs begin on so many servers, of which training has ``lent_servers`` more on
+    loan.
 
-    Jobs on own servers that are not there begin without GPUs. So do all of them when servers are of another size. Where only
-    borrowed servers are missing, a job on servers of both kinds goes on on its own ones, as after a reclaim.
+    Jobs on own servers that are not there begin without GPUs. So do all of them when servers are of another
+    size. Where only borrowed servers are missing, a job on servers of both kinds goes on on its own ones, as
+    after a reclaim.
     """
     same_size = gpus_per_server == state.gpus_per_server
     return [

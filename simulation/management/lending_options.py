@@ -1,4 +1,5 @@
-"""Options of `manage.py simulate` about elastic jobs, servers lent by an inference cluster, and Lyra's rules (contracts 7; spec 1.8, 2.13)."""
+"""Options of `manage.py simulate` about elastic jobs, servers lent by an inference cluster, and Lyra's rules
+(contracts 7; spec 1.8, 2.13)."""
 
 from __future__ import annotations
 
@@ -44,12 +45,14 @@ _OF_JOBS = {
 #: Options that need servers to be lent.
 _OF_LENDING = (
     "inference_usage", "reclaim", "forecaster", "headroom", "forecast_margin", "lending_hysteresis",
-    "lending_hold_seconds", "orchestrator_seconds", "exact_last_pick", "count_owned_servers", "release", "inference_gpu_type",
+    "lending_hold_seconds", "orchestrator_seconds", "exact_last_pick", "count_owned_servers", "release",
+    "inference_gpu_type",
 )  # fmt: skip
 #: Options that need jobs with ranges of workers.
 _OF_SCENARIO = ("scaling", "expansion", "unbounded_workers", *_OF_JOBS)
 _OF_RULES = (
-    "shortest_by", "knapsack", "knapsack_value", "flexible_in_holes", "placement", "emptied_servers", "elastic_moves",
+    "shortest_by", "knapsack", "knapsack_value", "flexible_in_holes", "placement", "emptied_servers",
+    "elastic_moves",
     "retry_scattered", "ageing_weight", "change_seconds",
 )  # fmt: skip
 
@@ -92,7 +95,8 @@ def add_lending_options(parser: ArgumentParser) -> None:
     jobs = parser.add_argument_group("jobs with ranges of workers, as in Lyra's evaluation")
     jobs.add_argument(
         "--scenario", choices=[one.value for one in Scenario],
-        help="how freely jobs scale and move; usual: basic where throughput grows as the GPUs do (profile lyra)",
+        help="how freely jobs scale and move; usual: basic where throughput grows as the GPUs do (profile "
+             "lyra)",
     )  # fmt: skip
     jobs.add_argument("--scaling", choices=[ON, OFF], help="whether elastic jobs are scaled; usual: on")
     jobs.add_argument("--expansion", type=int, help="inference workers for one training worker; usual: 3")
@@ -129,7 +133,8 @@ def add_lending_options(parser: ArgumentParser) -> None:
     rules.add_argument(
         "--retry-scattered",
         choices=["tick", "freed"],
-        help="under lyra, jobs that found only scattered GPUs are tried at every tick, or after something ended or came; usual: tick",
+        help="under lyra, jobs that found only scattered GPUs are tried at every tick, or after something "
+        "ended or came; usual: tick",
     )
     rules.add_argument(
         "--flexible-in-holes", choices=[ON, OFF], help="flexible workers beside base ones on loan; usual: on"
@@ -138,7 +143,8 @@ def add_lending_options(parser: ArgumentParser) -> None:
     rules.add_argument(
         "--ageing-weight",
         type=float,
-        help=f"seconds of running time for a second of waiting; usual: {AGEING_WEIGHT:g} under punctual, else 0",
+        help=f"seconds of running time for a second of waiting; usual: {AGEING_WEIGHT:g} under punctual, "
+        f"else 0",
     )
     rules.add_argument(
         "--change-seconds", type=float, help="what a change of workers is taken to cost; usual: 0"
@@ -148,13 +154,15 @@ def add_lending_options(parser: ArgumentParser) -> None:
 def sharing_settings(options: Mapping[str, Any], workload: Workload) -> SharingSettings | None:
     """What the options ask for; None where nothing is asked for and the workload has no ranges of workers.
 
-    Raises ValueError of one line for options that contradict each other, TraceError for usage that cannot be read.
+    Raises ValueError of one line for options that contradict each other, TraceError for usage that cannot be
+    read.
     """
     lends = _lends(options)
     scenario = _scenario(options, workload)
     if options["policy"] == Opportunistic.name and scenario is not None and not lends:
         raise ValueError(
-            "opportunistic runs jobs on idle inference servers: give --inference-servers, without --loaning off"
+            "opportunistic runs jobs on idle inference servers: give --inference-servers, without --loaning "
+            "off"
         )
     if scenario is None and not lends:
         return None
@@ -241,7 +249,8 @@ def _gpu_type(options: Mapping[str, Any], workload: Workload, scenario: Scenario
         return USUAL_GPU_TYPE
     if scenario is not None:
         raise ValueError(
-            "--inference-gpu-type is about jobs with measured curves: with a scenario its GPUs are a third as fast"
+            "--inference-gpu-type is about jobs with measured curves: with a scenario its GPUs are a third "
+            "as fast"
         )
     known = sorted({name for profile in workload.profiles for name in profile.by_gpu_type})
     if given not in known:

@@ -102,7 +102,8 @@ def comparison_drawings(runs: Sequence[Run]) -> list[Drawing]:
         _over_time(runs, "utilisation", "GPUs in use", "share of GPUs", ".0%", _utilisation,
                    "Share of the cluster's GPUs, borrowed ones included, that jobs hold."),
         _over_time(runs, "efficiency", "Cluster efficiency", "efficiency", ".2f", _efficiency,
-                   "Sum of all jobs' speed-ups over the cluster's own GPUs: with servers on loan it can be above 1."),
+                   "Sum of all jobs' speed-ups over the cluster's own GPUs: with servers on loan it can be "
+                   "above 1."),
         _over_time(runs, "waiting", "Waiting jobs", "jobs", ",.0f", _waiting,
                    "Admitted jobs that hold no GPU. A policy that declines has fewer of them."),
         _queuing(runs),
@@ -124,8 +125,8 @@ def _fates(runs: Sequence[Run]) -> Drawing:
 def _ratios(runs: Sequence[Run]) -> Drawing:
     title = "Deadline satisfactory ratio"
     note = (
-        "SLO jobs on time of all submitted: declined and late ones are misses. Paler: of promised jobs alone."
-        " A line: no schedule that knew the future could be beyond it."
+        "SLO jobs on time of all submitted: declined and late ones are misses. Paler: of promised jobs "
+        "alone. A line: no schedule that knew the future could be beyond it."
     )
     dated = [run for run in runs if run.summary["slo_jobs"]]
     if not dated:
@@ -152,7 +153,8 @@ def _ratios(runs: Sequence[Run]) -> Drawing:
 
 
 def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
-    """A line across a run's bars where the relaxation of its workload ends (`scheduling/core/elasticflow/relaxation.py`)."""
+    """A line across a run's bars where the relaxation of its workload ends
+    (`scheduling/core/elasticflow/relaxation.py`)."""
     found = [(place, run.summary.get("deadlines_met_bound")) for place, run in enumerate(runs)]
     bounds = [(place, bound / runs[place].summary["slo_jobs"]) for place, bound in found if bound is not None]
     if not bounds:
@@ -183,7 +185,8 @@ def _on_time(runs: Sequence[Run]) -> Drawing:
         counted = running_counts([met], start, run.outcome.end_at, 4 * _OVERLAID_STEPS)
         label = plain_text(run.label)
         step_line(figure, unit.of(counted.time), counted.counts[0].astype(np.float64), label, run.colour,
-                  line=line_of(run), hovertemplate="%{y:,.0f} on time<extra>" + label + "</extra>")  # fmt: skip
+                  line=line_of(run),
+                  hovertemplate="%{y:,.0f} on time<extra>" + label + "</extra>")  # fmt: skip
     figure.update_xaxes(title_text=unit.axis_title)
     figure.update_yaxes(title_text="jobs on time", rangemode="tozero")
     return Drawing(
@@ -204,7 +207,8 @@ def _over_time(
         if drawn.span_seconds is not None:
             spans.append(drawn.span_seconds)
         label = plain_text(run.label)
-        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour, line=line_of(run) | {"width": 1.5},
+        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour,
+        line=line_of(run) | {"width": 1.5},
                   hovertemplate=f"%{{y:{form}}}<extra>{label}</extra>")  # fmt: skip
     if not figure.data:
         return Drawing(name, title, note, None, "No run reached a planning instant.")
@@ -218,7 +222,8 @@ def _over_time(
 def _utilisation(outcome: Outcome) -> FloatArray:
     cluster = outcome.cluster
     used: FloatArray = np.divide(
-        measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan), where=cluster.gpus > 0
+        measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan),
+        where=cluster.gpus > 0
     )  # fmt: skip
     return used
 
@@ -234,8 +239,8 @@ def _waiting(outcome: Outcome) -> FloatArray:
 def _queuing(runs: Sequence[Run]) -> Drawing:
     title = "Queuing time"
     note = (
-        "Share of completed jobs that started within a time of their submission. Policies complete different"
-        " jobs: one that declines jobs has other, and often easier, ones here."
+        "Share of completed jobs that started within a time of their submission. Policies complete different "
+        "jobs: one that declines jobs has other, and often easier, ones here."
     )
     waits = [(run, measures.queuing_seconds(run.outcome.jobs)) for run in runs]
     longest = max((float(seconds.max()) for _, seconds in waits if seconds.size), default=None)
@@ -247,7 +252,8 @@ def _queuing(runs: Sequence[Run]) -> Drawing:
             at, share = cumulative_share(seconds)
             label = plain_text(run.label)
             step_line(figure, unit.of(at), share, label, run.colour, line=line_of(run),
-                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} {unit.name}<extra>{label}</extra>")  # fmt: skip
+                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} "
+                                    f"{unit.name}<extra>{label}</extra>")  # fmt: skip
     figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
     figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
     return Drawing("queuing", title, note, figure)
@@ -283,8 +289,10 @@ def _decision_times(runs: Sequence[Run]) -> Drawing:
     for share, name, symbol in (("p50", "Median", "circle"), ("p99", "99th percentile", "diamond-open")):
         figure.add_trace(
             go.Scatter(
-                x=[run.summary[f"decision_ms_{share}"] for run in timed], y=list(range(len(timed))), name=name,
-                mode="markers", marker={"color": PALETTE[0], "size": 10, "symbol": symbol, "line": {"width": 2}},
+                x=[run.summary[f"decision_ms_{share}"] for run in timed], y=list(range(len(timed))),
+                name=name,
+                mode="markers",
+                marker={"color": PALETTE[0], "size": 10, "symbol": symbol, "line": {"width": 2}},
                 hovertemplate="%{x:.3g} ms<extra>" + name + "</extra>",
             )
         )  # fmt: skip

@@ -109,7 +109,8 @@ def queuing_times(outcome: Outcome) -> Drawing:
         if chosen.any():
             at, share = cumulative_share(waited[chosen])
             step_line(figure, unit.of(at), share, name, colour,
-                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} {unit.name}<extra>{name}</extra>")  # fmt: skip
+                      hovertemplate=f"%{{y:.1%}} within %{{x:.3g}} "
+                                    f"{unit.name}<extra>{name}</extra>")  # fmt: skip
     half, most = np.percentile(waited[started], (50, 99))
     figure.update_xaxes(title_text=f"queuing time ({unit.name})", rangemode="tozero")
     figure.update_yaxes(title_text="share of jobs", range=[0, 1.02], tickformat=".0%")
@@ -118,7 +119,8 @@ def queuing_times(outcome: Outcome) -> Drawing:
 
 
 def slack(outcome: Outcome) -> Drawing:
-    """A histogram of the time between completion and deadline of promised jobs; late ones left of zero, in red."""
+    """A histogram of the time between completion and deadline of promised jobs; late ones left of zero, in
+    red."""
     note = "Time between completion and deadline of promised jobs, void promises apart. Left of zero: late."
     seconds = measures.slack_seconds(outcome.jobs)
     if not seconds.size:
@@ -164,13 +166,17 @@ def decision_times(outcome: Outcome) -> Drawing:
     counts, _ = np.histogram(taken, edges)
     figure = base_figure(showlegend=False)
     step_line(figure, edges, np.append(counts, counts[-1]).astype(np.float64), "decisions", PROMISED,
-              fill="tozeroy", hovertemplate="%{y:,.0f} decisions from %{x:.3g} ms<extra></extra>")  # fmt: skip
+              fill="tozeroy", hovertemplate="%{y:,.0f} decisions from %{x:.3g} "
+                                            "ms<extra></extra>")  # fmt: skip
     half, most = (float(value) for value in np.percentile(taken, (50, 99)))
     for value, dash in ((half, "dash"), (most, "dot")):
         figure.add_vline(x=value, line={"color": NEUTRAL, "width": 1.5, "dash": dash})
     figure.update_xaxes(title_text="milliseconds (logarithmic)", **log_ticks(taken))
     figure.update_yaxes(title_text="decisions", rangemode="tozero")
-    note += f" Median {half:.3g} ms (dashed), 99th percentile {most:.3g} ms (dotted), longest {taken.max():.3g} ms."
+    note += (
+        f" Median {half:.3g} ms (dashed), 99th percentile {most:.3g} ms (dotted), longest {taken.max():.3g} "
+        f"ms."
+    )
     return Drawing("decisions", title, note, figure)
 
 

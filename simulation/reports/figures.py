@@ -61,8 +61,8 @@ def thinning_note(drawn: Steps) -> str:
     if drawn.span_seconds is None:
         return ""
     return (
-        f" {drawn.instants:,} planning instants are drawn as {drawn.time.size - 1:,} steps, each the mean over"
-        f" {duration(drawn.span_seconds)}, so areas are exact and short peaks are not seen."
+        f" {drawn.instants:,} planning instants are drawn as {drawn.time.size - 1:,} steps, each the mean "
+        f"over {duration(drawn.span_seconds)}, so areas are exact and short peaks are not seen."
     )
 
 
@@ -74,7 +74,8 @@ def gpu_allocation(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
         return Drawing("gpus", "GPU allocation", note, None, NO_HISTORY, wide=True)
     idle = cluster.gpus - cluster.gpus_promised - cluster.gpus_unpromised
     drawn = steps(
-        cluster.time, np.array([cluster.gpus_promised, cluster.gpus_unpromised, idle]), outcome.end_at, most_steps
+        cluster.time, np.array([cluster.gpus_promised, cluster.gpus_unpromised, idle]), outcome.end_at,
+        most_steps
     )  # fmt: skip
     unit = time_axis(outcome)
     figure = base_figure(hovermode="x unified")
@@ -126,8 +127,8 @@ def jobs_over_time(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
 def deadline_ratio(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     """The share of jobs on time among those submitted so far, by class."""
     note = (
-        "Of the jobs submitted up to a time, the share that met its deadline in the end; declined jobs are misses."
-        " The line of SLO jobs ends at the deadline satisfactory ratio."
+        "Of the jobs submitted up to a time, the share that met its deadline in the end; declined jobs are "
+        "misses. The line of SLO jobs ends at the deadline satisfactory ratio."
     )
     jobs = outcome.jobs
     by_fate = measures.fates(outcome)
@@ -171,13 +172,14 @@ def cluster_efficiency(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawin
     """Cluster efficiency and the share of GPUs in use, over time."""
     cluster = outcome.cluster
     note = (
-        "Cluster efficiency is the sum of all jobs' speed-ups over the GPUs of the cluster: 1 means that every GPU"
-        " does as much as a single one would."
+        "Cluster efficiency is the sum of all jobs' speed-ups over the GPUs of the cluster: 1 means that "
+        "every GPU does as much as a single one would."
     )
     if cluster.time.size == 0:
         return Drawing("efficiency", "Cluster efficiency", note, None, NO_HISTORY)
     used = np.divide(
-        measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan), where=cluster.gpus > 0
+        measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan),
+        where=cluster.gpus > 0
     )  # fmt: skip
     drawn = steps(cluster.time, np.array([cluster.cluster_efficiency, used]), outcome.end_at, most_steps)
     unit = time_axis(outcome)
@@ -210,7 +212,8 @@ def waiting_jobs(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     if drawn.span_seconds is not None:
         peaks = highest(cluster.time, cluster.jobs_waiting.astype(np.float64), drawn.time)
         step_line(figure, unit.of(drawn.time[:-1]), peaks, "Most waiting in a step", BAD,
-                  line={"color": BAD, "width": 1, "shape": "hv"}, opacity=0.45, hovertemplate="%{y:,.0f}")  # fmt: skip
+                  line={"color": BAD, "width": 1, "shape": "hv"}, opacity=0.45,
+                  hovertemplate="%{y:,.0f}")  # fmt: skip
     step_line(figure, unit.of(drawn.time), drawn.values[0], "Running", UNPROMISED, hovertemplate="%{y:,.1f}")
     step_line(figure, unit.of(drawn.time), drawn.values[1], "Waiting", WARNING, hovertemplate="%{y:,.1f}")
     figure.update_xaxes(title_text=unit.axis_title)

@@ -24,12 +24,14 @@ MOST_PIECES = 6_000
 TITLE = "GPUs by job"
 #: From few GPUs to many: each doubling is one step darker.
 _SCALE = (
-    "#c9dcf7", "#a4c3f0", "#7fa9e8", "#5b8fdf", "#3b74d1", "#2c5db3", "#214893", "#183673", "#102654", "#0a1937",
+    "#c9dcf7", "#a4c3f0", "#7fa9e8", "#5b8fdf", "#3b74d1", "#2c5db3", "#214893", "#183673",
+    "#102654", "#0a1937",
 )  # fmt: skip
 
 
 def pieces(outcome: Outcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
-    """Who held how many GPUs from when to when: (job, begin, end, gpus), by job and time, without empty pieces."""
+    """Who held how many GPUs from when to when: (job, begin, end, gpus), by job and time, without empty
+    pieces."""
     history = outcome.allocations
     order = np.lexsort((np.arange(history.time.size), history.time, history.job))
     job, begin, gpus = history.job[order], history.time[order], history.gpus[order]
@@ -93,7 +95,8 @@ def _add_marks(figure: go.Figure, unit: TimeUnit, outcome: Outcome) -> None:
             figure.add_trace(
                 go.Scatter(
                     x=unit.of(at[chosen]), y=np.flatnonzero(chosen), mode="markers", name=name,
-                    marker={"symbol": symbol, "color": colour, "size": size, "line": {"width": 2, "color": colour}},
+                    marker={"symbol": symbol, "color": colour, "size": size,
+                    "line": {"width": 2, "color": colour}},
                     hovertemplate="%{x:.4g} " + unit.name + f"<extra>{name}</extra>",
                 )
             )  # fmt: skip

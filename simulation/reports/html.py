@@ -27,7 +27,8 @@ _PAGE = Path(__file__).parent / "page"
 #: The figures at the head of the page of one run.
 _HEADLINES = (
     "deadline_satisfactory_ratio", "deadlines_met", "admitted_late", "mean_gpu_utilisation",
-    "mean_cluster_efficiency", "best_effort_mean_jct_seconds", "overall_gpu_usage", "decision_ms_p99", "wall_seconds",
+    "mean_cluster_efficiency", "best_effort_mean_jct_seconds", "overall_gpu_usage", "decision_ms_p99",
+    "wall_seconds",
 )  # fmt: skip
 #: A page lists so many late jobs; the files have all.
 _MOST_BROKEN = 50

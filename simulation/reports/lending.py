@@ -1,4 +1,5 @@
-"""What lending came to, in figures: usage of both clusters, loans, and what reclaims cost (Lyra section 3.7; spec 2.4.5, 4.4)."""
+"""What lending came to, in figures: usage of both clusters, loans, and what reclaims cost (Lyra section 3.7;
+spec 2.4.5, 4.4)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from simulation.reports import measures
 
 
 def lending_summary(outcome: Outcome) -> dict[str, Any]:
-    """Figures of a run's loans; None, or a count of nothing 0, where nothing could be lent. `summary` says what they are."""
+    """Figures of a run's loans; None, or a count of nothing 0, where nothing could be lent. `summary` says
+    what they are."""
     loans = outcome.loans
     facts: dict[str, Any] = {
         "training_gpu_usage": training_usage(outcome),
@@ -49,9 +51,11 @@ def lending_summary(outcome: Outcome) -> dict[str, Any]:
 
 
 def usages(loans: LoanHistory) -> tuple[FloatArray, FloatArray, FloatArray]:
-    """Share of GPUs in use at the end of each period: owned ones, those on loan (NaN without any), and those of both clusters.
+    """Share of GPUs in use at the end of each period: owned ones, those on loan (NaN without any), and those
+    of both clusters.
 
-    Of both: GPUs that serve requests count with those that train, and every GPU of the inference cluster is counted once.
+    Of both: GPUs that serve requests count with those that train, and every GPU of the inference cluster is
+    counted once.
     """
     lent_gpus = loans.on_loan_before * loans.gpus_per_server
     inference = loans.servers * loans.gpus_per_server
@@ -69,7 +73,8 @@ def while_jobs_arrive(outcome: Outcome, loans: LoanHistory) -> np.ndarray:
 
 
 def training_usage(outcome: Outcome) -> float | None:
-    """Share of the GPUs that training may use, on loan or owned, that jobs hold, until the last submission (spec A16)."""
+    """Share of the GPUs that training may use, on loan or owned, that jobs hold, until the last submission
+    (spec A16)."""
     cluster, jobs = outcome.cluster, outcome.jobs
     if not cluster.time.size or not jobs.submitted_at.size:
         return None

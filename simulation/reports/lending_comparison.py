@@ -48,7 +48,8 @@ def _on_loan(runs: Sequence[Run], lending: Sequence[Run], most_steps: int) -> Dr
         if drawn.span_seconds is not None:
             spans.append(drawn.span_seconds)
         label = plain_text(run.label)
-        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour, line=line_of(run) | {"width": 1.5},
+        step_line(figure, unit.of(drawn.time), drawn.values[0], label, run.colour,
+        line=line_of(run) | {"width": 1.5},
                   hovertemplate=f"%{{y:.1f}} on loan<extra>{label}</extra>")  # fmt: skip
     figure.update_xaxes(title_text=unit.axis_title)
     figure.update_yaxes(title_text="servers", rangemode="tozero")
@@ -59,7 +60,10 @@ def _on_loan(runs: Sequence[Run], lending: Sequence[Run], most_steps: int) -> Dr
 
 def _costs(lending: Sequence[Run]) -> Drawing:
     title = "Reclaims and their cost"
-    note = "How often servers were asked back, jobs that lost all GPUs by that, and periods in which servers were missing."
+    note = (
+        "How often servers were asked back, jobs that lost all GPUs by that, and periods in which servers "
+        "were missing."
+    )
     if not lending:
         return Drawing("reclaims", title, note, None, NOT_LENT)
     figure = base_figure(barmode="group", margin={"l": 8, "r": 60, "t": 12, "b": 40}, bargap=0.3)

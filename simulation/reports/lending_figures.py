@@ -1,4 +1,5 @@
-"""Figures of servers on loan: usage with its forecast, loans, reclaims with their cost, and both clusters together."""
+"""Figures of servers on loan: usage with its forecast, loans, reclaims with their cost, and both clusters
+together."""
 
 from __future__ import annotations
 
@@ -45,8 +46,8 @@ def lending_drawings(outcome: Outcome, most_steps: int) -> list[Drawing]:
 def inference_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
     """Usage of the inference cluster, what was expected of it, and what may not be lent."""
     note = (
-        "Share of the inference cluster's GPUs that serve requests, as measured over the period before and as it was"
-        f" expected for the next. Grey: usage and the {loans.headroom:.0%} that are never lent."
+        "Share of the inference cluster's GPUs that serve requests, as measured over the period before and "
+        f"as it was expected for the next. Grey: usage and the {loans.headroom:.0%} that are never lent."
     )
     time, (usage, expected, kept) = _thinned(
         loans,
@@ -56,12 +57,14 @@ def inference_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_step
     )
     figure = base_figure(hovermode="x unified")
     lines = (
-        ("Usage and headroom", kept, NEUTRAL, 1.0), ("Measured", usage, PROMISED, 2.0), ("Expected", expected, WARNING, 1.2),
+        ("Usage and headroom", kept, NEUTRAL, 1.0), ("Measured", usage, PROMISED, 2.0),
+        ("Expected", expected, WARNING, 1.2),
     )  # fmt: skip
     for name, values, colour, width in lines:
         if np.isfinite(values).any():
             step_line(
-                figure, unit.of(time), values, name, colour, line={"color": colour, "width": width, "shape": "hv"},
+                figure, unit.of(time), values, name, colour,
+                line={"color": colour, "width": width, "shape": "hv"},
                 hovertemplate="%{y:.1%}",
             )  # fmt: skip
     _axes(figure, unit, "share of GPUs", ".0%")
@@ -70,7 +73,10 @@ def inference_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_step
 
 def servers_on_loan(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
     """Servers of the inference cluster by where they are, and how many it missed."""
-    note = "Servers of the inference cluster: at home, on loan and in use by training, on loan and idle. Red: servers that it missed."
+    note = (
+        "Servers of the inference cluster: at home, on loan and in use by training, on loan and idle. Red: "
+        "servers that it missed."
+    )
     before = loans.on_loan_before.astype(np.float64)
     used = np.minimum(before, np.ceil(loans.lent_gpus_busy / loans.gpus_per_server))
     time, (busy, idle, short) = _thinned(
@@ -94,7 +100,10 @@ def servers_on_loan(loans: LoanHistory, unit: TimeUnit, end_at: float, most_step
 
 def combined_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps: int) -> Drawing:
     """Usage of both clusters, apart and together."""
-    note = "Share of GPUs in use: owned ones, those on loan, and all GPUs of both clusters with those that serve requests."
+    note = (
+        "Share of GPUs in use: owned ones, those on loan, and all GPUs of both clusters with those that "
+        "serve requests."
+    )
     owned, lent, overall = usages(loans)
     time, (owned, lent, overall) = _thinned(loans, (owned, lent, overall), end_at, most_steps)
     figure = base_figure(hovermode="x unified")
@@ -111,8 +120,8 @@ def combined_usage(loans: LoanHistory, unit: TimeUnit, end_at: float, most_steps
 def reclaims(loans: LoanHistory, unit: TimeUnit) -> Drawing:
     """Every reclaim: servers asked for, and what returning them cost."""
     note = (
-        "One point a reclaim: servers asked back, and jobs preempted for them. The larger a point, the more GPUs those"
-        " jobs gave up on servers that stayed (collateral damage)."
+        "One point a reclaim: servers asked back, and jobs preempted for them. The larger a point, the more "
+        "GPUs those jobs gave up on servers that stayed (collateral damage)."
     )
     if not loans.reclaims:
         return Drawing("reclaims", "Reclaims and their cost", note, None, NOT_RECLAIMED)
@@ -125,11 +134,14 @@ def reclaims(loans: LoanHistory, unit: TimeUnit) -> Drawing:
         figure.add_trace(
             go.Scatter(
                 x=[one.wanted for one in rows], y=[one.preempted for one in rows], mode="markers", name=name,
-                marker={"color": colour, "opacity": 0.55, "size": [5.0 + min(20.0, one.collateral_gpus / 4) for one in rows]},
+                marker={"color": colour, "opacity": 0.55,
+                "size": [5.0 + min(20.0, one.collateral_gpus / 4) for one in rows]},
                 customdata=[
-                    [float(unit.of(np.array([one.at]))[0]), one.idle, one.flexible, one.collateral_gpus] for one in rows
+                    [float(unit.of(np.array([one.at]))[0]), one.idle, one.flexible,
+                    one.collateral_gpus] for one in rows
                 ],
-                hovertemplate=f"%{{x}} servers, %{{y}} jobs preempted<br>{unit.name} %{{customdata[0]:.1f}}, %{{customdata[1]}} idle,"
+                hovertemplate=f"%{{x}} servers, %{{y}} jobs preempted<br>{unit.name} %{{customdata[0]:.1f}}, "
+                              f"%{{customdata[1]}} idle,"
                 " %{customdata[2]} by shrinking, %{customdata[3]} GPUs of collateral<extra></extra>",
             )
         )  # fmt: skip

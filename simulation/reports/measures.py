@@ -81,12 +81,14 @@ def queuing_seconds(jobs: JobOutcomes) -> FloatArray:
 
 
 def waiting_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Time without GPUs in seconds, before the first start and after preemptions, of completed jobs of any class."""
+    """Time without GPUs in seconds, before the first start and after preemptions, of completed jobs of any
+    class."""
     return jobs.waiting_seconds[has_end(jobs, JobEnd.COMPLETED)]
 
 
 def slack_seconds(jobs: JobOutcomes) -> FloatArray:
-    """Deadline minus completion in seconds, of promised jobs that completed and whose promise held; negative is late."""
+    """Deadline minus completion in seconds, of promised jobs that completed and whose promise held; negative
+    is late."""
     chosen = is_promised(jobs) & ~is_void(jobs) & has_end(jobs, JobEnd.COMPLETED)
     return (jobs.deadline_at - jobs.completed_at)[chosen & np.isfinite(jobs.deadline_at)]
 
@@ -98,7 +100,8 @@ def decision_milliseconds(outcome: Outcome) -> FloatArray:
 
 
 def begin_at(outcome: Outcome) -> float:
-    """When the run began, in the trace's seconds: its first planning instant, without any its first submission."""
+    """When the run began, in the trace's seconds: its first planning instant, without any its first
+    submission."""
     for times in (outcome.cluster.time, outcome.jobs.submitted_at):
         if times.size:
             return float(times[0])
@@ -124,7 +127,8 @@ def gpus_used(cluster: ClusterHistory) -> FloatArray:
 
 
 def time_average(values: FloatArray, seconds: FloatArray) -> float | None:
-    """The mean of a step function over time. Spans without a value count for nothing; None without any span."""
+    """The mean of a step function over time. Spans without a value count for nothing; None without any
+    span."""
     known = np.isfinite(values)
     total = float(seconds[known].sum())
     return float((values[known] * seconds[known]).sum() / total) if total > 0.0 else None

@@ -1,4 +1,5 @@
-"""The metrics of a summary as rows of a table: their names for people, their units, and which way is better."""
+"""The metrics of a summary as rows of a table: their names for people, their units, and which way is
+better."""
 
 from __future__ import annotations
 
@@ -127,7 +128,8 @@ def value_of(summary: dict[str, Any], metric: Metric) -> float | None:
 
 
 def table_rows(summaries: Sequence[dict[str, Any]], *, mark_best: bool) -> list[TableRow]:
-    """All metrics of some runs. With ``mark_best`` the best of a row is marked, ties all, unless all are equal."""
+    """All metrics of some runs. With ``mark_best`` the best of a row is marked, ties all, unless all are
+    equal."""
     rows = []
     for metric in METRICS:
         values = [value_of(each, metric) for each in summaries]

@@ -52,7 +52,8 @@ def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
         "punctual.run": json.dumps(_description(outcome)),
     }
     tables = {
-        JOBS: _arrow(outcome.jobs), CLUSTER: _arrow(outcome.cluster), ALLOCATIONS: _arrow(outcome.allocations),
+        JOBS: _arrow(outcome.jobs), CLUSTER: _arrow(outcome.cluster),
+        ALLOCATIONS: _arrow(outcome.allocations),
         **({} if outcome.loans is None else _lending_tables(outcome.loans)),
     }  # fmt: skip
     for name in {LOANS, RECLAIMS} - set(tables):

@@ -11,10 +11,12 @@ from simulation.reports.style import DASHES, PALETTE, TimeUnit, time_axis
 from simulation.reports.summary import summary
 
 Setting = str | int | float | bool
-#: Settings of runs that lend; a run that does not has none of them, which is no difference beyond its number of servers.
+#: Settings of runs that lend; a run that does not has none of them, which is no difference beyond its number
+#: of servers.
 _OF_LOANS = (
     "scaling", "loaning", "inference_servers", "inference_usage", "reclaim", "forecaster", "headroom",
-    "forecast_margin", "hysteresis", "hold_seconds", "exact_last_pick", "count_owned_servers", "fewest_workers_first", "period_seconds", "inference_gpu_type",
+    "forecast_margin", "hysteresis", "hold_seconds", "exact_last_pick", "count_owned_servers",
+    "fewest_workers_first", "period_seconds", "inference_gpu_type",
     "usage",
 )  # fmt: skip
 
@@ -64,8 +66,8 @@ def bars_height(runs: Sequence[Run]) -> int:
 def labels(outcomes: Sequence[Outcome]) -> list[str]:
     """The policy, then what differs between runs of one policy, then a number.
 
-    Where some runs lend servers and others do not, or not as many, all are told apart by their servers: "punctual, 4 + 8 servers"
-    are four training servers and eight inference servers.
+    Where some runs lend servers and others do not, or not as many, all are told apart by their servers:
+    "punctual, 4 + 8 servers" are four training servers and eight inference servers.
     """
     everything = [outcome.settings for outcome in outcomes]
     by_loans = len({_lent(settings) for settings in everything}) > 1

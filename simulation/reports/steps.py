@@ -28,7 +28,8 @@ class Steps:
 
 
 def steps(time: FloatArray, values: FloatArray, end_at: float, most: int = MOST_STEPS) -> Steps:
-    """The functions ``values`` (one a row) that step at ``time`` and end at ``end_at``, in at most ``most`` steps.
+    """The functions ``values`` (one a row) that step at ``time`` and end at ``end_at``, in at most ``most``
+    steps.
 
     Beyond that, time is cut in equal spans and each gets the time-weighted mean of what held in it. Spans
     without a value (NaN) weigh nothing. ``time`` is ascending and not empty.
@@ -62,7 +63,8 @@ def _running(amounts: FloatArray) -> FloatArray:
 
 
 def highest(time: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
-    """The highest value of a step function in each span between two edges, the value at its start included."""
+    """The highest value of a step function in each span between two edges, the value at its start
+    included."""
     first = np.maximum(np.searchsorted(time, edges[:-1], side="right") - 1, 0)
     beyond = np.maximum(np.searchsorted(time, edges[1:], side="left"), first + 1)
     padded = np.append(row, -np.inf)
@@ -73,7 +75,8 @@ def highest(time: FloatArray, row: FloatArray, edges: FloatArray) -> FloatArray:
 
 @dataclass(frozen=True)
 class Counts:
-    """Running counts of events at ``time``. ``exact`` is False where steps between the times were left out."""
+    """Running counts of events at ``time``. ``exact`` is False where steps between the times were left
+    out."""
 
     time: FloatArray
     counts: IntArray
@@ -81,7 +84,8 @@ class Counts:
 
 
 def running_counts(kinds: list[FloatArray], start_at: float, end_at: float, most: int = MOST_STEPS) -> Counts:
-    """How many events of each kind had happened, at every event or, of more than ``most``, at ``most`` equal steps.
+    """How many events of each kind had happened, at every event or, of more than ``most``, at ``most`` equal
+    steps.
 
     NaN is an event that never happened. The counts at the times given are exact in either case.
     """

@@ -36,7 +36,8 @@ _UNITS = ((240.0, 1.0, "seconds"), (4 * 3600.0, 60.0, "minutes"), (21 * 86400.0,
 
 @dataclass(frozen=True)
 class Drawing:
-    """One figure of a report. ``figure`` is None when there is nothing to draw, and then ``empty`` says why."""
+    """One figure of a report. ``figure`` is None when there is nothing to draw, and then ``empty`` says
+    why."""
 
     name: str
     title: str
@@ -58,7 +59,8 @@ class Drawing:
 
 @dataclass(frozen=True)
 class TimeUnit:
-    """The unit of a time axis: ``seconds`` of one unit, its name in the plural, and the time that is its zero."""
+    """The unit of a time axis: ``seconds`` of one unit, its name in the plural, and the time that is its
+    zero."""
 
     seconds: float
     name: str
@@ -94,7 +96,8 @@ def time_axis(*outcomes: Outcome) -> TimeUnit:
 
 
 def duration(seconds: float) -> str:
-    """A length of time in the two units that matter: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``, ``2 d 4 h``."""
+    """A length of time in the two units that matter: ``4.2 s``, ``12 min 30 s``, ``3 h 5 min``, ``2 d 4
+    h``."""
     sign, length = ("-", -seconds) if seconds < 0 else ("", seconds)
     for size, name, part, part_name in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         if length >= size:
@@ -113,7 +116,8 @@ def base_figure(**layout: Any) -> go.Figure:
         plot_bgcolor="rgba(0,0,0,0)",
         hovermode="closest",
         legend={
-            "orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0, "traceorder": "normal",
+            "orientation": "h", "yanchor": "bottom", "y": 1.02, "xanchor": "left", "x": 0,
+            "traceorder": "normal",
         },
         bargap=0.25,
     )  # fmt: skip
@@ -122,7 +126,8 @@ def base_figure(**layout: Any) -> go.Figure:
 
 
 def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour: str, **trace: Any) -> None:
-    """A line of steps. Single precision: a screen shows four digits, a page of many figures should stay small."""
+    """A line of steps. Single precision: a screen shows four digits, a page of many figures should stay
+    small."""
     figure.add_trace(
         go.Scatter(
             x=x.astype(np.float32), y=y.astype(np.float32), name=name, mode="lines",
@@ -134,7 +139,8 @@ def step_line(figure: go.Figure, x: FloatArray, y: FloatArray, name: str, colour
 def label_axis(figure: go.Figure, labels: Sequence[str]) -> None:
     """One line for each label, the first on top. Lines are numbers, so that equal labels stay apart."""
     figure.update_yaxes(
-        tickmode="array", tickvals=list(range(len(labels))), ticktext=[plain_text(each, 36) for each in labels],
+        tickmode="array", tickvals=list(range(len(labels))),
+        ticktext=[plain_text(each, 36) for each in labels],
         range=[len(labels) - 0.45, -0.55], automargin=True, ticks="", showgrid=False, zeroline=False,
         ticklabelstandoff=8,
     )  # fmt: skip

@@ -18,41 +18,45 @@ PERCENTILES = (50, 75, 95, 99)
 
 
 def summary(outcome: Outcome) -> dict[str, Any]:
-    """The metrics of a run as plain values that JSON can hold. What does not apply is None, a count of nothing 0.
+    """The metrics of a run as plain values that JSON can hold. What does not apply is None, a count of
+    nothing 0.
 
     Workload: ``jobs`` all submitted; ``slo_jobs`` and ``best_effort_jobs`` of those classes. Of ``slo`` jobs,
     ``admitted`` were accepted and ``declined`` refused; the rest was never decided.
 
     Deadlines: ``deadlines_met`` are ``slo`` jobs completed by their deadline whose promise did not become
     void; ``deadline_satisfactory_ratio`` is their share of all ``slo`` jobs, so declined jobs count as misses
-    (ElasticFlow section 6.1). ``deadlines_met_bound``: so many any schedule could meet at most, the future known, where the
-    run was asked for that. ``admitted_late`` are promised jobs of any class that were not on time, without
-    those whose promise became void; ``voided`` counts these by reason. A job that a stopped run left
-    unfinished before its deadline is neither met nor late. ``fates`` tells, for both classes with a
+    (ElasticFlow section 6.1). ``deadlines_met_bound``: so many any schedule could meet at most, the future
+    known, where the run was asked for that. ``admitted_late`` are promised jobs of any class that were not on
+    time, without those whose promise became void; ``voided`` counts these by reason. A job that a stopped run
+    left unfinished before its deadline is neither met nor late. ``fates`` tells, for both classes with a
     deadline, how many jobs were met, missed, declined, void and open; each row adds up to its class.
 
     Waiting and running, in seconds, of completed jobs of any class: ``mean_jct_seconds`` and
     ``jct_seconds_p50`` to ``p99`` from submission to completion, ``mean_queuing_seconds`` and
-    ``queuing_seconds_p50`` to ``p99`` from submission to the first start; ``mean_waiting_seconds`` and ``waiting_seconds_p50``
-    to ``p99`` all time without GPUs, after preemptions too (Lyra's queuing time); ``best_effort_mean_jct_seconds``
-    completion times of best-effort jobs alone. ``makespan_seconds``: first submission to last completion.
+    ``queuing_seconds_p50`` to ``p99`` from submission to the first start; ``mean_waiting_seconds`` and
+    ``waiting_seconds_p50`` to ``p99`` all time without GPUs, after preemptions too (Lyra's queuing time);
+    ``best_effort_mean_jct_seconds`` completion times of best-effort jobs alone. ``makespan_seconds``: first
+    submission to last completion.
 
     Cluster: ``mean_gpu_utilisation`` is GPU-seconds held by jobs over GPU-seconds available;
     ``mean_cluster_efficiency`` the time average of the sum of all speed-ups over GPUs (ElasticFlow section
-    6.1), ``mean_cluster_efficiency_first_100_hours`` the same of that time alone. ``simulated_seconds``: first
-    planning instant to the end of the run.
+    6.1), ``mean_cluster_efficiency_first_100_hours`` the same of that time alone. ``simulated_seconds``:
+    first planning instant to the end of the run.
 
     Changes: ``rescales``, ``migrations`` and ``preemptions`` are counts; ``preemption_ratio`` is preemptions
     over jobs submitted (Lyra section 3.7).
 
-    Lending (Lyra sections 3.4 and 3.7), of the time until the last submission where it is about usage: ``training_gpu_usage``, share in use of
-    the GPUs that training may use; ``owned_gpu_usage`` and ``on_loan_gpu_usage`` of its parts; ``overall_gpu_usage`` of both
-    clusters, requests included. ``loan_operations``; ``servers_on_loan_mean`` and ``_max``. ``shortfall_servers_max``: most servers that
-    inference needed and did not have, ``shortfall_periods`` in how many periods. ``reclaim_operations``, ``reclaimed_servers``,
-    ``reclaim_preemptions`` (jobs preempted by them), ``reclaim_preempted_share`` of the jobs running (mean over
-    operations), ``reclaim_collateral`` (GPUs that preempted jobs gave up elsewhere, over GPUs asked for),
-    ``reclaim_idle_share`` and ``reclaim_flexible_share`` (servers returned at nobody's cost, or by shrinking alone, over servers asked for),
-    ``reclaim_ahead_share`` (asked for by the forecast before usage rose, over operations).
+    Lending (Lyra sections 3.4 and 3.7), of the time until the last submission where it is about usage:
+    ``training_gpu_usage``, share in use of the GPUs that training may use; ``owned_gpu_usage`` and
+    ``on_loan_gpu_usage`` of its parts; ``overall_gpu_usage`` of both clusters, requests included.
+    ``loan_operations``; ``servers_on_loan_mean`` and ``_max``. ``shortfall_servers_max``: most servers that
+    inference needed and did not have, ``shortfall_periods`` in how many periods. ``reclaim_operations``,
+    ``reclaimed_servers``, ``reclaim_preemptions`` (jobs preempted by them), ``reclaim_preempted_share`` of
+    the jobs running (mean over operations), ``reclaim_collateral`` (GPUs that preempted jobs gave up
+    elsewhere, over GPUs asked for), ``reclaim_idle_share`` and ``reclaim_flexible_share`` (servers returned
+    at nobody's cost, or by shrinking alone, over servers asked for), ``reclaim_ahead_share`` (asked for by
+    the forecast before usage rose, over operations).
 
     The program: ``decisions`` taken and their wall time ``decision_ms_p50`` and ``p99`` in milliseconds;
     ``wall_seconds`` of the event loop alone, ``setup_seconds`` of imports and compilation,

@@ -9,14 +9,20 @@ def summary_lines(facts: dict[str, Any]) -> str:
     """The figures that matter most, a line each."""
     ratio, bound = facts["deadline_satisfactory_ratio"], facts["deadlines_met_bound"]
     lines = [
-        f"{facts['policy']} on {facts['trace']}: {facts['jobs']} jobs, {facts['simulated_seconds'] / 86_400:.1f} days",
+        (
+            f"{facts['policy']} on {facts['trace']}: {facts['jobs']} jobs, "
+            f"{facts['simulated_seconds'] / 86_400:.1f} days"
+        ),
         f"  deadlines met      {facts['deadlines_met']} of {facts['slo_jobs']}"
         + ("" if ratio is None else f" ({100 * ratio:.1f} %)")
         + ("" if bound is None else f"; no schedule meets more than {bound}"),
-        f"  admitted, declined {facts['admitted']}, {facts['declined']}; promised and late: {facts['admitted_late']}",
         (
-            f"  mean completion    {_hours(facts['mean_jct_seconds'])}, to the first start {_hours(facts['mean_queuing_seconds'])},"
-            f" waiting in all {_hours(facts['mean_waiting_seconds'])}"
+            f"  admitted, declined {facts['admitted']}, {facts['declined']}; promised and late: "
+            f"{facts['admitted_late']}"
+        ),
+        (
+            f"  mean completion    {_hours(facts['mean_jct_seconds'])}, to the first start "
+            f"{_hours(facts['mean_queuing_seconds'])}, waiting in all {_hours(facts['mean_waiting_seconds'])}"
         ),
         f"  GPUs in use        {_percent(facts['mean_gpu_utilisation'])}",
         f"  cluster efficiency {_percent(facts['mean_cluster_efficiency'])}",
@@ -35,12 +41,13 @@ def _lending_lines(facts: dict[str, Any]) -> list[str]:
     """What came of lending."""
     return [
         (
-            f"  servers on loan    {facts['servers_on_loan_mean']:.1f}, in use {_percent(facts['on_loan_gpu_usage'])};"
-            f" both clusters {_percent(facts['overall_gpu_usage'])}"
+            f"  servers on loan    {facts['servers_on_loan_mean']:.1f}, in use "
+            f"{_percent(facts['on_loan_gpu_usage'])}; both clusters {_percent(facts['overall_gpu_usage'])}"
         ),
         (
-            f"  reclaims           {facts['reclaim_operations']} of {facts['reclaimed_servers']} servers,"
-            f" {facts['reclaim_preemptions']} jobs preempted, collateral {_percent(facts['reclaim_collateral'])}"
+            f"  reclaims           {facts['reclaim_operations']} of {facts['reclaimed_servers']} servers, "
+            f"{facts['reclaim_preemptions']} jobs preempted, collateral "
+            f"{_percent(facts['reclaim_collateral'])}"
         ),
         f"  servers short      {facts['shortfall_servers_max']} at most",
     ]

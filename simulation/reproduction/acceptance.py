@@ -13,7 +13,8 @@ from simulation.reproduction.runs import RunSpec
 from simulation.reproduction.store import RunResult
 
 PUBLISHED_RULES = (Variant.AS_PUBLISHED, Variant.TOGETHER, Variant.ONLY)
-"""Variants that follow the code behind the published bars, as far as that is known; the others differ on purpose."""
+"""Variants that follow the code behind the published bars, as far as that is known; the others differ on
+purpose."""
 
 
 def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Check]:

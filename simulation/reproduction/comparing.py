@@ -111,7 +111,8 @@ def compared(
 ) -> list[Row]:
     """Rows of one place of a figure, ratios to ElasticFlow included.
 
-    ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values make the spread.
+    ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values make the
+    spread.
     """
     rows = []
     reference = CONTENDERS[ELASTICFLOW][0]

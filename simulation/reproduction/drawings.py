@@ -44,7 +44,8 @@ def bars(
         if any(value is not None for value in values):
             figure.add_trace(
                 go.Bar(
-                    x=list(range(len(kept))), y=values, name=series, marker={"color": colour}, cliponaxis=False,
+                    x=list(range(len(kept))), y=values, name=series, marker={"color": colour},
+                    cliponaxis=False,
                     hovertemplate=f"%{{y:{form}}}<extra>{series}</extra>",
                 )
             )  # fmt: skip
@@ -62,7 +63,8 @@ def _label(row: Row, several: bool) -> str:
 
 
 def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = False) -> Drawing:
-    """Every value as a point: published (or the authors' simulator) across, ours up. On the line both are equal."""
+    """Every value as a point: published (or the authors' simulator) across, ours up. On the line both are
+    equal."""
     other = "authors' simulator" if authors else "published"
     note = "On the diagonal both are equal; between the pale lines they differ by no more than 0.05."
     kept = [
@@ -88,7 +90,8 @@ def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = Fal
     for number, (label, points) in enumerate(drawn.items()):
         figure.add_trace(
             go.Scatter(
-                x=[value for _, value in points], y=[row.ours for row, _ in points], mode="markers", name=label,
+                x=[value for _, value in points], y=[row.ours for row, _ in points], mode="markers",
+                name=label,
                 text=[plain_text(row.x) for row, _ in points],
                 marker={"color": PALETTE[number % len(PALETTE)], "size": 9,
                         "symbol": ("circle", "diamond", "square")[number // len(PALETTE) % 3]},
@@ -102,7 +105,10 @@ def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = Fal
 
 def curves(name: str, title: str, rows: Sequence[Row], axis: str) -> Drawing:
     """Values over the places of a figure: published dashed, ours solid, one colour a series."""
-    note = "Dashed: published. Solid: ours, as the published code where there is such a variant. Dotted: punctual."
+    note = (
+        "Dashed: published. Solid: ours, as the published code where there is such a variant. Dotted: "
+        "punctual."
+    )
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row.series, row)
@@ -147,7 +153,8 @@ def histories(
     *,
     most_hours: float | None = None,
 ) -> Drawing:
-    """One or more columns of some runs over time, shown from the beginning to ``most_hours`` (None: the end)."""
+    """One or more columns of some runs over time, shown from the beginning to ``most_hours`` (None: the
+    end)."""
     columns = (column,) if isinstance(column, str) else tuple(column)
     note = (
         "Means over equal spans of time, so that areas are exact. Simulated by us: nothing here is published."

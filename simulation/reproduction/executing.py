@@ -85,10 +85,11 @@ def make_results(
     told: Told | None = None,
     progress: Progress | None = None,
 ) -> Results:
-    """The results of all runs, from the store in ``folder`` where they are there. Ctrl-C returns what there is by then.
+    """The results of all runs, from the store in ``folder`` where they are there. Ctrl-C returns what there
+    is by then.
 
-    ``progress`` is told about the run in this process (with one process). A trace that is missing fails its runs alone.
-    Raises OSError where results cannot be stored.
+    ``progress`` is told about the run in this process (with one process). A trace that is missing fails its
+    runs alone. Raises OSError where results cannot be stored.
     """
     results = Results()
     store = ResultStore(folder)
@@ -150,7 +151,8 @@ def _key(spec: AnyRun) -> str:
 
 
 def run(spec: AnyRun, progress: Progress | None = None) -> RunResult:
-    """One run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing trace."""
+    """One run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
+    trace."""
     if not isinstance(spec, RunSpec):
         return spec.run(progress)
     workload = workload_of(spec)
@@ -207,7 +209,8 @@ def _prepare(stop: Event) -> None:
 
 
 def _run_elsewhere(spec: AnyRun, key: str) -> RunResult | None:
-    """A run in another process; None where it was ended early. Raises RuntimeError where it would not be the run asked for."""
+    """A run in another process; None where it was ended early. Raises RuntimeError where it would not be the
+    run asked for."""
 
     def look(ended: int, jobs: int, at: float) -> None:
         if _stop is not None and _stop.is_set():

@@ -1,7 +1,8 @@
-"""Why a value of ours is not the published one: causes known from the published code and text, asked about each row.
+"""Why a value of ours is not the published one: causes known from the published code and text, asked about
+each row.
 
-A cause is a function that looks at a row and the rows beside it and answers with the figures that speak for it, or None where they do
-not. A new cause is one function with `@cause`.
+A cause is a function that looks at a row and the rows beside it and answers with the figures that speak for
+it, or None where they do not. A new cause is one function with `@cause`.
 """
 
 from __future__ import annotations
@@ -83,7 +84,8 @@ def cause(name: str, fact: str) -> Callable[[Evidence], Evidence]:
 
 
 def explained(rows: Sequence[Row], context: Context) -> list[Row]:
-    """The rows, those beyond their band with every cause that applies; without any a row stands unexplained."""
+    """The rows, those beyond their band with every cause that applies; without any a row stands
+    unexplained."""
     return [
         replace(row, explanations=tuple(_explanations(Case(row, rows, context)))) if row.beyond_band else row
         for row in rows
@@ -97,8 +99,8 @@ def _explanations(case: Case) -> list[Explanation]:
 
 @cause(
     "Other jobs",
-    "The 25-job trace was not published. Its place is taken by the 25 jobs of the 195-job trace from its stated start"
-    " (3,733,274 s) on: the same cluster and kind of jobs, but not the same jobs.",
+    "The 25-job trace was not published. Its place is taken by the 25 jobs of the 195-job trace from its "
+    "stated start (3,733,274 s) on: the same cluster and kind of jobs, but not the same jobs.",
 )
 def _stand_in(case: Case) -> str | None:
     if case.row.figure != "6a" or case.row.result is None:
@@ -108,8 +110,9 @@ def _stand_in(case: Case) -> str | None:
 
 @cause(
     "Measured on hardware",
-    "The published bars of Figures 6(a) and 6(b) were measured on 16 servers with 8 A100 each, not simulated; the paper"
-    " states a simulator error of up to 3 %. Here they are simulated from the published throughput table.",
+    "The published bars of Figures 6(a) and 6(b) were measured on 16 servers with 8 A100 each, not "
+    "simulated; the paper states a simulator error of up to 3 %. Here they are simulated from the published "
+    "throughput table.",
 )
 def _testbed(case: Case) -> str | None:
     if case.row.figure not in TESTBED_FIGURES:
@@ -117,15 +120,16 @@ def _testbed(case: Case) -> str | None:
     if case.row.authors is None:
         return "what the authors' simulator gives for this bar is not known"
     return (
-        f"the authors' own simulator gives {case.row.authors:.3f} on this trace, the hardware gave"
-        f" {case.published:.3f}; ours {case.ours:.3f}"
+        f"the authors' own simulator gives {case.row.authors:.3f} on this trace, the hardware gave "
+        f"{case.published:.3f}; ours {case.ours:.3f}"
     )
 
 
 @cause(
     "Probably another cluster",
-    "On the stated cluster of 256 GPUs hardly any job of this trace ever waits, so that all policies without elasticity meet the same"
-    " deadlines. The published bars differ from each other, and all come out on a cluster of 32 GPUs.",
+    "On the stated cluster of 256 GPUs hardly any job of this trace ever waits, so that all policies "
+    "without elasticity meet the same deadlines. The published bars differ from each other, and all come "
+    "out on a cluster of 32 GPUs.",
 )
 def _other_cluster(case: Case) -> str | None:
     size = LIKELY_CLUSTER.get((case.row.figure, case.row.x))
@@ -139,15 +143,15 @@ def _other_cluster(case: Case) -> str | None:
     ):
         return None
     return (
-        f"on {size[0]} x {size[1]} GPUs ours is {result.ratio:.3f}, on {case.row.spec.servers} x"
-        f" {case.row.spec.gpus_per_server} {case.ours:.3f}; published {case.published:.3f}"
+        f"on {size[0]} x {size[1]} GPUs ours is {result.ratio:.3f}, on {case.row.spec.servers} x "
+        f"{case.row.spec.gpus_per_server} {case.ours:.3f}; published {case.published:.3f}"
     )
 
 
 @cause(
     "The authors' simulator gives another value as well",
-    "Run unmodified on the published files, the authors' own simulator does not give this published value either, and errs to the"
-    " side on which ours lies.",
+    "Run unmodified on the published files, the authors' own simulator does not give this published value "
+    "either, and errs to the side on which ours lies.",
 )
 def _authors_differ(case: Case) -> str | None:
     authors = case.row.authors
@@ -160,9 +164,9 @@ def _authors_differ(case: Case) -> str | None:
 
 @cause(
     "Newcomers are decided one by one",
-    "The published simulator decides all arrivals of a planning instant as one batch and drops the whole batch if it does not"
-    " fit; an admitted job that pauses have made late then refuses all that come after it. Here each newcomer is decided by"
-    " itself, in submission order, and a job at risk refuses nobody.",
+    "The published simulator decides all arrivals of a planning instant as one batch and drops the whole "
+    "batch if it does not fit; an admitted job that pauses have made late then refuses all that come after "
+    "it. Here each newcomer is decided by itself, in submission order, and a job at risk refuses nobody.",
 )
 def _one_by_one(case: Case) -> str | None:
     row = case.row
@@ -183,9 +187,9 @@ def _one_by_one(case: Case) -> str | None:
 
 @cause(
     "Plans carry pauses, and a late job refuses nobody",
-    "The published code plans without pauses, so that admitted jobs can end late; while one is late the test of every newcomer"
-    " fails. Here every change of GPUs within a plan carries its pause, stored plans hold where a new filling would not, and a job"
-    " at risk is left out of the test.",
+    "The published code plans without pauses, so that admitted jobs can end late; while one is late the "
+    "test of every newcomer fails. Here every change of GPUs within a plan carries its pause, stored plans "
+    "hold where a new filling would not, and a job at risk is left out of the test.",
 )
 def _no_late_job(case: Case) -> str | None:
     row = case.row
@@ -201,8 +205,9 @@ def _no_late_job(case: Case) -> str | None:
 
 @cause(
     "Batches here are milder",
-    "Deciding the newcomers of a slot together follows the published simulator only so far: here a job that could not be met"
-    " even with the cluster to itself is refused by itself, where it refuses its whole batch there.",
+    "Deciding the newcomers of a slot together follows the published simulator only so far: here a job that "
+    "could not be met even with the cluster to itself is refused by itself, where it refuses its whole "
+    "batch there.",
 )
 def _milder_batches(case: Case) -> str | None:
     if case.row.variant is not Variant.TOGETHER or case.row.result is None or case.ours <= case.published:
@@ -213,7 +218,8 @@ def _milder_batches(case: Case) -> str | None:
 
 @cause(
     "punctual admits more",
-    "This policy is not in the paper: before it declines a job it searches other orders and plans that still keep every promise.",
+    "This policy is not in the paper: before it declines a job it searches other orders and plans that still "
+    "keep every promise.",
 )
 def _punctual(case: Case) -> str | None:
     flow = case.beside(policy="elasticflow", variant=Variant.ONE_BY_ONE)
@@ -224,17 +230,17 @@ def _punctual(case: Case) -> str | None:
 
 TEXT_DIFFERS = {
     "edf": (
-        "the text scales a job out until its throughput stops rising; the published code goes on to the largest profiled"
-        " count (64 at most), where some models are slower again"
+        "the text scales a job out until its throughput stops rising; the published code goes on to the "
+        "largest profiled count (64 at most), where some models are slower again"
     ),
     "edf_admission": (
-        "the text scales a job out until its throughput stops rising and plans with pauses; the published code goes on to the"
-        " largest profiled count, plans without pauses, pauses every job at every instant, and while an admitted job is late"
-        " it refuses every newcomer"
+        "the text scales a job out until its throughput stops rising and plans with pauses; the published "
+        "code goes on to the largest profiled count, plans without pauses, pauses every job at every "
+        "instant, and while an admitted job is late it refuses every newcomer"
     ),
     "gandiva": (
-        "the text rotates jobs every slot; the published code does so only at instants that are a multiple of 60 s, which is"
-        " rare, so that queued jobs starve, and looks at the cluster only when jobs arrive"
+        "the text rotates jobs every slot; the published code does so only at instants that are a multiple "
+        "of 60 s, which is rare, so that queued jobs starve, and looks at the cluster only when jobs arrive"
     ),
 }
 
@@ -256,8 +262,8 @@ def _text(case: Case) -> str | None:
 
 @cause(
     "Other draws of deadlines",
-    "The published generator seeds models, arrivals, durations and GPUs, which are drawn again here exactly; deadlines and best"
-    " effort it draws without a seed, so those of the published runs are lost.",
+    "The published generator seeds models, arrivals, durations and GPUs, which are drawn again here "
+    "exactly; deadlines and best effort it draws without a seed, so those of the published runs are lost.",
 )
 def _other_draws(case: Case) -> str | None:
     row = case.row
@@ -269,13 +275,16 @@ def _other_draws(case: Case) -> str | None:
         return "one draw was run: the spread over draws is not known"
     low, high = row.spread
     inside = "inside" if low <= case.published <= high else "outside"
-    return f"over the draws run ours goes from {low:.3f} to {high:.3f}; the published {case.published:.3f} lies {inside}"
+    return (
+        f"over the draws run ours goes from {low:.3f} to {high:.3f}; the published {case.published:.3f} lies "
+        f"{inside}"
+    )
 
 
 @cause(
     "Other models",
-    "The measured throughputs are not here: jobs of the same distributions are drawn for built-in models, so that levels cannot be"
-    " compared, only orders.",
+    "The measured throughputs are not here: jobs of the same distributions are drawn for built-in models, "
+    "so that levels cannot be compared, only orders.",
 )
 def _other_models(case: Case) -> str | None:
     row = case.row
@@ -287,21 +296,25 @@ def _other_models(case: Case) -> str | None:
 
 @cause(
     "GPUs that are left over go to other jobs",
-    "The published code hands out GPUs that are left over to the job whose GPU time grows most for each; the text, and this program,"
-    " to the one whose GPU time grows least. Of the jobs on time that changes little (146 to 148 and 142 to 142 in the authors'"
-    " simulator), of speed-ups more.",
+    "The published code hands out GPUs that are left over to the job whose GPU time grows most for each; "
+    "the text, and this program, to the one whose GPU time grows least. Of the jobs on time that changes "
+    "little (146 to 148 and 142 to 142 in the authors' simulator), of speed-ups more.",
 )
 def _greedy(case: Case) -> str | None:
     row = case.row
     if row.policy not in ("elasticflow", "punctual") or row.shares or row.result is None:
         return None
-    return f"published {case.published:.3f}, ours {case.ours:.3f}, with {row.result.summary['rescales']:,} rescales"
+    return (
+        f"published {case.published:.3f}, ours {case.ours:.3f}, with {row.result.summary['rescales']:,} "
+        f"rescales"
+    )
 
 
 @cause(
     "Best effort goes shortest first",
-    "The text leaves the order of best-effort jobs open beyond a low mean completion time; the published code uses the rule for all"
-    " leftover GPUs. Here those that wait start in the order of their remaining time.",
+    "The text leaves the order of best-effort jobs open beyond a low mean completion time; the published "
+    "code uses the rule for all leftover GPUs. Here those that wait start in the order of their remaining "
+    "time.",
 )
 def _shortest_first(case: Case) -> str | None:
     row = case.row
@@ -319,8 +332,8 @@ def _shortest_first(case: Case) -> str | None:
 
 @cause(
     "The published value repeats its neighbour",
-    "Two neighbouring published values of one series are the same number where the authors' own simulator gives different ones: one"
-    " of them is probably a slip.",
+    "Two neighbouring published values of one series are the same number where the authors' own simulator "
+    "gives different ones: one of them is probably a slip.",
 )
 def _repeated(case: Case) -> str | None:
     row, published = case.row, case.context.published
@@ -330,14 +343,17 @@ def _repeated(case: Case) -> str | None:
     at = places.index(row.x)
     for other in places[max(0, at - 1) : at]:
         if published.get(row.figure, row.series, other) == case.published:
-            return f"{case.published:.3f} stands at {other} and at {row.x}; the authors' simulator gives {row.authors:.3f}"
+            return (
+                f"{case.published:.3f} stands at {other} and at {row.x}; the authors' simulator gives "
+                f"{row.authors:.3f}"
+            )
     return None
 
 
 @cause(
     "Only changed jobs pause",
-    "The published simulator lets every running job pause at every planning instant, its GPUs changed or not, and restarts all"
-    " trainers every so many instants; here only a job whose GPUs change pauses.",
+    "The published simulator lets every running job pause at every planning instant, its GPUs changed or "
+    "not, and restarts all trainers every so many instants; here only a job whose GPUs change pauses.",
 )
 def _pauses(case: Case) -> str | None:
     row = case.row
@@ -356,9 +372,9 @@ NEAR_BOUND = 0.03
 
 @cause(
     "Hardly anybody waits here",
-    "A policy that runs jobs at the size their user asked for meets at most the deadlines that leave the job its whole duration,"
-    " about half of them. Here it reaches nearly all of those: there is room for every job. The published run lies below, so jobs"
-    " waited in it.",
+    "A policy that runs jobs at the size their user asked for meets at most the deadlines that leave the "
+    "job its whole duration, about half of them. Here it reaches nearly all of those: there is room for "
+    "every job. The published run lies below, so jobs waited in it.",
 )
 def _nobody_waits(case: Case) -> str | None:
     row = case.row
@@ -368,35 +384,39 @@ def _nobody_waits(case: Case) -> str | None:
     if case.ours < bound - NEAR_BOUND or case.ours <= case.published:
         return None
     used = row.result.summary["mean_gpu_utilisation"]
-    return f"at most {bound:.3f} are possible, ours {case.ours:.3f}; {used:.0%} of the GPUs are in use on average"
+    return (
+        f"at most {bound:.3f} are possible, ours {case.ours:.3f}; {used:.0%} of the GPUs are in use on "
+        f"average"
+    )
 
 
 OWN_WAYS = {
     "themis": (
-        "solved exactly by bisection here; in the published code the count of rounds received never grows, the isolated rate"
-        " lacks the throughput, and progress follows the trace's duration"
+        "solved exactly by bisection here; in the published code the count of rounds received never grows, "
+        "the isolated rate lacks the throughput, and progress follows the trace's duration"
     ),
     "chronus": (
-        "no run of the published code is known beside the bar. Here leases are counted per interval between deadlines, every job is"
-        " consolidated where the original splits jobs by local search, and a change of GPUs costs the measured pause"
-        " where it costs 0.5 s times (1 + log2 of the GPUs)"
+        "no run of the published code is known beside the bar. Here leases are counted per interval between "
+        "deadlines, every job is consolidated where the original splits jobs by local search, and a change "
+        "of GPUs costs the measured pause where it costs 0.5 s times (1 + log2 of the GPUs)"
     ),
     "pollux": (
-        "the published bar is from Pollux's own simulator with a genetic search; here sizes are divided exactly, a restart costs the"
-        " measured pause, not 30 s, and the statistical efficiency is its mean over the training"
+        "the published bar is from Pollux's own simulator with a genetic search; here sizes are divided "
+        "exactly, a restart costs the measured pause, not 30 s, and the statistical efficiency is its mean "
+        "over the training"
     ),
     "tiresias": "GPU time attained counts pauses here, which the published simulator leaves out",
     "edf_elastic": (
-        "plans carry pauses here and fill uniformly, which leaves slack; plans of the published one end exactly at the"
-        " deadline, so that any pause makes a job late"
+        "plans carry pauses here and fill uniformly, which leaves slack; plans of the published one end "
+        "exactly at the deadline, so that any pause makes a job late"
     ),
     "gandiva_artifact": (
-        "the published rebalancing of servers between groups goes back and forth at arrivals; what a long gap between arrivals"
-        " leaves running decides, so that a small difference changes who runs for hours"
+        "the published rebalancing of servers between groups goes back and forth at arrivals; what a long "
+        "gap between arrivals leaves running decides, so that a small difference changes who runs for hours"
     ),
     "edf_admission_artifact": (
-        "while an admitted job is late every newcomer is refused: a few seconds of pause decide whether a long job is late, and"
-        " with it all jobs that come while it runs"
+        "while an admitted job is late every newcomer is refused: a few seconds of pause decide whether a "
+        "long job is late, and with it all jobs that come while it runs"
     ),
 }
 

@@ -1,11 +1,12 @@
 """The very jobs of Figures 9 to 11: the published generator's draws, which its seeds determine.
 
-Four streams are seeded there, and come from Python's own generator, so they can be drawn again: model, time between arrivals,
-duration, GPUs. A fifth, of deadlines and best effort, has no seed there; here it has one. In Figure 10 every deadline is 1.5
-times the duration and nothing is best effort, so its jobs are the published ones to the second.
+Four streams are seeded there, and come from Python's own generator, so they can be drawn again: model, time
+between arrivals, duration, GPUs. A fifth, of deadlines and best effort, has no seed there; here it has one.
+In Figure 10 every deadline is 1.5 times the duration and nothing is best effort, so its jobs are the
+published ones to the second.
 
-Everywhere else the simulator's own generator is used (`simulation.workloads.synthetic`, profile ``elasticflow``), which has the
-same distributions.
+Everywhere else the simulator's own generator is used (`simulation.workloads.synthetic`, profile
+``elasticflow``), which has the same distributions.
 """
 
 from __future__ import annotations
@@ -42,7 +43,8 @@ DRAWS_APART = 1000
 def generated(trace: str, table: ThroughputTable, seed: int, draw: int = 0) -> Workload:
     """The workload of ``elasticflow_generator:jobs=...`` with models measured on A100 GPUs.
 
-    ``draw``: which draw of deadlines and best effort; all else stays. Options as for synthetic profiles. Raises TraceError for an unknown option or a model that is not in the table.
+    ``draw``: which draw of deadlines and best effort; all else stays. Options as for synthetic profiles.
+    Raises TraceError for an unknown option or a model that is not in the table.
     """
     _, options = split_options(trace, WorkloadOptions())
     return assemble(

@@ -1,7 +1,7 @@
 """Values that the paper published, and what its authors' own simulator gives: what ours is held against.
 
-Values come from `paper_figures.csv` in the traces folder (constants of the artifact's plotting scripts). Where that file is
-missing, the figures that need no trace are compared with the tables below.
+Values come from `paper_figures.csv` in the traces folder (constants of the artifact's plotting scripts).
+Where that file is missing, the figures that need no trace are compared with the tables below.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ ORIGINAL = "GitHub pkusys/ElasticFlow, plot_figure/"
 
 @dataclass(frozen=True)
 class Published:
-    """Published values by figure, series and place on the horizontal axis. ``source``: where they were read."""
+    """Published values by figure, series and place on the horizontal axis. ``source``: where they were
+    read."""
 
     values: Mapping[tuple[str, str, str], float]
     source: str
@@ -41,8 +42,8 @@ class Published:
 def read_published(folder: Path | None = None) -> Published:
     """The published values: of the traces folder (None: the usual one), else the tables of this package.
 
-    Figure 10's are always the tables': they were taken from logs, not from a plotting script. Raises ValueError
-    that names file and line for a file that is not readable as such a table.
+    Figure 10's are always the tables': they were taken from logs, not from a plotting script. Raises
+    ValueError that names file and line for a file that is not readable as such a table.
     """
     folder = folder or traces_folder()
     values = _kept()

@@ -76,7 +76,8 @@ def compare(
     title: str = TITLE,
     checks: Callable[[Context, Sequence[FigureReport]], Sequence[Check]] = overall_checks,
 ) -> Comparison:
-    """The report of these figures from what results there are. ``left_out``: what was not run and why, in sentences."""
+    """The report of these figures from what results there are. ``left_out``: what was not run and why, in
+    sentences."""
     reports = [figure.report(context) for figure in figures]
     return Comparison(context, reports, checks(context, reports), left_out, datetime.now(UTC), title)
 

@@ -1,4 +1,5 @@
-"""Published values beside ours: one row a number, with what it is made of and the arithmetic of comparing them."""
+"""Published values beside ours: one row a number, with what it is made of and the arithmetic of comparing
+them."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ class Variant(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """Why a value of ours is not the published one: a cause, what is known about it, and its figures in this row."""
+    """Why a value of ours is not the published one: a cause, what is known about it, and its figures in this
+    row."""
 
     cause: str
     fact: str
@@ -42,9 +44,10 @@ class Explanation:
 class Row:
     """One published number and ours.
 
-    ``authors``: what the authors' own simulator gives for it, where somebody has run it. ``ratio_published`` and
-    ``ratio_ours``: ElasticFlow's value over this one, published and ours (ours: with newcomers one by one).
-    ``spread``: lowest and highest value of ours over the draws of deadlines run, where there are several. ``shares``: values are shares of jobs on time; else they are held against a relative band.
+    ``authors``: what the authors' own simulator gives for it, where somebody has run it. ``ratio_published``
+    and ``ratio_ours``: ElasticFlow's value over this one, published and ours (ours: with newcomers one by
+    one). ``spread``: lowest and highest value of ours over the draws of deadlines run, where there are
+    several. ``shares``: values are shares of jobs on time; else they are held against a relative band.
     """
 
     figure: str
@@ -124,7 +127,8 @@ def over(value: float | None, base: float | None) -> float | None:
 class Means:
     """The two means of ElasticFlow's advantage over one baseline, over the same traces.
 
-    ``mean_of_ratios`` is what the paper calls the average: it is dominated by traces on which the baseline is close to
+    ``mean_of_ratios`` is what the paper calls the average: it is dominated by traces on which the baseline is
+    close to
     0. ``ratio_of_means`` divides the mean values.
     """
 

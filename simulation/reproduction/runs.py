@@ -34,11 +34,10 @@ STANDS_IN = "elasticflow"
 class RunSpec:
     """One policy on one workload and cluster.
 
-    ``trace``: a public trace, or a synthetic profile or the published generator (`generator.NAME`) with its options
-    (`simulation.workloads.options`).
-    ``begin_at`` and ``jobs`` cut out the jobs submitted from that time (seconds of the trace) on, and so many of
-    them; 0 keeps all. ``hold_arrivals``: submissions wait for the next planning instant, at least a slot after
-    the last, as in the published simulator; deadlines stay.
+    ``trace``: a public trace, or a synthetic profile or the published generator (`generator.NAME`) with its
+    options (`simulation.workloads.options`). ``begin_at`` and ``jobs`` cut out the jobs submitted from that
+    time (seconds of the trace) on, and so many of them; 0 keeps all. ``hold_arrivals``: submissions wait for
+    the next planning instant, at least a slot after the last, as in the published simulator; deadlines stay.
     ``deadline_draw``: which draw of what the published generator leaves without a seed.
     """
 
@@ -143,7 +142,8 @@ def held_until_instants(submitted_at: FloatArray, slot_seconds: float) -> FloatA
 
 
 def slo_jobs_possible_alone(spec: RunSpec, workload: Workload) -> int:
-    """How many jobs could meet their deadline with the empty cluster to themselves: no policy can meet more."""
+    """How many jobs could meet their deadline with the empty cluster to themselves: no policy can meet
+    more."""
     kind = reference_gpu_type(workload)
     fastest = []
     for profile in workload.profiles:
@@ -163,7 +163,8 @@ def slo_jobs_possible_as_requested(workload: Workload) -> int:
 
 
 def run_key(spec: RunSpec) -> str:
-    """A name for the result: equal for equal jobs, settings and program. Raises TraceError as `workload_of` does."""
+    """A name for the result: equal for equal jobs, settings and program. Raises TraceError as `workload_of`
+    does."""
     determined = {
         "format": FORMAT,
         "spec": spec.as_json() | {"trace": _name(spec.trace)},

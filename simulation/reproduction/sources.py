@@ -1,6 +1,8 @@
-"""A digest of the program text that a run's result depends on, so that results of older programs are not taken for new.
+"""A digest of the program text that a run's result depends on, so that results of older programs are not
+taken for new.
 
-Only what a policy really imports counts: another policy may change, or be added, and stored results stay good.
+Only what a policy really imports counts: another policy may change, or be added, and stored results stay
+good.
 """
 
 from __future__ import annotations
@@ -20,7 +22,8 @@ ENGINE = ("simulation.engine.run", "simulation.reports.summary", "simulation.rep
 NOT_FOLLOWED = frozenset(
     {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}
 )
-"""The registry imports every policy, and the one that runs is given apart; checks of invariants only watch."""
+"""The registry imports every policy, and the one that runs is given apart; checks of invariants only
+watch."""
 
 
 @cache

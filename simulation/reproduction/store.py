@@ -1,4 +1,5 @@
-"""Results of runs: what figures need of a finished run, kept as one JSON file each so that interrupted work goes on."""
+"""Results of runs: what figures need of a finished run, kept as one JSON file each so that interrupted work
+goes on."""
 
 from __future__ import annotations
 
@@ -26,9 +27,10 @@ MOST_BROKEN = 20
 class RunResult:
     """What came of one run.
 
-    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: more figures (`peak_cluster_efficiency`,
-    `slo_jobs_possible_alone`, `slo_jobs_possible_as_requested`). ``series``: ``hours`` since the run began, and at these ``gpus_used``,
-    ``cluster_efficiency``, ``jobs_running``, ``submitted``, ``admitted`` and ``declined`` (the last three counted from the start).
+    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: more figures
+    (`peak_cluster_efficiency`, `slo_jobs_possible_alone`, `slo_jobs_possible_as_requested`). ``series``:
+    ``hours`` since the run began, and at these ``gpus_used``, ``cluster_efficiency``, ``jobs_running``,
+    ``submitted``, ``admitted`` and ``declined`` (the last three counted from the start).
     """
 
     summary: dict[str, Any]
@@ -63,7 +65,8 @@ class RunResult:
 
 
 def result_of(outcome: Outcome, bounds: dict[str, int]) -> RunResult:
-    """What is kept of an outcome. ``bounds``: counts of jobs that any policy could have met at most, by name."""
+    """What is kept of an outcome. ``bounds``: counts of jobs that any policy could have met at most, by
+    name."""
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])
     efficiency = outcome.cluster.cluster_efficiency
@@ -127,7 +130,8 @@ class ResultStore:
             return None
 
     def put(self, key: str, spec: dict[str, Any], result: RunResult) -> None:
-        """Store a result. The file appears whole or not at all. Raises OSError where nothing can be written."""
+        """Store a result. The file appears whole or not at all. Raises OSError where nothing can be
+        written."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}.json"
         unfinished = path.with_name(f".{path.name}.{os.getpid()}")

@@ -1,5 +1,5 @@
-"""Numbers of the ElasticFlow paper and of its authors' simulator that are in no file of the traces folder, or have to be
-there without it. Facts alone: each with where it was taken from."""
+"""Numbers of the ElasticFlow paper and of its authors' simulator that are in no file of the traces folder, or
+have to be there without it. Facts alone: each with where it was taken from."""
 
 from __future__ import annotations
 
@@ -29,7 +29,8 @@ FIGURE_10: dict[str, dict[str, float]] = {
 
 SHARES = (10, 20, 30, 40, 50, 60, 70, 80, 90)
 
-#: Figure 11a, deadline satisfactory ratio by the share of best-effort jobs in percent. Source: artifact, plot_figure.
+#: Figure 11a, deadline satisfactory ratio by the share of best-effort jobs in percent. Source: artifact,
+#: plot_figure.
 FIGURE_11A: dict[str, tuple[float, ...]] = {
     "EDF": (0.09, 0.10, 0.15, 0.15, 0.23, 0.28, 0.44, 0.79, 0.95),
     "Gandiva": (0.25, 0.24, 0.20, 0.18, 0.19, 0.17, 0.18, 0.18, 0.16),
@@ -39,7 +40,8 @@ FIGURE_11A: dict[str, tuple[float, ...]] = {
     "ElasticFlow": (0.74, 0.67, 0.67, 0.69, 0.68, 0.76, 0.82, 0.92, 0.95),
 }
 
-#: Figure 11b, mean completion time of best-effort jobs: Gandiva's over the policy's. Source: artifact, plot_figure.
+#: Figure 11b, mean completion time of best-effort jobs: Gandiva's over the policy's. Source: artifact,
+#: plot_figure.
 FIGURE_11B: dict[str, tuple[float, ...]] = {
     "EDF": (0.05, 0.05, 0.05, 0.05, 0.07, 0.07, 0.08, 0.08, 0.10),
     "Gandiva": (1.0,) * 9,
@@ -52,7 +54,8 @@ FIGURE_11B: dict[str, tuple[float, ...]] = {
 #: "On average" in section 6.3 of the paper: mean over ten traces of ElasticFlow's ratio over a baseline's.
 STATED_MEAN_OF_RATIOS = {"EDF": 12.95, "Gandiva": 2.58, "Tiresias": 2.15, "Themis": 1.76, "Chronus": 1.68}
 
-#: The authors' simulator (pkusys/ElasticFlow 04a0109), unmodified, on the published files: share of SLO jobs on time.
+#: The authors' simulator (pkusys/ElasticFlow 04a0109), unmodified, on the published files: share of SLO jobs
+#: on time.
 AUTHORS_SIMULATOR: dict[tuple[str, str], dict[str, float]] = {
     ("6b", "128 GPUs, 195 jobs"): {
         "EDF": 17 / 195, "EDF+AdmissionControl": 63 / 195, "Gandiva": 47 / 195, "Tiresias": 90 / 195,
@@ -67,7 +70,8 @@ AUTHORS_SIMULATOR: dict[tuple[str, str], dict[str, float]] = {
         "EDF+ElasticScaling": 0.981, "ElasticFlow": 250 / 260,
     },
     ("8b", "cluster06"): {
-        "EDF": 0.108, "EDF+AdmissionControl": 0.551, "Gandiva": 0.392, "Tiresias": 0.482, "ElasticFlow": 1528 / 2396,
+        "EDF": 0.108, "EDF+AdmissionControl": 0.551, "Gandiva": 0.392, "Tiresias": 0.482,
+        "ElasticFlow": 1528 / 2396,
     },
     ("8b", "cluster01"): {
         "EDF": 298 / 1595, "EDF+AdmissionControl": 0.375, "Gandiva": 259 / 1595, "Tiresias": 787 / 1595,
@@ -91,7 +95,8 @@ AUTHORS_SIMULATOR: dict[tuple[str, str], dict[str, float]] = {
     },
 }  # fmt: skip
 
-#: The authors' simulator with one thing changed: each arrival is decided by itself, not all of an instant together.
+#: The authors' simulator with one thing changed: each arrival is decided by itself, not all of an instant
+#: together.
 AUTHORS_SIMULATOR_ONE_BY_ONE: dict[tuple[str, str], float] = {
     ("6b", "128 GPUs, 195 jobs"): 176 / 195,
     ("8a", "64 T4 GPUs, 195 jobs"): 153 / 195,
@@ -103,5 +108,6 @@ AUTHORS_WALL_SECONDS = {"testbed_195job": 7.0, "t4_195job": 15.0, "cluster10": 1
 #: It was stopped after so many seconds without having finished.
 AUTHORS_STOPPED_AFTER_SECONDS = {"cluster01": 1500.0}
 
-#: Clusters on which a place of a figure was probably simulated, where the stated one cannot give the published bars.
+#: Clusters on which a place of a figure was probably simulated, where the stated one cannot give the
+#: published bars.
 LIKELY_CLUSTER: dict[tuple[str, str], tuple[int, int]] = {("8b", "philly"): (4, 8)}

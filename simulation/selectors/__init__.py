@@ -1,1 +1,2 @@
-"""Reading studies, their comparisons and files, and what may be asked. Pages and API read through here alone."""
+"""Reading studies, their comparisons and files, and what may be asked. Pages and API read through here
+alone."""

@@ -33,7 +33,8 @@ TOO_SLOW_FORECASTERS = ("lstm",)
 class LiveCluster:
     """The live cluster's commonest GPU type: what a study of it starts from.
 
-    ``inference_servers`` and ``inference_gpu_type``: of its largest inference cluster; 0 and empty without any.
+    ``inference_servers`` and ``inference_gpu_type``: of its largest inference cluster; 0 and empty without
+    any.
     """
 
     gpu_type: str

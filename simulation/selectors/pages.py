@@ -17,13 +17,16 @@ from simulation.selectors.studies import comparison_of, result_files, studies
 ROWS_PER_PAGE = 20
 #: Metrics that are shown at once; the others are folded away.
 HEADLINES = (
-    "slo_jobs", "admitted", "declined", "deadlines_met", "deadlines_met_bound", "deadline_satisfactory_ratio", "admitted_late",
-    "best_effort_mean_jct_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales", "migrations",
+    "slo_jobs", "admitted", "declined", "deadlines_met", "deadlines_met_bound", "deadline_satisfactory_ratio",
+    "admitted_late",
+    "best_effort_mean_jct_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency", "rescales",
+    "migrations",
     "preemptions", "decision_ms_p99", "wall_seconds",
 )  # fmt: skip
 #: Shown at once too where servers are lent.
 HEADLINES_OF_LOANS = (
-    "servers_on_loan_mean", "on_loan_gpu_usage", "overall_gpu_usage", "reclaim_operations", "reclaim_preemptions",
+    "servers_on_loan_mean", "on_loan_gpu_usage", "overall_gpu_usage", "reclaim_operations",
+    "reclaim_preemptions",
     "shortfall_servers_max",
 )  # fmt: skip
 
@@ -65,7 +68,8 @@ class RunRow:
 
 @dataclass(frozen=True)
 class ComparisonTable:
-    """The comparison without its figures. ``rows`` are those of `simulation.reports.comparison.comparison`."""
+    """The comparison without its figures. ``rows`` are those of
+    `simulation.reports.comparison.comparison`."""
 
     labels: list[str]
     headlines: list[dict[str, Any]]

@@ -17,7 +17,8 @@ from simulation.store import COMPARISON_FILE, LOAN_FILES, REPORT_FILE, RESULT_FI
 
 log = structlog.get_logger(__name__)
 
-#: Figures of a comparison in the order of the page: names in `simulation/reports/comparison.py`, and their titles.
+#: Figures of a comparison in the order of the page: names in `simulation/reports/comparison.py`, and their
+#: titles.
 COMPARISON_FIGURES = {
     "fates": "Deadlines",
     "ratios": "Deadline satisfactory ratio",
@@ -65,7 +66,8 @@ def run_get(study_id: int, run_id: int) -> SimulationRun:
 
 
 def comparison_of(study: SimulationStudy) -> dict[str, Any] | None:
-    """The comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None before there is one.
+    """The comparison of the study's finished runs (`simulation.reports.comparison.comparison`); None before
+    there is one.
 
     Raises:
         Unavailable: the store does not answer.

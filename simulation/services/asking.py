@@ -78,8 +78,9 @@ def runs_asked(
 ) -> list[AskedRun]:
     """A run of each policy for each number of servers, of inference servers, and each rule for newcomers.
 
-    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would be the same. So has
-    one that cannot keep room for newcomers one run, with open ones. ``newcomers``: the rule where none is asked for.
+    A policy that uses no borrowed servers has one run for each number of servers, without loans: more would
+    be the same. So has one that cannot keep room for newcomers one run, with open ones. ``newcomers``: the
+    rule where none is asked for.
     """
     asked = product(
         servers, request.inference_servers or (0,), request.policies, request.newcomers or (newcomers,)
@@ -94,7 +95,8 @@ def runs_asked(
 
 
 def check_newcomers(request: StudyRequest) -> None:
-    """Raises InvalidRequest for an unknown rule, or where none of the policies can keep room for newcomers."""
+    """Raises InvalidRequest for an unknown rule, or where none of the policies can keep room for
+    newcomers."""
     known = [rule.value for rule in Newcomers]
     unknown = [rule for rule in request.newcomers if rule not in known]
     if unknown:
@@ -114,7 +116,8 @@ def newcomers_notes(request: StudyRequest) -> list[str]:
 
 
 def check_size(runs: Sequence[AskedRun], columns: dict[str, Any]) -> None:
-    """Raises InvalidRequest where there are more runs, or GPUs of a run, than may be, or no server beyond the reserve."""
+    """Raises InvalidRequest where there are more runs, or GPUs of a run, than may be, or no server beyond the
+    reserve."""
     most_runs = int(settings.SIMULATION_LIMITS["runs"])
     if len(runs) > most_runs:
         raise invalid("policies", f"That makes {len(runs)} runs; a study may have {most_runs}.")

@@ -25,7 +25,8 @@ from simulation.store import COMPARISON_FILE, REPORT_FILE
 
 log = structlog.get_logger(__name__)
 
-#: Runs end one after another: this often at most is a comparison begun again because one more ended meanwhile.
+#: Runs end one after another: this often at most is a comparison begun again because one more ended
+#: meanwhile.
 MOST_ROUNDS = 5
 
 

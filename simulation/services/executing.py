@@ -69,7 +69,8 @@ def execute_run(run_id: int) -> bool:
 
 
 def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) -> Outcome:
-    """One run of a study. Raises RunStopped when it shall not go on, TraceError for a trace that cannot be used."""
+    """One run of a study. Raises RunStopped when it shall not go on, TraceError for a trace that cannot be
+    used."""
     workload = workload_for(study)
     workload = replace(workload, notes=(*workload.notes, *study.notes))
     limit = int(settings.SIMULATION_LIMITS["jobs"])
@@ -93,7 +94,8 @@ def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) 
 
 
 def workload_for(study: SimulationStudy) -> Workload:
-    """The study's jobs, the same for each of its runs. Raises TraceError or ValueError where they cannot be had."""
+    """The study's jobs, the same for each of its runs. Raises TraceError or ValueError where they cannot be
+    had."""
     if study.source == StudySource.LIVE:
         workload = workload_of(unpack(bytes(study.live_state or b"")))
         return workload if study.limit_jobs is None else workload.first(study.limit_jobs)

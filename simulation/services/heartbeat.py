@@ -37,7 +37,8 @@ class TookTooLong(RunStopped):
 
 
 class Heartbeat:
-    """Renews the lease until it is left. ``told`` is the simulation's progress callback, and where it is stopped."""
+    """Renews the lease until it is left. ``told`` is the simulation's progress callback, and where it is
+    stopped."""
 
     def __init__(self, claimed: ClaimedRun, *, longest_seconds: float) -> None:
         self._claimed = claimed
@@ -72,7 +73,8 @@ class Heartbeat:
                 try:
                     self._renew()
                 except (OperationalError, InterfaceError) as problem:
-                    # The lease outlasts a short absence of the database; after a long one the result is refused.
+                    # The lease outlasts a short absence of the database; after a long one the result is
+                    # refused.
                     log.warning("simulation lease not renewed", run=self._claimed.run.pk, error=str(problem))
                     connection.close()
         except Exception:

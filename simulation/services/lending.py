@@ -1,4 +1,5 @@
-"""Servers on loan in studies: what is asked of them is checked and filled in, and becomes what a run lends."""
+"""Servers on loan in studies: what is asked of them is checked and filled in, and becomes what a run
+lends."""
 
 from __future__ import annotations
 
@@ -50,8 +51,8 @@ def check_loans(request: StudyRequest) -> None:
     """Refuse what cannot be, before anything is read.
 
     Raises:
-        InvalidRequest: something about loans where nothing is lent; unknown usage, or usage that is not on this machine; policies
-            of which none uses borrowed servers.
+        InvalidRequest: something about loans where nothing is lent; unknown usage, or usage that is not on
+            this machine; policies of which none uses borrowed servers.
     """
     if not request.lends:
         given = next((name for name in _OF_LOANS if getattr(request, name) not in (None, "")), None)
@@ -70,7 +71,8 @@ def check_loans(request: StudyRequest) -> None:
     if request.forecaster in TOO_SLOW_FORECASTERS:
         raise invalid(
             "forecaster",
-            f"{request.forecaster} is trained anew for each simulated day, which takes minutes: simulate it on the command line.",
+            f"{request.forecaster} is trained anew for each simulated day, which takes minutes: simulate it "
+            f"on the command line.",
         )
     if request.forecaster is not None and request.forecaster not in forecasters_offered():
         known = listed(forecasters_offered())
@@ -109,8 +111,8 @@ def loan_columns(request: StudyRequest, gpu_type: str, usual: UsualLoans) -> dic
 def lent_gpu_type(asked: str, own: str, known: tuple[str, ...]) -> str:
     """The kind of the inference cluster's GPUs in a study of a trace, as the trace's throughputs spell it.
 
-    ``known``: kinds that something was measured on. Nothing asked for is T4, or the trace's own kind where nothing was measured
-    on T4. Raises InvalidRequest for a kind that nothing was measured on.
+    ``known``: kinds that something was measured on. Nothing asked for is T4, or the trace's own kind where
+    nothing was measured on T4. Raises InvalidRequest for a kind that nothing was measured on.
     """
     for wanted in (asked,) if asked else (USUAL_GPU_TYPE, own):
         found = next((kind for kind in known if kind.lower() == wanted.lower()), None)
@@ -130,14 +132,15 @@ def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
     if left:
         uses, it, has = ("uses", "It has", "it") if len(left) == 1 else ("use", "They have", "them")
         notes.append(
-            f"{listed(left)} {uses} no borrowed servers. {it} one run for each number of servers, without loans:"
-            f" more would change nothing for {has}."
+            f"{listed(left)} {uses} no borrowed servers. {it} one run for each number of servers, without "
+            f"loans: more would change nothing for {has}."
         )
     return notes
 
 
 def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> dict[str, Any]:
-    """The study's columns about loans on the live cluster, as its inference cluster has them, and ``live_notes``.
+    """The study's columns about loans on the live cluster, as its inference cluster has them, and
+    ``live_notes``.
 
     Raises:
         InvalidRequest: none of the jobs was measured on the kind of GPU that was asked for.
@@ -148,7 +151,8 @@ def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> 
     if request.inference_gpu_type and not able:
         raise invalid(
             "inference_gpu_type",
-            f"None of these jobs was measured on {inference.gpu_kind!r}. Something was on {listed(kinds_measured())}.",
+            f"None of these jobs was measured on {inference.gpu_kind!r}. Something was on "
+            f"{listed(kinds_measured())}.",
         )
     row = serving.row
     usual = UsualLoans(
@@ -163,8 +167,8 @@ def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> 
     if state.servers_on_loan:
         count = state.servers_on_loan
         notes.append(
-            f"{count} server{' is' if count == 1 else 's are'} on loan now, and so from the beginning of each run that has as"
-            " many inference servers."
+            f"{count} server{' is' if count == 1 else 's are'} on loan now, and so from the beginning of "
+            "each run that has as many inference servers."
         )
     if columns["inference_usage"] == MEASURED_USAGE and not inference.usage:
         columns["inference_usage"] = USUAL_USAGE
@@ -181,7 +185,8 @@ def _usage_notes(request: StudyRequest, columns: dict[str, Any], serving: Servin
 
 
 def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | None:
-    """What a run lends; None where it lends nothing. Jobs are what their measured curves say, as on the live platform.
+    """What a run lends; None where it lends nothing. Jobs are what their measured curves say, as on the live
+    platform.
 
     Raises TraceError or ValueError where its usage cannot be read.
     """

@@ -20,7 +20,8 @@ log = structlog.get_logger(__name__)
 
 #: A worker that is alive renews its lease twice a second.
 LEASE = timedelta(seconds=30)
-#: A message older than this has expired in the broker (`scheduling/services/wakeups.py`); the sweep sends another.
+#: A message older than this has expired in the broker (`scheduling/services/wakeups.py`); the sweep sends
+#: another.
 MESSAGE_LASTS = timedelta(seconds=65)
 #: Runs that are told of at once: a long queue must not fill the broker with messages that expire in it.
 MOST_MESSAGES = 32
@@ -40,7 +41,8 @@ class ClaimedRun:
 
 
 def tell_pages(kind: str = "simulations") -> None:
-    """Pages that show simulations read again: how far runs are, or with ``compared`` their figures as well."""
+    """Pages that show simulations read again: how far runs are, or with ``compared`` their figures as
+    well."""
     hint("cluster:simulations", kind=kind)
 
 
@@ -66,7 +68,8 @@ def run_claim(run_id: int) -> ClaimedRun | None:
 def run_renew(
     claimed: ClaimedRun, *, jobs_ended: int, jobs_total: int, simulated_seconds: float
 ) -> bool | None:
-    """Say how far the run is and keep its lease. Returns whether it shall stop; None where the lease is lost."""
+    """Say how far the run is and keep its lease. Returns whether it shall stop; None where the lease is
+    lost."""
     kept = claimed.run.held(claimed.token).update(
         lease_expires_at=timezone.now() + LEASE,
         jobs_ended=jobs_ended,
@@ -112,7 +115,8 @@ def _end(claimed: ClaimedRun, **values: Any) -> bool:
 
 
 def sweep_runs() -> int:
-    """Queue runs again whose worker is gone, send messages that were lost, ask for comparisons that are missing.
+    """Queue runs again whose worker is gone, send messages that were lost, ask for comparisons that are
+    missing.
 
     Returns how many things it put right.
     """
@@ -125,7 +129,10 @@ def _take_back_expired() -> int:
     count = 0
     for run in SimulationRun.lock_lost(now):
         count += 1
-        error = f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there is."
+        error = (
+            f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there "
+            f"is."
+        )
         if run.take_back(now, most_attempts=MOST_ATTEMPTS, error=error):
             run.wake_at = now + MESSAGE_LASTS
             run.jobs_ended = run.jobs_total = 0
@@ -165,7 +172,8 @@ def _wake_comparisons() -> int:
 
 
 def delete_orphans() -> int:
-    """Delete files of studies that exist no more: the store was away, or a worker finished after the deletion."""
+    """Delete files of studies that exist no more: the store was away, or a worker finished after the
+    deletion."""
     stored = store.studies_stored()
     known = set(SimulationStudy.objects.filter(pk__in=stored).values_list("pk", flat=True))
     return sum(store.remove(store.study_folder(study_id)) for study_id in stored if study_id not in known)

@@ -44,7 +44,8 @@ from simulation.workloads.errors import TraceError, listed
 
 
 def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
-    """Store a study with a run for each policy, number of servers and of inference servers, and rule for newcomers; queue them.
+    """Store a study with a run for each policy, number of servers and of inference servers, and rule for
+    newcomers; queue them.
 
     Raises:
         InvalidRequest: unknown policies or trace, or more than may be asked.

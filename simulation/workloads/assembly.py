@@ -198,7 +198,8 @@ def _refuse_doubled_ids(jobs: Sequence[JobRecord]) -> None:
             column = next((name for name in ("job_id", "name") if name in job.row.columns), "job_id")
             raise job.row.error(
                 column,
-                f"{quoted(job.job_id)} is there twice, first on line {first[job.job_id].row.line}; ids are unique",
+                f"{quoted(job.job_id)} is there twice, first on line {first[job.job_id].row.line}; ids are "
+                f"unique",
             )
         first[job.job_id] = job
 

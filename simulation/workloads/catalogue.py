@@ -1,4 +1,5 @@
-"""Workloads by name or path: the one entry of this package for the simulator, the pages and the benchmarks."""
+"""Workloads by name or path: the one entry of this package for the simulator, the pages and the
+benchmarks."""
 
 from __future__ import annotations
 
@@ -58,12 +59,13 @@ def load_workload(
 
     Options may stand behind the name: ``elasticflow:jobs=200,best_effort_share=0.3``.
 
-    ``throughputs``: a table or its folder; None takes the one beside the trace's data, or the built-in synthetic one where
-    models are drawn. ``gpu_type``: the reference, on which durations and requests are taken; None is the one usual for
-    the format, and where the trace's models were all measured on one other type alone, that one is taken
-    (`reference_gpu_type` tells). Profiles hold all other types of the table too. ``seed`` draws what the trace
-    leaves open. ``limit_jobs`` keeps the first jobs by submission. ``allow_paths``: whether ``trace`` may be
-    any file of this machine, or a name alone, as for requests from a network.
+    ``throughputs``: a table or its folder; None takes the one beside the trace's data, or the built-in
+    synthetic one where models are drawn. ``gpu_type``: the reference, on which durations and requests are
+    taken; None is the one usual for the format, and where the trace's models were all measured on one other
+    type alone, that one is taken (`reference_gpu_type` tells). Profiles hold all other types of the table
+    too. ``seed`` draws what the trace leaves open. ``limit_jobs`` keeps the first jobs by submission.
+    ``allow_paths``: whether ``trace`` may be any file of this machine, or a name alone, as for requests from
+    a network.
 
     Raises TraceError, whose text is one line for a person to read.
     """
@@ -94,9 +96,9 @@ def gpu_types_of(workload: Workload) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class TraceListing:
-    """One trace that may be named. ``available``: it is synthetic or its file is there; ``original``: where it
-    was published. ``jobs``: how many, None where counting would mean reading the file. The last three
-    are the cluster that its authors simulate it on, where known.
+    """One trace that may be named. ``available``: it is synthetic or its file is there; ``original``: where
+    it was published. ``jobs``: how many, None where counting would mean reading the file. The last three are
+    the cluster that its authors simulate it on, where known.
     """
 
     name: str
@@ -163,7 +165,8 @@ def _path_of(name: str) -> Path:
             raise
         public = listed(list(PUBLIC_TRACES), most=16)
         raise TraceError(
-            f"{error}; synthetic profiles are {listed(list(PROFILES))}; public traces are {public}; or give a file's path"
+            f"{error}; synthetic profiles are {listed(list(PROFILES))}; public traces are {public}; or give "
+            f"a file's path"
         ) from None
 
 
@@ -200,7 +203,8 @@ def _from_file(
 
 
 def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> ThroughputTable:
-    """The table beside the trace, or the built-in one where the trace names no model or only built-in ones."""
+    """The table beside the trace, or the built-in one where the trace names no model or only built-in
+    ones."""
     named = {job.model for job in parsed.jobs if job.model is not None}
     if named and named <= set(NETWORKS):
         return synthetic_throughputs()
@@ -222,8 +226,9 @@ def _usual_table(path: Path, trace_format: TraceFormat, parsed: ParsedTrace) -> 
     if trace_format is pollux.FORMAT and pollux.tables_folder(path) is not None:
         return ThroughputTable("no throughput table", {})
     raise TraceError(
-        f"no throughput table ({trace_format.models_measured_by}) was found for the trace's models; name one with "
-        f"--throughputs, or set {VARIABLE}; public ones: {THROUGHPUTS[trace_format.models_measured_by]}",
+        f"no throughput table ({trace_format.models_measured_by}) was found for the trace's models; name "
+        f"one with --throughputs, or set {VARIABLE}; public ones: "
+        f"{THROUGHPUTS[trace_format.models_measured_by]}",
         path=path,
     )
 
@@ -273,7 +278,8 @@ def _no_gpu_type(
     if complete:
         was = f"on {quoted(asked)}" if asked else "on one GPU type alone"
         return TraceError(
-            f"the trace's models were not measured {was}; choose one of {listed(list(complete))} with --gpu-type"
+            f"the trace's models were not measured {was}; choose one of {listed(list(complete))} with "
+            f"--gpu-type"
         )
     for job in parsed.jobs:
         if job.model is not None and not table.points.get((job.model, job.global_batch_size)):

@@ -1,16 +1,19 @@
-"""Throughput curves computed from a small model of devices and models, so that workloads need no measured table.
+"""Throughput curves computed from a small model of devices and models, so that workloads need no measured
+table.
 
-**Synthetic**: every name starts with ``synthetic-`` and nothing here was measured. One iteration of global batch B on n
-GPUs takes
+**Synthetic**: every name starts with ``synthetic-`` and nothing here was measured. One iteration of global
+batch B on n GPUs takes
 
     fixed + compute * (1 + spread * log2 n) + max(0, all-reduce - overlap * compute)
 
-compute    = work per sample * (B/n + batch at half speed) / sustained speed: small local batches waste the device
-all-reduce = 2 (n-1)/n * gradient bytes / bandwidth + 2 (n-1) * latency: a ring, over all of the servers' network links
+compute    = work per sample * (B/n + batch at half speed) / sustained speed: small local batches waste the
+device all-reduce = 2 (n-1)/n * gradient bytes / bandwidth + 2 (n-1) * latency: a ring, over all of the
+servers' network links
              as soon as n exceeds one server
 
-The first part falls with n, the second one grows: curves rise to a ceiling that depends on the model and fall beyond
-it. A local batch that does not fit the device's memory is no point. Sizes are of the order of known networks.
+The first part falls with n, the second one grows: curves rise to a ceiling that depends on the model and fall
+beyond it. A local batch that does not fit the device's memory is no point. Sizes are of the order of known
+networks.
 """
 
 from __future__ import annotations
@@ -30,7 +33,8 @@ TRAINING_BYTES_PER_PARAMETER = 16  # weights, gradients and two moments in 32 bi
 
 @dataclass(frozen=True, slots=True)
 class Device:
-    """One GPU type and the servers it comes in. Speed in operations, memory in bytes, bandwidth in bytes per second."""
+    """One GPU type and the servers it comes in. Speed in operations, memory in bytes, bandwidth in bytes per
+    second."""
 
     sustained_operations_per_second: float
     memory_bytes: float
@@ -43,7 +47,8 @@ class Device:
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """One model: operations and memory of one sample (forward and backward), parameters, and how it uses a device."""
+    """One model: operations and memory of one sample (forward and backward), parameters, and how it uses a
+    device."""
 
     operations_per_sample: float
     parameters: float

@@ -1,8 +1,8 @@
 """Seeded streams of uniform numbers.
 
-Each purpose has a stream of its own and each job takes a fixed count of numbers from it, needed or not: so changing
-one choice (the share of best effort, say) moves nothing else, and fewer jobs are the first of more jobs. Only
-uniform numbers are taken from NumPy, whose other distributions may change between its versions.
+Each purpose has a stream of its own and each job takes a fixed count of numbers from it, needed or not: so
+changing one choice (the share of best effort, say) moves nothing else, and fewer jobs are the first of more
+jobs. Only uniform numbers are taken from NumPy, whose other distributions may change between its versions.
 """
 
 from __future__ import annotations

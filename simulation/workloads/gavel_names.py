@@ -1,11 +1,12 @@
 """How Gavel and Shockwave name work, and how a step of theirs becomes an iteration of a fixed global batch.
 
-A job type is a model and the batch *of one GPU*: ``ResNet-18 (batch size 16)``. One step is one such batch on one
-GPU, and the steps of all GPUs are counted together (two GPUs do nearly twice the steps of one): the batch
-of an iteration grows with the GPUs, that is weak scaling. ElasticFlow keeps the global batch fixed. So that a GPU count changes speed
-alone, an iteration here is ``STEPS_PER_ITERATION`` steps, the largest GPU count that Gavel measured: its global
-batch is that many times the named one, split over the GPUs there are, several batches one after another on fewer
-GPUs. Steps and steps per second are divided by the same number, so durations stay what was measured.
+A job type is a model and the batch *of one GPU*: ``ResNet-18 (batch size 16)``. One step is one such batch on
+one GPU, and the steps of all GPUs are counted together (two GPUs do nearly twice the steps of one): the batch
+of an iteration grows with the GPUs, that is weak scaling. ElasticFlow keeps the global batch fixed. So that a
+GPU count changes speed alone, an iteration here is ``STEPS_PER_ITERATION`` steps, the largest GPU count that
+Gavel measured: its global batch is that many times the named one, split over the GPUs there are, several
+batches one after another on fewer GPUs. Steps and steps per second are divided by the same number, so
+durations stay what was measured.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
 """What jobs do per second when their batch size follows their GPUs, for policies that adapt it.
 
-From Pollux's public tables: seconds per step by GPUs and local batch, and the iterations that a whole training took
-with each global batch. An iteration with batch b does as much of the training as N(B) / N(b) iterations with the job's own
-batch B, where N counts the iterations of a whole training: the statistical efficiency over the training. Pollux tracks it as
-it changes during the training; here it is its mean.
+From Pollux's public tables: seconds per step by GPUs and local batch, and the iterations that a whole
+training took with each global batch. An iteration with batch b does as much of the training as N(B) / N(b)
+iterations with the job's own batch B, where N counts the iterations of a whole training: the statistical
+efficiency over the training. Pollux tracks it as it changes during the training; here it is its mean.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Work
 def with_goodput(workload: Workload, folder: Path | None) -> Workload:
     """The workload with adapted curves for the models that the tables in ``folder`` cover.
 
-    Without a folder, or where no model is covered, the workload as it is. Raises TraceError for tables that are not readable.
+    Without a folder, or where no model is covered, the workload as it is. Raises TraceError for tables that
+    are not readable.
     """
     if folder is None:
         return workload
@@ -33,9 +34,11 @@ def with_goodput(workload: Workload, folder: Path | None) -> Workload:
 
 
 def goodput_points(folder: Path, application: str, global_batch_size: int) -> dict[int, float]:
-    """Iterations of ``global_batch_size`` per second by GPU count, each with the batch size that is best there.
+    """Iterations of ``global_batch_size`` per second by GPU count, each with the batch size that is best
+    there.
 
-    Only batch sizes whose whole training was measured are tried. Empty for an application or batch that is not covered.
+    Only batch sizes whose whole training was measured are tried. Empty for an application or batch that is
+    not covered.
     """
     batches = validated_batches(folder, application)
     own = training_iterations(folder, application, global_batch_size)

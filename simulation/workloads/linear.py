@@ -15,12 +15,14 @@ NOTE = "throughput is taken to grow as the GPUs do: nothing is known about the m
 
 
 def is_linear(workload: Workload) -> bool:
-    """Whether nothing is known about the workload's models, so that throughput is taken to grow as the GPUs do."""
+    """Whether nothing is known about the workload's models, so that throughput is taken to grow as the GPUs
+    do."""
     return NOTE in workload.notes
 
 
 def as_linear(workload: Workload) -> Workload:
-    """The jobs of any trace as Lyra's evaluation takes them: their GPUs and how long they took, without deadlines (spec 4.3)."""
+    """The jobs of any trace as Lyra's evaluation takes them: their GPUs and how long they took, without
+    deadlines (spec 4.3)."""
     gpus = np.maximum(1, workload.requested_gpus)
     return linear_workload(
         workload.name, workload.source, workload.submitted_at, gpus, workload.requested_seconds
@@ -30,7 +32,8 @@ def as_linear(workload: Workload) -> Workload:
 def linear_workload(
     name: str, source: str, submitted_at: FloatArray, gpus: IntArray, seconds: FloatArray
 ) -> Workload:
-    """Best-effort jobs that take ``seconds`` on the ``gpus`` they ask for; an iteration is one GPU second of a training GPU."""
+    """Best-effort jobs that take ``seconds`` on the ``gpus`` they ask for; an iteration is one GPU second of
+    a training GPU."""
     order = np.argsort(submitted_at, kind="stable")
     counts = 2 ** np.arange(MOST_GPUS.bit_length())
     on = {

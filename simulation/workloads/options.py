@@ -14,11 +14,12 @@ class WorkloadOptions:
     """Choices beside trace, throughputs, GPU type and seed. The defaults are ElasticFlow's (spec 4.1).
 
     ``format`` forces a trace format instead of telling it from the header. ``virtual_cluster`` keeps one
-    virtual cluster of a Philly trace, or several joined by ``+``. ``shortest_seconds``: shorter jobs of traces without models are left out,
-    as when the published traces were derived. ``tightest`` and ``loosest`` bound the factor lambda in
-    ``deadline = submission + lambda * duration``, for jobs without a deadline of their own. The two shares turn
-    jobs whose class the trace does not say into best-effort or soft ones, by seed. ``jobs`` and
-    ``mean_interarrival_seconds`` are for synthetic workloads; None is the profile's own value.
+    virtual cluster of a Philly trace, or several joined by ``+``. ``shortest_seconds``: shorter jobs of
+    traces without models are left out, as when the published traces were derived. ``tightest`` and
+    ``loosest`` bound the factor lambda in ``deadline = submission + lambda * duration``, for jobs without a
+    deadline of their own. The two shares turn jobs whose class the trace does not say into best-effort or
+    soft ones, by seed. ``jobs`` and ``mean_interarrival_seconds`` are for synthetic workloads; None is the
+    profile's own value.
     """
 
     format: str | None = None

@@ -1,9 +1,9 @@
 """Throughput and length of training from the tables that Pollux measured (4 T4 GPUs a server).
 
-``placements.csv`` and ``scalability.csv`` hold seconds per step by placement and local batch, ``validation-B.csv``
-the iterations that a whole training with global batch B took. Step times lie on a grid of local batches; between
-two of them they are interpolated linearly, as in Pollux's own simulator. These are inputs of simulations; the
-live platform measures each level.
+``placements.csv`` and ``scalability.csv`` hold seconds per step by placement and local batch,
+``validation-B.csv`` the iterations that a whole training with global batch B took. Step times lie on a grid
+of local batches; between two of them they are interpolated linearly, as in Pollux's own simulator. These are
+inputs of simulations; the live platform measures each level.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ TRAINING_SAMPLES = {
 def pollux_points(folder: Path, application: str, global_batch_size: int) -> dict[int, float]:
     """Iterations per second by GPU count, placed on as few servers as possible.
 
-    A GPU count that does not divide the batch, or whose local batch was not measured, is left out. A local batch
-    above the largest that fits is done in several steps that synchronise once.
+    A GPU count that does not divide the batch, or whose local batch was not measured, is left out. A local
+    batch above the largest that fits is done in several steps that synchronise once.
 
     Raises TraceError when the tables are not there or not readable.
     """
@@ -67,9 +67,9 @@ def training_iterations(
 ) -> tuple[float, bool] | None:
     """Iterations of a whole training, and whether they were measured; None for an unknown application.
 
-    Measured: the last row of the validation table of that batch, or linearly between the next smaller and larger
-    batch. Without tables: all samples once in batches of that size, which leaves out that larger batches learn
-    less from each sample, so long trainings come out shorter than they were.
+    Measured: the last row of the validation table of that batch, or linearly between the next smaller and
+    larger batch. Without tables: all samples once in batches of that size, which leaves out that larger
+    batches learn less from each sample, so long trainings come out shorter than they were.
     """
     if folder is not None and (folder / application).is_dir():
         measured = _validated(folder / application)
@@ -81,13 +81,15 @@ def training_iterations(
 
 
 def validated_batches(folder: Path, application: str) -> dict[int, int]:
-    """Global batches of which a whole training was measured, each with its iterations; none for an unknown application."""
+    """Global batches of which a whole training was measured, each with its iterations; none for an unknown
+    application."""
     return dict(_validated(folder / application)) if (folder / application).is_dir() else {}
 
 
 @cache
 def _step_times(folder: Path) -> dict[int, tuple[np.ndarray, np.ndarray, np.ndarray]]:
-    """By GPU count, consolidated: local batches ascending, seconds per step, seconds of it spent synchronising."""
+    """By GPU count, consolidated: local batches ascending, seconds per step, seconds of it spent
+    synchronising."""
     rows: dict[int, list[tuple[int, float, float]]] = defaultdict(list)
     needed = ("local_bsz", "step_time", "sync_time")
     for row in read_table(folder / "placements.csv").named(

@@ -34,7 +34,8 @@ THROUGHPUTS = {
 class PublicTrace:
     """One public trace. ``place`` is its path in the traces folder; ``original`` where it was published.
 
-    ``servers``, ``gpus_per_server`` and ``slot_seconds``: the cluster that its authors simulate it on, where known.
+    ``servers``, ``gpus_per_server`` and ``slot_seconds``: the cluster that its authors simulate it on, where
+    known.
     """
 
     name: str
@@ -137,7 +138,8 @@ PUBLIC_TRACES: dict[str, PublicTrace] = {
             "philly_all",
             "traces/philly/philly.csv",
             PHILLY,
-            "all of Philly from 10 minutes on (one virtual cluster: philly_all:virtual_cluster=2869ce); models are drawn",
+            "all of Philly from 10 minutes on (one virtual cluster: philly_all:virtual_cluster=2869ce); "
+            "models are drawn",
             39923,
         ),
         *(
@@ -199,8 +201,9 @@ def find_trace(name: str) -> Path:
         return found[0]
     if known is not None:
         raise TraceError(
-            f"trace {name} is not on this machine ({_where(folder)}); it is public: {known.original}. Put it in a folder as "
-            f"{Path(known.place).name} and set {VARIABLE} to that folder, or give the file's path"
+            f"trace {name} is not on this machine ({_where(folder)}); it is public: {known.original}. Put it "
+            f"in a folder as {Path(known.place).name} and set {VARIABLE} to that folder, or give the file's "
+            "path"
         )
     if found and folder is not None:
         choices = listed([str(path.relative_to(folder).with_suffix("")) for path in found])

@@ -1,4 +1,5 @@
-"""What an importer makes of one row, before models, deadlines and classes that the trace does not say are drawn."""
+"""What an importer makes of one row, before models, deadlines and classes that the trace does not say are
+drawn."""
 
 from __future__ import annotations
 
@@ -14,11 +15,11 @@ from simulation.workloads.trace_file import TraceRow
 class JobRecord:
     """One job as far as its trace says. None is what the trace does not say.
 
-    ``model``: None means that model and batch are drawn from the measured ones, and iterations follow from the
-    duration. ``iterations``: None means ``floor(requested_seconds * throughput)``. ``requested_seconds``: None
-    means iterations over throughput. ``deadline_at``: None means drawn around the duration. ``service_class``:
-    None means ``slo``, but for the shares that the options turn into others. ``deadline_factor``: the deadline as
-    a multiple of the duration, where a trace gives that.
+    ``model``: None means that model and batch are drawn from the measured ones, and iterations follow from
+    the duration. ``iterations``: None means ``floor(requested_seconds * throughput)``. ``requested_seconds``:
+    None means iterations over throughput. ``deadline_at``: None means drawn around the duration.
+    ``service_class``: None means ``slo``, but for the shares that the options turn into others.
+    ``deadline_factor``: the deadline as a multiple of the duration, where a trace gives that.
     """
 
     row: TraceRow

@@ -1,7 +1,9 @@
-"""Which jobs may use which GPUs, and with how many workers: the four scenarios of Lyra's evaluation (section 3.7; spec 1.4).
+"""Which jobs may use which GPUs, and with how many workers: the four scenarios of Lyra's evaluation (section
+3.7; spec 1.4).
 
-Traces do not say it, so jobs are tagged by seed. A worker is up to eight GPUs of one server; a job that asks for more has
-several. What the paper leaves open, and how it is chosen here, stands beside each rule (spec 2.13).
+Traces do not say it, so jobs are tagged by seed. A worker is up to eight GPUs of one server; a job that asks
+for more has several. What the paper leaves open, and how it is chosen here, stands beside each rule (spec
+2.13).
 """
 
 from __future__ import annotations
@@ -31,14 +33,16 @@ class Scenario(StrEnum):
 class ScenarioRules:
     """One scenario, and the assumptions that go with it.
 
-    ``fungible_share``: of jobs, able to run on either kind of GPU. ``mixing_share``: of jobs, able to use both kinds at once, at
-    ``mixing_efficiency``; ``mixing_efficiency_alone``: of such a job while it is on one kind (A22). ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and do so much of all
-    work. ``smallest`` and ``largest``: their range of workers, as multiples of what was asked for (the paper
-    gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added worker yields (imperfect scaling: 0.8, not
-    compounded; A3). ``checkpointing_share``: of jobs, keeping their progress when preempted. ``wrong_estimate_share``: of
-    jobs, whose running time is misjudged by up to ``estimate_error``. ``fungible_share_of_elastic``: the same as
-    ``fungible_share`` for elastic jobs alone, where it differs (A12). ``unbounded_workers``: elastic jobs start on one worker and may have so
-    many, whatever was asked for, as AFS was published; 0 keeps their ranges.
+    ``fungible_share``: of jobs, able to run on either kind of GPU. ``mixing_share``: of jobs, able to use
+    both kinds at once, at ``mixing_efficiency``; ``mixing_efficiency_alone``: of such a job while it is on
+    one kind (A22). ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and
+    do so much of all work. ``smallest`` and ``largest``: their range of workers, as multiples of what was
+    asked for (the paper gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added
+    worker yields (imperfect scaling: 0.8, not compounded; A3). ``checkpointing_share``: of jobs, keeping
+    their progress when preempted. ``wrong_estimate_share``: of jobs, whose running time is misjudged by up to
+    ``estimate_error``. ``fungible_share_of_elastic``: the same as ``fungible_share`` for elastic jobs alone,
+    where it differs (A12). ``unbounded_workers``: elastic jobs start on one worker and may have so many,
+    whatever was asked for, as AFS was published; 0 keeps their ranges.
     """
 
     scenario: Scenario = Scenario.BASIC
@@ -76,9 +80,11 @@ RULES = {
 
 @dataclass(frozen=True)
 class WorkerRanges:
-    """One row a job: workers of ``gpus_per_worker`` GPUs each, between ``base`` and ``most``, ``requested`` by its user.
+    """One row a job: workers of ``gpus_per_worker`` GPUs each, between ``base`` and ``most``, ``requested``
+    by its user.
 
-    ``gain`` is that of `ScenarioRules`. ``estimate_factor``: what its running time is thought to be, over what it is.
+    ``gain`` is that of `ScenarioRules`. ``estimate_factor``: what its running time is thought to be, over
+    what it is.
     """
 
     gpus_per_worker: IntArray
@@ -102,7 +108,8 @@ class WorkerRanges:
 def worker_ranges(
     workload: Workload, rules: ScenarioRules, seed: int, *, gpus_per_server: int = GPUS_PER_WORKER
 ) -> WorkerRanges:
-    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream of its own.
+    """Tags for every job of a workload, always the same for one seed; each kind of tag is drawn from a stream
+    of its own.
 
     A worker is no larger than a server.
     """
@@ -143,7 +150,8 @@ def _largest_worker(gpus: IntArray, most: int) -> IntArray:
 
 
 def _elastic(gpu_seconds: FloatArray, rules: ScenarioRules) -> BoolArray:
-    """The elastic jobs: of the jobs sorted by their work, so many next to each other that do the given share of all work.
+    """The elastic jobs: of the jobs sorted by their work, so many next to each other that do the given share
+    of all work.
 
     Elastic jobs are large ones, but the very largest would do far more than their published share (spec 4.3).
     """

@@ -1,9 +1,9 @@
 """Workloads drawn by seed, shaped like measured ones, that need no file.
 
-A profile says how often jobs arrive, how many GPUs they ask for and how long they run on these; models are drawn
-from the throughput table (the built-in synthetic one, unless a measured one is given), iterations are
-``floor(duration * throughput)`` and deadlines are ``submission + floor(lambda * duration)`` (spec 4.1).
-Each profile is one function with `@profile`.
+A profile says how often jobs arrive, how many GPUs they ask for and how long they run on these; models are
+drawn from the throughput table (the built-in synthetic one, unless a measured one is given), iterations are
+``floor(duration * throughput)`` and deadlines are ``submission + floor(lambda * duration)`` (spec 4.1). Each
+profile is one function with `@profile`.
 """
 
 from __future__ import annotations
@@ -36,11 +36,12 @@ class Shape:
     """One profile's distributions.
 
     ``arrive`` turns numbers in [0, 1), shape (jobs, 2), and the mean time between arrivals into submission
-    times; ``last`` turns such numbers into durations on the GPUs asked for. Both in seconds.
-    ``gpu_shares``: share of jobs by GPU count, adding up to 1. ``linear``: nobody has a deadline and throughput grows as the
-    GPUs do, for workloads about which no more is known; no model is drawn then. ``gpu_seconds``: mean work of a job, with
-    which ``mean_interarrival_seconds`` goes: submissions are as much further apart as the jobs drawn are larger, so that
-    every seed asks for the same part of a cluster. None leaves submissions as they are.
+    times; ``last`` turns such numbers into durations on the GPUs asked for. Both in seconds. ``gpu_shares``:
+    share of jobs by GPU count, adding up to 1. ``linear``: nobody has a deadline and throughput grows as the
+    GPUs do, for workloads about which no more is known; no model is drawn then. ``gpu_seconds``: mean work of
+    a job, with which ``mean_interarrival_seconds`` goes: submissions are as much further apart as the jobs
+    drawn are larger, so that every seed asks for the same part of a cluster. None leaves submissions as they
+    are.
     """
 
     jobs: int
@@ -134,8 +135,9 @@ def daily_bursts(
 ) -> FloatArray:
     """Arrivals that follow the time of day, half of them in bursts close behind another job.
 
-    The rate goes up and down by ``swing`` of its mean within each day, starting at the mean; ``burst_share`` of the jobs follow
-    the one before within ``burst_gap_seconds``, as sweeps over hyperparameters do. The mean stays.
+    The rate goes up and down by ``swing`` of its mean within each day, starting at the mean; ``burst_share``
+    of the jobs follow the one before within ``burst_gap_seconds``, as sweeps over hyperparameters do. The
+    mean stays.
     """
     follows = draws[:, 1] < burst_share
     short = np.minimum(burst_gap_seconds, mean) * draws[:, 0]
@@ -173,7 +175,8 @@ def _two_decades(draws: FloatArray) -> FloatArray:
     "elasticflow", "ElasticFlow's generator: 1,000 jobs, one in 25 minutes, 83 % on 1 GPU (Figures 9 to 11)"
 )
 def elasticflow() -> Shape:
-    """Spec 4.1. Figure 10: 100 jobs and lambda 1.5; Figure 11: 200 jobs, one in 900 s, a share of best effort."""
+    """Spec 4.1. Figure 10: 100 jobs and lambda 1.5; Figure 11: 200 jobs, one in 900 s, a share of best
+    effort."""
     return Shape(
         jobs=1000,
         mean_interarrival_seconds=1500.0,

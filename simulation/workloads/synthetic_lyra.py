@@ -1,10 +1,12 @@
 """The synthetic profile ``lyra``: jobs like those of the fifteen-day trace that Lyra was evaluated on.
 
-That trace is not public. What is published about it: 50,390 jobs in 15 days, running times from minutes to days, and quantiles of
-job completion time on the cluster it came from (Lyra section 3.7, Tables 3.5 and 3.8; spec 4.2). Those quantiles leave little choice: half of all
-jobs last less than a quarter of an hour, and most of the longest quarter lie just above eight hours. How arrivals vary and how many GPUs jobs ask
-for is not published; days, hours and GPUs are chosen here so that strict first-come scheduling has 72 % of the GPUs in use and makes jobs
-wait about as the percentiles in Table 3.8 say. Their mean of 3,072 s does not go with these percentiles, and is not aimed at.
+That trace is not public. What is published about it: 50,390 jobs in 15 days, running times from minutes to
+days, and quantiles of job completion time on the cluster it came from (Lyra section 3.7, Tables 3.5 and 3.8;
+spec 4.2). Those quantiles leave little choice: half of all jobs last less than a quarter of an hour, and most
+of the longest quarter lie just above eight hours. How arrivals vary and how many GPUs jobs ask for is not
+published; days, hours and GPUs are chosen here so that strict first-come scheduling has 72 % of the GPUs in
+use and makes jobs wait about as the percentiles in Table 3.8 say. Their mean of 3,072 s does not go with
+these percentiles, and is not aimed at.
 """
 
 from __future__ import annotations
@@ -37,15 +39,18 @@ DAYS_LOAD = (1.0, 1.15, 1.25, 1.1, 0.95, 0.5, 0.45, 1.05, 1.3, 1.2, 1.0, 0.9, 0.
 BUSY_BY_DAY = 0.6  # arrivals go up and down by so much of their mean within a day
 FOLLOWING, FOLLOWS_WITHIN_SECONDS = 0.6, 20.0  # share of jobs that come close behind another, as sweeps do
 GPU_SHARES = {1: 0.453, 2: 0.14, 4: 0.14, 8: 0.195, 16: 0.0465, 32: 0.0185, 64: 0.006, 128: 0.001}
-# Work of a job on average, at the published rate of submissions: with it the baseline has 72 % of the GPUs in use while jobs arrive.
+# Work of a job on average, at the published rate of submissions: with it the baseline has 72 % of the GPUs in
+# use while jobs arrive.
 GPU_SECONDS = 69_500.0
 
-# An eighth of the cluster has no room for the largest jobs, and fewer jobs at a time even out less: it is asked for less of its GPUs.
+# An eighth of the cluster has no room for the largest jobs, and fewer jobs at a time even out less: it is
+# asked for less of its GPUs.
 SCALED_JOBS = JOBS // 8
 SCALED_GPU_SHARES = {1: 0.46, 2: 0.145, 4: 0.145, 8: 0.195, 16: 0.037, 32: 0.015, 64: 0.003}
 SCALED_GPU_SECONDS = 60_500.0
 
-# One job of a hundred that asks for much of the cluster, for minutes: hardly any work, and a wait that no order of jobs takes away.
+# One job of a hundred that asks for much of the cluster, for minutes: hardly any work, and a wait that no
+# order of jobs takes away.
 LARGE_JOB_SHARE = 0.01
 LARGE_JOB_SECONDS = (120.0, 1_100.0)
 
@@ -67,7 +72,8 @@ def weekly_arrivals(draws: FloatArray, mean: float) -> FloatArray:
 
 
 def by_quantiles(draws: FloatArray) -> FloatArray:
-    """Durations in seconds for numbers in [0, 1), shape (jobs, 2): every seed has the same ones, in another order."""
+    """Durations in seconds for numbers in [0, 1), shape (jobs, 2): every seed has the same ones, in another
+    order."""
     shares, seconds = zip(*DURATIONS, strict=True)
     rank = np.argsort(np.argsort(draws[:, 0], kind="stable"), kind="stable")
     return np.asarray(np.exp(np.interp((rank + 0.5) / max(1, rank.size), shares, np.log(seconds))))
@@ -76,8 +82,8 @@ def by_quantiles(draws: FloatArray) -> FloatArray:
 def with_large_jobs(workload: Workload, gpus: int, seed: int) -> Workload:
     """The same jobs, but one of a hundred, drawn from those of two to eighteen minutes, asks for ``gpus``.
 
-    Published means and percentiles of queuing time go together only if a hundredth of the jobs waits for days under every
-    scheme; such jobs do, where others may pass them.
+    Published means and percentiles of queuing time go together only if a hundredth of the jobs waits for days
+    under every scheme; such jobs do, where others may pass them.
     """
     shortest, longest = LARGE_JOB_SECONDS
     seconds = workload.requested_seconds
@@ -131,7 +137,8 @@ def by_testbed(draws: FloatArray) -> FloatArray:
     "lyra_testbed", "like Lyra's testbed trace: 180 jobs in 8 hours, 2 minutes to 2 hours, 16 GPUs at most"
 )
 def lyra_testbed() -> Shape:
-    """What 4 servers of 8 GPUs were asked for; which GPU counts jobs had is not published beyond the largest."""
+    """What 4 servers of 8 GPUs were asked for; which GPU counts jobs had is not published beyond the
+    largest."""
     return Shape(
         jobs=180,
         mean_interarrival_seconds=8 * 3600.0 / 180,

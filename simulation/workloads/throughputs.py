@@ -1,8 +1,8 @@
 """Measured throughput by model, global batch, GPU type and GPU count, and the tables that hold it.
 
-Four layouts are read: a long table (``throughput.csv``), a folder with one wide table per model, Gavel's isolated
-throughputs, and the step times that Pollux measured (`pollux_tables`). A point that is empty, NaN or 0 could not be
-run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
+Four layouts are read: a long table (``throughput.csv``), a folder with one wide table per model, Gavel's
+isolated throughputs, and the step times that Pollux measured (`pollux_tables`). A point that is empty, NaN or
+0 could not be run: it is left out and never becomes a level of zero throughput (spec 1.3, 6).
 """
 
 from __future__ import annotations
@@ -113,7 +113,8 @@ def _table_files(folder: Path) -> list[Path]:
     wide = sorted(folder.glob("throughputs_*/*.csv")) or sorted(folder.glob("*.csv"))
     if not wide:
         raise TraceError(
-            f"the folder holds no throughput table: neither {LONG_TABLE} nor {GAVEL_TABLE} nor one CSV per model",
+            f"the folder holds no throughput table: neither {LONG_TABLE} nor {GAVEL_TABLE} nor one CSV per "
+            f"model",
             path=folder,
         )
     return wide

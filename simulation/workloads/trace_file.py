@@ -120,7 +120,8 @@ class TraceFile:
 def read_table(path: Path) -> TraceFile:
     """The file as header and rows. Blank lines are skipped, spaces around values dropped.
 
-    Raises TraceError when it cannot be read, is not text, is empty, has no rows, or has a row of another length.
+    Raises TraceError when it cannot be read, is not text, is empty, has no rows, or has a row of another
+    length.
     """
     text = text_of(path)
     first = text.lstrip().partition("\n")[0]

@@ -31,8 +31,8 @@ class MeasuredThroughput:
 class ModelProfile:
     """One model with one global batch size, measured on one or more GPU types.
 
-    ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size`` (goodput), for
-    policies that do that; empty where nobody measured it.
+    ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size``
+    (goodput), for policies that do that; empty where nobody measured it.
     """
 
     model: str

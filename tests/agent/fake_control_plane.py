@@ -144,7 +144,8 @@ class FakeControlPlane:
                     self.gaps.add(key)
                     self.log[key] = known.decode() + piece["text"]
                     continue
-                # A piece whose answer was lost comes again; what it says must be the same, and nothing may be left out.
+                # A piece whose answer was lost comes again; what it says must be the same, and nothing may be
+                # left out.
                 assert piece["offset"] <= len(known)
                 repeated = known[piece["offset"] :]
                 assert piece["text"].encode().startswith(repeated)

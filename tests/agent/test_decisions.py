@@ -189,7 +189,8 @@ class Node:
 
 @st.composite
 def histories(draw: st.DrawFn) -> list[DesiredState]:
-    """What a control plane says over time: generations only grow, goals only grow, planners take over from each other."""
+    """What a control plane says over time: generations only grow, goals only grow, planners take over from
+    each other."""
     epoch, states = 1, []
     live: dict[str, GenerationDesire] = {}
     for version in range(1, draw(st.integers(2, 12))):

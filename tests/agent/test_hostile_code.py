@@ -1,4 +1,5 @@
-"""What user code tries against what is around it, in the real sandbox: as root's agent confines it, and as others' do."""
+"""What user code tries against what is around it, in the real sandbox: as root's agent confines it, and as
+others' do."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ box = make_folder(folder, asked["user_id"])
 write_lease(folder, boot_time_seconds() + 120)
 inside = "/box" if asked["mode"] == "namespaces" else str(box)
 limits = None if asked["limits"] is None else ResourceLimits.from_json(asked["limits"])
-sandbox = Sandbox(asked["mode"], str(box), inside, asked["user_id"], first_user_id=asked["first_user_id"], limits=limits)
+sandbox = Sandbox(asked["mode"], str(box), inside, asked["user_id"],
+                  first_user_id=asked["first_user_id"], limits=limits)
 handle = launch(folder, command=[asked["python"], "-c", asked["script"]], environment={}, nice=0,
                 log_limit_bytes=1_000_000, sandbox=sandbox)
 handle.wait(100)
@@ -263,7 +265,8 @@ def test_the_first_process_has_nothing_worth_reading(place: Place) -> None:
         assert set(status["Uid"].split()) == {str(FIRST_USER)}, "neither root's nor the worker's"
 
 
-#: Forks without end. Each of them goes on, so that it is more than one loop; and none is a child of who began.
+#: Forks without end. Each of them goes on, so that it is more than one loop; and none is a child of who
+#: began.
 FORK_BOMB = """
 import os, time
 print("up", flush=True)
@@ -322,7 +325,8 @@ def test_a_fork_bomb_ends_itself_alone(place: Place, watched: str) -> None:
     assert "done" in (neighbour / "worker.log").read_text()
 
 
-#: Takes memory in a process that it has started, as a data loader does, and holds out when that one is killed.
+#: Takes memory in a process that it has started, as a data loader does, and holds out when that one is
+#: killed.
 GLUTTON = """
 import os, time
 print("up", flush=True)

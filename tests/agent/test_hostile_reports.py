@@ -282,7 +282,8 @@ class FakeState:
 
 
 def talk(reporter: Reporter, poison: Callable[[dict[str, Any]], bool]) -> tuple[list[Any], int]:
-    """Reports to a control plane that can read none with a poisoned item in it. Returns what it took, and the rounds."""
+    """Reports to a control plane that can read none with a poisoned item in it. Returns what it took, and the
+    rounds."""
     taken: list[Any] = []
     for rounds in range(1, 60):
         report = reporter.build([], [], 1)

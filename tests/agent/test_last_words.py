@@ -1,4 +1,5 @@
-"""A worker says that it has completed and ends: the agent hears that before it takes the end for a failure."""
+"""A worker says that it has completed and ends: the agent hears that before it takes the end for a
+failure."""
 
 from __future__ import annotations
 

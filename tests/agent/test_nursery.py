@@ -133,7 +133,8 @@ def test_what_cannot_be_forked_from_is_not(
 
 
 def test_workers_that_are_warm_need_no_nursery(agent: RunningAgent, plane: FakeControlPlane) -> None:
-    """An agent that comes back works at once with those that outlived it, however long its next nursery imports."""
+    """An agent that comes back works at once with those that outlived it, however long its next nursery
+    imports."""
     slow = agent.folder / "slow"
     runtime = agent.folder / "runtime"
     shutil.copytree(agent.runtime, runtime)

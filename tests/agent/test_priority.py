@@ -13,8 +13,8 @@ from tests.agent.conftest import PROJECT
 from tests.agent.test_sandbox import ORDINARY_USER, needs_root
 from workers.agent import linux
 
-#: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it, whether it can,
-#: and which priority a worker has in the end that it starts as it should.
+#: As the agent does: starts somebody else's process at low priority and says what it thinks of raising it,
+#: whether it can, and which priority a worker has in the end that it starts as it should.
 SCRIPT = """
 import json, os, subprocess, tempfile
 from pathlib import Path

@@ -133,7 +133,8 @@ folder = Path({str(home / "worker")!r})
 box = make_folder(folder, None)
 write_lease(folder, boot_time_seconds() + 60)
 code = "import os; print(os.getpid(), os.getuid(), os.path.exists({str(home)!r}), sorted(os.listdir('/box')))"
-handle = launch(folder, command=[{SYSTEM_PYTHON!r}, "-c", code], environment={{}}, nice=0, log_limit_bytes=9999,
+handle = launch(folder, command=[{SYSTEM_PYTHON!r}, "-c", code], environment={{}}, nice=0,
+                log_limit_bytes=9999,
                 sandbox=Sandbox("namespaces", str(box), "/box"))
 handle.wait(30)
 """

@@ -235,7 +235,8 @@ def test_a_lost_wake_up_costs_one_report(agent: RunningAgent, plane: FakeControl
 
 
 def measuring(max_seconds: float, **wishes: Any) -> dict[str, Any]:
-    """A measurement whose worker never gets further than its import, and starts a process that tries to outlive it."""
+    """A measurement whose worker never gets further than its import, and starts a process that tries to
+    outlive it."""
     return generation(
         purpose="profiling",
         profile={"levels": [1], "seconds_per_level": 1.0, "max_seconds": max_seconds},

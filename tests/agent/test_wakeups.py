@@ -6,7 +6,10 @@ from workers.agent.wakeups import desired_versions
 
 
 def test_versions_are_read_and_comments_and_other_events_ignored() -> None:
-    text = ": hello\n\nevent: desired\ndata: 124\n\nevent: other\ndata: 7\n\ndata: 8\n\nevent: desired\ndata:125\n\n"
+    text = (
+        ": hello\n\nevent: desired\ndata: 124\n\nevent: other\ndata: 7\n\ndata: 8\n\nevent: "
+        "desired\ndata:125\n\n"
+    )
     assert list(desired_versions(iter(text.split("\n")))) == [124, 125]
 
 

@@ -41,7 +41,8 @@ class Classifier(TrainingFunction):
 
 @dataclass
 class World:
-    """A project with an owner, a colleague (member) and a viewer; a stranger with a project of her own; an operator."""
+    """A project with an owner, a colleague (member) and a viewer; a stranger with a project of her own; an
+    operator."""
 
     project: Project
     owner: User

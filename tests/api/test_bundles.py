@@ -240,7 +240,7 @@ def test_a_zip_with_a_broken_byte_is_facts_or_a_refusal(at: int, byte: int) -> N
         facts(bytes(content))
 
 
-# --- in a process of its own ---------------------------------------------------------------------------------
+# --- in a process of its own --------------------------------------------------------------------------------
 
 BOUNDS = ReadingBounds(memory_bytes=256 * 1024**2)
 

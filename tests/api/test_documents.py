@@ -1,4 +1,5 @@
-"""The OpenAPI document: complete, committed, and no list that asks more of the database the longer it gets."""
+"""The OpenAPI document: complete, committed, and no list that asks more of the database the longer it
+gets."""
 
 from __future__ import annotations
 
@@ -75,9 +76,11 @@ def _more_jobs(world: World) -> None:
 
 
 LISTS = [
-    "jobs/", "functions/", "functions/{function}/versions/", "projects/", "projects/vision/members/", "tokens/",
+    "jobs/", "functions/", "functions/{function}/versions/", "projects/", "projects/vision/members/",
+    "tokens/",
     "servers/", "gpus/", "agents/", "decisions/", "decisions/{decision}/", "cluster/", "me/",
-    *(f"jobs/{{job}}/{name}/" for name in ("events", "metrics", "logs", "checkpoints", "artifacts", "plan", "curve")),
+    *(f"jobs/{{job}}/{name}/" for name in ("events", "metrics", "logs", "checkpoints", "artifacts", "plan",
+    "curve")),
 ]  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Whatever is sent to whichever address of the three processes, an error is a problem document and never HTML."""
+"""Whatever is sent to whichever address of the three processes, an error is a problem document and never
+HTML."""
 
 from __future__ import annotations
 

@@ -82,7 +82,8 @@ def _claim_of_ten_seconds_ago(world: World) -> IdempotencyRecord:
 
 @pytest.mark.django_db(transaction=True)
 def test_whose_process_died_shows_by_its_session(settings: Any, tmp_path: Path) -> None:
-    """A web process that is killed in the middle of a request must not cost its client two minutes of refusals."""
+    """A web process that is killed in the middle of a request must not cost its client two minutes of
+    refusals."""
     world = build_world(settings, tmp_path)
     record = _claim_of_ten_seconds_ago(world)
     working, goes = threading.Event(), threading.Event()

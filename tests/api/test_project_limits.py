@@ -100,7 +100,7 @@ def test_only_operators_set_a_persons_limits_and_only_the_person_sees_them(world
     assert world.client(world.operator).patch(address, {"projects": -1}, format="json").status_code == 400
 
 
-# --- closing --------------------------------------------------------------------------------------------------
+# --- closing ------------------------------------------------------------------------------------------------
 
 
 def finish(world: World) -> None:

@@ -119,7 +119,7 @@ def test_a_method_that_does_not_exist_is_still_told_as_such(world: World) -> Non
     assert client_of(world.owner).put("/api/v1/projects/", {}, format="json").status_code == 405
 
 
-# --- projects -------------------------------------------------------------------------------------------------
+# --- projects -----------------------------------------------------------------------------------------------
 
 
 def test_a_token_for_one_project_knows_no_other(world: World) -> None:
@@ -154,7 +154,7 @@ def test_an_operators_limited_token_does_not_operate(world: World) -> None:
         assert client.get("/metrics").status_code == 403
 
 
-# --- tokens that make tokens ----------------------------------------------------------------------------------
+# --- tokens that make tokens --------------------------------------------------------------------------------
 
 
 def create(client: APIClient, **body: Any) -> Any:

@@ -1,1 +1,2 @@
-"""The platform under hostile and careless users, live: `make chaos`, a minute of it in `make test` (README.md)."""
+"""The platform under hostile and careless users, live: `make chaos`, a minute of it in `make test`
+(README.md)."""

@@ -15,7 +15,8 @@ BY_THE_SERVER = (414, 431)
 
 @dataclass(frozen=True)
 class Answer:
-    """One answer of a door. ``attack``: what the request was for; ``retry_after``: that header, as it came."""
+    """One answer of a door. ``attack``: what the request was for; ``retry_after``: that header, as it
+    came."""
 
     who: str
     attack: str
@@ -69,7 +70,8 @@ class Ledger:
 
 
 class RecordingTransport(httpx.BaseTransport):
-    """Sends what a client sends and notes each answer. ``attack`` says what the client is at with the next."""
+    """Sends what a client sends and notes each answer. ``attack`` says what the client is at with the
+    next."""
 
     def __init__(self, who: str, ledger: Ledger, inner: httpx.BaseTransport | None = None) -> None:
         self.who = who

@@ -1,11 +1,12 @@
-"""What is kept when something broke: enough to find the cause afterwards, first of each promise that was not kept.
+"""What is kept when something broke: enough to find the cause afterwards, first of each promise that was not
+kept.
 
-finding.txt            the report
-promises/              one page for each promise that was not kept: its row, and all that happened around it, in the
+finding.txt            the report promises/              one page for each promise that was not kept: its row,
+and all that happened around it, in the
                        order of time
-snapshots/             the planner's questions while those jobs lived, as they were recorded (`unpack_snapshot`)
-rows/                  the tables, a line of JSON for each row
-logs/                  of every service and both agents
+snapshots/             the planner's questions while those jobs lived, as they were recorded
+(`unpack_snapshot`) rows/                  the tables, a line of JSON for each row logs/                  of
+every service and both agents
 """
 
 from __future__ import annotations
@@ -22,13 +23,16 @@ from typing import Any
 AROUND = timedelta(seconds=20)
 #: No logs of user code, no bundles, no credentials.
 TABLES = (
-    "cluster_cluster", "cluster_server", "cluster_gpu", "scheduling_job", "scheduling_jobevent", "scheduling_generation",
-    "scheduling_assignment", "scheduling_worker", "scheduling_checkpoint", "scheduling_jobmetric", "scheduling_scalingcurve",
+    "cluster_cluster", "cluster_server", "cluster_gpu", "scheduling_job", "scheduling_jobevent",
+    "scheduling_generation",
+    "scheduling_assignment", "scheduling_worker", "scheduling_checkpoint", "scheduling_jobmetric",
+    "scheduling_scalingcurve",
     "scheduling_curvelevel", "scheduling_offer", "scheduling_incident", "scheduling_outboxmessage",
 )  # fmt: skip
 #: Of the planner's answers everything but the question, which lies in a file of its own.
 _DECISIONS = """
-    select id, kind, policy, epoch, planning_version, decided_at, trigger, summary, compute_seconds, pass_seconds
+    select id, kind, policy, epoch, planning_version, decided_at, trigger, summary,
+        compute_seconds, pass_seconds
     from scheduling_decision order by id
 """
 _QUESTIONS = (
@@ -136,11 +140,17 @@ def _story(
         if worker["exit"]:
             yield Line(worker["changed_at"], "worker", f"{worker['key']} {worker['phase']} {worker['exit']}")
     for checkpoint in tables["scheduling_checkpoint"]:
-        text = f"checkpoint of iteration {checkpoint['iteration']} ({checkpoint['reason']}, {checkpoint['store_seconds']:.2f} s)"
+        text = (
+            f"checkpoint of iteration {checkpoint['iteration']} ({checkpoint['reason']}, "
+            f"{checkpoint['store_seconds']:.2f} s)"
+        )
         yield Line(checkpoint["stored_at"], checkpoint["job_id"], text)
     for metric in tables["scheduling_jobmetric"]:
         if metric["job_id"] == job["id"]:
-            text = f"iteration {metric['iteration']}, {metric['iterations_per_second']:.2f} it/s on {metric['gpus']} GPUs"
+            text = (
+                f"iteration {metric['iteration']}, {metric['iterations_per_second']:.2f} it/s on "
+                f"{metric['gpus']} GPUs"
+            )
             yield Line(metric["measured_at"], job["id"], text)
     for decision in tables["scheduling_decision"]:
         yield from _decision(decision, job["id"])
@@ -168,8 +178,9 @@ def _decision(decision: Mapping[str, Any], job_id: str) -> Iterator[Line]:
     summary = decision["summary"]
     seconds = decision["pass_seconds"]
     told = (
-        f"{decision['id']} {decision['kind']}, epoch {decision['epoch']}, by {decision['trigger'] or '?'}, computed in "
-        f"{decision['compute_seconds']:.2f} s, pass {'?' if seconds is None else f'{seconds:.2f}'} s"
+        f"{decision['id']} {decision['kind']}, epoch {decision['epoch']}, by {decision['trigger'] or '?'}, "
+        f"computed in {decision['compute_seconds']:.2f} s, pass "
+        f"{'?' if seconds is None else f'{seconds:.2f}'} s"
     )
     risks = summary.get("at_risk", [])
     yield Line(decision["decided_at"], "planner", told + (f", at risk: {' '.join(risks)}" if risks else ""))

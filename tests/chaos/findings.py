@@ -25,8 +25,10 @@ _PROMISES = """
     select j.id, j.name, u.username as owner, j.promise_outcome as outcome, j.void_reason, j.state, j.late,
            extract(epoch from j.deadline_at - j.finished_at) as slack_seconds
     from scheduling_job j join projects_user u on u.id = j.owner_id
-    join scheduling_functionversion v on v.id = j.function_version_id join scheduling_function f on f.id = v.function_id
-    where j.promise_outcome <> 'none' and f.name = any(%s) and not (j.hyperparameters @> '{"global_batch_size": 1000000000}')
+    join scheduling_functionversion v on v.id = j.function_version_id
+    join scheduling_function f on f.id = v.function_id
+    where j.promise_outcome <> 'none' and f.name = any(%s)
+        and not (j.hyperparameters @> '{"global_batch_size": 1000000000}')
 """
 _TWO_OWNERS = """
     select gpu_id from scheduling_assignment where state in ('held', 'clearing')
@@ -35,7 +37,8 @@ _TWO_OWNERS = """
 _BOTH_TRAINED = """
     select a.job_id, a.number, b.number as other from scheduling_generation a join scheduling_generation b
     on a.job_id = b.job_id and a.number < b.number and a.purpose = 'training' and b.purpose = 'training'
-    where a.live_at is not null and b.live_at is not null and b.live_at < coalesce(a.retired_at, 'infinity'::timestamptz)
+    where a.live_at is not null and b.live_at is not null
+        and b.live_at < coalesce(a.retired_at, 'infinity'::timestamptz)
 """
 _UNDECIDED = """
     select j.id from scheduling_job j join projects_user u on u.id = j.owner_id
@@ -43,8 +46,10 @@ _UNDECIDED = """
 """
 _FAILED_PASSES = "select message, detail, count, first_at from scheduling_incident where kind = 'pass_failed'"
 _SET_ASIDE = """
-    select j.id, j.name, i.message, i.first_at from scheduling_incident i join scheduling_job j on j.id = i.job_id
-    join scheduling_functionversion v on v.id = j.function_version_id join scheduling_function f on f.id = v.function_id
+    select j.id, j.name, i.message, i.first_at from scheduling_incident i
+    join scheduling_job j on j.id = i.job_id
+    join scheduling_functionversion v on v.id = j.function_version_id
+    join scheduling_function f on f.id = v.function_id
     where f.name = any(%s)
 """
 _LOOKED = "select text from scheduling_logchunk where text like '%%LOOKED %%'"
@@ -145,7 +150,8 @@ def invariants(
     timing: bool,
     killed: Mapping[str, int],
 ) -> list[Invariant]:
-    """Look at everything that has to hold, once all promises have ended. ``killed``: how often each agent was."""
+    """Look at everything that has to hold, once all promises have ended. ``killed``: how often each agent
+    was."""
     return [
         *_promises(scene, least_promises),
         _doors(scene),
@@ -162,8 +168,9 @@ def invariants(
 def _promises(scene: Scene, least: int) -> list[Invariant]:
     promises = scene.rows(_PROMISES, list(IN_ORDER))
     broken = [
-        f"{row['owner']}'s {row['name']} ({row['id']}): {row['outcome']} {row['void_reason']}, {row['state']}, "
-        f"{row['slack_seconds'] if row['slack_seconds'] is not None else '?'} s before its deadline"
+        f"{row['owner']}'s {row['name']} ({row['id']}): {row['outcome']} {row['void_reason']}, "
+        f"{row['state']}, {row['slack_seconds'] if row['slack_seconds'] is not None else '?'} s before its "
+        "deadline"
         for row in promises
         if not is_kept(row)
     ]
@@ -281,8 +288,8 @@ def jobs_by_owner(scene: Scene) -> dict[str, dict[str, int]]:
     """How many jobs of each person ended how."""
     found: dict[str, dict[str, int]] = {}
     rows = scene.rows(
-        "select u.username as owner, j.state, count(*) as number from scheduling_job j"
-        " join projects_user u on u.id = j.owner_id group by 1, 2"
+        "select u.username as owner, j.state, count(*) as number from scheduling_job j join projects_user u "
+        "on u.id = j.owner_id group by 1, 2"
     )
     for row in rows:
         found.setdefault(row["owner"], {})[row["state"]] = row["number"]

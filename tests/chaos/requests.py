@@ -1,7 +1,8 @@
 """What a hostile user asks of the doors: each attack is one request, or a few that belong together.
 
-Which bodies they are is drawn from the attacker's own random numbers, so a seed fixes all of them. How the platform has to answer is
-one rule for all: no fault (`Answer.is_a_fault`), and ``refused`` attacks get no 2xx.
+Which bodies they are is drawn from the attacker's own random numbers, so a seed fixes all of them. How the
+platform has to answer is one rule for all: no fault (`Answer.is_a_fault`), and ``refused`` attacks get no
+2xx.
 """
 
 from __future__ import annotations
@@ -20,7 +21,10 @@ from tests.chaos.doors import Ledger, RecordingTransport
 #: A body is sent as it is: what no client would send is the point.
 Send = Callable[..., httpx.Response]
 
-FUNCTION = "from punctual import TrainingFunction\n\n\nclass Bundled(TrainingFunction):\n    def init_model(self): ...\n"
+FUNCTION = (
+    "from punctual import TrainingFunction\n\n\nclass Bundled(TrainingFunction):\n    def init_model(self): "
+    "...\n"
+)
 
 
 @dataclass(frozen=True)
@@ -97,7 +101,8 @@ def _too_many_iterations(attacker: Attacker, chance: random.Random) -> None:
 
 def _absurd_deadlines(attacker: Attacker, chance: random.Random) -> None:
     values: tuple[Mapping[str, Any], ...] = (
-        {"deadline_seconds": 1e18}, {"deadline_seconds": -5}, {"deadline_seconds": 0}, {"deadline_seconds": float("nan")},
+        {"deadline_seconds": 1e18}, {"deadline_seconds": -5}, {"deadline_seconds": 0},
+        {"deadline_seconds": float("nan")},
         {"deadline_at": "9999-12-31T23:59:59Z"}, {"deadline_at": "0001-01-01T00:00:00Z"}, {"deadline_at": 17},
         {"deadline_at": "2030-01-01T00:00:00"}, {"deadline_seconds": "soon"},
     )  # fmt: skip
@@ -129,9 +134,12 @@ def _brackets_for_agents(attacker: Attacker, chance: random.Random) -> None:
 
 def _forged_reports(attacker: Attacker, chance: random.Random) -> None:
     report = {
-        "sequence": chance.choice((1, 10**30, -1)), "boot_id": "x", "epoch_seen": 10**9, "desired_version": 10**9,
-        "workers": [{"key": "k", "job": attacker.stranger_job, "generation": 1, "rank": 0, "gpu_index": 0, "phase": "failed"}],
-        "events": [{"id": str(uuid.UUID(int=chance.getrandbits(128))), "kind": "completed", "job": attacker.stranger_job}],
+        "sequence": chance.choice((1, 10**30, -1)), "boot_id": "x", "epoch_seen": 10**9,
+        "desired_version": 10**9,
+        "workers": [{"key": "k", "job": attacker.stranger_job, "generation": 1, "rank": 0, "gpu_index": 0,
+        "phase": "failed"}],
+        "events": [{"id": str(uuid.UUID(int=chance.getrandbits(128))), "kind": "completed",
+        "job": attacker.stranger_job}],
     }  # fmt: skip
     credential = chance.choice((b"Agent pa_made-up", b"Agent \x80", b"Bearer x", b"Agent " + b"x" * 4000))
     attacker.agents("report", json.dumps(report).encode(), credential)
@@ -157,7 +165,7 @@ def _too_many_of_everything(attacker: Attacker, chance: random.Random) -> None:
     what: Mapping[str, Any] = chance.choice(
         (
             {"labels": {f"label-{number}": "x" for number in range(20_000)}},
-            {"hyperparameters": {"global_batch_size": 64} | {f"h{number}": number for number in range(200_000)}},
+            {"hyperparameters": {"global_batch_size": 64} | {f"h{each}": each for each in range(200_000)}},
             {"data": [{"name": f"d{number}", "url": "https://example.org/"} for number in range(5_000)]},
             {"gpus": 8}, {"hyperparameters": {"global_batch_size": 64, "num_gpus": 8}},
             {"hyperparameters": {"global_batch_size": chance.choice((0, -1, 10**30, 1.5, "64", None))}},
@@ -176,8 +184,10 @@ def _costly_bundle(attacker: Attacker, chance: random.Random) -> None:
 def _broken_bundle(attacker: Attacker, chance: random.Random) -> None:
     content: bytes = chance.choice(
         (
-            b"(" * 100_000, b"-" * 200_000 + b"1", b"x = " + b"1+" * 200_000 + b"1", b"\x00" * 1000, b"PK\x03\x04" + bytes(500),
-            b"\xff\xfe\xfd", b"", ("x = " + "[" * 5000 + "]" * 5000).encode(), b"class " + b"A" * 500_000 + b": pass",
+            b"(" * 100_000, b"-" * 200_000 + b"1", b"x = " + b"1+" * 200_000 + b"1", b"\x00" * 1000,
+            b"PK\x03\x04" + bytes(500),
+            b"\xff\xfe\xfd", b"", ("x = " + "[" * 5000 + "]" * 5000).encode(),
+            b"class " + b"A" * 500_000 + b": pass",
         )
     )  # fmt: skip
     _upload(attacker, content, chance.choice(("f.py", "f.zip", "../../f.py", "f\u202eyp.exe", "n" * 3000)))
@@ -196,7 +206,8 @@ def _other_peoples_work(attacker: Attacker, chance: random.Random) -> None:
     """Steer and read a job of the honest project, by its true id."""
     path = f"jobs/{attacker.stranger_job}/"
     method, more = chance.choice(
-        (("POST", "cancel/"), ("POST", "pause/"), ("POST", "deadline/"), ("POST", "accept-offer/"), ("GET", ""), ("GET", "logs/"),
+        (("POST", "cancel/"), ("POST", "pause/"), ("POST", "deadline/"), ("POST", "accept-offer/"),
+        ("GET", ""), ("GET", "logs/"),
          ("GET", "artifacts/weights.pt/"), ("GET", "curve/"), ("POST", "clone/"))
     )  # fmt: skip
     attacker.api(method, path + more, **({"json": {}} if method == "POST" else {}))
@@ -204,8 +215,10 @@ def _other_peoples_work(attacker: Attacker, chance: random.Random) -> None:
 
 def _operators_doors(attacker: Attacker, chance: random.Random) -> None:
     method, path = chance.choice(
-        (("POST", "enrolment-tokens/"), ("POST", "agents/1/revoke/"), ("POST", "servers/1/drain/"), ("GET", "decisions/1/snapshot/"),
-         ("POST", "inference-clusters/"), ("PATCH", "users/mallory/quota/"), ("DELETE", "projects/adas-work/"))
+        (("POST", "enrolment-tokens/"), ("POST", "agents/1/revoke/"), ("POST", "servers/1/drain/"),
+        ("GET", "decisions/1/snapshot/"),
+         ("POST", "inference-clusters/"), ("PATCH", "users/mallory/quota/"),
+         ("DELETE", "projects/adas-work/"))
     )  # fmt: skip
     attacker.api(method, path, **({} if method in ("GET", "DELETE") else {"json": {}}))
 
@@ -213,8 +226,10 @@ def _operators_doors(attacker: Attacker, chance: random.Random) -> None:
 def _odd_questions(attacker: Attacker, chance: random.Random) -> None:
     """What a careless script asks: addresses and parameters that make no sense."""
     path = chance.choice(
-        ("jobs/?page_size=100000", "jobs/?cursor=%00", "jobs/?label=%ED%A0%80", "jobs/?submitted_after=9999-99-99", "jobs/%00/",
-         "jobs/?search=" + "a" * 5000, "jobs/not-an-id/", "functions/99999999999999999999/", "decisions/?cursor=xyz",
+        ("jobs/?page_size=100000", "jobs/?cursor=%00", "jobs/?label=%ED%A0%80",
+        "jobs/?submitted_after=9999-99-99", "jobs/%00/",
+         "jobs/?search=" + "a" * 5000, "jobs/not-an-id/", "functions/99999999999999999999/",
+         "decisions/?cursor=xyz",
          "jobs/?state=flying", "projects/%E2%80%AE/", "jobs/?wait=1e9", "gpus/?page_size=-1")
     )  # fmt: skip
     attacker.api("GET", path)

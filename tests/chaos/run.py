@@ -16,7 +16,8 @@ from tests.chaos.watching import Watcher
 
 #: From this many promises on a run has shown something.
 LEAST_PROMISES_A_MINUTE = 2
-#: The longest deadline of the honest and the careless user, and how long what was promised for it may take to be scored.
+#: The longest deadline of the honest and the careless user, and how long what was promised for it may take to
+#: be scored.
 LONGEST_WAIT_SECONDS = 330.0
 
 _OPEN = """
@@ -39,7 +40,8 @@ def chaos(
 ) -> Report:
     """Attack a platform of its own for so long. ``timing``: judge the length of passes too.
 
-    What is known of the run is kept (`evidence`) if something broke, or always: in ``evidence_folder``, else in a new one.
+    What is known of the run is kept (`evidence`) if something broke, or always: in ``evidence_folder``, else
+    in a new one.
     """
     say(f"chaos for {seconds:.0f} s with seed {seed}: starting a platform of its own")
     with running_scene() as scene:

@@ -72,7 +72,8 @@ class Scene:
 
 @contextmanager
 def running_scene() -> Iterator[Scene]:
-    """Start a platform of its own: two agents with four emulated slots each; stop it and take it away at the end."""
+    """Start a platform of its own: two agents with four emulated slots each; stop it and take it away at the
+    end."""
     data = Path(tempfile.mkdtemp(prefix="punctual-chaos-"))
     platform = Platform(
         PlatformSettings(
@@ -120,7 +121,8 @@ def _with_people(platform: Platform, stack: ExitStack) -> Scene:
 
 
 def _make_people(platform: Platform) -> None:
-    """Accounts are made by operators, on the pages of the administration or, as here, on the machine itself."""
+    """Accounts are made by operators, on the pages of the administration or, as here, on the machine
+    itself."""
     environment = os.environ | {
         "DJANGO_SETTINGS_MODULE": "config.settings",
         "DATABASE_URL": platform.database_url,

@@ -57,7 +57,8 @@ def test_a_missed_promise_has_a_page_with_what_happened_in_its_order(tmp_path: P
 
     page = (kept / "promises" / f"{job.pk}.txt").read_text()
     told = [
-        f"at risk: {job.pk}", "created its plan begins", "killed the planner's child", "late: Its deadline has passed.",
+        f"at risk: {job.pk}", "created its plan begins", "killed the planner's child",
+        "late: Its deadline has passed.",
     ]  # fmt: skip
     assert all(text in page for text in told)
     assert sorted(page.index(text) for text in told) == [page.index(text) for text in told]

@@ -1,7 +1,8 @@
-"""The users of the run: one whose promises count, one who is careless, and one who is hostile with functions and with requests.
+"""The users of the run: one whose promises count, one who is careless, and one who is hostile with functions
+and with requests.
 
-Each acts on a thread and draws from random numbers of their own, so that what they do, and in which order, follows from the seed alone;
-when they do it follows from the platform, too.
+Each acts on a thread and draws from random numbers of their own, so that what they do, and in which order,
+follows from the seed alone; when they do it follows from the platform, too.
 """
 
 from __future__ import annotations
@@ -29,7 +30,8 @@ BATCH_SIZE = 32
 #: What a start, a change and the last write cost at most on a busy machine with two cores.
 SPARE_SECONDS = 25.0
 MISCHIEF = (
-    "poisoned_metrics", "forged_messages", "huge_artifacts", "glutton", "fork_bomb", "descriptors", "log_flood", "hang",
+    "poisoned_metrics", "forged_messages", "huge_artifacts", "glutton", "fork_bomb", "descriptors",
+    "log_flood", "hang",
     "sudden_death", "clean_exit", "deep_recursion", "look_around",
 )  # fmt: skip
 HANGS, LARGE, LONG = "hangs at its import", "a batch of 10^9", "10^10 iterations"
@@ -49,7 +51,8 @@ class Speed:
 
 @dataclass
 class Run:
-    """What the threads share. ``stop``: no more is sent. ``sent``: how often each kind of job was submitted, or each deed done."""
+    """What the threads share. ``stop``: no more is sent. ``sent``: how often each kind of job was submitted,
+    or each deed done."""
 
     scene: Scene
     speed: Speed

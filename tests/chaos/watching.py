@@ -1,4 +1,5 @@
-"""What is looked at while the run lasts: memory of every process of the platform, the platform's own metrics, its servers."""
+"""What is looked at while the run lasts: memory of every process of the platform, the platform's own metrics,
+its servers."""
 
 from __future__ import annotations
 
@@ -21,9 +22,10 @@ from tests.chaos.scene import MEBIBYTE, WORKER_BYTES, Scene
 SECONDS_BETWEEN_LOOKS = 2.0
 READER = "reader of bundles"
 NODE = "nursery, launchers, workers"
-#: The most that one process of each kind may hold, in MiB: about half as much again as it held at its most in ten minutes. Readers of
-#: bundles have the bound that the platform gives them, and workers a quarter more than theirs: what libraries share counts here.
-#: PostgreSQL's shared buffers count in each of its processes that has touched them.
+#: The most that one process of each kind may hold, in MiB: about half as much again as it held at its most in
+#: ten minutes. Readers of bundles have the bound that the platform gives them, and workers a quarter more
+#: than theirs: what libraries share counts here. PostgreSQL's shared buffers count in each of its processes
+#: that has touched them.
 BOUNDS = {
     "supervisor": 100,
     "postgresql": 200,
@@ -141,7 +143,8 @@ def _of(root: int, kind: str, *, also_children: bool = True) -> Iterator[tuple[s
         deeper = [one for child in children for one in child.children(recursive=True)]
     except psutil.NoSuchProcess:
         return
-    # An agent's child is its nursery, from which workers are forked; a web server's workers start the reader of bundles.
+    # An agent's child is its nursery, from which workers are forked; a web server's workers start the reader
+    # of bundles.
     below = {"agent": (NODE, NODE), "web": ("web", READER)}.get(kind, (kind, kind))
     for found, its_kind in (
         (process, kind),

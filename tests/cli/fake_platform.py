@@ -1,4 +1,5 @@
-"""A platform whose answers a test scripts: for broken connections, outages and answers that the real one never gives.
+"""A platform whose answers a test scripts: for broken connections, outages and answers that the real one
+never gives.
 
 What the API really says is tested against the real API in `test_real_api.py`.
 """
@@ -45,8 +46,8 @@ class _Quiet(WSGIRequestHandler):
 class FakePlatform:
     """Answers `answers["GET jobs/"]` with a value or by a function of the request.
 
-    `trouble` holds what happens instead to the next requests, first come first served: `"drop"` closes the connection
-    after the request arrived, a number is an HTTP status, a pair is a status with headers.
+    `trouble` holds what happens instead to the next requests, first come first served: `"drop"` closes the
+    connection after the request arrived, a number is an HTTP status, a pair is a status with headers.
     """
 
     answers: dict[str, Any] = field(default_factory=dict)

@@ -23,7 +23,8 @@ WEIGHTS = b"weights of a model"
 
 
 class LivingCluster:
-    """One node with four GPUs. Jobs whose ids are in `endless` train until they are cancelled; others complete."""
+    """One node with four GPUs. Jobs whose ids are in `endless` train until they are cancelled; others
+    complete."""
 
     def __init__(self) -> None:
         self.endless = False

@@ -1,4 +1,5 @@
-"""What a person or a script sees of the command line: one-line errors, exit codes, plain output, questions."""
+"""What a person or a script sees of the command line: one-line errors, exit codes, plain output,
+questions."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ JOB = "abcdefghjkmn"
 SUBMIT = ("submit", "train@1", "--batch-size", "256", "--iterations", "500", "--deadline", "20m")
 
 
-# --- errors and exit codes ------------------------------------------------------------------------------------------
+# --- errors and exit codes ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -92,9 +93,12 @@ def test_without_a_login_the_way_to_one_is_named(run: Run) -> None:
 
 
 WORDS = st.sampled_from(
-    ["submit", "what-if", "jobs", "job", "logs", "deadline", "tokens", "projects", "members", "add", "cluster", "clone",
-     "servers", "drain", "login", "logout", "artifacts", "--json", "--deadline", "--set", "-b", "-n", "--label", "--url",
-     "--target", "--help", "--download", "--expires", "create", "-1", "1e999", "a=b", "{}", "../..", "~", "\0", "\x1b[2J"]
+    ["submit", "what-if", "jobs", "job", "logs", "deadline", "tokens", "projects", "members", "add",
+    "cluster", "clone",
+     "servers", "drain", "login", "logout", "artifacts", "--json", "--deadline", "--set", "-b", "-n",
+     "--label", "--url",
+     "--target", "--help", "--download", "--expires", "create", "-1", "1e999", "a=b", "{}", "../..", "~",
+     "\0", "\x1b[2J"]
 ) | st.text(max_size=12)  # fmt: skip
 
 
@@ -129,17 +133,20 @@ def test_a_defect_of_ours_is_one_line_as_well(run: Run, monkeypatch: pytest.Monk
     assert "ZeroDivisionError" in outcome.err
 
 
-# --- submitting -----------------------------------------------------------------------------------------------------
+# --- submitting ---------------------------------------------------------------------------------------------
 
 
 def test_options_become_the_body_of_a_job(platform: FakePlatform, run: Run, tmp_path: Path) -> None:
     (tmp_path / "train.py").write_text("class Train: ...\n")
     platform.answers |= {"POST functions/": function_document(version=3), "POST jobs/": job_document()}
     outcome = run(
-        "submit", str(tmp_path / "train.py"), "--deadline", "1h30m", "--batch-size", "256", "--iterations", "500",
+        "submit", str(tmp_path / "train.py"), "--deadline", "1h30m", "--batch-size", "256", "--iterations",
+        "500",
         "--set", "learning_rate=0.1", "--set", "name=resnet", "--set", "deep=true", "--set", "layers=[2, 4]",
-        "--class", "soft", "--name", "nightly", "--label", "team=vision", "--data", "images=https://host/i.tar",
-        "--data", "words=/data/words", "--target", "accuracy >= 0.9", "--seed", "7", "--checkpoint-seconds", "30",
+        "--class", "soft", "--name", "nightly", "--label", "team=vision", "--data",
+        "images=https://host/i.tar",
+        "--data", "words=/data/words", "--target", "accuracy >= 0.9", "--seed", "7", "--checkpoint-seconds",
+        "30",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err
     assert platform.requests("POST jobs/")[0].json == {
@@ -210,7 +217,7 @@ def test_detaching_waits_for_nothing(platform: FakePlatform, run: Run) -> None:
     assert platform.requests("POST jobs/")[0].query == {}
 
 
-# --- following ------------------------------------------------------------------------------------------------------
+# --- following ----------------------------------------------------------------------------------------------
 
 
 def training(platform: FakePlatform, states: list[dict[str, Any]]) -> None:
@@ -252,7 +259,8 @@ def test_following_in_a_pipe_prints_plain_lines_and_survives_an_outage(
 def test_following_tells_the_plans_finish_and_not_todays_pace_carried_on(
     platform: FakePlatform, run: Run
 ) -> None:
-    """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline; the plan gives it more GPUs in time."""
+    """At 0.1 iterations a second 250 take 2,500 s, far beyond the deadline; the plan gives it more GPUs in
+    time."""
     slow = {**RUNNING, "iterations_per_second": 0.1, "gpus": 1, "slack_seconds": 300.0}
     training(platform, [job_document("running", **slow), job_document("completed", **COMPLETED)])
     outcome = run("follow", JOB)
@@ -392,7 +400,7 @@ def test_a_reader_that_has_seen_enough_is_no_error(platform: FakePlatform) -> No
     assert done.stderr == ""
 
 
-# --- other ----------------------------------------------------------------------------------------------------------
+# --- other --------------------------------------------------------------------------------------------------
 
 
 def test_ids_of_jobs_are_completed_by_the_shell(platform: FakePlatform) -> None:

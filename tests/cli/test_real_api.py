@@ -102,7 +102,8 @@ def test_a_job_is_submitted_promised_trained_and_its_result_downloaded(
     logged_in: str, cluster: LivingCluster, run: Run, script: str, tmp_path: Path
 ) -> None:
     outcome = run(
-        "submit", script, "--deadline", "20m", "--batch-size", "64", "--iterations", "1000", "--set", "learning_rate=0.1",
+        "submit", script, "--deadline", "20m", "--batch-size", "64", "--iterations", "1000", "--set",
+        "learning_rate=0.1",
         "--set", "name=resnet", "--label", "team=vision", "--seed", "3", "--name", "first", "--follow",
     )  # fmt: skip
     assert outcome.code == 0, outcome.err

@@ -56,15 +56,18 @@ def test_a_study_is_started_shown_cancelled_and_deleted(run: Run) -> None:
 @pytest.mark.usefixtures("operator")
 def test_servers_on_loan_are_asked_for_and_what_they_brought_is_shown(run: Run) -> None:
     started = run(
-        "simulations", "start", "elasticflow", "--policies", "punctual,edf", "--servers", "2", "--gpus-per-server", "4",
-        "--limit-jobs", "10", "--inference-servers", "0,8", "--inference-usage", "bursty", "--headroom", "0.1",
+        "simulations", "start", "elasticflow", "--policies", "punctual,edf", "--servers", "2",
+        "--gpus-per-server", "4",
+        "--limit-jobs", "10", "--inference-servers", "0,8", "--inference-usage", "bursty", "--headroom",
+        "0.1",
         "--reclaim", "lyra", "--forecaster", "none", "--inference-gpu-type", "V100",
     )  # fmt: skip
     assert started.code == 0, started.err
     assert "3 runs" in started.out
     assert "edf uses no borrowed servers" in started.err
     study = SimulationStudy.objects.get()
-    assert (study.inference_usage, study.inference_gpu_type, study.reclaim, study.headroom, study.forecaster) == (
+    assert (study.inference_usage, study.inference_gpu_type, study.reclaim, study.headroom,
+    study.forecaster) == (
         "bursty", "V100", "lyra", 0.1, "none",
     )  # fmt: skip
     for made in SimulationRun.objects.all():

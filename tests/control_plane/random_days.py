@@ -1,7 +1,8 @@
-"""Random runs of the live services: people submit, pause, resume and cancel; agents are slow, silent, and say things twice.
+"""Random runs of the live services: people submit, pause, resume and cancel; agents are slow, silent, and say
+things twice.
 
-Time is simulated, a second a step. Agents keep the protocol: a worker takes a step a second, reports may be lost or come again later,
-and an agent that is not heard ends its workers when its lease does.
+Time is simulated, a second a step. Agents keep the protocol: a worker takes a step a second, reports may be
+lost or come again later, and an agent that is not heard ends its workers when its lease does.
 """
 
 from __future__ import annotations
@@ -191,7 +192,8 @@ class RandomDay:
         elif draw < 0.24:
             self._drain_or_undrain(Server.objects.get(pk=self.chance.choice(self.agents).agent.server_id))
 
-        # The middle of a hand-over is the worst moment, and a short one: somebody is quick enough the first time and every second one.
+        # The middle of a hand-over is the worst moment, and a short one: somebody is quick enough the first
+        # time and every second one.
         for generation in Generation.objects.filter(
             state=GenerationState.HANDOVER, start__contains={"from": "handover"}
         ):
@@ -258,7 +260,8 @@ class RandomDay:
             assert self.at - since <= LOOKS, f"{self._where()}: {job.pk} is {job.state}, live: {live}"
 
     def _plans_count_on_nothing_that_is_held(self) -> None:
-        """Whoever holds a GPU is in the snapshot with it, or the GPU is blocked for as long as it is really held."""
+        """Whoever holds a GPU is in the snapshot with it, or the GPU is blocked for as long as it is really
+        held."""
         snapshot = pool_snapshot(Cluster.objects.get(), KIND, timezone.now()).snapshot
         planned = {job.id for job in snapshot.jobs}
         until: dict[int, float] = {}
@@ -288,7 +291,8 @@ class RandomDay:
         self.counted_free = {key: value for key, value in self.counted_free.items() if key in seen}
 
     def _nothing_is_planned_twice(self, snapshot: Snapshot) -> None:
-        """GPUs on their way from one job to another are with one of those that cannot be moved, and blocked ones stay blocked."""
+        """GPUs on their way from one job to another are with one of those that cannot be moved, and blocked
+        ones stay blocked."""
         fixed = [address for job in snapshot.jobs if job.locked for address in job.placement]
         assert len(fixed) == len(set(fixed)), f"{self._where()}: a GPU is kept for two jobs"
         blocked = {address for block in snapshot.blocked for address in block.addresses}

@@ -1,4 +1,5 @@
-"""An agent without processes: it obeys the desired state as docs/protocols.md says and reports through the services.
+"""An agent without processes: it obeys the desired state as docs/protocols.md says and reports through the
+services.
 
 Its workers do what real ones do, but at once: a test decides how far they get and what goes wrong.
 """

@@ -1,4 +1,5 @@
-"""Every message of an agent, as the server that holds the work sends it, a stranger, a neighbour and a revoked agent."""
+"""Every message of an agent, as the server that holds the work sends it, a stranger, a neighbour and a
+revoked agent."""
 
 from __future__ import annotations
 
@@ -45,7 +46,8 @@ Sender = Server | str | None
 
 
 class World:
-    """A job on two servers, rank 0 on `holder` and rank 1 on `second`; other servers with work of their own."""
+    """A job on two servers, rank 0 on `holder` and rank 1 on `second`; other servers with work of their
+    own."""
 
     def __init__(self) -> None:
         self.holder = busy_server("holder")

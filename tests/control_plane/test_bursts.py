@@ -174,7 +174,8 @@ def test_a_burst_takes_no_query_for_each_newcomer(burst: Callable[..., list[Job]
 
 
 def test_starting_many_jobs_takes_no_query_for_each(slots: Cluster) -> None:
-    """A small job on each of eight GPUs starts in one pass, as one alone does: generations are made together."""
+    """A small job on each of eight GPUs starts in one pass, as one alone does: generations are made
+    together."""
 
     def queries(count: int) -> int:
         curve = ScalingCurveFactory.create(gpu_kind=KIND, levels={1: 10.0})
@@ -247,7 +248,8 @@ def test_waiting_for_more_levels_takes_no_query_for_each(burst: Callable[..., li
 def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
     burst: Callable[..., list[Job]], slots: Cluster
 ) -> None:
-    """Where nobody's GPUs move no slot runs, and every pass might divide it: that takes three quarters of a pass's work."""
+    """Where nobody's GPUs move no slot runs, and every pass might divide it: that takes three quarters of a
+    pass's work."""
     burst(120)
     now = timezone.now()
     Cluster.objects.update(next_slot_at=None, replanned_at=now - timedelta(seconds=slots.slot_seconds - 5))

@@ -1,4 +1,5 @@
-"""A function's requirements: installed for real, from wheels, or the job fails with the installer's own words."""
+"""A function's requirements: installed for real, from wheels, or the job fails with the installer's own
+words."""
 
 from __future__ import annotations
 

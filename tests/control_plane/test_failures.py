@@ -305,7 +305,8 @@ def test_the_database_refuses_a_terminal_job_that_holds_a_gpu(
     cluster: Cluster, nodes: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
 ) -> None:
     job = running_job(submit, *nodes)
-    # The constraint is checked at the end of the transaction: a terminal state may be written before the GPUs go.
+    # The constraint is checked at the end of the transaction: a terminal state may be written before the GPUs
+    # go.
     with pytest.raises(IntegrityError, match="holds a GPU"):
         Job.objects.filter(pk=job.pk).update(state="cancelled", finished_at=timezone.now())
 

@@ -1,4 +1,5 @@
-"""Several kinds of GPU: they are asked for a job one after the other, and a refusal is final only on the last."""
+"""Several kinds of GPU: they are asked for a job one after the other, and a refusal is final only on the
+last."""
 
 from __future__ import annotations
 
@@ -138,8 +139,9 @@ def test_jobs_are_spread_over_the_kinds_live_as_in_a_simulation(
         settled(nodes, clock)
     decided = [seen(job) for job in jobs]
     live = ["" if job.state == JobState.DECLINED else kind(job) for job in decided]
-    # Four GPUs of one kind and two of the other share work without a deadline as four to two. What has one is asked for where most
-    # are, and elsewhere if it finds no room there: 4,000 iterations in 100 s do not fit them, nor a million anywhere.
+    # Four GPUs of one kind and two of the other share work without a deadline as four to two. What has one is
+    # asked for where most are, and elsewhere if it finds no room there: 4,000 iterations in 100 s do not fit
+    # them, nor a million anywhere.
     few, many = "emulated-a100", "emulated-t4"
     assert live == [many, few, many, many, few, many, many, few, "", many]
 

@@ -1,4 +1,5 @@
-"""Changes that come later than they are charged: new promises keep slack for them, and what never ends is ended."""
+"""Changes that come later than they are charged: new promises keep slack for them, and what never ends is
+ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Servers of an inference cluster go on loan and come home: orders, whitelists and what jobs notice (Lyra section 3.3)."""
+"""Servers of an inference cluster go on loan and come home: orders, whitelists and what jobs notice (Lyra
+section 3.3)."""
 
 from __future__ import annotations
 
@@ -355,7 +356,7 @@ def test_a_server_keeps_its_home_when_its_agent_enrols_again(
         SimulatedAgent.enrol("serving-1", 4, SPEED)
 
 
-# Who would have to leave -----------------------------------------------------------------------------------------
+# Who would have to leave ------------------------------------------------------------------------------
 
 
 def lent_with(inference: InferenceCluster, name: str) -> Server:

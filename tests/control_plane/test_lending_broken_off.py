@@ -1,4 +1,5 @@
-"""A server is asked back while a job is still on its way onto it: what was only being prepared is broken off."""
+"""A server is asked back while a job is still on its way onto it: what was only being prepared is broken
+off."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def events(job: Job) -> list[str]:
 
 
 def about_to_grow(inference: InferenceCluster, owned: SimulatedAgent, borrowed: Pair, submit: Submit) -> Job:
-    """A job that trains on its cluster's server, whose growth onto a borrowed one is decided and not obeyed yet."""
+    """A job that trains on its cluster's server, whose growth onto a borrowed one is decided and not obeyed
+    yet."""
     job = submit("best_effort", iterations=1_000_000)
     settle(owned, *borrowed)
     known_on_eight(job)
@@ -155,7 +157,8 @@ def test_a_restart_that_is_broken_off_waits_with_its_state(
     submit: Submit,
 ) -> None:
     job = about_to_grow(inference, owned, borrowed, submit)
-    # The generation that trains is lost while its successor prepares, which then starts from the last durable state.
+    # The generation that trains is lost while its successor prepares, which then starts from the last durable
+    # state.
     rank_zero = owned.rank_zero(job.pk)
     assert rank_zero is not None
     owned.event(rank_zero, "failed", reason="killed", message="out of memory")

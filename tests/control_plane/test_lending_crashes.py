@@ -1,4 +1,5 @@
-"""Lending survives an end at any statement, and random life: a server goes home only when nothing runs there (spec 6.5 to 6.7)."""
+"""Lending survives an end at any statement, and random life: a server goes home only when nothing runs there
+(spec 6.5 to 6.7)."""
 
 from __future__ import annotations
 
@@ -86,7 +87,8 @@ def ask_back(inference: InferenceCluster, order_id: UUID) -> None:
 
 
 def test_an_end_before_any_statement_of_a_loan_or_reclaim_is_made_good(inference: InferenceCluster) -> None:
-    """Each step dies before its n-th statement and is done again, for every n: the outcome is always that of one order."""
+    """Each step dies before its n-th statement and is done again, for every n: the outcome is always that of
+    one order."""
     for statement in range(1, MOST_STATEMENTS):
         LendingEvent.objects.all().delete()
         loan, reclaim = uuid4(), uuid4()
@@ -135,7 +137,7 @@ def check_whitelists() -> None:
         assert server.whitelist == WHITELIST_OF[LendingState(server.lending_state)]
 
 
-# Random life ------------------------------------------------------------------------------------------------------
+# Random life ------------------------------------------------------------------------------------------
 
 STEPS = st.lists(
     st.tuples(

@@ -1,4 +1,5 @@
-"""Usage, forecasts and trainings of forecasters: the platform works without a model, and asks back ahead with one."""
+"""Usage, forecasts and trainings of forecasters: the platform works without a model, and asks back ahead with
+one."""
 
 from __future__ import annotations
 
@@ -215,7 +216,7 @@ def test_a_forecaster_is_trained_every_day_once_there_are_samples_of_three(
     assert start_due_trainings() == 1
 
 
-# Asking back ahead of the peak -------------------------------------------------------------------------------
+# Asking back ahead of the peak ------------------------------------------------------------------------
 
 
 def expect(inference: InferenceCluster, usage: float, newest: datetime) -> None:

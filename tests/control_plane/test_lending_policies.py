@@ -1,4 +1,5 @@
-"""Loans under every policy of Lyra's evaluation: who trains on borrowed servers, and that all give them back (Lyra section 3.7)."""
+"""Loans under every policy of Lyra's evaluation: who trains on borrowed servers, and that all give them back
+(Lyra section 3.7)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""A promised job takes borrowed GPUs of its own kind for as long as they are there, and none of its promise rests on them."""
+"""A promised job takes borrowed GPUs of its own kind for as long as they are there, and none of its promise
+rests on them."""
 
 from __future__ import annotations
 

@@ -170,7 +170,8 @@ def test_no_promise_counts_on_gpus_that_a_measurement_may_hold_longer(
     submit(seconds=6000)
     settle(node, rounds=2)
     assert [each.state for each in measurements()][-1] != GenerationState.RETIRED
-    # 1000 iterations take 29 s on all four GPUs: due long after 60 s, and before what measuring may really take.
+    # 1000 iterations take 29 s on all four GPUs: due long after 60 s, and before what measuring may really
+    # take.
     bounds = release_bounds(cluster)
     tight = submit(seconds=60 + 29.5 + 1, iterations=1000, version=known)
     roomy = submit(seconds=bounds.measurement_seconds + 29.5 + 30, iterations=1000, version=known)

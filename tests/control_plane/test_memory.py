@@ -1,4 +1,5 @@
-"""A function that takes more memory than a worker may: a level that does not hold it is none; a job that trains fails."""
+"""A function that takes more memory than a worker may: a level that does not hold it is none; a job that
+trains fails."""
 
 from __future__ import annotations
 

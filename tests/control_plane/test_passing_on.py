@@ -1,4 +1,5 @@
-"""GPUs on their way from one job to another are in a snapshot once: with whoever gets them, for as long as they will be had."""
+"""GPUs on their way from one job to another are in a snapshot once: with whoever gets them, for as long as
+they will be had."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Jobs that their owners pause, at any moment: they leave their GPUs, nobody counts on these before, and a promise comes back."""
+"""Jobs that their owners pause, at any moment: they leave their GPUs, nobody counts on these before, and a
+promise comes back."""
 
 from __future__ import annotations
 
@@ -32,7 +33,8 @@ def node(cluster: Cluster) -> SimulatedAgent:
 
 
 def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
-    """A job whose generation has been told to hand over to a smaller one, which takes over with the next look of the agent."""
+    """A job whose generation has been told to hand over to a smaller one, which takes over with the next look
+    of the agent."""
     job = submit("best_effort", iterations=100_000)
     settle(node)
     with transaction.atomic():

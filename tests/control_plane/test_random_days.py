@@ -1,4 +1,5 @@
-"""What holds whatever people do and agents suffer: see `random_days.py` for how a run goes and what is checked in it."""
+"""What holds whatever people do and agents suffer: see `random_days.py` for how a run goes and what is
+checked in it."""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ from tests.control_plane.simulated_time import SimulatedTime
 pytestmark = pytest.mark.django_db(transaction=True)
 
 Submit = Callable[..., Job]
-#: What a change costs at most in these runs: a second for each of its steps, and each may be put off now and then.
+#: What a change costs at most in these runs: a second for each of its steps, and each may be put off now and
+#: then.
 PAUSE_SECONDS = 12.0
 
 

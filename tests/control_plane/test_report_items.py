@@ -1,4 +1,5 @@
-"""One bad item of a report is dropped with a note; its neighbours, the lease and the other jobs do not notice."""
+"""One bad item of a report is dropped with a note; its neighbours, the lease and the other jobs do not
+notice."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ def lease_is_fresh(server: Server) -> bool:
 def send_beside_a_neighbour(
     server: Server, hostile: Generation, neighbour: Generation, part: str, items: list[Any]
 ) -> dict[str, Any]:
-    """Send items, then the neighbour's in every part of the same report; the neighbour's must arrive. Returns the answer."""
+    """Send items, then the neighbour's in every part of the same report; the neighbour's must arrive. Returns
+    the answer."""
     lease_is_old(server)
     iteration = next(_iterations)
     stored = event(neighbour, "checkpoint_stored", iteration=iteration)
@@ -251,7 +253,7 @@ def test_a_log_that_outgrew_its_allowance_says_where_it_begins(hostile: Generati
         assert sum(len(text) for text in texts) <= MAXIMUM_LOG_BYTES + len(TRIMMED)
 
 
-# --- any item whatever ------------------------------------------------------------------------------------------
+# --- any item whatever --------------------------------------------------------------------------------------
 
 _texts = st.text(max_size=8) | st.sampled_from(["\0", SURROGATE, "x" * 300, "\u202e", "é" * 101, "-1"])
 _numbers = (

@@ -1,4 +1,5 @@
-"""One server may be lost at the worst moment and every promise still stands: live services, simulated time, reserve 1."""
+"""One server may be lost at the worst moment and every promise still stands: live services, simulated time,
+reserve 1."""
 
 from __future__ import annotations
 
@@ -55,7 +56,8 @@ def test_a_deadline_that_a_lost_server_would_break_is_not_promised(cluster: Clus
     settle(*agents)
     Cluster.objects.update(reserve_servers=1)
     fence = cluster.fence_seconds + cluster.fence_margin_seconds
-    # 1000 iterations take 29 s on one server: there is time for a fence and a start, and none for a minute of lost work.
+    # 1000 iterations take 29 s on one server: there is time for a fence and a start, and none for a minute of
+    # lost work.
     tight = submit(seconds=30 + fence + 20, iterations=1000)
     settle(*agents, rounds=1)
     tight.refresh_from_db()

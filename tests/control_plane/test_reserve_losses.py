@@ -1,4 +1,5 @@
-"""With one server in reserve a server is lost at the worst moment, for good: every promise stands. Live services, simulated time."""
+"""With one server in reserve a server is lost at the worst moment, for good: every promise stands. Live
+services, simulated time."""
 
 from __future__ import annotations
 
@@ -35,11 +36,13 @@ class Never(random.Random):
 
 @dataclass
 class SteadyAgent(RandomAgent):
-    """Trains a step a second, and stores the state as often as it is told; once lost it is never heard again."""
+    """Trains a step a second, and stores the state as often as it is told; once lost it is never heard
+    again."""
 
     lost: bool = False
     since_stored: dict[tuple[str, int, int], int] = field(default_factory=dict)
-    #: Iterations at which states were handed over, by job and generation: what passes between the agents without the platform.
+    #: Iterations at which states were handed over, by job and generation: what passes between the agents
+    #: without the platform.
     handed_over: dict[tuple[str, int], int] = field(default_factory=dict)
 
     def second(self, at: float) -> None:

@@ -22,7 +22,8 @@ def linear(least: int, most: int, per_worker: float = 1.0) -> dict[int, float]:
 
 @dataclass(frozen=True)
 class Job:
-    """One job: ``remaining`` iterations, rates by number of workers on each kind, and where its workers are."""
+    """One job: ``remaining`` iterations, rates by number of workers on each kind, and where its workers
+    are."""
 
     remaining: float
     owned: Mapping[int, float] = field(default_factory=dict)
@@ -38,7 +39,8 @@ class Job:
 def inelastic(
     seconds: float, workers: int, gpus: int = 1, *, places: Places | None = None, lent: int = 0
 ) -> Job:
-    """A job that runs for so long with its only number of workers; with ``lent`` workers on the other kind too."""
+    """A job that runs for so long with its only number of workers; with ``lent`` workers on the other kind
+    too."""
     on_loan = {lent: 1.0} if lent else {}
     return Job(seconds, {workers: 1.0}, on_loan, gpus, places or {})
 

@@ -1,10 +1,12 @@
-"""Exact answers on small instances: whether some division of the GPUs over time lets every job meet its deadline.
+"""Exact answers on small instances: whether some division of the GPUs over time lets every job meet its
+deadline.
 
-A job's choices are paths through slots: in each slot it holds one of its levels or nothing, a change of level costs its pause,
-GPUs are kept to the end of the slot in which the final weights are stored, and a deadline may lie inside a slot. One 0/1
-program asks for a path per job such that no slot takes more GPUs than there are. Placement is left out: on powers of two
-aligned blocks can always be found, at the price of moves that are not charged here. So what is infeasible here is infeasible
-for certain. The program is solved by HiGHS on one thread within a limit on nodes, never on seconds.
+A job's choices are paths through slots: in each slot it holds one of its levels or nothing, a change of level
+costs its pause, GPUs are kept to the end of the slot in which the final weights are stored, and a deadline
+may lie inside a slot. One 0/1 program asks for a path per job such that no slot takes more GPUs than there
+are. Placement is left out: on powers of two aligned blocks can always be found, at the price of moves that
+are not charged here. So what is infeasible here is infeasible for certain. The program is solved by HiGHS on
+one thread within a limit on nodes, never on seconds.
 """
 
 from __future__ import annotations
@@ -25,7 +27,8 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.snapshot import JobSnapshot
 
 TOLERANCE_SECONDS = 4e-6
-"""The core takes instants a few of its time tolerances apart for one; the exact answer must not be stricter."""
+"""The core takes instants a few of its time tolerances apart for one; the exact answer must not be
+stricter."""
 
 MOST_NODES = 20_000
 """Limit on branch-and-bound nodes for one question."""
@@ -41,7 +44,8 @@ class Feasibility(Enum):
 
 @dataclass(frozen=True)
 class ExactJob:
-    """One job from the next slot on: ``due``: seconds until the last iteration must end; ``held``: GPUs held now."""
+    """One job from the next slot on: ``due``: seconds until the last iteration must end; ``held``: GPUs held
+    now."""
 
     levels: tuple[int, ...]
     throughput: tuple[float, ...]
@@ -115,7 +119,8 @@ START, END = 0, -1
 
 
 def _paths(job: ExactJob, slot: float) -> list[_Arc]:
-    """All that a job can do, as arcs between (slot, GPUs held, pause left); arcs that lead nowhere are left out."""
+    """All that a job can do, as arcs between (slot, GPUs held, pause left); arcs that lead nowhere are left
+    out."""
     arcs: list[_Arc] = []
     layer = {(job.held, job.pause_left): START}
     numbered = 1
@@ -227,7 +232,8 @@ def _flow(arcs: _OwnedArcs) -> LinearConstraint:
 def _work(jobs: Sequence[ExactJob], arcs: _OwnedArcs) -> LinearConstraint:
     """Every job does its work, as a share of it so that all rows are of one size.
 
-    Where weights must be stored, it has not done it before its last arc begins: that arc is what holds GPUs for them.
+    Where weights must be stored, it has not done it before its last arc begins: that arc is what holds GPUs
+    for them.
     """
     shares = [(owner, column, arc.gain / jobs[owner].work) for column, (owner, arc) in enumerate(arcs)]
     need = [1 - TOLERANCE_SECONDS * max(job.throughput) / job.work for job in jobs]
@@ -262,7 +268,8 @@ def _matrix(entries: list[tuple[int, int, float]], rows: int, columns: int) -> c
 
 
 def finish_of(job: ExactJob, sizes: Sequence[int], slot: float) -> float:
-    """When the last iteration ends with these GPUs per slot; infinity if never or if the weights cannot be stored."""
+    """When the last iteration ends with these GPUs per slot; infinity if never or if the weights cannot be
+    stored."""
     held, pause_left, work = job.held, job.pause_left, job.work
     for number, size in enumerate(sizes):
         if size != held:

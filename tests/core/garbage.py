@@ -1,7 +1,7 @@
 """Snapshots that nobody would send: hypothesis builds them, the core answers or says what is wrong.
 
-Run by itself (`python -m tests.core.garbage EXAMPLES SEED FILE`) because a fault here may end the interpreter: what was being
-tried then stands in FILE.
+Run by itself (`python -m tests.core.garbage EXAMPLES SEED FILE`) because a fault here may end the
+interpreter: what was being tried then stands in FILE.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ WILD = (0.0, -1.0, 1e-300, 1e-9, 1e9, 1e12, 1e15, 1e18, 1e300, inf, -inf, nan)
 SERVER_SIZES = (1, 2, 3, 4, 6, 8, 12)
 #: Policies that decide in other ways: with promises, with loans, on any measured size, with a memory.
 POLICIES = (
-    "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias", "fifo",
+    "punctual", "punctual", "elasticflow", "lyra", "edf", "edf_elastic", "gandiva", "themis", "tiresias",
+    "fifo",
 )  # fmt: skip
 #: Where a snapshot may be refused.
 DOORS = ("validation.py", "curves.py", "snapshot.py")
@@ -190,7 +191,8 @@ def _job(
 
 
 def answer(snapshot: Snapshot, name: str) -> bool:
-    """Ask every question of one policy. False where it said what is wrong with the snapshot; raises AssertionError for nonsense."""
+    """Ask every question of one policy. False where it said what is wrong with the snapshot; raises
+    AssertionError for nonsense."""
     policy = policy_named(name)
     try:
         check_decision(snapshot, policy.replan(snapshot))
@@ -207,20 +209,23 @@ def answer(snapshot: Snapshot, name: str) -> bool:
 
 
 def _says_what_is_wrong(error: ValueError) -> bool:
-    """Whether it was raised in so many words at the core's door, and did not come out of a sum or a loop further in."""
+    """Whether it was raised in so many words at the core's door, and did not come out of a sum or a loop
+    further in."""
     *_, innermost = traceback.walk_tb(error.__traceback__)
     return Path(innermost[0].f_code.co_filename).name in DOORS
 
 
 def check_decision(snapshot: Snapshot, decision: Decision) -> None:
-    """A decision that could be carried out: every newcomer has a verdict, every GPU exists, is usable and has one owner."""
+    """A decision that could be carried out: every newcomer has a verdict, every GPU exists, is usable and has
+    one owner."""
     gpus = sum(server.gpus for server in snapshot.servers)
     usable = np.repeat([s.usable for s in snapshot.servers], [s.gpus for s in snapshot.servers])
     by_id = {job.id: job for job in snapshot.jobs}
     newcomers = {job.id for job in snapshot.jobs if job.newcomer}
     assert {verdict.job_id for verdict in decision.verdicts} == newcomers
     moved = {change.job_id for change in decision.changes}
-    # GPUs that pass from one job to another are listed by both, until whoever has to leave has left. Nobody else may share.
+    # GPUs that pass from one job to another are listed by both, until whoever has to leave has left. Nobody
+    # else may share.
     taken = {address for name, held in decision.placements.items() if name not in moved for address in held}
     for job_id, addresses in decision.placements.items():
         assert all(0 <= address < gpus for address in addresses), (job_id, addresses)

@@ -1,4 +1,5 @@
-"""Who sits where on servers on loan: written down by hand, drawn at random, or grown by best fit and churn."""
+"""Who sits where on servers on loan: written down by hand, drawn at random, or grown by best fit and
+churn."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ def question_of(
     owned: Sequence[int] = (),
     **facts: Any,
 ) -> ReclaimQuestion:
-    """``jobs[i]`` maps servers to base and flexible workers; all servers have 8 GPUs and are on loan but those ``owned``."""
+    """``jobs[i]`` maps servers to base and flexible workers; all servers have 8 GPUs and are on loan but
+    those ``owned``."""
     pairs = [(server, *counts) for job in jobs for server, counts in sorted(job.items())]
     columns = np.array(pairs, dtype=np.int64).reshape(-1, 3).T
     on_loan = np.ones(servers, dtype=np.bool_)
@@ -53,7 +55,8 @@ def question_of(
 def inelastic(
     jobs: Mapping[str, Mapping[int, int]], wanted: int, *, servers: int, **facts: Any
 ) -> ReclaimQuestion:
-    """GPUs of each job by server, numbered from 1 as in the examples; one GPU a worker, all of them base workers."""
+    """GPUs of each job by server, numbered from 1 as in the examples; one GPU a worker, all of them base
+    workers."""
     rows = [{server - 1: (gpus, 0) for server, gpus in job.items()} for job in jobs.values()]
     return question_of(rows, wanted, servers=servers, **facts)
 
@@ -61,7 +64,8 @@ def inelastic(
 def random_question(
     rng: np.random.Generator, *, elastic: bool = False, most_servers: int = 8
 ) -> ReclaimQuestion:
-    """A few jobs on up to 8 servers, some of them idle; with ``elastic`` some have flexible workers, and a server may be owned."""
+    """A few jobs on up to 8 servers, some of them idle; with ``elastic`` some have flexible workers, and a
+    server may be owned."""
     servers = int(rng.integers(2, most_servers + 1))
     free = np.full(servers, GPUS_PER_SERVER)
     jobs: list[dict[int, Workers]] = []
@@ -112,7 +116,8 @@ def fewest_by_trying_everything(question: ReclaimQuestion) -> int:
 
 @dataclass(frozen=True)
 class Mix:
-    """Sizes of jobs: ``shares``: weight of each pair of GPUs per worker and workers; ``expansion``: workers on loan for each of those."""
+    """Sizes of jobs: ``shares``: weight of each pair of GPUs per worker and workers; ``expansion``: workers
+    on loan for each of those."""
 
     shares: Mapping[tuple[int, int], float]
     expansion: int = 1
@@ -120,7 +125,8 @@ class Mix:
 
 @dataclass
 class _Servers:
-    """Servers that fill up and are churned. ``jobs[i]``: GPUs per worker and workers by server; None once it has ended."""
+    """Servers that fill up and are churned. ``jobs[i]``: GPUs per worker and workers by server; None once it
+    has ended."""
 
     free: np.ndarray
     jobs: list[tuple[int, dict[int, int]] | None]
@@ -154,7 +160,8 @@ class _Servers:
 def best_fit_question(
     servers: int, wanted: int, mix: Mix, seed: int, *, churn: float = 0.15, misses: int = 20
 ) -> ReclaimQuestion:
-    """Servers filled by best fit until so many jobs in a row found no room; then a share of the jobs ends and others fill up."""
+    """Servers filled by best fit until so many jobs in a row found no room; then a share of the jobs ends and
+    others fill up."""
     rng = np.random.default_rng(seed)
     cluster = _Servers(np.full(servers, GPUS_PER_SERVER), [])
     sizes, shares = np.array(list(mix.shares)), np.array(list(mix.shares.values()))

@@ -24,8 +24,9 @@ MOST_SLOTS = 10
 
 @dataclass(frozen=True)
 class Load:
-    """How much is asked of the cluster: ``demand`` is the least GPU time of all jobs over the GPU time until the last
-    deadline; ``looseness`` bounds deadlines in multiples of a job's time on a level that its user has in mind."""
+    """How much is asked of the cluster: ``demand`` is the least GPU time of all jobs over the GPU time until
+    the last deadline; ``looseness`` bounds deadlines in multiples of a job's time on a level that its user
+    has in mind."""
 
     demand: float
     looseness: tuple[float, float]
@@ -42,7 +43,8 @@ LOADS = {
 def random_job(
     rng: Random, name: str, gpus: int, looseness: tuple[float, float], pause: float, at: float = 0.0
 ) -> JobSnapshot:
-    """A newcomer whose curve rises by a random factor at each doubling: neither concave nor convex in general.
+    """A newcomer whose curve rises by a random factor at each doubling: neither concave nor convex in
+    general.
 
     ``pause``: the largest pause, in slots; 0 for none.
     """
@@ -94,7 +96,8 @@ def random_snapshot(
 
 
 def admitted(snapshot: Snapshot, search: SearchLimits | None) -> tuple[str, ...]:
-    """Who is promised, newcomers decided one by one: as the paper does, or with a search before each refusal."""
+    """Who is promised, newcomers decided one by one: as the paper does, or with a search before each
+    refusal."""
     verdicts = decide_newcomers(build_problem(snapshot), search=search).verdicts
     return tuple(verdict.job_id for verdict in verdicts if verdict.promised)
 

@@ -98,7 +98,8 @@ def test_the_specification_s_examples_are_feasible_or_not_as_stated():
         ("V16 first and third", 2, [job("U", 3, 3, C3), job("Y", 3, 3, C3)], True),
         ("V18", 2, [job("A", 2.5, 2.5, C3)], True),
         ("V18 beside one more", 2, [job("A", 2.5, 2.5, C3), job("B", 2.6, 2.6, C3)], True),
-        ("V18, its GPU kept to the slot's end", 1, [job("A", 2.5, 2.5, {1: 1.0}), job("B", 0.5, 3, {1: 1.0})], False),
+        ("V18, its GPU kept to the slot's end", 1, [job("A", 2.5, 2.5, {1: 1.0}), job("B", 0.5, 3, {1: 1.0})],
+        False),
     ]  # fmt: skip
     for name, gpus, jobs, feasible in cases:
         expected = Feasibility.FEASIBLE if feasible else Feasibility.INFEASIBLE
@@ -132,7 +133,8 @@ def assert_only_feasible_sets_are_admitted(seed: int) -> None:
 
 
 def assert_only_feasible_sets_are_admitted_as_time_passes(seed: int) -> None:
-    """Every admitted set is feasible as it stands at each instant, whatever was decided and granted before."""
+    """Every admitted set is feasible as it stands at each instant, whatever was decided and granted
+    before."""
     rng = Random(seed)
     settings = PlannerSettings(slot_seconds=SLOT_SECONDS, fill=rng.choice(list(Fill)))
     pause = rng.choice([0.0, 0.15])
@@ -195,7 +197,8 @@ def linear_jobs(seed: int) -> tuple[int, list[JobSnapshot], list[tuple[float, fl
 
 
 def test_theorem_1_is_necessary_for_linear_jobs():
-    """Whatever breaks the condition on prefixes is infeasible; whole GPUs and slots keep it from being sufficient."""
+    """Whatever breaks the condition on prefixes is infeasible; whole GPUs and slots keep it from being
+    sufficient."""
     broken = kept_but_infeasible = 0
     for seed in range(200):
         gpus, jobs, facts = linear_jobs(seed)
@@ -210,7 +213,8 @@ def test_theorem_1_is_necessary_for_linear_jobs():
 
 
 def test_theorem_1_is_sufficient_where_slots_are_fine():
-    """With deadlines on slot boundaries and slots small against the work, the condition decides nearly alone."""
+    """With deadlines on slot boundaries and slots small against the work, the condition decides nearly
+    alone."""
     agree = 0
     for seed in range(40):
         rng = Random(seed)

@@ -1,4 +1,5 @@
-"""Waiting counts under `punctual`: a long job without a deadline is served in a bounded time, whatever short ones keep coming."""
+"""Waiting counts under `punctual`: a long job without a deadline is served in a bounded time, whatever short
+ones keep coming."""
 
 from __future__ import annotations
 
@@ -31,8 +32,8 @@ class Stream:
     def served_by(self, weight: float) -> float:
         """When the long job has ended at the latest.
 
-        While it waits at least ``GPUS - gpus + 1`` GPUs do work that comes before it: promises, and short jobs that
-        were submitted before waiting has made up for the long one's running time.
+        While it waits at least ``GPUS - gpus + 1`` GPUs do work that comes before it: promises, and short
+        jobs that were submitted before waiting has made up for the long one's running time.
         """
         until = self.long.remaining_iterations / weight
         before = [each for each in self.short if each.submitted_at <= until]

@@ -1,4 +1,5 @@
-"""Prudent newcomers: room is kept for those that need little, promises and projects' shares stay as they are."""
+"""Prudent newcomers: room is kept for those that need little, promises and projects' shares stay as they
+are."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ NOW = 1000.0
 
 
 def after_small_jobs(each: float, *, every: float, project: int = 0, demand: ExpectedDemand | None = None):
-    """What is known at `NOW` after jobs of ``each`` GPU seconds came regularly, to be done within 20 seconds."""
+    """What is known at `NOW` after jobs of ``each`` GPU seconds came regularly, to be done within 20
+    seconds."""
     demand = demand or ExpectedDemand()
     for at in np.arange(0.0, NOW, every).tolist():
         demand = demand.noted(at, project, each, 20.0)
@@ -105,7 +107,8 @@ def test_no_offer_is_made_where_smaller_jobs_will_take_all_there_is():
 
 
 def squeezing(demand: ExpectedDemand, *, work: float = 1.0, **facts):
-    """X is promised both GPUs for all the time; Y fits where X is planned anew, to begin on one (the paper's rule refuses Y)."""
+    """X is promised both GPUs for all the time; Y fits where X is planned anew, to begin on one (the paper's
+    rule refuses Y)."""
     x = job("X", 2.5, NOW + 2.0, C3, submitted_at=NOW - 1.0)
     y = job("Y", work, NOW + 2.0, C3, submitted_at=NOW, **facts)
     learnt = tuple(demand.remembered().tolist())
@@ -148,7 +151,8 @@ def test_open_newcomers_are_learnt_where_promises_may_be_planned_anew_and_only_t
 
 
 def test_in_deep_overload_planning_anew_does_not_crowd_out_small_jobs():
-    """Months of long jobs on one server: with room made for whoever asks, `punctual` had a fifth fewer on time."""
+    """Months of long jobs on one server: with room made for whoever asks, `punctual` had a fifth fewer on
+    time."""
 
     def met(policy: str, seed: int) -> int:
         trace = load_workload("philly:jobs=150", seed=seed)
@@ -224,7 +228,8 @@ def overload(seed: int, large_share: float):
     work = np.where(is_large, rng.uniform(6_000, 14_000, 300), rng.uniform(100, 500, 300))
     windows = np.where(is_large, work / 3.5, work * rng.uniform(0.6, 2.0, 300))
     return workload(
-        [Job(float(a), float(w), float(a + d), curve=ONE_TO_FOUR) for a, w, d in zip(at, work, windows, strict=True)]
+        [Job(float(a), float(w), float(a + d), curve=ONE_TO_FOUR) for a, w,
+        d in zip(at, work, windows, strict=True)]
     )  # fmt: skip
 
 

@@ -1,4 +1,5 @@
-"""Snapshots with borrowed servers, decided by the default policy: who goes there, who stays, who comes back."""
+"""Snapshots with borrowed servers, decided by the default policy: who goes there, who stays, who comes
+back."""
 
 from __future__ import annotations
 
@@ -195,7 +196,8 @@ def test_a_job_shrinks_to_its_own_servers_when_the_borrowed_one_goes_back() -> N
 
 
 def running_promise(*, borrowed: int = 0, **facts) -> JobSnapshot:
-    """A promised job on the four owned GPUs that needs them for 197 s more, with some borrowed ones beside them."""
+    """A promised job on the four owned GPUs that needs them for 197 s more, with some borrowed ones beside
+    them."""
     held = OWNED + BORROWED[:borrowed]
     ends_at = facts.get("deadline_at", 300.0)
     lasts = StoredPlan(np.array([0.0]), np.array([ends_at]), np.array([4]), ends_at)
@@ -260,13 +262,15 @@ def test_a_promised_job_that_nobody_can_reach_counts_its_owned_gpus_alone_in_its
 
 
 def test_work_without_a_promise_grows_before_a_promised_job_that_gains_as_much() -> None:
-    """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either way."""
+    """Each holds two owned GPUs; only one can have the four borrowed ones. The promised job is on time either
+    way."""
     lent_curve = curve(10.0, 19.0, 20.0, 68.0)
     one = job(
         "waiting", placement=OWNED[:2], remaining_iterations=19.0 * 100, gpus_now=2, lent_curve=lent_curve
     )
     other = replace(
-        running_promise(deadline_at=1000.0, lent_curve=lent_curve), remaining_iterations=19.0 * 100, gpus_now=2, placement=OWNED[2:],
+        running_promise(deadline_at=1000.0, lent_curve=lent_curve), remaining_iterations=19.0 * 100,
+        gpus_now=2, placement=OWNED[2:],
         stored_plan=StoredPlan(np.array([0.0]), np.array([1000.0]), np.array([2]), 1000.0),
     )  # fmt: skip
     decision = decide(same_kind(one, other))

@@ -44,7 +44,8 @@ def random_newcomers(seed: int, count: int, *, pauses: bool) -> tuple[JobSnapsho
         jobs.append(
             JobSnapshot(
                 id=f"job-{number:03d}", service_class=kind, submitted_at=float(number), deadline_at=deadline,
-                remaining_iterations=float(curve.throughput[0]) * alone, curve=curve, newcomer=True, finishing_seconds=1.0,
+                remaining_iterations=float(curve.throughput[0]) * alone, curve=curve, newcomer=True,
+                finishing_seconds=1.0,
                 project=int(rng.integers(2)),
             )
         )  # fmt: skip
@@ -97,7 +98,8 @@ def same_plan(one: StoredPlan, other: StoredPlan) -> bool:
 @settings(deadline=None, max_examples=60)
 @given(
     seed=st.integers(0, 10_000), sizes=st.lists(st.integers(1, 9), max_size=12), pauses=st.booleans(),
-    policy=st.sampled_from(["punctual", "elasticflow"]), reserve=st.integers(0, 1), fill=st.sampled_from(list(Fill)),
+    policy=st.sampled_from(["punctual", "elasticflow"]), reserve=st.integers(0, 1),
+    fill=st.sampled_from(list(Fill)),
     rule=st.sampled_from(list(Newcomers)),
 )  # fmt: skip
 def test_any_split_of_newcomers_into_decisions_gives_the_same_verdicts_and_plans(

@@ -1,4 +1,5 @@
-"""The core's door: whatever is asked, the answer is a decision that could be carried out, or a sentence on what is wrong."""
+"""The core's door: whatever is asked, the answer is a decision that could be carried out, or a sentence on
+what is wrong."""
 
 from __future__ import annotations
 

@@ -31,13 +31,15 @@ CONCAVE = ScalingCurve(np.array([2, 4]), np.array([1.9, 3.5]), np.zeros(2))
 def job(
     name: str, iterations: float, curve: ScalingCurve, placement: tuple[int, ...], *plan: tuple[float, int]
 ) -> JobSnapshot:
-    """A promised job whose stored plan is (end, GPUs) pieces from now on, and not longer than its deadline lets it be."""
+    """A promised job whose stored plan is (end, GPUs) pieces from now on, and not longer than its deadline
+    lets it be."""
     ends = np.array([end for end, _ in plan])
     stored = StoredPlan(
         np.concatenate(([0.0], ends[:-1])), ends, np.array([gpus for _, gpus in plan]), float(ends[-1])
     )
     return JobSnapshot(
-        name, ServiceClass.SLO, 0.0, float(ends[-1]), iterations, curve, promised=True, gpus_now=len(placement),
+        name, ServiceClass.SLO, 0.0, float(ends[-1]), iterations, curve, promised=True,
+        gpus_now=len(placement),
         placement=placement, stored_plan=stored,
     )  # fmt: skip
 
@@ -91,7 +93,8 @@ def test_no_more_is_grown_by_the_knapsack_either() -> None:
     plans = present_plans(asked)
     rules = GrowthRules(asked.origin, SLOT, False, 0.0, 1.0)
     after, _, _ = grow_by_knapsack(
-        asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans), rules, 100
+        asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans),
+        rules, 100
     )  # fmt: skip
     for at in (0.0, 5.0, 9.9):
         assert held_at(after, at) <= GPUS, f"after {at} s"

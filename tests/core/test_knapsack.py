@@ -1,4 +1,5 @@
-"""The knapsack returns the worked examples, keeps what is held where values tie, and says when it was greedy."""
+"""The knapsack returns the worked examples, keeps what is held where values tie, and says when it was
+greedy."""
 
 from __future__ import annotations
 

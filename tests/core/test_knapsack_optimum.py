@@ -1,4 +1,5 @@
-"""The knapsack equals the exact optimum: every choice tried, an integer program, and marginal greedy where it is optimal."""
+"""The knapsack equals the exact optimum: every choice tried, an integer program, and marginal greedy where it
+is optimal."""
 
 from __future__ import annotations
 

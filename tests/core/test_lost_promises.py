@@ -150,7 +150,8 @@ def test_a_job_at_risk_is_regular_again_when_the_least_shares_of_others_let_it_e
 
 
 def test_a_job_at_risk_whose_agent_is_silent_is_spared_too() -> None:
-    """It keeps its two GPUs for a slot of 5 s, then has four: 19.4 s in all, unless the newcomer gets them."""
+    """It keeps its two GPUs for a slot of 5 s, then has four: 19.4 s in all, unless the newcomer gets
+    them."""
     late = dataclasses.replace(
         promised(remaining=60.0, deadline=5.0), at_risk=True, gpus_now=2, placement=(0, 1), locked=True,
         stored_plan=None,

@@ -241,14 +241,16 @@ def test_owned_and_unusable_servers_are_never_returned(method):
 
 
 def test_base_workers_on_owned_servers_do_not_make_a_job_look_cheap():
-    """The wide job has one base worker on loan and three on owned servers: its server costs 1, like the other."""
+    """The wide job has one base worker on loan and three on owned servers: its server costs 1, like the
+    other."""
     jobs = [{0: (1, 0), 2: (1, 0), 3: (1, 0), 4: (1, 0)}, {1: (1, 0)}]
     places = layout(question_of(jobs, 1, servers=5, owned=[2, 3, 4]))
     assert costs(places, server_fraction(places)).tolist() == [1.0, 1.0, 0.0, 0.0, 0.0]
 
 
 def test_they_do_where_owned_servers_are_counted():
-    """Two servers go back: first the wide job's, a quarter of whose cost falls on it, then, by number of jobs, either."""
+    """Two servers go back: first the wide job's, a quarter of whose cost falls on it, then, by number of
+    jobs, either."""
     jobs = [{1: (1, 0), 3: (1, 0), 4: (1, 0), 5: (1, 0)}, {0: (1, 0)}, {2: (1, 0)}]
     question = question_of(jobs, 2, servers=6, owned=[3, 4, 5])
     places = layout(question)
@@ -292,7 +294,8 @@ def test_a_job_with_only_flexible_workers_on_loan_is_never_preempted(method):
 
 
 def test_flexible_workers_on_a_base_server_cost_nothing():
-    """Server 0 hosts one job's base and much flexible work, server 1 two bases: 0 goes back, its flexible workers are scaled in."""
+    """Server 0 hosts one job's base and much flexible work, server 1 two bases: 0 goes back, its flexible
+    workers are scaled in."""
     jobs = [{0: (1, 0)}, {0: (0, 6), 1: (1, 0)}, {1: (1, 0)}]
     reclaim = choose_servers(question_of(jobs, 1, servers=2), ReclaimMethod.LYRA)
     assert reclaim.returned.tolist() == [0]

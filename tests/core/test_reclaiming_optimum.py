@@ -1,4 +1,5 @@
-"""How far each choice is from the fewest preemptions there can be, on instances small enough to try every one."""
+"""How far each choice is from the fewest preemptions there can be, on instances small enough to try every
+one."""
 
 from __future__ import annotations
 
@@ -57,7 +58,8 @@ def test_one_server_is_chosen_as_well_as_can_be():
 
 
 def best_by_trying_everything(question, free):
-    """Fewest jobs preempted, then fewest of their GPUs on servers that stay, over all choices with the ``free`` servers."""
+    """Fewest jobs preempted, then fewest of their GPUs on servers that stay, over all choices with the
+    ``free`` servers."""
     layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
     others = np.setdiff1d(np.flatnonzero(layout.candidate), free).tolist()
     outcomes = (

@@ -120,7 +120,8 @@ def test_the_seed_decides_what_is_left_to_chance(method):
 
 
 def test_smallest_count_first_counts_once_and_counts_flexible_workers():
-    """Server 1 hosts two jobs, so it goes after 0 and 2, although preempting the first one's job leaves it a single one."""
+    """Server 1 hosts two jobs, so it goes after 0 and 2, although preempting the first one's job leaves it a
+    single one."""
     question = inelastic({"a": {1: 2, 2: 2}, "b": {2: 2}, "c": {3: 2}}, 2, servers=3)
     reclaim = choose_servers(question, ReclaimMethod.SCF)
     assert sorted(reclaim.returned.tolist()) == [0, 2]

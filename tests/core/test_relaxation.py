@@ -1,4 +1,5 @@
-"""The relaxation bounds every schedule: exact answers on small instances, simulated runs, and what can be said by hand."""
+"""The relaxation bounds every schedule: exact answers on small instances, simulated runs, and what can be
+said by hand."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ small_jobs = st.lists(
         st.integers(0, SLOTS - 1),  # submitted
         st.integers(1, SLOTS),  # slots until the deadline
         st.floats(0.3, 6.0),  # work
-        st.tuples(st.floats(0.3, 1.5), st.floats(0.9, 2.2), st.floats(0.9, 2.2)),  # speed on 1, times at 2, times at 4
+        # speed on 1, times at 2, times at 4
+        st.tuples(st.floats(0.3, 1.5), st.floats(0.9, 2.2), st.floats(0.9, 2.2)),
     ),
     min_size=1,
     max_size=4,
@@ -47,14 +49,16 @@ def jobs_to_bound(jobs) -> JobsToBound:
 
 
 def most_on_time(jobs) -> int:
-    """By trying every division of the GPUs in every slot, a measured level or none for each job; no pauses."""
+    """By trying every division of the GPUs in every slot, a measured level or none for each job; no
+    pauses."""
     choices = [
         chosen for chosen in product((0, *LEVELS), repeat=len(jobs)) if sum(chosen) <= GPUS
     ]  # fmt: skip
     rate = [dict(zip(LEVELS, speeds(job[3]), strict=True)) | {0: 0.0} for job in jobs]
     states = {tuple(job[2] for job in jobs)}
     for slot in range(2 * SLOTS):
-        # Work that is not done by its deadline stays as it is, so that what is left at the end tells who was on time.
+        # Work that is not done by its deadline stays as it is, so that what is left at the end tells who was
+        # on time.
         open_ = [job[0] <= slot < job[0] + job[1] for job in jobs]
         usable = {tuple(c if o else 0 for c, o in zip(chosen, open_, strict=True)) for chosen in choices}
         states = {
@@ -111,7 +115,8 @@ def test_no_simulated_run_meets_more_deadlines_than_its_bound(policy):
         jobs = [
             Job(at=at, iterations=work, deadline_at=at + work * loose)
             for at, work, loose in zip(
-                np.sort(rng.uniform(0, 400, 30)), rng.lognormal(4.0, 1.0, 30), rng.uniform(0.6, 2.0, 30), strict=True
+                np.sort(rng.uniform(0, 400, 30)), rng.lognormal(4.0, 1.0, 30), rng.uniform(0.6, 2.0, 30),
+                strict=True
             )
         ]  # fmt: skip
         run = SimulationSettings(policy, (PoolSize("gpu", 1, 4),), slot_seconds=5.0, bound=True)

@@ -1,4 +1,5 @@
-"""Bounds on when blocked GPUs come free: each is at least as long as the steps that may still be gone through."""
+"""Bounds on when blocked GPUs come free: each is at least as long as the steps that may still be gone
+through."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""What Lyra leaves open about its tick, and the other choice for each: A10, A17, A18 and A19 of its specification."""
+"""What Lyra leaves open about its tick, and the other choice for each: A10, A17, A18 and A19 of its
+specification."""
 
 from __future__ import annotations
 

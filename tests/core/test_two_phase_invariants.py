@@ -64,7 +64,8 @@ def jobs_to_come(draw):
 
 @st.composite
 def stories(draw):
-    """A fleet, options, and per step: who arrives, which running jobs end, which server on loan is taken away or comes."""
+    """A fleet, options, and per step: who arrives, which running jobs end, which server on loan is taken away
+    or comes."""
     owned, lent = draw(SIZES), draw(SIZES)
     steps = [
         (
@@ -99,7 +100,8 @@ def test_every_division_keeps_its_rules_and_repeats_itself(story, options):
         check_skips(fleet, jobs, division, options)
         jobs = settled(jobs, division)
         if any(jobs[number].mixes for number in division.admitted):
-            # A mixing job may have taken GPUs that were meant for flexible workers which found no place there.
+            # A mixing job may have taken GPUs that were meant for flexible workers which found no place
+            # there.
             division = division_of(fleet, jobs, options)
             jobs = settled(jobs, division)
         again = division_of(fleet, jobs, options)
@@ -182,8 +184,8 @@ def check_kinds(fleet: Fleet, jobs: list[Job], division: Division) -> None:
 
 
 def check_bases(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
-    """Base workers never stop, nor move, but all together onto loan where that is chosen; who is started has all of its base, who
-    is not has nothing."""
+    """Base workers never stop, nor move, but all together onto loan where that is chosen; who is started has
+    all of its base, who is not has nothing."""
     for number, job in enumerate(jobs):
         bases = {server: base for server, (base, _) in places_in(division.workers, number).items() if base}
         before = {server: base for server, (base, _) in job.places.items() if base}
@@ -213,7 +215,8 @@ def check_roles(fleet: Fleet, division: Division, options: TwoPhase) -> None:
 
 
 def check_skips(fleet: Fleet, jobs: list[Job], division: Division, options: TwoPhase) -> None:
-    """Flexible demand makes nobody wait: who finds no room could not start without any flexible worker either."""
+    """Flexible demand makes nobody wait: who finds no room could not start without any flexible worker
+    either."""
     free = fleet.gpus.copy()
     for number, job in enumerate(jobs):
         for server, (base, _) in places_in(division.workers, number).items():

@@ -1,4 +1,5 @@
-"""Where workers go: best fit, larger workers first; base and flexible apart on loan; who need not move stays."""
+"""Where workers go: best fit, larger workers first; base and flexible apart on loan; who need not move
+stays."""
 
 from __future__ import annotations
 
@@ -27,7 +28,8 @@ def test_larger_workers_first_and_each_where_it_fits_best():
 
 def test_holes_are_filled_before_an_empty_server_is_touched():
     running = [
-        inelastic(9, 5, places={0: (5, 0)}), inelastic(9, 3, places={1: (3, 0)}), inelastic(9, 6, places={3: (6, 0)})
+        inelastic(9, 5, places={0: (5, 0)}), inelastic(9, 3, places={1: (3, 0)}),
+        inelastic(9, 6, places={3: (6, 0)})
     ]  # fmt: skip
     division = division_of(fleet_of([8, 8, 8, 8]), [*running, inelastic(9, 3, 2), inelastic(9, 1, 3)])
     assert places_in(division.workers, 4) == {0: (1, 0)}
@@ -137,7 +139,8 @@ def test_a_job_ends_with_a_number_of_workers_it_can_have():
 
 
 def test_gpus_given_up_by_one_job_serve_a_smaller_one_in_the_same_division():
-    # The first needs six extra workers or none of them; with one GPU lost to a base worker it cannot have them.
+    # The first needs six extra workers or none of them; with one GPU lost to a base worker it cannot have
+    # them.
     large = Job(9000.0, {}, {2: 2.0, 8: 8.0}, places={0: (2, 0), 1: (0, 5), 2: (0, 1)})
     small = Job(100.0, {}, {1: 1.0, 2: 1.5}, gpus=2, places={0: (1, 0)})
     division = division_of(fleet_of([], [4, 5, 3]), [large, small, inelastic(1, 1, 3, lent=1)])

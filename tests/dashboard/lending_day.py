@@ -1,4 +1,5 @@
-"""A day of an inference cluster made of rows: usage with forecasts, loans and reclaims by the published rule, and what they cost."""
+"""A day of an inference cluster made of rows: usage with forecasts, loans and reclaims by the published rule,
+and what they cost."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ def build_day(now: datetime | None = None, *, name: str = "serving", periods: in
     joined = {"created_at": now - timedelta(days=3)}
     servers = [
         factories.InferenceServerFactory.create(
-            cluster=cluster, inference_cluster=inference_cluster, name=f"{name}-{number:02d}", gpus=GPUS, **joined
+            cluster=cluster, inference_cluster=inference_cluster, name=f"{name}-{number:02d}", gpus=GPUS,
+            **joined
         )
         for number in range(1, SERVERS + 1)
     ]  # fmt: skip
@@ -146,7 +148,8 @@ def _follow_rule(day: Day, at: datetime, usage: float, following: float) -> None
 def _event(day: Day, at: datetime, kind: str, servers: list[Server], reclaiming: int) -> None:
     names = [server.name for server in servers]
     LendingEvent.objects.create(
-        inference_cluster=day.inference_cluster, happened_at=at, kind=kind, message=f"{kind}: {', '.join(names)}.",
+        inference_cluster=day.inference_cluster, happened_at=at, kind=kind,
+        message=f"{kind}: {', '.join(names)}.",
         detail={"servers": names}, at_home=SERVERS - len(day.away), on_loan=len(day.away) - reclaiming,
         reclaiming=reclaiming,
     )  # fmt: skip
@@ -155,8 +158,10 @@ def _event(day: Day, at: datetime, kind: str, servers: list[Server], reclaiming:
 def _lend(day: Day, at: datetime, servers: list[Server]) -> None:
     done_at = at + timedelta(seconds=1)
     order = LoanOrder.objects.create(
-        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, created_at=at,
-        server_names=[server.name for server in servers], not_before=at, state=LoanState.DONE, finished_at=done_at,
+        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER,
+        created_at=at,
+        server_names=[server.name for server in servers], not_before=at, state=LoanState.DONE,
+        finished_at=done_at,
     )  # fmt: skip
     order.servers.set(servers)
     day.away += servers
@@ -173,8 +178,10 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
     choice = _choice(day, chosen)
     stops = bool(choice["preempted"])
     order = ReclaimOrder.objects.create(
-        id=day.next_id(), inference_cluster=day.inference_cluster, created_at=at, count=count, wanted_by=at + PERIOD,
-        source=OrderSource.FORECAST if day.source.random() < 0.3 else OrderSource.SCHEDULER, ahead_of_usage=True,
+        id=day.next_id(), inference_cluster=day.inference_cluster, created_at=at, count=count,
+        wanted_by=at + PERIOD,
+        source=OrderSource.FORECAST if day.source.random() < 0.3 else OrderSource.SCHEDULER,
+        ahead_of_usage=True,
         state=ReclaimState.CONFIRMED, choice=choice, begun_at=begun_at, returned_at=returned_at,
         confirmed_at=returned_at + timedelta(seconds=2),
         outcome={
@@ -202,7 +209,8 @@ def _reclaim(day: Day, at: datetime, count: int) -> None:
 def _worked(day: Day, servers: list[Server], until: datetime) -> None:
     """Most GPUs of the servers held training work from a while after they were lent."""
     generation = factories.GenerationFactory.create(
-        job=day.preempted, number=len(day.reclaims) + 1, master_server=servers[0], state=GenerationState.RETIRED, goal=Goal.STOP,
+        job=day.preempted, number=len(day.reclaims) + 1, master_server=servers[0],
+        state=GenerationState.RETIRED, goal=Goal.STOP,
         live_at=until, retired_at=until,
     )  # fmt: skip
     gpus = [
@@ -218,7 +226,8 @@ def _worked(day: Day, servers: list[Server], until: datetime) -> None:
 
 
 def _choice(day: Day, chosen: list[Server]) -> dict[str, Any]:
-    """A document as `reclaiming_choice.py` writes it: one flexible server, or an idle one and then preemptions."""
+    """A document as `reclaiming_choice.py` writes it: one flexible server, or an idle one and then
+    preemptions."""
     groups = ["flexible"] if len(chosen) == 1 else ["idle", *["preemption"] * (len(chosen) - 1)]
     costs = {"idle": 0.0, "flexible": 12.5, "preemption": 0.25}
     stopped = groups.count("preemption")
@@ -259,8 +268,10 @@ def _leave_last_open(day: Day) -> None:
     now = timezone.now()
     chosen = day.away[:1]
     order = ReclaimOrder.objects.create(
-        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.OPERATOR, created_by="olga",
-        created_at=now, count=1, wanted_by=now + PERIOD, state=ReclaimState.RECLAIMING, choice=_choice(day, chosen),
+        id=day.next_id(), inference_cluster=day.inference_cluster, source=OrderSource.OPERATOR,
+        created_by="olga",
+        created_at=now, count=1, wanted_by=now + PERIOD, state=ReclaimState.RECLAIMING,
+        choice=_choice(day, chosen),
         begun_at=now, ahead_of_usage=True,
     )  # fmt: skip
     ReclaimedServer.objects.create(

@@ -161,8 +161,8 @@ def _running(now: datetime, common: dict[str, Any], servers: tuple[Server, Serve
         verdict={
             "decision": "admitted",
             "reason_code": "fits",
-            "reason": "2 GPUs until the deadline are enough (2,000 iterations at 7.20 per second take 278 s of "
-            "the 480 s that are left), and no earlier promise is touched.",
+            "reason": "2 GPUs until the deadline are enough (2,000 iterations at 7.20 per second take 278 s "
+            "of the 480 s that are left), and no earlier promise is touched.",
             "minimum_satisfactory_share": [
                 {
                     "start": (now - timedelta(seconds=236)).isoformat(),
@@ -300,9 +300,12 @@ def _completed(now: datetime, common: dict[str, Any]) -> Job:
     factories.ArtifactFactory.create(job=job)
     factories.ArtifactFactory.create(job=job, name="metrics.json", size_bytes=812)
     for minutes, outcome in ((20, "met"), (32, "met"), (47, "met"), (49, "void")):
-        factories.JobFactory.create(**common, service_class=ServiceClass.SLO, state=JobState.COMPLETED, promised=True,
-                             promise_outcome=outcome, deadline_at=now, name=f"sweep {minutes}", iterations_done=1000,
-                             submitted_at=now - timedelta(minutes=minutes), started_at=now - timedelta(minutes=minutes),
+        factories.JobFactory.create(**common, service_class=ServiceClass.SLO, state=JobState.COMPLETED,
+        promised=True,
+                             promise_outcome=outcome, deadline_at=now, name=f"sweep {minutes}",
+                             iterations_done=1000,
+                             submitted_at=now - timedelta(minutes=minutes),
+                             started_at=now - timedelta(minutes=minutes),
                              void_reason="paused_by_owner" if outcome == "void" else "",
                              finished_at=now - timedelta(minutes=minutes // 4))  # fmt: skip
     return job
@@ -319,7 +322,8 @@ def _failed(now: datetime, common: dict[str, Any]) -> Job:
         failure={
             "reason": "function_error",
             "message": "ValueError: expected 64 features, got 63",
-            "traceback": 'Traceback (most recent call last):\n  File "loader.py", line 12, in __getitem__\nValueError: …',
+            "traceback": 'Traceback (most recent call last):\n  File "loader.py", line 12, in '
+            "__getitem__\nValueError: …",
         },
     )
 
@@ -368,7 +372,8 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
             "changes": [
                 {"job": running.id, "kind": "shrink", "gpus_before": 4, "gpus_after": 2,
                  "reason": "Its promise holds with 2; the others go to a tighter deadline."},
-                {"job": foreign.id, "kind": "start", "gpus_before": 0, "gpus_after": 1, "reason": "best effort"},
+                {"job": foreign.id, "kind": "start", "gpus_before": 0, "gpus_after": 1,
+                "reason": "best effort"},
             ],
             "at_risk": [], "notes": [],
         },

@@ -1,4 +1,5 @@
-"""What a real browser lets through: our pages under their content security policy, and pages of another port."""
+"""What a real browser lets through: our pages under their content security policy, and pages of another
+port."""
 
 from __future__ import annotations
 
@@ -24,9 +25,12 @@ __all__ = ["browser", "site"]
 HOSTILE_PAGE = """<!doctype html><pre id="found"></pre><script>
 const found = {};
 const attempts = {
-  address: () => fetch("WEB/stream-address/?stream=cluster", { credentials: "include" }).then((answer) => answer.text()),
-  me: () => fetch("WEB/api/v1/me/", { credentials: "include" }).then((answer) => answer.text()),
-  cancel: () => fetch("WEB/api/v1/jobs/JOB/cancel/", { method: "POST", credentials: "include", mode: "no-cors",
+  address: () => fetch("WEB/stream-address/?stream=cluster", { credentials: "include" })
+    .then((answer) => answer.text()),
+  me: () => fetch("WEB/api/v1/me/", { credentials: "include" })
+    .then((answer) => answer.text()),
+  cancel: () => fetch("WEB/api/v1/jobs/JOB/cancel/", {
+    method: "POST", credentials: "include", mode: "no-cors",
     headers: { "Content-Type": "text/plain" }, body: "{}" }).then(() => Promise.reject("sent blindly")),
   stream: () => new Promise((resolve, reject) => {
     const source = new EventSource("STREAM/stream/cluster", { withCredentials: true });

@@ -1,4 +1,5 @@
-"""Adding up the history of an inference cluster: servers over time, borrowed time, usage of both clusters, and reasons in words."""
+"""Adding up the history of an inference cluster: servers over time, borrowed time, usage of both clusters,
+and reasons in words."""
 
 from __future__ import annotations
 

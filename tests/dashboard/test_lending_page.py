@@ -1,4 +1,5 @@
-"""The lending pages in a real browser: drawn on every screen, current, and able to lend and to ask back by hand."""
+"""The lending pages in a real browser: drawn on every screen, current, and able to lend and to ask back by
+hand."""
 
 from __future__ import annotations
 
@@ -179,7 +180,8 @@ def _never_polls(page: Page) -> None:
     """Let pages ask once an hour alone: what appears on them was announced."""
     page.add_init_script(
         """document.addEventListener("readystatechange", () => {
-          for (const element of document.querySelectorAll("[data-fragment]")) element.dataset.pollSeconds = "3600";
+          for (const element of document.querySelectorAll("[data-fragment]"))
+            element.dataset.pollSeconds = "3600";
         });"""
     )
 

@@ -1,4 +1,5 @@
-"""The pages on lending as HTML: for operators, with every figure from rows, in a constant number of queries."""
+"""The pages on lending as HTML: for operators, with every figure from rows, in a constant number of
+queries."""
 
 from __future__ import annotations
 
@@ -248,7 +249,8 @@ def test_borrowed_time_that_held_work_is_a_share_of_what_was_borrowed(db: None) 
     server = on_loan(home, "lent", lending_changed_at=now - timedelta(hours=2))
     generation = factories.GenerationFactory.create(job=factories.JobFactory.create())
     Assignment.objects.create(
-        generation=generation, job=generation.job, gpu=server.gpus.first(), rank=9, state=AssignmentState.RELEASED,
+        generation=generation, job=generation.job, gpu=server.gpus.first(), rank=9,
+        state=AssignmentState.RELEASED,
         held_at=now - timedelta(hours=3), released_at=now - timedelta(minutes=30),
     )  # fmt: skip
     use = borrowed_use(home, now - timedelta(hours=1), now)
@@ -322,7 +324,8 @@ def test_usage_of_both_clusters_is_of_all_gpus_and_training_of_those_it_could_us
 
 def test_counters_come_from_the_orders_of_the_last_day(day: Day, operator: User, as_user: LogIn) -> None:
     ReclaimOrder.objects.create(
-        inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, count=1, wanted_by=timezone.now(),
+        inference_cluster=day.inference_cluster, source=OrderSource.SCHEDULER, count=1,
+        wanted_by=timezone.now(),
         created_at=timezone.now() - timedelta(days=2), state=ReclaimState.RETURNED,
         begun_at=timezone.now() - timedelta(days=2), returned_at=timezone.now() - timedelta(days=1, hours=1),
     )  # fmt: skip

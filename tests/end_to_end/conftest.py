@@ -78,7 +78,8 @@ def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: f
                 f"{event.happened_at:%H:%M:%S} {event.kind}: {event.message}" for event in job.events()
             )
             pytest.fail(
-                f"{job.name} ({job.id}) is {job.state} on {job.gpus} GPUs at {job.iterations_done}; wanted: {what}\n{history}"
+                f"{job.name} ({job.id}) is {job.state} on {job.gpus} GPUs at {job.iterations_done}; wanted: "
+                f"{what}\n{history}"
             )
         time.sleep(0.2)
     return job
@@ -87,19 +88,19 @@ def wait_for(job: Job, condition: Callable[[Job], Any], what: str, *, seconds: f
 def nothing_is_wrong(rows: Callable[..., list[dict[str, Any]]]) -> None:
     """What must hold in the database at every moment, whatever was killed."""
     twice_owned = rows(
-        "select gpu_id from scheduling_assignment where state in ('held', 'clearing') group by gpu_id"
-        " having count(distinct job_id) > 1"
+        "select gpu_id from scheduling_assignment where state in ('held', 'clearing') group by gpu_id having "
+        "count(distinct job_id) > 1"
     )
     assert not twice_owned, "a GPU has two owners"
     overlapping = rows(
-        "select a.job_id, a.number, b.number from scheduling_generation a join scheduling_generation b"
-        " on a.job_id = b.job_id and a.number < b.number and a.purpose = 'training' and b.purpose = 'training'"
-        " where a.live_at is not null and b.live_at is not null"
-        " and b.live_at < coalesce(a.retired_at, 'infinity'::timestamptz)"
+        "select a.job_id, a.number, b.number from scheduling_generation a join scheduling_generation b on "
+        "a.job_id = b.job_id and a.number < b.number and a.purpose = 'training' and b.purpose = 'training' "
+        "where a.live_at is not null and b.live_at is not null and b.live_at < coalesce(a.retired_at, "
+        "'infinity'::timestamptz)"
     )
     assert not overlapping, f"two generations trained at once: {overlapping}"
     stuck = rows(
-        "select j.id from scheduling_job j join scheduling_assignment a on a.job_id = j.id"
-        " where j.state in ('completed', 'failed', 'cancelled', 'declined') and a.state in ('held', 'waiting')"
+        "select j.id from scheduling_job j join scheduling_assignment a on a.job_id = j.id where j.state in "
+        "('completed', 'failed', 'cancelled', 'declined') and a.state in ('held', 'waiting')"
     )
     assert not stuck, "a finished job holds GPUs"

@@ -1,7 +1,7 @@
 """One working day of a small cluster, on real parts: promises, growth, shrinking, yielding, offers, results.
 
-Two agents with four emulated GPUs each. Deadlines are derived from the curves that the platform itself measured at
-the start of the day, so that the machine's speed does not decide the outcome.
+Two agents with four emulated GPUs each. Deadlines are derived from the curves that the platform itself
+measured at the start of the day, so that the machine's speed does not decide the outcome.
 """
 
 from __future__ import annotations
@@ -156,9 +156,9 @@ def test_the_cancelled_job_is_final_and_holds_nothing(day: Day) -> None:
 
 def test_the_wide_job_trained_on_both_agents(day: Day, rows: Callable[..., list[dict[str, Any]]]) -> None:
     servers = rows(
-        "select distinct s.name from scheduling_assignment a join scheduling_generation g on g.id = a.generation_id"
-        " join cluster_gpu p on p.id = a.gpu_id join cluster_server s on s.id = p.server_id"
-        " where a.job_id = %s and g.purpose = 'training' and g.world_size = 8",
+        "select distinct s.name from scheduling_assignment a join scheduling_generation g on g.id = "
+        "a.generation_id join cluster_gpu p on p.id = a.gpu_id join cluster_server s on s.id = p.server_id "
+        "where a.job_id = %s and g.purpose = 'training' and g.world_size = 8",
         day.wide.id,
     )
     assert len(servers) == 2
@@ -168,8 +168,8 @@ def test_best_effort_lost_no_iteration_when_it_yielded(
     day: Day, rows: Callable[..., list[dict[str, Any]]]
 ) -> None:
     generations = rows(
-        "select number, start, start_iteration from scheduling_generation"
-        " where job_id = %s and purpose = 'training' and live_at is not null order by number",
+        "select number, start, start_iteration from scheduling_generation where job_id = %s and purpose = "
+        "'training' and live_at is not null order by number",
         day.yielding.id,
     )
     resumed = [

@@ -1,4 +1,5 @@
-"""A function that hangs while it is imported: its measurement is killed at its bound, it is refused, and nobody else pays for it."""
+"""A function that hangs while it is imported: its measurement is killed at its bound, it is refused, and
+nobody else pays for it."""
 
 from __future__ import annotations
 
@@ -16,7 +17,8 @@ pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
 Rows = Callable[..., list[dict[str, Any]]]
 #: The longest that workers may measure in this test.
 MEASURING_SECONDS = 10.0
-#: From being told to end until GPUs are confirmed free, with the time between two reports (`core/release.py`).
+#: From being told to end until GPUs are confirmed free, with the time between two reports
+#: (`core/release.py`).
 CONFIRMING_SECONDS = 7.0
 #: What a start or a change costs at most on a busy machine with two cores, beside the planned pause.
 SPARE_SECONDS = 15.0
@@ -74,8 +76,8 @@ def submit(person: Client, name: str, iterations: int, deadline: float | None = 
 
 def measurements(rows: Rows, job: Job) -> list[dict[str, Any]]:
     return rows(
-        "select state, retire_reason, extract(epoch from retired_at - held_at) as held_seconds"
-        " from scheduling_generation where job_id = %s and purpose = 'profiling' order by number",
+        "select state, retire_reason, extract(epoch from retired_at - held_at) as held_seconds from "
+        "scheduling_generation where job_id = %s and purpose = 'profiling' order by number",
         job.id,
     )
 

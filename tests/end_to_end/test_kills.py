@@ -1,4 +1,5 @@
-"""Whatever is killed comes back, and the jobs with it: none lost, none trained twice at once, none promised twice."""
+"""Whatever is killed comes back, and the jobs with it: none lost, none trained twice at once, none promised
+twice."""
 
 from __future__ import annotations
 
@@ -78,7 +79,8 @@ def is_decided(person: Client, name: str) -> None:
 
 def live_generation(rows: Rows, job: Job) -> int | None:
     found = rows(
-        "select number from scheduling_generation where job_id = %s and purpose = 'training' and state = 'live'",
+        "select number from scheduling_generation where job_id = %s and purpose = 'training' and state = "
+        "'live'",
         job.id,
     )
     return found[0]["number"] if found else None
@@ -182,7 +184,8 @@ def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: R
     )
     goes_on(job, seconds=180)
     resumed = rows(
-        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order by number desc limit 1",
+        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order "
+        "by number desc limit 1",
         job.id,
     )[0]["start_iteration"]
     assert resumed >= stored, f"was at {before}, had stored {stored}, went on from {resumed}"
@@ -210,8 +213,8 @@ def test_a_frozen_agent_is_fenced_and_its_work_goes_on_elsewhere(
         assert not worker_pids(running_platform, "node-1"), "its workers ended with their lease"
         goes_on(job, seconds=180)
         on = rows(
-            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"
-            " join cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'",
+            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
+            "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'",
             job.id,
         )
         assert [row["name"] for row in on] == ["node-2"]
@@ -234,7 +237,8 @@ def test_stopping_everything_loses_at_most_one_checkpoint_period(
     running_platform.start()
     goes_on(job, seconds=240)
     resumed = rows(
-        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order by number desc limit 1",
+        "select start_iteration from scheduling_generation where job_id = %s and live_at is not null order "
+        "by number desc limit 1",
         job.id,
     )[0]["start_iteration"]
     # One period, and the reports that were on their way when the stop came.

@@ -1,7 +1,8 @@
 """A burst of inference requests on a cluster that trains on borrowed servers, on real parts.
 
-Two training agents and two inference agents with two emulated GPUs each; the emulated inference scheduler is a client of the platform's
-API. It lends while there is nothing to serve, and wants everything back at once when the burst comes.
+Two training agents and two inference agents with two emulated GPUs each; the emulated inference scheduler is
+a client of the platform's API. It lends while there is nothing to serve, and wants everything back at once
+when the burst comes.
 """
 
 from __future__ import annotations
@@ -66,8 +67,8 @@ class Scene:
 
     def servers_of(self, job: Job) -> set[str]:
         query = (
-            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id"
-            " join cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'"
+            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
+            "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'"
         )
         with self.database() as cursor:
             cursor.execute(query, [job.id])

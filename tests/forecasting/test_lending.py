@@ -183,7 +183,7 @@ def test_a_server_is_lent_only_where_usage_could_rise_by_the_hysteresis() -> Non
     assert steady.decide(0.51, on_loan=1).reclaim == 1
 
 
-def test_what_was_needed_a_moment_ago_is_not_lent_again_and_what_was_lent_then_not_asked_back_on_a_guess() -> (
+def test_what_was_needed_a_moment_ago_is_not_lent_again_nor_what_was_lent_then_asked_back_on_a_guess() -> (
     None
 ):
     rule = LendingRule(10, 0.0)

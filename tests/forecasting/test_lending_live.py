@@ -1,4 +1,5 @@
-"""What the benchmark of live lending adds up: hours lent and used, and reclaims that came before they were needed."""
+"""What the benchmark of live lending adds up: hours lent and used, and reclaims that came before they were
+needed."""
 
 from __future__ import annotations
 

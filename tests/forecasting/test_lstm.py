@@ -1,4 +1,5 @@
-"""The recurrent network: its gradients, its accuracy on the daily curve, and what it leaves alone (spec 2.2)."""
+"""The recurrent network: its gradients, its accuracy on the daily curve, and what it leaves alone (spec
+2.2)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The services of docker/compose.yaml, started from the built images with their own commands, on this machine's network."""
+"""The services of docker/compose.yaml, started from the built images with their own commands, on this
+machine's network."""
 
 from __future__ import annotations
 
@@ -41,7 +42,8 @@ class RunningImages:
         return command
 
     def service_environment(self, name: str, common: Mapping[str, str]) -> Mapping[str, str]:
-        """The variables of a service: those of all, and what an installer needs where the compose file hands that on."""
+        """The variables of a service: those of all, and what an installer needs where the compose file hands
+        that on."""
         files = [file["path"] for file in SERVICES[name].get("env_file", ())]
         return {**common, **self.installer} if "installer.env" in files else common
 

@@ -50,7 +50,10 @@ def images(built: None) -> Iterator[RunningImages]:
 
 
 def test_each_image_has_what_it_runs_and_nothing_of_the_others(images: RunningImages) -> None:
-    code = "import importlib.util as u; print([bool(u.find_spec(n)) for n in ('django', 'torch', 's3fs', 'workers.agent')])"
+    code = (
+        "import importlib.util as u; print([bool(u.find_spec(n)) for n in ('django', 'torch', 's3fs', "
+        "'workers.agent')])"
+    )
     said = {
         image: images.run(image, ["python", "-c", code], {}).strip()
         for image in ("control-plane", "environment-builder", "agent")
@@ -104,7 +107,8 @@ def servers(images: RunningImages) -> Iterator[dict[str, str]]:
 def test_a_job_is_trained_by_the_services_of_the_compose_file(
     images: RunningImages, servers: dict[str, str]
 ) -> None:
-    """Web, agent API, streams, Celery workers, beat and one agent, each from its image with its own command."""
+    """Web, agent API, streams, Celery workers, beat and one agent, each from its image with its own
+    command."""
     ports = choose("127.0.0.1", {"web": None, "agent-api": None, "streams": None}, 27000)
     common = servers | {
         "SECRET_KEY": "only-for-this-test-0123456789-0123456789-0123456789-0123456789",

@@ -99,9 +99,9 @@ def test_an_agents_configuration_is_toml():
 def test_two_supervisors_never_share_data_and_the_second_is_told_who_has_it(tmp_path):
     folders = Folders(tmp_path)
     hold = (
-        "import sys, time; from pathlib import Path; from launch.folders import Folders;"
-        "from launch.state import PlatformLock;"
-        "lock = PlatformLock(Folders(Path(sys.argv[1]))).__enter__(); print('held', flush=True); time.sleep(600)"
+        "import sys, time; from pathlib import Path; from launch.folders import Folders;from launch.state "
+        "import PlatformLock;lock = PlatformLock(Folders(Path(sys.argv[1]))).__enter__(); print('held', "
+        "flush=True); time.sleep(600)"
     )
     with subprocess.Popen(
         [sys.executable, "-c", hold, str(tmp_path)], stdout=subprocess.PIPE, text=True

@@ -1,4 +1,5 @@
-"""Machine code of the decision core: never older than its sources, and there before the first decision waits for it."""
+"""Machine code of the decision core: never older than its sources, and there before the first decision waits
+for it."""
 
 from __future__ import annotations
 

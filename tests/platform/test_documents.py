@@ -14,6 +14,13 @@ import yaml
 from launch import services
 
 PROJECT = Path(__file__).resolve().parents[2]
+PAGES = sorted(
+    PROJECT / name
+    for name in subprocess.run(
+        ["git", "ls-files", "*.md"], cwd=PROJECT, check=True, capture_output=True, text=True
+    ).stdout.splitlines()
+)
+COLUMNS = 110
 
 
 def packages() -> set[str]:
@@ -70,7 +77,10 @@ def test_what_the_emulated_inference_scheduler_imports_is_in_its_image():
     target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
     assert target is not None
     copied = set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
-    code = "import sys, workers.inference_emulator.__main__; print(*{name.split('.')[0] for name in sys.modules})"
+    code = (
+        "import sys, workers.inference_emulator.__main__; print(*{name.split('.')[0] for name in "
+        "sys.modules})"
+    )
     loaded = subprocess.run(
         [sys.executable, "-c", code], cwd=PROJECT, capture_output=True, text=True, check=True
     )
@@ -94,3 +104,19 @@ def test_every_make_target_of_the_readme_exists():
     named = set(re.findall(r"`make ([a-z-]+)", (PROJECT / "README.md").read_text()))
     assert named
     assert named <= targets
+
+
+def _too_long(page: Path) -> list[str]:
+    """Lines of prose that are too wide. Tables, commands and addresses cannot be broken."""
+    long, fenced = [], False
+    for number, line in enumerate(page.read_text().splitlines(), start=1):
+        fenced ^= line.lstrip().startswith("```")
+        whole = fenced or line.lstrip().startswith(("|", "    ", "![", "<")) or line.startswith("    ")
+        if len(line) > COLUMNS and not whole and " " in line.strip():
+            long.append(f"{page.name}:{number}: {len(line)} columns")
+    return long
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(PROJECT)))
+def test_lines_of_pages_are_not_too_long(page: Path) -> None:
+    assert _too_long(page) == []

@@ -1,4 +1,5 @@
-"""Setting up the environment: pip's configuration reaches uv, and old interpreters are told what is needed."""
+"""Setting up the environment: pip's configuration reaches uv, and old interpreters are told what is
+needed."""
 
 from __future__ import annotations
 

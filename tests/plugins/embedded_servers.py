@@ -1,8 +1,10 @@
-"""Starts a throwaway PostgreSQL and Valkey before Django's settings are read, and ends them with the test run.
+"""Starts a throwaway PostgreSQL and Valkey before Django's settings are read, and ends them with the test
+run.
 
-Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_load_initial_conftests`, so a conftest
-would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to be used instead;
-`DATABASE_URL` is deliberately not read, for tests must never reach a database that somebody works with.
+Named by `-p` in pyproject.toml: pytest-django imports the settings in `pytest_load_initial_conftests`, so a
+conftest would come too late. `PUNCTUAL_TEST_DATABASE_URL` and `PUNCTUAL_TEST_REDIS_URL` name servers to be
+used instead; `DATABASE_URL` is deliberately not read, for tests must never reach a database that somebody
+works with.
 """
 
 from __future__ import annotations

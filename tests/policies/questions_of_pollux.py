@@ -20,7 +20,8 @@ def question(
     discount: Sequence[float] | None = None,
     numbers: Sequence[Sequence[int]] | None = None,
 ) -> Question:
-    """Jobs by (least, most) workers, that scale linearly and whose fair share is one worker; ``present`` by server.
+    """Jobs by (least, most) workers, that scale linearly and whose fair share is one worker; ``present`` by
+    server.
 
     ``numbers``: the workers that each job may have, where these are not all from the least to the most.
     """
@@ -44,7 +45,8 @@ def question(
 
 
 def is_allowed(asked: Question, placement: WorkerCounts) -> bool:
-    """The rules, written plainly: GPUs of servers, allowed numbers, at most one job on a server that is on others too."""
+    """The rules, written plainly: GPUs of servers, allowed numbers, at most one job on a server that is on
+    others too."""
     totals = placement.sum(axis=0)
     return bool(
         (placement >= 0).all()

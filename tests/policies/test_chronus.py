@@ -1,4 +1,5 @@
-"""Chronus: acceptance by packing into the latest leases, the program for the next one, the rest on what is left."""
+"""Chronus: acceptance by packing into the latest leases, the program for the next one, the rest on what is
+left."""
 
 from __future__ import annotations
 

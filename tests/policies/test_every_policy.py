@@ -19,7 +19,8 @@ from tests.simulation.engine.worlds import random_world
 ELASTICFLOW = {"punctual", "elasticflow"}
 BASELINES = sorted(set(POLICIES) - ELASTICFLOW)
 PUBLISHED = {
-    "edf", "edf_artifact", "edf_admission", "edf_admission_artifact", "edf_elastic", "gandiva", "gandiva_artifact",
+    "edf", "edf_artifact", "edf_admission", "edf_admission_artifact", "edf_elastic", "gandiva",
+    "gandiva_artifact",
     "tiresias", "themis", "chronus", "pollux",
 }  # fmt: skip
 SEEDS = 12

@@ -19,7 +19,8 @@ OWN_BATCH = 16
 
 @pytest.fixture
 def tables(tmp_path: Path) -> Path:
-    """One application: a step costs 0.1 s on 8 samples and 0.4 s on 16; batches of 16 need 60 of the 100 iterations of 8."""
+    """One application: a step costs 0.1 s on 8 samples and 0.4 s on 16; batches of 16 need 60 of the 100
+    iterations of 8."""
     folder = tmp_path / "bert"
     folder.mkdir()
     (folder / "placements.csv").write_text(
@@ -52,7 +53,8 @@ def one_bert() -> Workload:
 
 
 def test_the_best_batch_size_counts_by_what_it_does_for_the_training(tables):
-    """One GPU: 10 steps of 8 a second, each worth 60/100 of a step of 16, against 2.5 steps of 16. Two: 10 steps of 16."""
+    """One GPU: 10 steps of 8 a second, each worth 60/100 of a step of 16, against 2.5 steps of 16. Two: 10
+    steps of 16."""
     assert goodput_points(tables, "bert", OWN_BATCH) == pytest.approx({1: 6.0, 2: 10.0})
 
 

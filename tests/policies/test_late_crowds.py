@@ -1,4 +1,5 @@
-"""Where nobody is refused, a crowd of late jobs waits. What is left out for speed then must change nothing."""
+"""Where nobody is refused, a crowd of late jobs waits. What is left out for speed then must change
+nothing."""
 
 from __future__ import annotations
 
@@ -66,7 +67,8 @@ def by_the_book(problem: Problem, order: np.ndarray) -> tuple[Plans, np.ndarray]
     for row in order:
         time, gpus = np.zeros(count + 8), np.zeros(count + 8, dtype=np.int64)
         written = fill(
-            jobs, row, problem.due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, problem.suffix, 0.0,
+            jobs, row, problem.due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS,
+            problem.suffix, 0.0,
             time, gpus,
         )  # fmt: skip
         met[row] = written[0] > 0
@@ -86,7 +88,8 @@ def test_every_late_job_gets_the_plan_that_it_has_by_the_book(seed: int) -> None
     times, free, count = problem.open_timeline()
     free[PROMISES] = free[EVERYTHING]
     plans, met, *_ = fill_or_rush(
-        problem.jobs, no_plans(problem.jobs.work.size), order, problem.due, times, free, count, problem.origin,
+        problem.jobs, no_plans(problem.jobs.work.size), order, problem.due, times, free, count,
+        problem.origin,
         problem.slot, problem.suffix,
     )  # fmt: skip
     expected, expected_met = by_the_book(problem, order)

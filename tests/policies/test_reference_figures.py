@@ -1,4 +1,5 @@
-"""The share of jobs on time lies where ElasticFlow's own simulator puts it (specification 4.6; public traces)."""
+"""The share of jobs on time lies where ElasticFlow's own simulator puts it (specification 4.6; public
+traces)."""
 
 from __future__ import annotations
 
@@ -23,11 +24,16 @@ CLUSTERS = {
 }
 
 FIGURES = {
-    "testbed_195job": {"edf_artifact": 0.087, "edf_admission_artifact": 0.323, "gandiva_artifact": 0.241, "tiresias": 0.462, "themis": 0.410},
-    "t4_195job": {"edf_artifact": 0.118, "edf_admission_artifact": 0.410, "gandiva_artifact": 0.092, "tiresias": 0.287, "pollux": 0.503},
-    "cluster10": {"edf_artifact": 0.777, "edf_admission_artifact": 0.827, "gandiva_artifact": 0.331, "tiresias": 0.477},
-    "cluster06": {"edf_artifact": 0.108, "edf_admission_artifact": 0.551, "gandiva_artifact": 0.392, "tiresias": 0.482},
-    "cluster01": {"edf_artifact": 0.187, "edf_admission_artifact": 0.375, "gandiva_artifact": 0.162, "tiresias": 0.493},
+    "testbed_195job": {"edf_artifact": 0.087, "edf_admission_artifact": 0.323, "gandiva_artifact": 0.241,
+    "tiresias": 0.462, "themis": 0.410},
+    "t4_195job": {"edf_artifact": 0.118, "edf_admission_artifact": 0.410, "gandiva_artifact": 0.092,
+    "tiresias": 0.287, "pollux": 0.503},
+    "cluster10": {"edf_artifact": 0.777, "edf_admission_artifact": 0.827, "gandiva_artifact": 0.331,
+    "tiresias": 0.477},
+    "cluster06": {"edf_artifact": 0.108, "edf_admission_artifact": 0.551, "gandiva_artifact": 0.392,
+    "tiresias": 0.482},
+    "cluster01": {"edf_artifact": 0.187, "edf_admission_artifact": 0.375, "gandiva_artifact": 0.162,
+    "tiresias": 0.493},
 }  # fmt: skip
 """Measured with the published simulator; Pollux's by its authors."""
 

@@ -1,4 +1,5 @@
-"""Worker processes without the seconds that importing PyTorch takes: one process imports it, then forks each worker.
+"""Worker processes without the seconds that importing PyTorch takes: one process imports it, then forks each
+worker.
 
 A worker forked here runs the same `main` as one started from the command line, from the same staged packages.
 """

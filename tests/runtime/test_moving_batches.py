@@ -1,4 +1,5 @@
-"""A batch of any usual shape reaches the device. The device is PyTorch's `meta`: it needs no GPU and is not the CPU."""
+"""A batch of any usual shape reaches the device. The device is PyTorch's `meta`: it needs no GPU and is not
+the CPU."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """A rescaled run sees the same samples in the same order and ends with the same loss.
 
-The tolerance is relative, 1e-5: on other numbers of workers sums are added in another order, which moves the last digits
-of a float32, and a smooth model keeps such differences small.
+The tolerance is relative, 1e-5: on other numbers of workers sums are added in another order, which moves the
+last digits of a float32, and a smooth model keeps such differences small.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""`manage.py simulate` as a person runs it: in a process of its own, without database, broker or variables."""
+"""`manage.py simulate` as a person runs it: in a process of its own, without database, broker or
+variables."""
 
 from __future__ import annotations
 
@@ -16,8 +17,10 @@ from simulation.reports.parquet import read_parquet
 
 ROOT = Path(__file__).resolve().parents[2]
 FIELDS = {
-    "policy", "trace", "seed", "jobs", "slo_jobs", "best_effort_jobs", "admitted", "declined", "deadlines_met",
-    "deadline_satisfactory_ratio", "deadlines_met_bound", "admitted_late", "mean_jct_seconds", "mean_queuing_seconds",
+    "policy", "trace", "seed", "jobs", "slo_jobs", "best_effort_jobs", "admitted", "declined",
+    "deadlines_met",
+    "deadline_satisfactory_ratio", "deadlines_met_bound", "admitted_late", "mean_jct_seconds",
+    "mean_queuing_seconds",
     "best_effort_mean_jct_seconds", "makespan_seconds", "mean_gpu_utilisation", "mean_cluster_efficiency",
     "rescales", "migrations", "preemptions", "simulated_seconds", "wall_seconds", "setup_seconds",
     "peak_memory_bytes", "decisions", "decision_ms_p50", "decision_ms_p99", "voided", "preemption_ratio",
@@ -91,7 +94,8 @@ def test_what_cannot_be_simulated_is_said_in_one_line(arguments: tuple[str, ...]
 
 def test_ctrl_c_leaves_the_results_of_the_time_until_then(tmp_path: Path) -> None:
     process = subprocess.Popen(
-        [sys.executable, "manage.py", "simulate", "--trace", "itp_large:jobs=30000", "--servers", "64", "--gpus-per-server", "8",
+        [sys.executable, "manage.py", "simulate", "--trace", "itp_large:jobs=30000", "--servers", "64",
+        "--gpus-per-server", "8",
          "--json", str(tmp_path / "run.json")],
         cwd=ROOT, env=bare_environment(), stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

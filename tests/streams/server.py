@@ -45,7 +45,8 @@ def start_stream_server(folder: Path, redis_url: str) -> StreamServer:
     )
     with log.open("wb") as output:
         process = subprocess.Popen(
-            [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port", str(port),
+            [sys.executable, "-m", "uvicorn", "config.asgi:application", "--host", "127.0.0.1", "--port",
+            str(port),
              "--timeout-graceful-shutdown", "1", "--log-level", "warning"],
             env={**os.environ, "DATABASE_URL": database, "REDIS_URL": redis_url,
                  "DJANGO_SETTINGS_MODULE": "config.settings_streams",

@@ -1,4 +1,5 @@
-"""The emulated inference scheduler against the real API: it lends by night, asks back by day, and survives restarts."""
+"""The emulated inference scheduler against the real API: it lends by night, asks back by day, and survives
+restarts."""
 
 from __future__ import annotations
 
@@ -34,7 +35,8 @@ SERVERS = 10
 
 
 class Way(httpx.BaseTransport):
-    """The way to the platform. ``lost``: requests arrive and their answers do not; ``closed``: nothing arrives."""
+    """The way to the platform. ``lost``: requests arrive and their answers do not; ``closed``: nothing
+    arrives."""
 
     def __init__(self) -> None:
         self.inner = httpx.WSGITransport(app=application)
@@ -51,8 +53,8 @@ class Way(httpx.BaseTransport):
 
 
 class Clock:
-    """A present that the test moves. It begins in the past, for nobody reports periods that are not over, and at the beginning of
-    a period."""
+    """A present that the test moves. It begins in the past, for nobody reports periods that are not over, and
+    at the beginning of a period."""
 
     def __init__(self, periods: int) -> None:
         whole = timezone.now().timestamp() // PERIOD_SECONDS

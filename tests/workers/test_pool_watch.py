@@ -87,7 +87,8 @@ def test_probes_do_not_pile_up_before_a_child_that_works() -> None:
 
 
 def test_a_pool_replaces_a_child_whose_end_it_did_not_see() -> None:
-    """Its sentinel may close before its exit code is there; the pool by itself looks again after five seconds."""
+    """Its sentinel may close before its exit code is there; the pool by itself looks again after five
+    seconds."""
     with subprocess.Popen([sys.executable, "-c", ""]) as ended:
         ended.wait()
     looked = []

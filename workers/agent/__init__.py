@@ -1,1 +1,2 @@
-"""The node agent: makes true on one server what the control plane says should be true, and reports what is."""
+"""The node agent: makes true on one server what the control plane says should be true, and reports what
+is."""

@@ -12,9 +12,11 @@ from workers.agent.decisions import JobKey, Memory, SeenGeneration
 from workers.agent.desired_state import Purpose
 from workers.agent.durable_files import read_json, write_json
 
-# Jobs remembered; the oldest are forgotten first. A job forgotten here is long over, and the epoch still guards it.
+# Jobs remembered; the oldest are forgotten first. A job forgotten here is long over, and the epoch still
+# guards it.
 REMEMBERED_JOBS = 20_000
-# Sequence numbers are reserved on disk in blocks, so that a report costs no disk write and none is ever used twice.
+# Sequence numbers are reserved on disk in blocks, so that a report costs no disk write and none is ever used
+# twice.
 SEQUENCE_BLOCK = 1024
 
 
@@ -24,7 +26,8 @@ class AgentStateError(RuntimeError):
 
 @dataclass(frozen=True)
 class Credential:
-    """What enrolment gave. `lease_seconds` and `report_seconds` hold until a report's answer says otherwise."""
+    """What enrolment gave. `lease_seconds` and `report_seconds` hold until a report's answer says
+    otherwise."""
 
     server_id: str
     credential: str
@@ -37,7 +40,8 @@ class AgentState:
     """The agent's data folder. Only one agent at a time may hold it."""
 
     def __init__(self, folder: Path) -> None:
-        """Make and lock the folder. Raises AgentStateError when another agent holds it or it cannot be written."""
+        """Make and lock the folder. Raises AgentStateError when another agent holds it or it cannot be
+        written."""
         self.folder = folder
         try:
             folder.mkdir(parents=True, exist_ok=True, mode=0o700)

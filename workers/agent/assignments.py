@@ -52,7 +52,8 @@ REASON_CHARACTERS = 500
 
 
 class Assignments:
-    """The conversation with every worker that has, or gets, an assignment. All methods are for the main thread.
+    """The conversation with every worker that has, or gets, an assignment. All methods are for the main
+    thread.
 
     `on_metrics` takes what workers measured; `changed` is called when something should be reported at once.
     """
@@ -90,7 +91,8 @@ class Assignments:
     # What the agent wants of workers
 
     def start(self, desire: GenerationDesire, slot: WorkerSlot, lease_deadline: float) -> None:
-        """Give a slot's work to a warm worker, or start a cold one; whatever goes wrong is reported as its failure."""
+        """Give a slot's work to a warm worker, or start a cold one; whatever goes wrong is reported as its
+        failure."""
         assignment = Assignment.of(desire, slot)
         try:
             record = self._find_worker(assignment, lease_deadline)
@@ -130,7 +132,8 @@ class Assignments:
         return self._pool.launch(accelerator, lease_deadline, data_paths=paths)
 
     def resume(self, record: WorkerRecord) -> None:
-        """Go on with an assigned worker wherever it stands: at its beginning, or after a restart of the agent."""
+        """Go on with an assigned worker wherever it stands: at its beginning, or after a restart of the
+        agent."""
         assignment = record.assignment
         assert assignment is not None
         if record.alive:
@@ -235,7 +238,8 @@ class Assignments:
         done: Callable[[Any], None],
         wait_seconds: float = FIRST_RETRY_SECONDS,
     ) -> None:
-        """Run `work` in a thread, again while it says "not yet", and `done` with its result, as long as the worker lives."""
+        """Run `work` in a thread, again while it says "not yet", and `done` with its result, as long as the
+        worker lives."""
 
         def wanted() -> bool:
             return record.alive and record.kill_reason is None and record.key in self._pool.records
@@ -393,7 +397,8 @@ class Assignments:
         self._pool.kill(record, message)
 
     def ended(self, record: WorkerRecord) -> None:
-        """A worker's process is gone: if nobody wanted that and it did not say why, that is a failure to report."""
+        """A worker's process is gone: if nobody wanted that and it did not say why, that is a failure to
+        report."""
         self._changed()
         assignment, status = record.assignment, record.exit
         if assignment is None or status is None:

@@ -22,8 +22,8 @@ def machine_boot_id() -> str:
 def process_start_ticks(process_id: int) -> int | None:
     """When a process started, in clock ticks since boot; None when there is no such process.
 
-    A process id alone may have been given to another process since; id and start time together name one process.
-    A zombie counts as gone: it runs nothing any more.
+    A process id alone may have been given to another process since; id and start time together name one
+    process. A zombie counts as gone: it runs nothing any more.
     """
     try:
         stat = Path(f"/proc/{process_id}/stat").read_bytes()

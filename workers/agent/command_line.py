@@ -66,8 +66,8 @@ def run(
 ) -> None:
     """Run the agent; enrol the server first if it is not enrolled and a token is given.
 
-    SIGTERM ends the agent and leaves its workers running, for a restart. SIGINT (or SIGTERM with --stop-workers-on-exit)
-    lets them store their state durably, and ends them too.
+    SIGTERM ends the agent and leaves its workers running, for a restart. SIGINT (or SIGTERM with
+    --stop-workers-on-exit) lets them store their state durably, and ends them too.
     """
     _configure_log(verbose)
     overrides = {
@@ -96,7 +96,8 @@ def run(
     in_order = agent.run()
     state.close()
     logging.shutdown()
-    # Not an orderly interpreter exit: it would wait for uploads and downloads under way, which the next start resumes.
+    # Not an orderly interpreter exit: it would wait for uploads and downloads under way, which the next start
+    # resumes.
     os._exit(0 if in_order else REVOKED_EXIT_CODE)
 
 
@@ -128,7 +129,8 @@ def enrol(
         state = AgentState(configuration.data)
         if state.credential is not None:
             _fail(
-                f"already enrolled as server {state.credential.server_id}; to enrol anew, use another data folder"
+                f"already enrolled as server {state.credential.server_id}; to enrol anew, use another data "
+                f"folder"
             )
         credential = _enrol(configuration, state, token)
     except (ConfigurationError, AgentStateError, OSError, Unreachable) as error:
@@ -205,8 +207,8 @@ def _enrol_when_reachable(configuration: Configuration, state: AgentState) -> Cr
         token = configuration.enrol_token_file.read_text().strip()
     if not token:
         raise ConfigurationError(
-            f"this server is not enrolled ({configuration.data} holds no credential): give a one-time token in "
-            "PUNCTUAL_ENROL_TOKEN, enrol_token_file or --token"
+            f"this server is not enrolled ({configuration.data} holds no credential): give a one-time token "
+            "in PUNCTUAL_ENROL_TOKEN, enrol_token_file or --token"
         )
     wait_seconds = 0.2
     while True:

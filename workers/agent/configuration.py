@@ -1,4 +1,5 @@
-"""The agent's configuration: a TOML file, overruled by environment variables, overruled by command-line options."""
+"""The agent's configuration: a TOML file, overruled by environment variables, overruled by command-line
+options."""
 
 from __future__ import annotations
 
@@ -242,7 +243,8 @@ def _emulation(value: Any) -> Emulation:
         raise ConfigurationError(f"emulate.{unknown[0]} is no part of a device model")
     model = {key: float(_number(f"emulate.{key}", item, (int, float))) for key, item in table.items()}
     return Emulation(
-        # The prefix is not the operator's to leave out: wherever the kind is shown, it says that it is emulated.
+        # The prefix is not the operator's to leave out: wherever the kind is shown, it says that it is
+        # emulated.
         kind=EMULATED_PREFIX + name.removeprefix(EMULATED_PREFIX),
         model=model,
         memory_bytes=None if memory_bytes is None else _number("emulate.memory_bytes", memory_bytes, int),

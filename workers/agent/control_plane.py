@@ -31,7 +31,8 @@ class Fenced(Exception):
 class RequestRefused(Exception):
     """The control plane will never accept this request.
 
-    `status` is the HTTP status; `lease_seconds` the lease that it renewed all the same, None where it did not.
+    `status` is the HTTP status; `lease_seconds` the lease that it renewed all the same, None where it did
+    not.
     """
 
     def __init__(self, status: int, message: str, lease_seconds: float | None = None) -> None:
@@ -46,7 +47,8 @@ class ControlPlane:
     def __init__(
         self, server_url: str, credential: str | None = None, *, lease_seconds: float | None = None
     ) -> None:
-        """`lease_seconds` bounds how long an answer is waited for: several attempts must fit into one lease."""
+        """`lease_seconds` bounds how long an answer is waited for: several attempts must fit into one
+        lease."""
         headers = {} if credential is None else {"Authorization": f"Agent {credential}"}
         timeout_seconds = LONGEST_TIMEOUT_SECONDS
         if lease_seconds is not None:

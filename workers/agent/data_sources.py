@@ -1,4 +1,5 @@
-"""Data that jobs declare: URLs fetched by the agent, and read-only paths. Neither may reach what is not meant for jobs."""
+"""Data that jobs declare: URLs fetched by the agent, and read-only paths. Neither may reach what is not meant
+for jobs."""
 
 from __future__ import annotations
 
@@ -37,7 +38,8 @@ def allowed_path(path: str, configuration: Configuration) -> Path:
 
 
 def fetch_url(url: str, target: Path, configuration: Configuration) -> None:
-    """Copy what `url` names to the new file `target`. Raises DataError, or DataNotNow when it may work later."""
+    """Copy what `url` names to the new file `target`. Raises DataError, or DataNotNow when it may work
+    later."""
     scheme = urlsplit(url).scheme.lower()
     # fsspec chains "a::b", and b may be anything.
     chained = "::" in url and scheme not in ("http", "https")
@@ -93,7 +95,8 @@ def _request(url: str, configuration: Configuration) -> dict[str, Any]:
 
 
 def public_address(host: str) -> str:
-    """An address of `host`. Raises DataError when any of its addresses is not public, DataNotNow when it has none."""
+    """An address of `host`. Raises DataError when any of its addresses is not public, DataNotNow when it has
+    none."""
     try:
         found = {str(entry[4][0]) for entry in socket.getaddrinfo(host, None, proto=socket.IPPROTO_TCP)}
     except (OSError, UnicodeError) as error:

@@ -1,7 +1,7 @@
 """What an agent does next: a pure function of what should be, what is, and what it has obeyed before.
 
-No clock, no files, no processes: the same arguments give the same decision, so lost, doubled, delayed and reordered
-answers of the control plane can be tried by the thousand in tests.
+No clock, no files, no processes: the same arguments give the same decision, so lost, doubled, delayed and
+reordered answers of the control plane can be tried by the thousand in tests.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ WorkerName = tuple[str, Purpose, int, int]  # job, purpose, generation, rank
 
 @dataclass(frozen=True)
 class SeenGeneration:
-    """The highest generation of a job that was ever obeyed here, the planner's epoch that it came from, and the ranks of it
-    that were ever started here."""
+    """The highest generation of a job that was ever obeyed here, the planner's epoch that it came from, and
+    the ranks of it that were ever started here."""
 
     generation: int
     epoch: int = 0
@@ -31,8 +31,9 @@ class SeenGeneration:
 class Memory:
     """What an agent must never forget: with it, no late message can start anything that is over.
 
-    `epoch` is the highest of any answer obeyed: a whole answer of an older planner is ignored. Within an answer a job's entry
-    may be older than another job's, as long as it is not older than what was seen of the same job.
+    `epoch` is the highest of any answer obeyed: a whole answer of an older planner is ignored. Within an
+    answer a job's entry may be older than another job's, as long as it is not older than what was seen of the
+    same job.
     """
 
     epoch: int = 0
@@ -41,7 +42,8 @@ class Memory:
 
 @dataclass(frozen=True)
 class WorkerView:
-    """A worker as the decision sees it. `settled`: all that it left behind (files, log) has been delivered."""
+    """A worker as the decision sees it. `settled`: all that it left behind (files, log) has been
+    delivered."""
 
     key: str
     job: str
@@ -98,8 +100,8 @@ Action = StartWorker | SetGoal | KillWorker | ForgetWorker
 class Decision:
     """Actions in order, the memory to be stored *before* they are done, and what was not done, with reasons.
 
-    `lost` names workers that should be here, were started once, and of which nothing is left (say, because the data folder
-    was deleted): they are reported as gone and never started again.
+    `lost` names workers that should be here, were started once, and of which nothing is left (say, because
+    the data folder was deleted): they are reported as gone and never started again.
     """
 
     actions: tuple[Action, ...]
@@ -118,9 +120,10 @@ def decide(
 ) -> Decision:
     """The steps from `workers` to `desired`.
 
-    Whether an entry is obeyed is judged by the memory from before the whole answer, so the order of its entries does not
-    matter. `may_start` is False while no lease is held or the agent is stopping. `most_starts`: how many workers can be had
-    now, where that is limited; the others wait for another decision.
+    Whether an entry is obeyed is judged by the memory from before the whole answer, so the order of its
+    entries does not matter. `may_start` is False while no lease is held or the agent is stopping.
+    `most_starts`: how many workers can be had now, where that is limited; the others wait for another
+    decision.
     """
     starts_left = inf if most_starts is None else most_starts
     views = list(workers)
@@ -167,7 +170,8 @@ def decide(
 
 
 def is_stale(desired: DesiredState, newest: tuple[int, int] | None, memory: Memory) -> bool:
-    """Whether an answer is older than one already obeyed; `newest` is the (epoch, version) of the newest so far."""
+    """Whether an answer is older than one already obeyed; `newest` is the (epoch, version) of the newest so
+    far."""
     return desired.epoch < memory.epoch or (newest is not None and (desired.epoch, desired.version) < newest)
 
 

@@ -32,7 +32,8 @@ class WorkerSlot:
 
 @dataclass(frozen=True)
 class GenerationDesire:
-    """One generation of one job, as far as it concerns this server. `specification` is the entry as it was sent."""
+    """One generation of one job, as far as it concerns this server. `specification` is the entry as it was
+    sent."""
 
     job: str
     generation: int
@@ -46,7 +47,8 @@ class GenerationDesire:
 
 @dataclass(frozen=True)
 class DesiredState:
-    """All that should run here, with the planner's epoch and the version by which newer and older are told apart."""
+    """All that should run here, with the planner's epoch and the version by which newer and older are told
+    apart."""
 
     epoch: int
     version: int

@@ -1,4 +1,5 @@
-"""Files that are either the old or the new version after a crash, never half of one (standard library alone)."""
+"""Files that are either the old or the new version after a crash, never half of one (standard library
+alone)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,8 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
 
 
 def read_json(path: Path) -> Any:
-    """The value stored at `path`, or None when there is no such file. Raises ValueError when it is not JSON."""
+    """The value stored at `path`, or None when there is no such file. Raises ValueError when it is not
+    JSON."""
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:

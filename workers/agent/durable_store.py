@@ -38,7 +38,8 @@ def artifact_key(job: str, generation: int, name: str) -> str:
 
 
 class DurableStore:
-    """Stores and fetches files. Raises what fsspec's file systems raise; all of it may pass by trying again."""
+    """Stores and fetches files. Raises what fsspec's file systems raise; all of it may pass by trying
+    again."""
 
     def __init__(self, url: str) -> None:
         self.url = url
@@ -46,7 +47,8 @@ class DurableStore:
         self._is_local = "file" in _protocols(self._file_system)
 
     def store(self, source: BinaryIO, key: str) -> StoredFile:
-        """Copy `source` to `key`; when this returns, it survives a power cut, and nobody ever saw half of it."""
+        """Copy `source` to `key`; when this returns, it survives a power cut, and nobody ever saw half of
+        it."""
         if self._is_local:
             size, digest = _store_locally(source, Path(self._root) / key)
         else:
@@ -57,7 +59,8 @@ class DurableStore:
 
 
 def fetch(uri: str, target: Path, limit_bytes: int, **options: Any) -> None:
-    """Copy what `uri` names to the new file `target`. Raises FileNotFoundError, ValueError (too big), and more."""
+    """Copy what `uri` names to the new file `target`. Raises FileNotFoundError, ValueError (too big), and
+    more."""
     with fsspec.open(uri, "rb", **options) as source, target.open("xb") as file:
         _copy(cast(BinaryIO, source), file, limit_bytes)
 

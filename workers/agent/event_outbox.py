@@ -15,7 +15,8 @@ from workers.agent.fair_shares import in_turns
 #: Events that were set aside, to be looked at by a person.
 REFUSED_KEPT = 100
 
-# Names events of workers: the same event sent twice keeps its id, and no worker can claim the id of another one's.
+# Names events of workers: the same event sent twice keeps its id, and no worker can claim the id of another
+# one's.
 _NAMESPACE = uuid.UUID("6f2c1d0a-5d0e-4c55-9a58-8a5f6d1f5a2e")
 
 
@@ -60,7 +61,8 @@ class EventOutbox:
         self._events[event["id"]] = (path, stored)
 
     def pending(self, count: int, size_bytes: int) -> list[dict[str, Any]]:
-        """The oldest events of all jobs in turns, each with its age; at most `count` and, beyond the first, `size_bytes`."""
+        """The oldest events of all jobs in turns, each with its age; at most `count` and, beyond the first,
+        `size_bytes`."""
         by_job: dict[str, list[dict[str, Any]]] = {}
         for _, stored in self._events.values():
             by_job.setdefault(stored["event"]["job"], []).append(stored)
@@ -86,7 +88,8 @@ class EventOutbox:
             synchronise_folder(self._folder)
 
     def refuse(self, identifier: str) -> None:
-        """Set aside an event that the control plane will never accept, so that it does not hold up the others."""
+        """Set aside an event that the control plane will never accept, so that it does not hold up the
+        others."""
         if identifier not in self._events:
             return
         path, _ = self._events.pop(identifier)
@@ -96,7 +99,8 @@ class EventOutbox:
 
 
 def _age_seconds(stored: dict[str, Any]) -> float:
-    """By the monotonic clock; over a reboot, which resets that clock, by the difference of wall-clock readings."""
+    """By the monotonic clock; over a reboot, which resets that clock, by the difference of wall-clock
+    readings."""
     if stored["boot"] == clock.machine_boot_id():
         return max(0.0, clock.boot_time_seconds() - float(stored["at_boot_seconds"]))
     return max(0.0, time.time() - float(stored["at_unix_seconds"]))

@@ -1,4 +1,5 @@
-"""What this server has: GPUs by NVML, or declared CPU slots, or CPU slots that emulate a declared accelerator."""
+"""What this server has: GPUs by NVML, or declared CPU slots, or CPU slots that emulate a declared
+accelerator."""
 
 from __future__ import annotations
 

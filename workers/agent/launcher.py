@@ -1,10 +1,12 @@
-"""The launcher: starts one worker in its sandbox, outlives the agent, and kills the worker when its lease ends.
+"""The launcher: starts one worker in its sandbox, outlives the agent, and kills the worker when its lease
+ends.
 
     python -I -S -c "..." WORKER_FOLDER        (see `launcher_command`)
 
-It stands outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs the standard
-library alone, and reads nothing that the worker can write. An agent's nursery (`nursery_process.py`) forks launchers instead of
-starting this program, which differs in one thing: how a process in the sandbox becomes the worker.
+It stands outside the sandbox, so the worker can neither see nor stop it; the worker dies with it. It needs
+the standard library alone, and reads nothing that the worker can write. An agent's nursery
+(`nursery_process.py`) forks launchers instead of starting this program, which differs in one thing: how a
+process in the sandbox becomes the worker.
 """
 
 from __future__ import annotations
@@ -32,7 +34,8 @@ LONGEST_WAIT_SECONDS = 1.0
 RESOURCES_SECONDS = 0.25
 READ_BYTES = 65536
 
-#: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises OSError.
+#: Makes the worker of the process that calls it, in the sandbox, from launch.json; does not return, raises
+#: OSError.
 BecomeWorker = Callable[[Mapping[str, Any]], NoReturn]
 
 
@@ -43,12 +46,16 @@ def execute(launch: Mapping[str, Any]) -> NoReturn:
 
 def launcher_command(interpreter: str, source_root: Path, worker_folder: Path) -> list[str]:
     """The command that starts a launcher for `worker_folder`; `source_root` holds the package `workers`."""
-    code = "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.launcher import main; main(sys.argv[2])"
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.launcher import main; "
+        "main(sys.argv[2])"
+    )
     return [interpreter, "-I", "-S", "-c", code, str(source_root), str(worker_folder)]
 
 
 class LimitedLog:
-    """A worker's output in a file that stops growing at a limit, so that no worker fills the disk by printing."""
+    """A worker's output in a file that stops growing at a limit, so that no worker fills the disk by
+    printing."""
 
     def __init__(self, path: Path, limit_bytes: int) -> None:
         self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
@@ -66,7 +73,8 @@ class LimitedLog:
                     self._descriptor, b"\n[the log is full: further output of this worker is discarded]\n"
                 )
         except OSError:
-            # A full disk must not end the launcher, and with it a worker that trains: its output is what can be lost.
+            # A full disk must not end the launcher, and with it a worker that trains: its output is what can
+            # be lost.
             self._left_bytes = 0
 
 
@@ -172,7 +180,8 @@ class Launcher:
         return min(longest, max(0.0, left)) if self.kill_reason is None else LONGEST_WAIT_SECONDS
 
     def _look_at_resources(self) -> None:
-        """Note that the worker has taken more than it may. A look may cost milliseconds, so not at every line printed."""
+        """Note that the worker has taken more than it may. A look may cost milliseconds, so not at every line
+        printed."""
         self._looked_at = clock.boot_time_seconds()
         exceeded = None if self.resources is None else self.resources.exceeded()
         if self.resources is not None and exceeded is not None and self.kill_reason is None:
@@ -246,8 +255,9 @@ class Launcher:
                 os.dup2(output, target)
             null = os.open("/dev/null", os.O_RDONLY)
             os.dup2(null, 0)
-            # A warm worker's start must not slow down those that train; the agent raises it again when it is assigned.
-            # An ordinary user who runs the agent at a low priority cannot raise it: workers then have the agent's.
+            # A warm worker's start must not slow down those that train; the agent raises it again when it is
+            # assigned. An ordinary user who runs the agent at a low priority cannot raise it: workers then
+            # have the agent's.
             with contextlib.suppress(PermissionError):
                 os.setpriority(os.PRIO_PROCESS, 0, self.launch["nice"])
             enter(self.sandbox, str(self.folder / "root"))
@@ -265,7 +275,8 @@ class Launcher:
             os._exit(127)
 
     def _fork_worker(self, status_pipe: int) -> int:
-        """The process that runs the worker, under its own user. What it runs must find nothing of this process in it."""
+        """The process that runs the worker, under its own user. What it runs must find nothing of this
+        process in it."""
         worker = os.fork()
         if worker == 0:
             try:
@@ -284,7 +295,8 @@ class Launcher:
 
 
 def _die_with_the_launcher(go: int) -> None:
-    """Let the kernel end this process with the launcher. It may have died before: then `go` has no writer any more."""
+    """Let the kernel end this process with the launcher. It may have died before: then `go` has no writer any
+    more."""
     linux.process_control(linux.PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_blocking(go, False)
     with contextlib.suppress(BlockingIOError):

@@ -80,14 +80,16 @@ def process_control(option: int, argument: int) -> None:
 
 
 def name_process(name: str) -> None:
-    """Let `ps` and `top` show this process under `name`, of which the kernel keeps 15 bytes. Raises OSError."""
+    """Let `ps` and `top` show this process under `name`, of which the kernel keeps 15 bytes. Raises
+    OSError."""
     text = ctypes.create_string_buffer(name.encode())
     zero = ctypes.c_ulong(0)
     _check(_libc.prctl(PR_SET_NAME, text, zero, zero, zero), "prctl PR_SET_NAME")
 
 
 def drop_bounding_capabilities() -> None:
-    """Give up what a program with file capabilities could gain. Does nothing without the right to. Raises OSError."""
+    """Give up what a program with file capabilities could gain. Does nothing without the right to. Raises
+    OSError."""
     for capability in range(64):
         try:
             process_control(PR_CAPBSET_DROP, capability)

@@ -54,7 +54,8 @@ class MetricBuffer:
         queue.append(Measured(self._count, len(json.dumps(entry)), clock.boot_time_seconds(), entry))
 
     def next(self, count: int, size_bytes: int) -> list[Measured]:
-        """Entries for a report, of all generations in turns; at most `count` and, beyond the first, `size_bytes`."""
+        """Entries for a report, of all generations in turns; at most `count` and, beyond the first,
+        `size_bytes`."""
         chosen: list[Measured] = []
         for measured in in_turns([list(queue) for queue in self._queues.values()])[:count]:
             size_bytes -= measured.size_bytes

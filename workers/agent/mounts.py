@@ -12,7 +12,8 @@ from pathlib import Path
 
 from workers.agent import linux
 
-# What programs and libraries of the system need. /run, /var, /home, /root, /srv, /mnt and the platform's folders are not there.
+# What programs and libraries of the system need. /run, /var, /home, /root, /srv, /mnt and the platform's
+# folders are not there.
 SYSTEM_FOLDERS = ("/usr", "/bin", "/sbin", "/lib", "/lib32", "/lib64", "/libx32", "/etc", "/opt", "/sys")
 PLAIN_DEVICES = ("/dev/null", "/dev/zero", "/dev/full", "/dev/random", "/dev/urandom")
 WRITABLE_BOX_FOLDERS = ("out", "home", "tmp")
@@ -40,8 +41,9 @@ def build_root(
 ) -> None:
     """Mount the worker's file tree at the folder `root` and enter it.
 
-    `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable` and `data`
-    read-only at its target; `hidden` folders are covered; /dev/shm holds `shared_memory_bytes` at most. Needs a mount namespace of its own. Raises OSError.
+    `box` appears as /box, read-only but for its `out`, `home` and `tmp`; each (source, target) of `readable`
+    and `data` read-only at its target; `hidden` folders are covered; /dev/shm holds `shared_memory_bytes` at
+    most. Needs a mount namespace of its own. Raises OSError.
     """
     linux.mount("none", "/", None, linux.MS_REC | linux.MS_PRIVATE)
     linux.mount("worker", root, "tmpfs", linux.MS_NOSUID | linux.MS_NODEV, "mode=755,size=4m")
@@ -65,7 +67,8 @@ def build_root(
 
 
 def bind(source: str, target: str, *, read_only: bool) -> None:
-    """Show the file or folder `source` at `target` as well, never with set-user-id programs in it. Raises OSError."""
+    """Show the file or folder `source` at `target` as well, never with set-user-id programs in it. Raises
+    OSError."""
     if os.path.isdir(source):
         os.makedirs(target, exist_ok=True)
     else:

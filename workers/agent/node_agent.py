@@ -53,7 +53,8 @@ class NodeAgent:
     """One server's agent, enrolled. `run` returns when it is asked to stop or its credential is revoked."""
 
     def __init__(self, configuration: Configuration, state: AgentState, credential: Credential) -> None:
-        """Probe the sandbox, stage the runtime, find the workers of an earlier run. Raises ConfigurationError, OSError."""
+        """Probe the sandbox, stage the runtime, find the workers of an earlier run. Raises
+        ConfigurationError, OSError."""
         self._configuration = configuration
         self._state = state
         self._loop = MainLoop()
@@ -131,7 +132,8 @@ class NodeAgent:
         return not self._revoked
 
     def stop(self, *, stop_workers: bool) -> None:
-        """End the agent; may be called from a signal handler. With `stop_workers` they store their state and end first."""
+        """End the agent; may be called from a signal handler. With `stop_workers` they store their state and
+        end first."""
         self._loop.post(lambda: self._begin_stop("workers" if stop_workers else "agent"))
 
     def _hear(self, key: str, message: Message | None) -> None:
@@ -269,7 +271,8 @@ class NodeAgent:
         )
 
     def _send(self, report: Report, lease_deadline: float) -> dict[str, Any]:
-        """In a thread: send the report, unless the agent stood still since it was made and its workers' leases ended meanwhile."""
+        """In a thread: send the report, unless the agent stood still since it was made and its workers'
+        leases ended meanwhile."""
         if report.sent_boot_seconds < lease_deadline <= clock.boot_time_seconds():
             raise Unreachable("the report was not sent before the lease ended, and is not true any more")
         return self._control_plane.report(report.body)

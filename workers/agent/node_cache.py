@@ -31,7 +31,8 @@ class NodeCache:
         self._sizes = {entry: _size_bytes(entry) for entry in folder.glob("*/*")}
 
     def get(self, kind: str, name: str, make: Callable[[Path], None]) -> Path:
-        """The entry, made by `make(path)` if it is not there. Raises whatever `make` raises, leaving nothing behind."""
+        """The entry, made by `make(path)` if it is not there. Raises whatever `make` raises, leaving nothing
+        behind."""
         entry = self._folder / kind / hashlib.sha256(name.encode()).hexdigest()
         with self._guard:
             lock = self._locks[str(entry)]
@@ -49,7 +50,8 @@ class NodeCache:
         return entry
 
     def _make_room(self, newest: Path) -> None:
-        """Delete what was not used for longest. Workers that use it have links of their own and lose nothing."""
+        """Delete what was not used for longest. Workers that use it have links of their own and lose
+        nothing."""
         with self._guard:
             self._sizes[newest] = _size_bytes(newest)
             used = {entry: entry.stat().st_mtime for entry in self._sizes}

@@ -1,4 +1,5 @@
-"""The nursery as the agent sees it: a process of its own that forks launchers, so that no worker imports PyTorch itself."""
+"""The nursery as the agent sees it: a process of its own that forks launchers, so that no worker imports
+PyTorch itself."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ State = Literal["starting", "ready", "unusable"]
 
 
 class Nursery:
-    """Starts the process, asks it for launchers, and starts it again when it has ended. For the agent's main thread."""
+    """Starts the process, asks it for launchers, and starts it again when it has ended. For the agent's main
+    thread."""
 
     def __init__(self, runtime: Path) -> None:
         self._runtime = runtime
@@ -44,15 +46,16 @@ class Nursery:
         self._started_at = clock.boot_time_seconds()
         own, its = socket.socketpair()
         code = (
-            "import sys; sys.path.insert(0, sys.argv[1]);"
-            " from workers.agent.nursery_process import main; main(sys.argv[1], sys.argv[2])"
+            "import sys; sys.path.insert(0, sys.argv[1]); from workers.agent.nursery_process import main; "
+            "main(sys.argv[1], sys.argv[2])"
         )
         try:
             self._process = subprocess.Popen(
                 [sys.executable, "-s", "-P", "-c", code, str(SOURCE_ROOT), str(self._runtime)],
                 stdin=its.fileno(),
                 cwd="/",
-                # One thread: libraries that would start more cannot be forked. No GPU: which one is not known yet.
+                # One thread: libraries that would start more cannot be forked. No GPU: which one is not known
+                # yet.
                 env={
                     "PATH": os.defpath,
                     "LANG": "C.UTF-8",
@@ -71,7 +74,8 @@ class Nursery:
         self._socket, self._received, self._state = own, b"", "starting"
 
     def look(self) -> State:
-        """Notice what has happened; what the nursery is now. While it is "starting", starting a worker is worth waiting for."""
+        """Notice what has happened; what the nursery is now. While it is "starting", starting a worker is
+        worth waiting for."""
         if self._state == "starting":
             self._hear_of_its_start()
         elif self._state == "ready" and self._process is not None and self._process.poll() is not None:
@@ -82,9 +86,11 @@ class Nursery:
         return self._state
 
     def fork_launcher(self, folder: Path) -> int:
-        """Let it fork the launcher of a worker folder whose launch.json is written; returns the launcher's process id.
+        """Let it fork the launcher of a worker folder whose launch.json is written; returns the launcher's
+        process id.
 
-        Raises OSError when it does not answer; the folder must then be deleted, so that a late launcher finds nothing to start.
+        Raises OSError when it does not answer; the folder must then be deleted, so that a late launcher finds
+        nothing to start.
         """
         if self._state != "ready" or self._socket is None:
             raise OSError("the nursery is not ready")

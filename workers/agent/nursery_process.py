@@ -2,9 +2,10 @@
 
     python -s -P -c "..." SOURCE_ROOT RUNTIME        (see `nursery.py`)
 
-It holds nothing but imported packages: no credential, no descriptor of the agent but its own end of one socket, nothing of any job. A
-forked launcher goes exactly the way of one that was started as a program; only where that would execute the interpreter in the
-sandbox, the process goes on as the worker, with the environment, search path and descriptors that the interpreter would have had.
+It holds nothing but imported packages: no credential, no descriptor of the agent but its own end of one
+socket, nothing of any job. A forked launcher goes exactly the way of one that was started as a program; only
+where that would execute the interpreter in the sandbox, the process goes on as the worker, with the
+environment, search path and descriptors that the interpreter would have had.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ PRELOAD = "workers/runtime/preload.py"
 
 
 def main(source_root: str, runtime: str) -> NoReturn:
-    """Import, say so on descriptor 0, then fork a launcher for each worker folder named there, until that ends."""
+    """Import, say so on descriptor 0, then fork a launcher for each worker folder named there, until that
+    ends."""
     linux.process_control(
         linux.PR_SET_PDEATHSIG, signal.SIGKILL
     )  # with the agent; what it has forked goes on
@@ -97,7 +99,8 @@ def _be_launcher(folder: Path, search_path: list[str]) -> NoReturn:
 
 
 def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
-    """In the sandbox, as the worker's user: become `python -P -m MODULE ARGUMENTS`, which `launch` names as its command."""
+    """In the sandbox, as the worker's user: become `python -P -m MODULE ARGUMENTS`, which `launch` names as
+    its command."""
     command: list[str] = launch["command"]
     module, *arguments = command[command.index("-m") + 1 :]
     os.closerange(3, os.sysconf("SC_OPEN_MAX"))
@@ -135,7 +138,8 @@ def _be_worker(launch: Mapping[str, Any], search_path: list[str]) -> NoReturn:
 
 
 def _forget_common_randomness() -> None:
-    """Workers of one nursery must not draw the same numbers where a new interpreter would have drawn its own."""
+    """Workers of one nursery must not draw the same numbers where a new interpreter would have drawn its
+    own."""
     random.seed()
     numpy_random = sys.modules.get("numpy.random")
     if numpy_random is not None:

@@ -28,8 +28,8 @@ def kill_user(user_id: int) -> None:
 def kill_descendants(ancestor: int) -> None:
     """Kill all descendants of `ancestor`, which must be this process and a child subreaper.
 
-    New ones can appear while the list is read, so it goes on until none is left; a process that forks without end could
-    outrun it, which is why this is only the last resort.
+    New ones can appear while the list is read, so it goes on until none is left; a process that forks without
+    end could outrun it, which is why this is only the last resort.
     """
     for _ in range(_ROUNDS):
         found = descendants(ancestor)

@@ -1,4 +1,5 @@
-"""Brings into a worker's box what it needs: its function, its requirements, its data, the state it starts from."""
+"""Brings into a worker's box what it needs: its function, its requirements, its data, the state it starts
+from."""
 
 from __future__ import annotations
 
@@ -64,7 +65,8 @@ class Provisioner:
     def fill(self, box: Path, specification: Mapping[str, Any], *, show_paths: bool) -> None:
         """Bring function, requirements and data into the box.
 
-        `show_paths` links to declared paths, where no sandbox shows them. Raises ProvisioningError and NotYet.
+        `show_paths` links to declared paths, where no sandbox shows them. Raises ProvisioningError and
+        NotYet.
         """
         function = specification["function"]
         bundle = self._cache.get(

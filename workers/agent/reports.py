@@ -63,7 +63,8 @@ class Reporter:
     ) -> Report:
         """A report of all workers; `lost` lists workers that should be here and of which nothing is left.
 
-        `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any more.
+        `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any
+        more.
         """
         records = list(records)
         now = clock.boot_time_seconds()
@@ -112,7 +113,8 @@ class Reporter:
             )
 
     def refused(self, report: Report, reason: str) -> None:
-        """The control plane cannot read this report: send half of it, down to the one item that it cannot read.
+        """The control plane cannot read this report: send half of it, down to the one item that it cannot
+        read.
 
         That item is set aside, so that it holds up no other.
         """

@@ -1,7 +1,8 @@
-"""How much memory and how many processes a worker may have, and what keeps it to that (standard library alone).
+"""How much memory and how many processes a worker may have, and what keeps it to that (standard library
+alone).
 
-A control group of the kernel where one can be made: version 2, else version 1. Else a watchdog counts what the worker's
-processes take, and has it killed. Either way the launcher learns what was exceeded.
+A control group of the kernel where one can be made: version 2, else version 1. Else a watchdog counts what
+the worker's processes take, and has it killed. Either way the launcher learns what was exceeded.
 """
 
 from __future__ import annotations
@@ -30,7 +31,8 @@ Controller = Literal["memory", "pids"]
 
 @dataclass(frozen=True)
 class ResourceLimits:
-    """What one worker may take. `groups` maps a controller to the folder in which control groups can be made for it."""
+    """What one worker may take. `groups` maps a controller to the folder in which control groups can be made
+    for it."""
 
     memory_bytes: int
     processes: int
@@ -48,8 +50,14 @@ class ResourceLimits:
     def message(self, reason: str) -> str:
         """What to tell a person whose worker exceeded one."""
         if reason == MEMORY_EXCEEDED:
-            return f"it used more than {self.memory_bytes // MEBIBYTE} MiB of memory, which is what a worker here may use"
-        return f"it started more than {self.processes} processes and threads, which is what a worker here may have"
+            return (
+                f"it used more than {self.memory_bytes // MEBIBYTE} MiB of memory, which is what a worker "
+                f"here may use"
+            )
+        return (
+            f"it started more than {self.processes} processes and threads, which is what a worker here may "
+            f"have"
+        )
 
 
 class WorkerResources:
@@ -82,7 +90,8 @@ class WorkerResources:
                     folder.rmdir()
 
     def exceeded(self) -> str | None:
-        """Which limit was exceeded, if one was. For the launcher, from which all of the worker's processes descend."""
+        """Which limit was exceeded, if one was. For the launcher, from which all of the worker's processes
+        descend."""
         told = exceeded_in_groups(self._folders)
         if told is not None or set(self._folders) >= {"memory", "pids"}:
             return told
@@ -133,7 +142,8 @@ def _set_limit(controller: str, folder: Path, limits: ResourceLimits) -> None:
 
 
 def _memory_exceeded(folder: Path) -> bool:
-    """Whether the kernel killed for this limit; where the whole machine ran out of memory, the limit was not reached."""
+    """Whether the kernel killed for this limit; where the whole machine ran out of memory, the limit was not
+    reached."""
     if (folder / "memory.events").exists():
         events = folder / "memory.events"
         return _count(events, "oom_kill") > 0 and _count(events, "max") > 0
@@ -157,11 +167,12 @@ def _count(file: Path, name: str) -> int:
     return 0
 
 
-# --- where control groups can be made ------------------------------------------------------------------------
+# --- where control groups can be made -----------------------------------------------------------------------
 
 
 def usable_groups() -> dict[str, str]:
-    """For each controller the folder in which this process may make control groups; without those that cannot be had."""
+    """For each controller the folder in which this process may make control groups; without those that cannot
+    be had."""
     memberships = dict(_memberships())
     found: dict[str, str] = {}
     unified = _folder(memberships.get(""), "cgroup2", None)
@@ -222,7 +233,8 @@ def _delegate(folder: Path) -> bool:
 
 
 def _move_into_leaf(folder: Path) -> None:
-    """A group whose groups are limited may hold no process itself, unless it is the root: go down, if alone in there."""
+    """A group whose groups are limited may hold no process itself, unless it is the root: go down, if alone
+    in there."""
     own = str(os.getpid())
     if (folder / "cgroup.type").exists() and (folder / "cgroup.procs").read_text().split() == [own]:
         leaf = folder / "agent"
@@ -254,7 +266,7 @@ def host_memory_bytes() -> int:
     return total
 
 
-# --- the watchdog's counting ---------------------------------------------------------------------------------
+# --- the watchdog's counting --------------------------------------------------------------------------------
 
 
 def descendants(ancestor: int) -> list[int]:
@@ -287,7 +299,8 @@ def _tasks(process_id: int) -> int:
 
 
 def _memory_bytes(tree: list[int], limit_bytes: int) -> int:
-    """What the processes take. What they share is counted once, which costs more to find out: only where it matters."""
+    """What the processes take. What they share is counted once, which costs more to find out: only where it
+    matters."""
     resident = {process_id: _resident_bytes(process_id) for process_id in tree}
     if sum(resident.values()) <= limit_bytes:
         return sum(resident.values())

@@ -1,4 +1,5 @@
-"""A private copy of the two packages that workers import, so that their `sys.path` never holds this repository's root."""
+"""A private copy of the two packages that workers import, so that their `sys.path` never holds this
+repository's root."""
 
 from __future__ import annotations
 
@@ -13,10 +14,11 @@ STAGED = ("punctual", "workers/__init__.py", "workers/runtime")
 
 
 def stage_runtime(folder: Path, source_root: Path | None = None) -> Path:
-    """Copy the runtime into `folder`, under a name made from its content; returns where it is. `source_root` is by default where
-    the agent itself is installed.
+    """Copy the runtime into `folder`, under a name made from its content; returns where it is. `source_root`
+    is by default where the agent itself is installed.
 
-    Workers of an earlier version go on with theirs. Raises OSError, and FileNotFoundError when a package is missing.
+    Workers of an earlier version go on with theirs. Raises OSError, and FileNotFoundError when a package is
+    missing.
     """
     source_root = source_root or SOURCE_ROOT
     files = _files(source_root)

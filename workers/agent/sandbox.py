@@ -1,4 +1,5 @@
-"""Where a worker runs: in namespaces of its own, under another user, or (only where a setting allows it) in neither.
+"""Where a worker runs: in namespaces of its own, under another user, or (only where a setting allows it) in
+neither.
 
 Standard library alone: the launcher uses this file without any installed package.
 """
@@ -16,7 +17,8 @@ from workers.agent.resource_limits import ResourceLimits
 
 SandboxMode = Literal["namespaces", "user", "none"]
 OPEN_FILES_LIMIT = 65536
-#: The kernel's own limit on a user's processes stays a little above the one that tells of itself when it is reached.
+#: The kernel's own limit on a user's processes stays a little above the one that tells of itself when it is
+#: reached.
 _PROCESSES_ABOVE = 16
 
 
@@ -24,9 +26,10 @@ _PROCESSES_ABOVE = 16
 class Sandbox:
     """What a worker may see and be.
 
-    `box` is its folder outside, `box_inside` the same folder as the worker sees it. `user_id` is the user that it becomes;
-    None keeps the agent's own (an ordinary user cannot become another one). `first_user_id` is the same for the first
-    process, above the worker. `readable` and `data` list (source, target) pairs; the targets of `data` lie in the box.
+    `box` is its folder outside, `box_inside` the same folder as the worker sees it. `user_id` is the user
+    that it becomes; None keeps the agent's own (an ordinary user cannot become another one). `first_user_id`
+    is the same for the first process, above the worker. `readable` and `data` list (source, target) pairs;
+    the targets of `data` lie in the box.
     """
 
     mode: SandboxMode
@@ -75,7 +78,8 @@ class Sandbox:
 def separate_processes() -> None:
     """Let every process started from now on live in a PID namespace of its own. Raises OSError.
 
-    An ordinary user first needs a user namespace; the caller keeps its user id in it and so its right to its files.
+    An ordinary user first needs a user namespace; the caller keeps its user id in it and so its right to its
+    files.
     """
     user_id, group_id = os.geteuid(), os.getegid()
     if user_id == 0:
@@ -94,8 +98,8 @@ def separate_processes() -> None:
 def enter(sandbox: Sandbox, root_folder: str) -> None:
     """Make the worker's file tree and limits those of this process, which keeps its user. Raises OSError.
 
-    In mode "namespaces" the caller must be the first process of its PID namespace; `root_folder` is an empty folder
-    under which the worker's file tree is mounted, invisible to everybody else.
+    In mode "namespaces" the caller must be the first process of its PID namespace; `root_folder` is an empty
+    folder under which the worker's file tree is mounted, invisible to everybody else.
     """
     os.umask(0o022)
     _limit_resources(sandbox)
@@ -124,7 +128,8 @@ def give_up_privileges(user_id: int | None) -> None:
 
 
 def seal() -> None:
-    """Let no process but one with rights over all look into this one: its memory, its descriptors, its environment.
+    """Let no process but one with rights over all look into this one: its memory, its descriptors, its
+    environment.
 
     Raises OSError.
     """
@@ -132,12 +137,14 @@ def seal() -> None:
 
 
 def _limit_resources(sandbox: Sandbox) -> None:
-    """Few processes, no core dumps (they would hold other people's data), enough files, and first in line when memory runs out."""
+    """Few processes, no core dumps (they would hold other people's data), enough files, and first in line
+    when memory runs out."""
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     limit = OPEN_FILES_LIMIT if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_LIMIT)
     resource.setrlimit(resource.RLIMIT_NOFILE, (limit, limit))
-    # Binds a user id that only this worker has, and an ordinary user in the user namespace that only this worker has.
+    # Binds a user id that only this worker has, and an ordinary user in the user namespace that only this
+    # worker has.
     if sandbox.limits is not None and (sandbox.user_id is not None or sandbox.mode == "namespaces"):
         processes = sandbox.limits.processes + _PROCESSES_ABOVE
         own = resource.getrlimit(resource.RLIMIT_NPROC)[1]

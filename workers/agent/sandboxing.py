@@ -126,8 +126,9 @@ class Sandboxing:
             logger.warning("workers run unconfined, as the setting allow_unsandboxed allows")
             return "none"
         raise ConfigurationError(
-            f"workers cannot be confined here ({'; '.join(problems)}). Run the agent as root, allow user namespaces, "
-            "or set allow_unsandboxed = true if every person who submits work may do whatever this agent may."
+            f"workers cannot be confined here ({'; '.join(problems)}). Run the agent as root, allow user "
+            "namespaces, or set allow_unsandboxed = true if every person who submits work may do whatever "
+            "this agent may."
         )
 
     def _probe(self, mode: SandboxMode) -> str | None:
@@ -171,9 +172,11 @@ class Sandboxing:
 
 
 def worker_users(configuration: Configuration) -> tuple[int, int]:
-    """The user ids that this agent lends to its workers, a range of its own for each data folder on the machine.
+    """The user ids that this agent lends to its workers, a range of its own for each data folder on the
+    machine.
 
-    Ids without an account; where only the first 65,536 exist (in a container's user namespace), from 20,000 on.
+    Ids without an account; where only the first 65,536 exist (in a container's user namespace), from 20,000
+    on.
     """
     if configuration.worker_users is not None:
         return configuration.worker_users

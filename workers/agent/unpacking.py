@@ -1,4 +1,5 @@
-"""Unpacking of bundles and environments that may be malicious: nothing lands outside the target, nothing fills the disk."""
+"""Unpacking of bundles and environments that may be malicious: nothing lands outside the target, nothing
+fills the disk."""
 
 from __future__ import annotations
 
@@ -40,7 +41,8 @@ def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
 
 
 def unpack_environment(archive: Path, target: Path) -> None:
-    """Unpack an environment (tar.gz) into the new folder `target`: what wheels hold, which is files and folders.
+    """Unpack an environment (tar.gz) into the new folder `target`: what wheels hold, which is files and
+    folders.
 
     Not by the standard library's filters, which came with Python 3.11.4. Raises UnpackingError.
     """

@@ -1,4 +1,5 @@
-"""Storing durably what workers wrote: in threads, again after failures, and on after a restart of the agent."""
+"""Storing durably what workers wrote: in threads, again after failures, and on after a restart of the
+agent."""
 
 from __future__ import annotations
 
@@ -54,7 +55,8 @@ class StoredUpload:
 
 
 class Uploads:
-    """Uploads of all workers. All methods are for the agent's main thread; `loop` hands results back to it."""
+    """Uploads of all workers. All methods are for the agent's main thread; `loop` hands results back to
+    it."""
 
     def __init__(self, store: DurableStore, loop: MainLoop, done: Callable[[StoredUpload], None]) -> None:
         self._store = store
@@ -118,7 +120,8 @@ class Uploads:
             self._loop.post(lambda: self._finish(upload, event, refused))
 
     def _missing(self, upload: Upload, reason: str) -> None:
-        """Nothing to store: the worker wrote something else than it said, or the state was stored under another reason."""
+        """Nothing to store: the worker wrote something else than it said, or the state was stored under
+        another reason."""
         for finished in _read_finished(upload.box).values():
             if (
                 finished.get("kind") == "checkpoint_stored"

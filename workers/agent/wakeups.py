@@ -34,7 +34,8 @@ def desired_versions(lines: Iterator[str]) -> Iterator[int | None]:
 
 
 class WakeupFollower(threading.Thread):
-    """Calls `announce` with each version, and with None after a reconnection (something may have been missed)."""
+    """Calls `announce` with each version, and with None after a reconnection (something may have been
+    missed)."""
 
     def __init__(self, stream_url: str, credential: str, announce: Callable[[int | None], None]) -> None:
         super().__init__(name="wake-ups", daemon=True)

@@ -1,8 +1,9 @@
-"""The tails of workers' logs, in pieces for the reports. What was delivered is remembered, so a restart repeats nothing.
+"""The tails of workers' logs, in pieces for the reports. What was delivered is remembered, so a restart
+repeats nothing.
 
-A report carries so much and no more. Jobs share it fairly, and so do the workers of each. Workers that have ended come
-last, with a small part that is theirs in any case. Of a job that prints faster than that, only the newest output is
-sent, and a line in its log says how much is left out.
+A report carries so much and no more. Jobs share it fairly, and so do the workers of each. Workers that have
+ended come last, with a small part that is theirs in any case. Of a job that prints faster than that, only the
+newest output is sent, and a line in its log says how much is left out.
 """
 
 from __future__ import annotations
@@ -47,7 +48,8 @@ class LogPiece:
 
 @dataclass(frozen=True)
 class _Waiting:
-    """Output of a worker that is not delivered yet: from `begin` on, after `left_out` bytes that are not sent."""
+    """Output of a worker that is not delivered yet: from `begin` on, after `left_out` bytes that are not
+    sent."""
 
     record: WorkerRecord
     assignment: Assignment

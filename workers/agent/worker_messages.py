@@ -1,4 +1,5 @@
-"""What workers say, checked: it comes from user code, so nothing of it is believed before it has been looked at."""
+"""What workers say, checked: it comes from user code, so nothing of it is believed before it has been looked
+at."""
 
 from __future__ import annotations
 
@@ -88,7 +89,8 @@ class WorkerEvent:
 
 @dataclass(frozen=True)
 class FileWritten:
-    """A file (or, for `final`, a folder) in the box that is to be stored durably; `path` is relative to the box."""
+    """A file (or, for `final`, a folder) in the box that is to be stored durably; `path` is relative to the
+    box."""
 
     path: str
     kind: str
@@ -138,7 +140,8 @@ def _phase(value: dict[str, Any]) -> PhaseChange:
 
 
 def _metrics(body: dict[str, Any]) -> Metrics:
-    """Numbers that JSON cannot carry (a diverged loss) are left out; anything else that is wrong refuses the message."""
+    """Numbers that JSON cannot carry (a diverged loss) are left out; anything else that is wrong refuses the
+    message."""
     values = body.get("values")
     if not isinstance(values, dict):
         raise MessageError("metrics: values is not an object")
@@ -194,7 +197,8 @@ def _file(body: dict[str, Any]) -> FileWritten:
 
 
 def _final_metrics(metrics: Any) -> dict[str, float]:
-    """Those of a finished job's metrics that can be kept: its weights are not given up for the name of a number."""
+    """Those of a finished job's metrics that can be kept: its weights are not given up for the name of a
+    number."""
     good: dict[str, float] = {}
     for name, value in metrics.items() if isinstance(metrics, dict) else ():
         number = _finite(value)

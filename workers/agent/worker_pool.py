@@ -1,4 +1,5 @@
-"""The workers of this node as processes: warm, working, gone. Everything here runs in the agent's main thread."""
+"""The workers of this node as processes: warm, working, gone. Everything here runs in the agent's main
+thread."""
 
 from __future__ import annotations
 
@@ -29,7 +30,8 @@ LONGEST_WARM_PAUSE_SECONDS = 60.0
 
 
 class WorkerPool:
-    """Launches workers, keeps some warm, renews their leases, ends them, and finds them again after a restart."""
+    """Launches workers, keeps some warm, renews their leases, ends them, and finds them again after a
+    restart."""
 
     def __init__(
         self,
@@ -94,7 +96,8 @@ class WorkerPool:
             self.kill(record, "its runtime is out of date")
 
     def may_launch(self) -> bool:
-        """Whether a worker should be started now: not while the nursery imports what it would have to import itself."""
+        """Whether a worker should be started now: not while the nursery imports what it would have to import
+        itself."""
         return self._nursery is None or self._nursery.look() != "starting"
 
     def warm_workers(self) -> int:
@@ -147,7 +150,8 @@ class WorkerPool:
         return record
 
     def unlaunched(self, reason: str, message: str) -> WorkerRecord:
-        """A record for a worker that could not be started, so that this is reported until nobody asks any more."""
+        """A record for a worker that could not be started, so that this is reported until nobody asks any
+        more."""
         key = uuid.uuid4().hex
         record = WorkerRecord(key, self._folder / key, self._runtime, None, None, phase="failed")
         record.folder.mkdir(mode=0o711)
@@ -157,7 +161,8 @@ class WorkerPool:
         return record
 
     def take_warm(self, accelerator: Accelerator) -> WorkerRecord | None:
-        """A warm worker for that accelerator, at normal priority from now on; one that is ready before one that warms up."""
+        """A warm worker for that accelerator, at normal priority from now on; one that is ready before one
+        that warms up."""
         index = accelerator.index if accelerator.cuda else None
         fitting = [
             record
@@ -205,7 +210,8 @@ class WorkerPool:
         return [record for record in self.records.values() if record.assignment is None and record.alive]
 
     def exceeded(self, record: WorkerRecord) -> tuple[str, str] | None:
-        """Reason and message where the kernel has kept the worker from memory or processes beyond its limits."""
+        """Reason and message where the kernel has kept the worker from memory or processes beyond its
+        limits."""
         told = worker_processes.read_exit(record.folder)
         if told is not None and told.reason in EXCEEDED:
             return told.reason, told.message
@@ -228,7 +234,8 @@ class WorkerPool:
             record.launcher.ask_to_kill()
 
     def renew(self, deadline: float) -> None:
-        """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about to be.
+        """Let all workers live until `deadline` - but none whose lease has ended already: it is dead or about
+        to be.
 
         Nor any beyond its own end (`limit`).
         """
@@ -240,9 +247,11 @@ class WorkerPool:
                 worker_processes.write_lease(record.folder, until)
 
     def limit(self, record: WorkerRecord, seconds: float) -> None:
-        """Let a worker live no longer than so many seconds from now, by the clock that counts while the machine sleeps.
+        """Let a worker live no longer than so many seconds from now, by the clock that counts while the
+        machine sleeps.
 
-        Its launcher keeps this as it keeps the lease: without the agent, and for everything that the worker started.
+        Its launcher keeps this as it keeps the lease: without the agent, and for everything that the worker
+        started.
         """
         record.ends_at = clock.boot_time_seconds() + seconds
         if record.alive and record.ends_at < record.lease_deadline:
@@ -272,9 +281,11 @@ class WorkerPool:
 
     @staticmethod
     def _all_heard(record: WorkerRecord, now: float) -> bool:
-        """Whether nothing more comes from a worker whose processes have ended: its connection closes behind its last words.
+        """Whether nothing more comes from a worker whose processes have ended: its connection closes behind
+        its last words.
 
-        They may still be on their way, such as that it has completed. A connection that somebody keeps open is not waited for long.
+        They may still be on their way, such as that it has completed. A connection that somebody keeps open
+        is not waited for long.
         """
         record.silent_since = record.silent_since or now
         return not record.connected or now >= record.silent_since + LAST_WORDS_SECONDS

@@ -85,7 +85,8 @@ class LauncherHandle:
 
 
 def make_folder(folder: Path, user_id: int | None) -> Path:
-    """Make a worker's folder; returns its box. Only `out`, `home` and `tmp` of it belong to the worker. Raises OSError."""
+    """Make a worker's folder; returns its box. Only `out`, `home` and `tmp` of it belong to the worker.
+    Raises OSError."""
     box = folder / "box"
     folder.mkdir(parents=True, mode=0o711)
     (folder / "root").mkdir()
@@ -109,7 +110,8 @@ def launch(
     notes: Mapping[str, Any] | None = None,
     nursery: Nursery | None = None,
 ) -> LauncherHandle:
-    """Start a launcher for the worker folder, whose lease must be written already. `notes` are for a restarted agent.
+    """Start a launcher for the worker folder, whose lease must be written already. `notes` are for a
+    restarted agent.
 
     A `nursery` forks it, where `command` is `PYTHON -P -m MODULE ...`. Raises OSError.
     """
@@ -141,7 +143,8 @@ def launch(
 
 
 def find_launcher(folder: Path) -> LauncherHandle | None:
-    """The launcher that an earlier run of the agent started for the folder; None when it is gone or never came up."""
+    """The launcher that an earlier run of the agent started for the folder; None when it is gone or never
+    came up."""
     value = read_json(folder / "launcher.json")
     if value is None or value["boot"] != clock.machine_boot_id():
         return None
@@ -194,9 +197,9 @@ def read_lease(folder: Path) -> float:
 def can_restore_priority() -> bool:
     """Whether a worker that was started at low priority can be raised to the normal one later.
 
-    Who has the capability SYS_NICE can; root in a container often has not. An ordinary user can where its limit RLIMIT_NICE
-    says so (20 stands for the normal priority): its workers are its own, as root's are not. Otherwise warm workers start at
-    normal priority, one at a time.
+    Who has the capability SYS_NICE can; root in a container often has not. An ordinary user can where its
+    limit RLIMIT_NICE says so (20 stands for the normal priority): its workers are its own, as root's are not.
+    Otherwise warm workers start at normal priority, one at a time.
     """
     if linux.has_capability(linux.CAP_SYS_NICE):
         return True
@@ -209,7 +212,8 @@ def restore_priority(folder: Path) -> None:
     value = read_json(folder / "launcher.json")
     if value is not None:
         try:
-            # The first process leads the group that the worker and its threads are in. Asking for what it has is refused, too.
+            # The first process leads the group that the worker and its threads are in. Asking for what it has
+            # is refused, too.
             if os.getpriority(os.PRIO_PGRP, value["worker_pid"]) != 0:
                 os.setpriority(os.PRIO_PGRP, value["worker_pid"], 0)
         except ProcessLookupError:
@@ -220,11 +224,13 @@ def restore_priority(folder: Path) -> None:
 
 
 def delete_folder(folder: Path) -> None:
-    """Delete a dead worker's folder, following no link in it. Never raises: what cannot be deleted is logged and stays."""
+    """Delete a dead worker's folder, following no link in it. Never raises: what cannot be deleted is logged
+    and stays."""
     try:
         shutil.rmtree(folder)
     except (OSError, RecursionError):
-        # The worker may have closed its own folders, or nested them deeper than Python's recursion and any path go.
+        # The worker may have closed its own folders, or nested them deeper than Python's recursion and any
+        # path go.
         for command in (["chmod", "-R", "u+rwx"], ["rm", "-rf"]):
             try:
                 done = subprocess.run(

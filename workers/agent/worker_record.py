@@ -59,8 +59,9 @@ class Assignment:
 class WorkerRecord:
     """One worker: a folder, perhaps a process, perhaps an assignment.
 
-    `provisioned`: its box holds what the assignment needs. `start` is where its state comes from, as the control plane said;
-    `local_start` the same with a checkpoint's file in the box. `user_id` is lent to it while it lives.
+    `provisioned`: its box holds what the assignment needs. `start` is where its state comes from, as the
+    control plane said; `local_start` the same with a checkpoint's file in the box. `user_id` is lent to it
+    while it lives.
     """
 
     key: str
@@ -104,7 +105,8 @@ class WorkerRecord:
 
     @property
     def timed_out(self) -> bool:
-        """Whether it was ended because it had lived for as long as it may, and not because the lease was not renewed."""
+        """Whether it was ended because it had lived for as long as it may, and not because the lease was not
+        renewed."""
         ended = self.exit is not None and self.exit.reason == "lease_ended"
         return ended and self.ends_at is not None and self.lease_deadline >= self.ends_at
 
@@ -173,7 +175,8 @@ class WorkerRecord:
         )
 
     def save_progress(self) -> None:
-        """Keep what a restarted agent should say until the worker has reconnected. Lost by a power cut, as the worker is."""
+        """Keep what a restarted agent should say until the worker has reconnected. Lost by a power cut, as
+        the worker is."""
         write_json(
             self.folder / "progress.json",
             {

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 LINE_LIMIT_BYTES = 1 << 20
 OUTGOING_LIMIT_BYTES = 4 << 20
 READ_BYTES = 1 << 16
-#: Messages of one worker that wait for the agent's main thread; beyond, nothing more is read from it for a while.
+#: Messages of one worker that wait for the agent's main thread; beyond, nothing more is read from it for a
+#: while.
 WAITING_MESSAGES = 256
 
 Receive = Callable[[str, Message | None], None]
@@ -60,7 +61,8 @@ class WorkerSockets(threading.Thread):
         """Make `agent.sock` in the box, for the worker's user alone. Raises OSError."""
         listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         listener.setblocking(False)
-        # Through the folder's descriptor: a socket's path may have 107 bytes at most, a data folder's is often longer.
+        # Through the folder's descriptor: a socket's path may have 107 bytes at most, a data folder's is
+        # often longer.
         folder = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             path = f"/proc/self/fd/{folder}/agent.sock"
@@ -75,12 +77,14 @@ class WorkerSockets(threading.Thread):
         self._later(lambda: self._add_listener(key, listener))
 
     def send(self, key: str, message: dict[str, Any]) -> None:
-        """Send `message` if the worker is connected; after a reconnection the agent says everything again anyway."""
+        """Send `message` if the worker is connected; after a reconnection the agent says everything again
+        anyway."""
         line = json.dumps(message, separators=(",", ":")).encode() + b"\n"
         self._later(lambda: self._queue(key, line))
 
     def handled(self, key: str) -> None:
-        """A message of that worker was dealt with: one that talks faster than the agent listens is read again."""
+        """A message of that worker was dealt with: one that talks faster than the agent listens is read
+        again."""
         with self._lock:
             if key not in self._waiting:
                 return
@@ -196,7 +200,8 @@ class WorkerSockets(threading.Thread):
             self._wait_for(connection)
 
     def _wait_for(self, connection: _Connection) -> None:
-        """Wait for what is of interest on a connection: for nothing while it is paused and has nothing to get."""
+        """Wait for what is of interest on a connection: for nothing while it is paused and has nothing to
+        get."""
         reading = 0 if connection.paused else selectors.EVENT_READ
         events = reading | (selectors.EVENT_WRITE if connection.outgoing else 0)
         registered = connection.socket in self._selector.get_map()

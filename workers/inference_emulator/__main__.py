@@ -93,7 +93,8 @@ def emulate(
 
 
 def _step(emulator: Emulator) -> None:
-    """One step. What the platform refuses is told and looked at anew; a credential that is no good ends the emulator."""
+    """One step. What the platform refuses is told and looked at anew; a credential that is no good ends the
+    emulator."""
     try:
         emulator.step()
     except ApiError as error:

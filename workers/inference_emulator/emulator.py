@@ -1,4 +1,5 @@
-"""The emulated inference scheduler: serves its load, and lends and asks back servers for it (Lyra section 3.3; spec 2.2, 2.3)."""
+"""The emulated inference scheduler: serves its load, and lends and asks back servers for it (Lyra section
+3.3; spec 2.2, 2.3)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ _FORECAST_PATIENCE_PERIODS = 0.2
 _WANTED_WITHIN_PERIODS = 0.1
 """The period that servers are asked back for has begun already; a tenth of it hardly shows in its mean."""
 _LEAST_NOTICE = timedelta(seconds=5)
-"""Where periods are short, as in a demo: jobs need some seconds to leave, however fast the emulated day goes by."""
+"""Where periods are short, as in a demo: jobs need some seconds to leave, however fast the emulated day goes
+by."""
 
 
 def utc_now() -> datetime:
@@ -52,10 +54,12 @@ class Period:
 
 @dataclass
 class Emulator:
-    """One inference cluster's scheduler. `step` may be called as often as one likes; it takes the present from ``clock``.
+    """One inference cluster's scheduler. `step` may be called as often as one likes; it takes the present
+    from ``clock``.
 
-    ``asks_back``: False leaves asking back to the platform's forecast. ``uses_forecast``: lends and asks back by the larger of
-    usage and what the platform forecasts, with the cluster's margin. Headroom and margin are what its operators set at the time.
+    ``asks_back``: False leaves asking back to the platform's forecast. ``uses_forecast``: lends and asks back
+    by the larger of usage and what the platform forecasts, with the cluster's margin. Headroom and margin are
+    what its operators set at the time.
     """
 
     inference: Inference
@@ -77,11 +81,12 @@ class Emulator:
     def step(self) -> None:
         """Serve, report, settle orders, decide new ones.
 
-        A platform that is away costs nothing but time: requests are served by the servers that were at home last, and what was
-        decided or measured is kept and sent later.
+        A platform that is away costs nothing but time: requests are served by the servers that were at home
+        last, and what was decided or measured is kept and sent later.
         """
         now = self.clock()
-        # The curve begins with the period that is under way: its samples are then those that are reported, not means of two.
+        # The curve begins with the period that is under way: its samples are then those that are reported,
+        # not means of two.
         self.began_at = self.began_at or _next_boundary(now, self.period_seconds) - self._periods(1)
         is_there = self._look()
         if self.servers is None:
@@ -108,7 +113,7 @@ class Emulator:
             return False
         return True
 
-    # --- load -------------------------------------------------------------------------------------------------
+    # --- load -----------------------------------------------------------------------------------------------
 
     def _serve(self, now: datetime) -> None:
         at_home = sum(row["whitelist"] == "inference" for row in self.servers or ())
@@ -124,7 +129,8 @@ class Emulator:
             )
 
     def _measure(self, now: datetime) -> bool:
-        """Note what is served; at the end of a period write its sample down. Returns whether one has ended."""
+        """Note what is served; at the end of a period write its sample down. Returns whether one has
+        ended."""
         assert self.serving is not None
         usage = self.load.usage((now - (self.began_at or now)).total_seconds())
         over = self.period is not None and now >= self.period.ends_at
@@ -155,7 +161,7 @@ class Emulator:
         self.book.samples.clear()
         self.book.save()
 
-    # --- orders -----------------------------------------------------------------------------------------------
+    # --- orders ---------------------------------------------------------------------------------------------
 
     def _send_orders(self) -> None:
         """Send what was decided and has no answer yet, under the same ids as before."""
@@ -167,7 +173,8 @@ class Emulator:
                     wanted_by = datetime.fromisoformat(order.wanted_by)
                     self.inference.ask_back(self.name, order.id, order.count, wanted_by=wanted_by)
             except (InvalidRequestError, ConflictError) as error:
-                # Refused for good: lending is off, a server is down. The next decision looks at the servers anew.
+                # Refused for good: lending is off, a server is down. The next decision looks at the servers
+                # anew.
                 log.warning("order refused", order=order.id, loan=order.is_loan, error=error.message)
                 self.book.finish(order)
                 continue
@@ -215,7 +222,8 @@ class Emulator:
             return True
         if self.uses_forecast and forecast is None and self._awaits_forecast(now):
             return False
-        # Anew: an offer that was carried out since the step began is no offer any more, and its servers are away.
+        # Anew: an offer that was carried out since the step began is no offer any more, and its servers are
+        # away.
         self.servers = servers = self.inference.servers(self.name)
         at_home = [row for row in servers if row["lending_state"] == "inference"]
         offered = {name for order in self.book.orders if order.is_loan for name in order.servers}

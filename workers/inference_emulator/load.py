@@ -1,4 +1,5 @@
-"""The requests that an inference cluster gets, and how many servers it takes to serve them (Lyra section 3.2.1; spec 2.2)."""
+"""The requests that an inference cluster gets, and how many servers it takes to serve them (Lyra section
+3.2.1; spec 2.2)."""
 
 from __future__ import annotations
 
@@ -56,7 +57,8 @@ class Serving:
 
 
 def serve(requests_per_second: float, servers_at_home: int) -> Serving:
-    """Requests packed onto as few servers as they take; what is beyond the servers at home is not served in time."""
+    """Requests packed onto as few servers as they take; what is beyond the servers at home is not served in
+    time."""
     needed = max(0, ceil(requests_per_second / REQUESTS_PER_SERVER - ROUNDING_GUARD))
     served = min(requests_per_second, servers_at_home * REQUESTS_PER_SERVER)
     return Serving(requests_per_second, served, needed, max(0, needed - servers_at_home))

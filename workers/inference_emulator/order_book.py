@@ -1,4 +1,5 @@
-"""Orders that were decided: written down before they are sent, so that a crash in between loses and doubles nothing."""
+"""Orders that were decided: written down before they are sent, so that a crash in between loses and doubles
+nothing."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ class Order:
 
 
 class OrderBook:
-    """Unfinished orders, oldest first, and the samples that were not reported yet; kept in a file where there is one."""
+    """Unfinished orders, oldest first, and the samples that were not reported yet; kept in a file where there
+    is one."""
 
     def __init__(self, file: Path | None = None) -> None:
         self._file = file

@@ -1,7 +1,7 @@
 """One worker process: ``python -P -m workers.runtime --box DIR``.
 
-It gets warm (imports PyTorch and runs a toy iteration) before it says hello, waits for its assignment, serves it and
-ends. SIGTERM and the goal `stop` end it at once.
+It gets warm (imports PyTorch and runs a toy iteration) before it says hello, waits for its assignment, serves
+it and ends. SIGTERM and the goal `stop` end it at once.
 """
 
 from __future__ import annotations
@@ -89,7 +89,8 @@ class Worker:
         except WorkerFailureError as failure:
             return self._fail(failure)
         except Exception as error:  # noqa: BLE001
-            # A fault of the runtime itself: the platform may try again elsewhere, a person finds it in the log.
+            # A fault of the runtime itself: the platform may try again elsewhere, a person finds it in the
+            # log.
             _log.exception("the runtime failed")
             return self._fail(
                 WorkerFailureError("killed", f"the runtime failed: {type(error).__name__}: {error}")

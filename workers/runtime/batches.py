@@ -22,10 +22,10 @@ class LocalBatch:
     """What one rank computes in one iteration.
 
     Attributes:
-        size: samples that count; 0 for a rank that has none in this batch (it computes one sample with weight 0,
-            as every rank must take part in the gradients' synchronisation).
-        weight: what the local mean loss is multiplied with, n_local * world_size / global_batch_size, so that the
-            mean over ranks is the mean over the global batch.
+        size: samples that count; 0 for a rank that has none in this batch (it computes one sample with weight
+            0, as every rank must take part in the gradients' synchronisation).
+        weight: what the local mean loss is multiplied with, n_local * world_size / global_batch_size, so that
+            the mean over ranks is the mean over the global batch.
         first_place: place of the first sample in the global batch.
     """
 
@@ -59,7 +59,8 @@ class KeyedDataset(Dataset[Any]):
 
 
 class BatchLoader:
-    """Loads the local batches of one rank, in the training process or in `data_workers` processes ahead of it."""
+    """Loads the local batches of one rank, in the training process or in `data_workers` processes ahead of
+    it."""
 
     def __init__(
         self,
@@ -138,7 +139,8 @@ def _accept_termination(_worker: int) -> None:
 
 
 def move_to(content: Any, device: torch.device) -> Any:
-    """Move the tensors of a batch to `device`: in lists, tuples, mappings of any type, and data classes, however nested.
+    """Move the tensors of a batch to `device`: in lists, tuples, mappings of any type, and data classes,
+    however nested.
 
     What has a method `to` of its own moves itself, such as packed sequences and the batches of tokenizers.
     """

@@ -90,7 +90,8 @@ class CheckpointWriter:
 
 
 def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], report: Mapping[str, Any]) -> str:
-    """Write the final weights and metrics beside what the function saved; returns the folder's path in the box.
+    """Write the final weights and metrics beside what the function saved; returns the folder's path in the
+    box.
 
     Raises:
         WorkerFailureError: the node's disk does not take it.

@@ -1,8 +1,8 @@
 """The worker's side of the agent's socket.
 
-Training never waits for the agent: messages go through a bounded outbox and a thread of their own. The agent may be
-gone for any time; the worker keeps dialling and tells it again what it must know (who it is, its phase, events and files
-that were not confirmed). Metrics that nobody fetches are thinned out.
+Training never waits for the agent: messages go through a bounded outbox and a thread of their own. The agent
+may be gone for any time; the worker keeps dialling and tells it again what it must know (who it is, its
+phase, events and files that were not confirmed). Metrics that nobody fetches are thinned out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Emulated accelerators: every gradient is computed for real, and each iteration takes the time of a device model.
+"""Emulated accelerators: every gradient is computed for real, and each iteration takes the time of a device
+model.
 
 The model (docs/protocols.md, 3.1) is a fixed cost, a cost per local sample, and a ring all-reduce:
 
@@ -72,8 +73,8 @@ class Pacer:
     """Pads iterations to the seconds a device model gives.
 
     An iteration that the host machine computed too slowly is made up for by the next ones, at most by one
-    iteration's time: the emulated device keeps its pace on a machine that is busy now and then, but a machine that
-    is too slow altogether shows.
+    iteration's time: the emulated device keeps its pace on a machine that is busy now and then, but a machine
+    that is too slow altogether shows.
     """
 
     def __init__(self, iteration_seconds: float, compute_seconds: float) -> None:

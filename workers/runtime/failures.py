@@ -1,7 +1,7 @@
 """Why a worker cannot go on, told apart so that the platform blames the right party.
 
-A mistake in a person's function fails the job with the lines of *their* file; a peer that vanished or a port that was
-taken is the platform's business and fails only this generation.
+A mistake in a person's function fails the job with the lines of *their* file; a peer that vanished or a port
+that was taken is the platform's business and fails only this generation.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class WorkerFailureError(Exception):
     """This worker cannot go on.
 
     Attributes:
-        reason: `function_error`, `function_load_error`, `environment_failed`, `data_unavailable`, `peer_lost` or
-            `start_failed` (docs/protocols.md, 2.2).
+        reason: `function_error`, `function_load_error`, `environment_failed`, `data_unavailable`, `peer_lost`
+            or `start_failed` (docs/protocols.md, 2.2).
         message: one line for a person.
         traceback_text: frames of the person's function, or empty.
         out_of_memory: the accelerator's memory did not suffice.

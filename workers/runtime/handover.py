@@ -1,8 +1,8 @@
 """Hands the training state from the old generation's rank 0 to the new one's over TCP, through memory.
 
-The successor connects early and waits, so the pause holds no round trip of the control plane. Both sides prove that
-they know the job's secret (HMAC-SHA256 over fresh nonces and both generation numbers) before a byte of state moves, and
-the state itself is sealed with the same key: a stale or foreign worker gets nothing.
+The successor connects early and waits, so the pause holds no round trip of the control plane. Both sides
+prove that they know the job's secret (HMAC-SHA256 over fresh nonces and both generation numbers) before a
+byte of state moves, and the state itself is sealed with the same key: a stale or foreign worker gets nothing.
 """
 
 from __future__ import annotations
@@ -121,9 +121,9 @@ def receive_state(
     """Connect to the old generation and wait for its state; None when it is not wanted any more.
 
     Args:
-        predecessor: the generation that is expected to answer.
-        still_wanted: asked at least every quarter of a second; a new order for where to start from ends the wait.
-        pause: waits between attempts to connect.
+        predecessor: the generation that is expected to answer. still_wanted: asked at least every quarter of
+            a second; a new order for where to start from ends the wait. pause: waits between attempts to
+            connect.
     """
     while still_wanted():
         try:

@@ -1,4 +1,5 @@
-"""One iteration: forward, backward, synchronisation, clipping, step, and the exchange of what all ranks must know.
+"""One iteration: forward, backward, synchronisation, clipping, step, and the exchange of what all ranks must
+know.
 
 Training and profiling run the same code, so that what was profiled is what is trained.
 """
@@ -137,8 +138,8 @@ class IterationRunner:
         if self.model.forward_calls == calls:
             raise WorkerFailureError(
                 "function_error",
-                "train(): the loss was computed without calling model(...): methods of the model called directly "
-                "bypass the synchronisation of gradients",
+                "train(): the loss was computed without calling model(...): methods of the model called "
+                "directly bypass the synchronisation of gradients",
             )
         with blaming_the_function("the metrics of train()"):
             return loss, {name: _number(value) for name, value in metrics.items()}
@@ -231,8 +232,8 @@ class Exchange:
 class TrainClock:
     """Times `train()` and the backward pass without the waiting for other ranks.
 
-    DDP ends the backward pass by waiting for the gradients' all-reduce. What the function itself costs ends when
-    the last gradient has been computed, which a hook on each parameter sees.
+    DDP ends the backward pass by waiting for the gradients' all-reduce. What the function itself costs ends
+    when the last gradient has been computed, which a hook on each parameter sees.
     """
 
     def __init__(self, parts: TrainingParts) -> None:

@@ -153,7 +153,8 @@ class LocalWorker:
         if failures:
             raise WorkerEndedError(f"{failures[0]['message']}\n{failures[0]['traceback']}")
         raise WorkerEndedError(
-            f"worker (exit code {self.process.poll()}) never said it; last: {self.messages[-3:]}\n{self.log()}"
+            f"worker (exit code {self.process.poll()}) never said it; last: "
+            f"{self.messages[-3:]}\n{self.log()}"
         )
 
     def wait_for_phase(self, phase: str, seconds: float = 60.0) -> Message:
@@ -253,7 +254,8 @@ class LocalAgent:
         auto_store: bool = True,
         seconds: float = 60.0,
     ) -> Generation:
-        """Start the workers of a generation on the function in `source` and wait until they are warm, each for `seconds`.
+        """Start the workers of a generation on the function in `source` and wait until they are warm, each
+        for `seconds`.
 
         Args:
             assignment: what differs from :func:`assignment_defaults`.

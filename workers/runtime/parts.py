@@ -67,7 +67,8 @@ def select_device(assignment: Assignment) -> torch.device:
     if not torch.cuda.is_available() or assignment.device.index >= torch.cuda.device_count():
         raise WorkerFailureError(
             "start_failed",
-            f"GPU {assignment.device.index} cannot be used by this worker (torch sees {torch.cuda.device_count()})",
+            f"GPU {assignment.device.index} cannot be used by this worker (torch sees "
+            f"{torch.cuda.device_count()})",
         )
     device = torch.device("cuda", assignment.device.index)
     torch.cuda.set_device(device)

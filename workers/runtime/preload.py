@@ -1,7 +1,9 @@
-"""What every worker imports and nothing of a job: an agent's nursery imports it once and forks workers from there.
+"""What every worker imports and nothing of a job: an agent's nursery imports it once and forks workers from
+there.
 
-Only packages that are installed beside the agent, none of this runtime: a worker imports that in its sandbox. Importing
-these must start no thread and touch no GPU, else nothing could be forked afterwards (the nursery checks both).
+Only packages that are installed beside the agent, none of this runtime: a worker imports that in its sandbox.
+Importing these must start no thread and touch no GPU, else nothing could be forked afterwards (the nursery
+checks both).
 """
 
 import encodings.idna  # noqa: F401

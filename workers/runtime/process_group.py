@@ -1,5 +1,5 @@
-"""Brings the ranks of a generation together: members, address and port come from the control plane, nothing is
-negotiated."""
+"""Brings the ranks of a generation together: members, address and port come from the control plane, nothing
+is negotiated."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from workers.runtime.failures import start_failed
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.
 START_TIMEOUT = timedelta(seconds=120)
-# A peer whose connection breaks is noticed at once; this bounds waiting for one that is merely silent, and has to
-# outlast the longest evaluation, during which the other ranks wait for rank 0.
+# A peer whose connection breaks is noticed at once; this bounds waiting for one that is merely silent, and
+# has to outlast the longest evaluation, during which the other ranks wait for rank 0.
 COLLECTIVE_TIMEOUT = timedelta(minutes=30)
 _BACKLOG = 1024
 _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR

@@ -1,7 +1,7 @@
 """Measures a function's scaling curve: iterations per second of the global batch at 1, 2, 4, … GPUs.
 
-One start serves all levels. The generation spans the whole block; at level n the first n ranks train in a group of
-their own while the others sleep in a collective. Nothing of it is kept.
+One start serves all levels. The generation spans the whole block; at level n the first n ranks train in a
+group of their own while the others sleep in a collective. Nothing of it is kept.
 """
 
 from __future__ import annotations
@@ -33,7 +33,8 @@ _log = logging.getLogger(__name__)
 
 WARM_UP_ITERATIONS = 2
 LEAST_ITERATIONS = 5
-#: Share of the time that a measurement may take after which no level is begun or gone on with: its agent kills it at the end.
+#: Share of the time that a measurement may take after which no level is begun or gone on with: its agent
+#: kills it at the end.
 WORKING_SHARE = 0.75
 
 
@@ -43,9 +44,8 @@ class LevelMeasurement:
 
     Attributes:
         iterations_per_second: of the global batch, evaluation and checkpoints charged as often as they come.
-        train_seconds: forward and backward pass alone, mean.
-        pause_seconds: what taking the training over at this level costs: state to bytes, to all ranks, into the
-            model, and the first iteration.
+            train_seconds: forward and backward pass alone, mean. pause_seconds: what taking the training over
+            at this level costs: state to bytes, to all ranks, into the model, and the first iteration.
         memory_bytes: the most that a rank needed.
     """
 
@@ -162,7 +162,8 @@ class ProfilingGeneration:
         )
 
     def _fits(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> bool:
-        """Try an iteration without synchronisation: a rank that runs out of memory must not leave others waiting."""
+        """Try an iteration without synchronisation: a rank that runs out of memory must not leave others
+        waiting."""
         fits = True
         try:
             runner.rehearse(0)
@@ -210,7 +211,8 @@ class ProfilingGeneration:
             if control is Control.LEVEL_DONE:
                 break
         if runner.pacer is not None:
-            runner.pacer.restart()  # what the host lost while it warmed up is not made up for at the curve's expense
+            # what the host lost while it warmed up is not made up for at the curve's expense
+            runner.pacer.restart()
         started = time.perf_counter()
         count, train_seconds = 0, 0.0
         control = Control.GO_ON

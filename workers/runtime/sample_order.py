@@ -1,7 +1,7 @@
 """The order of samples, which does not depend on the number of workers.
 
-Positions 0, 1, 2, … run through one permutation of the data set per epoch, drawn from the job's seed and the epoch
-alone. Iteration k takes positions k·B … (k+1)·B - 1, and rank r of n a contiguous slice of those.
+Positions 0, 1, 2, … run through one permutation of the data set per epoch, drawn from the job's seed and the
+epoch alone. Iteration k takes positions k·B … (k+1)·B - 1, and rank r of n a contiguous slice of those.
 """
 
 from __future__ import annotations
@@ -17,7 +17,8 @@ EMPTY_DIGEST = ""
 
 
 def local_slice(global_batch_size: int, rank: int, world_size: int) -> tuple[int, int]:
-    """First and one-past-last place of `rank`'s share of a global batch; shares differ by one sample at most."""
+    """First and one-past-last place of `rank`'s share of a global batch; shares differ by one sample at
+    most."""
     share, rest = divmod(global_batch_size, world_size)
     first = rank * share + min(rank, rest)
     return first, first + share + (1 if rank < rest else 0)
@@ -55,7 +56,8 @@ class SampleOrder:
         if epoch not in self._permutations:
             generator = torch.Generator()
             generator.manual_seed(derive_seed(self.seed, "epoch", epoch))
-            # A batch touches few epochs; keeping the last one would do but for batches larger than the data set.
+            # A batch touches few epochs; keeping the last one would do but for batches larger than the data
+            # set.
             self._permutations = {
                 known: order for known, order in self._permutations.items() if known >= epoch - 1
             }

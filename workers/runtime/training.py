@@ -152,7 +152,8 @@ class TrainingGeneration:
     # -- load
 
     def _load(self) -> bool:
-        """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0 does)."""
+        """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0
+        does)."""
         self.connection.phase("loading")
         payload = broadcast_bytes(self._fetch_state() if self.leads else None)
         if payload is None:
@@ -199,7 +200,8 @@ class TrainingGeneration:
     # -- train
 
     def _train(self) -> str:
-        """Train until an end; returns why: `max_iterations`, `target`, `should_stop`, `hand_over`, `suspend`."""
+        """Train until an end; returns why: `max_iterations`, `target`, `should_stop`, `hand_over`,
+        `suspend`."""
         limit = self.assignment.max_iterations
         self.reports.training_begins(self.progress.iteration)
         while limit is None or self.progress.iteration < limit:
@@ -259,7 +261,8 @@ class TrainingGeneration:
         return {Control.HAND_OVER: "hand_over", Control.SUSPEND: "suspend"}.get(result.control)
 
     def _agree(self, reason: str | None) -> str | None:
-        """Rank 0 decides for all: only it has evaluated, and a person's code may answer differently elsewhere."""
+        """Rank 0 decides for all: only it has evaluated, and a person's code may answer differently
+        elsewhere."""
         answers = [None, "target", "should_stop"]
         choice = torch.tensor([answers.index(reason)], dtype=torch.int64)
         if self.assignment.world_size > 1:

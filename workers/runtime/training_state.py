@@ -1,6 +1,7 @@
 """All that training is at an iteration boundary, as bytes that another worker set goes on from.
 
-Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never code.
+Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never
+code.
 """
 
 from __future__ import annotations
@@ -87,8 +88,8 @@ def restore(parts: TrainingParts, payload: bytes, *, global_batch_size: int) -> 
     """Put a serialised state into freshly built parts; returns how far the job has come.
 
     Raises:
-        WorkerFailureError: `start_failed` when the bytes are no state of this job, `function_error` when the function
-            cannot take its part back.
+        WorkerFailureError: `start_failed` when the bytes are no state of this job, `function_error` when the
+            function cannot take its part back.
     """
     try:
         state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
@@ -132,8 +133,8 @@ def check_portable(parts: TrainingParts) -> None:
         except pickle.UnpicklingError as error:
             raise WorkerFailureError(
                 "function_error",
-                "state_dict() of the function or its scheduler holds more than tensors, numbers, strings, lists and "
-                "dicts, so it cannot be read back safely",
+                "state_dict() of the function or its scheduler holds more than tensors, numbers, strings, "
+                "lists and dicts, so it cannot be read back safely",
             ) from error
 
 

@@ -2,8 +2,9 @@
 
     python -m workers.runtime.try_function FILE --batch-size 64 --iterations 300 --workers 1,2,4
 
-trains it twice: once on one worker, and once handing it from 1 to 2 to 4 workers on the way. Both runs must see the same
-samples in the same order; their losses differ by rounding alone if the function does not depend on how a batch is split.
+trains it twice: once on one worker, and once handing it from 1 to 2 to 4 workers on the way. Both runs must
+see the same samples in the same order; their losses differ by rounding alone if the function does not depend
+on how a batch is split.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ def train_rescaled(
 ) -> tuple[Message, list[float]]:
     """Train on `worlds[0]` workers, then `worlds[1]`, …; returns metrics.json and the pauses in seconds.
 
-    All generations are prepared before the first one trains: a short run would be over before its successor had been.
+    All generations are prepared before the first one trains: a short run would be over before its successor
+    had been.
 
     Raises:
         ValueError: the training was over before it could be handed over.
@@ -92,8 +94,8 @@ def _pause_of_handover(current: Generation, coming: Generation) -> float:
     while time.monotonic() < deadline:
         if any(file["kind"] == "final" for file in current.leader.of_kind("file")):
             raise ValueError(
-                f"All iterations were done on {len(current.workers)} worker(s) before the training could be handed over: "
-                "give it more --iterations."
+                f"All iterations were done on {len(current.workers)} worker(s) before the training could be "
+                "handed over: give it more --iterations."
             )
         try:
             return float(coming.leader.wait_for_event("first_iteration", 0.5)["pause_seconds"])

@@ -19,8 +19,9 @@ _LOOPBACK = "127.0.0.1"
 def warm_up() -> None:
     """Run a toy iteration under DDP, and save and load a state.
 
-    PyTorch imports and builds much of itself at first use (optimizers, the autograd engine, gloo, serialisation);
-    done here, it does not count against the pause of a rescale. No GPU is touched: which one is not known yet.
+    PyTorch imports and builds much of itself at first use (optimizers, the autograd engine, gloo,
+    serialisation); done here, it does not count against the pause of a rescale. No GPU is touched: which one
+    is not known yet.
     """
     before = os.environ.get("GLOO_SOCKET_IFNAME")
     loopback = interface_of(_LOOPBACK)

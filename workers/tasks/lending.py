@@ -1,5 +1,5 @@
-"""Celery tasks of lending: wake-ups that work off orders, forecast usage and train forecasters, the latter two on a queue of
-their own: they may load PyTorch."""
+"""Celery tasks of lending: wake-ups that work off orders, forecast usage and train forecasters, the latter
+two on a queue of their own: they may load PyTorch."""
 
 from __future__ import annotations
 

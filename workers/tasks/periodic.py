@@ -1,4 +1,5 @@
-"""Celery tasks: wake-ups that call services. Each finds its work in PostgreSQL, so any may be lost or run twice."""
+"""Celery tasks: wake-ups that call services. Each finds its work in PostgreSQL, so any may be lost or run
+twice."""
 
 from __future__ import annotations
 

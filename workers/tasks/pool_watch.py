@@ -1,13 +1,13 @@
 """Watches the pool of a Celery worker from inside, and ends a worker whose pool does no work any more.
 
-A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or stands still. Its parent lives
-on and answers Celery's own pings, so nobody outside notices while the queue's tasks wait. So the parent looks at its
-children, has the pool replace those that ended, and sends a probe through the pool itself. When both were wrong for a while, it ends, and whoever keeps it
-running (the supervisor of `make run`, a container engine) starts it again. No task is lost: messages are acknowledged
-late, and are wake-ups alone.
+A pool may be wedged: a child ended or was killed at a bad moment and is not replaced, or stands still. Its
+parent lives on and answers Celery's own pings, so nobody outside notices while the queue's tasks wait. So the
+parent looks at its children, has the pool replace those that ended, and sends a probe through the pool
+itself. When both were wrong for a while, it ends, and whoever keeps it running (the supervisor of `make run`,
+a container engine) starts it again. No task is lost: messages are acknowledged late, and are wake-ups alone.
 
-While it lives it writes the monotonic clock into the file `WORKER_HEARTBEAT_FILE`, so that a parent that stands still
-itself is noticed too.
+While it lives it writes the monotonic clock into the file `WORKER_HEARTBEAT_FILE`, so that a parent that
+stands still itself is noticed too.
 """
 
 from __future__ import annotations
@@ -58,7 +58,8 @@ class PoolHealth:
     def probe_due(self, now: float) -> bool:
         """Whether a probe should be sent.
 
-        One that waits for a child that works is not sent again: each would take the place of a task in the end.
+        One that waits for a child that works is not sent again: each would take the place of a task in the
+        end.
         """
         if self._unanswered_since is not None and self._all_at_work:
             return False
@@ -143,8 +144,9 @@ class PoolWatch(bootsteps.StartStopStep):
             return
         children = sum(_moves(pid) for pid in pool.info["processes"])
         if children < pool.num_processes:
-            # A child's sentinel closes before its exit code is there. The pool hears of its end only once, and where that
-            # comes too early it looks again after five seconds; a pool of one child does nothing until then.
+            # A child's sentinel closes before its exit code is there. The pool hears of its end only once,
+            # and where that comes too early it looks again after five seconds; a pool of one child does
+            # nothing until then.
             pool.maintain_pool()
         self._health.look(
             now,

@@ -1,4 +1,5 @@
-"""Celery tasks of simulations, on a queue of their own. Like all tasks they are wake-ups: rows say what is to be done."""
+"""Celery tasks of simulations, on a queue of their own. Like all tasks they are wake-ups: rows say what is to
+be done."""
 
 from __future__ import annotations
 

@@ -113,7 +113,8 @@ class DrainView(OccupiedView):
     @extend_schema(
         operation_id="server_drain",
         summary="Drain a server (operator)",
-        description="Gives it no new work and moves what is there. 409 lists the promises that only `force` breaks.",
+        description="Gives it no new work and moves what is there. 409 lists the promises that only `force` "
+        "breaks.",
         request=cluster_shapes.DrainRequestSerializer,
         responses={
             200: shapes.ServerSerializer,

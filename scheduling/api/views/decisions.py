@@ -30,7 +30,8 @@ from scheduling.selectors.hiding import mask_for
 
 
 class DecisionSerializer(serializers.ModelSerializer):
-    """One answer of the planner; `summary` holds verdicts, changes and risks of jobs that the caller may see."""
+    """One answer of the planner; `summary` holds verdicts, changes and risks of jobs that the caller may
+    see."""
 
     kind = serializers.ChoiceField(Decision.Kind.choices)
     trigger = serializers.SerializerMethodField()

@@ -51,10 +51,10 @@ class FunctionsView(ApiView):
         operation_id="function_upload",
         summary="Upload a function",
         description=(
-            "Stores one `.py` file or a zip as the next version of the function. The code is never run here: class, "
-            "entry and `speed_neutral` are read from the syntax tree. A `requirements.txt` at the top of the zip may "
-            "name packages (installed as wheels), but no options, URLs, files or repositories. "
-            "The same bytes again are the same version: 200."
+            "Stores one `.py` file or a zip as the next version of the function. The code is never run here: "
+            "class, entry and `speed_neutral` are read from the syntax tree. A `requirements.txt` at the top "
+            "of the zip may name packages (installed as wheels), but no options, URLs, files or "
+            "repositories. The same bytes again are the same version: 200."
         ),
         request={"multipart/form-data": shapes.UploadSerializer},
         responses={

@@ -1,4 +1,5 @@
-"""Inference clusters: for operators, and each for its own scheduler, which carries a credential of its own."""
+"""Inference clusters: for operators, and each for its own scheduler, which carries a credential of its
+own."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Orders to lend servers and to give them back. The id is the client's: an order that is sent again is answered with itself."""
+"""Orders to lend servers and to give them back. The id is the client's: an order that is sent again is
+answered with itself."""
 
 from __future__ import annotations
 
@@ -55,8 +56,8 @@ class LoanOrdersView(OrdersView):
         operation_id="loan_order_create",
         summary="Offer servers to training",
         description=(
-            "All of them or none. 201 for a new order, 200 for one that was sent before. The answer says `pending`; "
-            "within seconds it is `done`, unless one of the servers came home too lately."
+            "All of them or none. 201 for a new order, 200 for one that was sent before. The answer says "
+            "`pending`; within seconds it is `done`, unless one of the servers came home too lately."
         ),
         request=shapes.LoanRequestSerializer,
         responses={200: shapes.LoanOrderSerializer, 201: shapes.LoanOrderSerializer},
@@ -123,8 +124,9 @@ class ReclaimOrdersView(ReclaimsView):
         operation_id="reclaim_order_create",
         summary="Ask servers back by a time",
         description=(
-            "So many servers, which ones is chosen here: idle ones first, then those that stop nobody, then the cheapest. "
-            "More than are on loan may be asked for. 201 for a new order, 200 for one that was sent before."
+            "So many servers, which ones is chosen here: idle ones first, then those that stop nobody, then "
+            "the cheapest. More than are on loan may be asked for. 201 for a new order, 200 for one that was "
+            "sent before."
         ),
         request=shapes.ReclaimRequestSerializer,
         responses={200: shapes.ReclaimOrderDetailSerializer, 201: shapes.ReclaimOrderDetailSerializer},

@@ -36,7 +36,8 @@ from scheduling.services.what_if import job_change_deadline, what_if
 WAIT = OpenApiParameter(
     "wait",
     {"type": "number", "minimum": 0, "maximum": LONGEST_SECONDS, "default": 0},
-    description="Seconds to hold the answer until the verdict. Few requests wait at a time; others get `pending`.",
+    description="Seconds to hold the answer until the verdict. Few requests wait at a time; others get "
+    "`pending`.",
 )
 
 
@@ -111,8 +112,8 @@ class JobsView(JobAnswerView):
         operation_id="job_submit",
         summary="Submit a job",
         description=(
-            "Says what must be done and by when, never on how many GPUs. 201 holds the job; a decline is 201 too, "
-            "with state `declined` and, if there is one, the offer of a deadline that can be promised."
+            "Says what must be done and by when, never on how many GPUs. 201 holds the job; a decline is 201 "
+            "too, with state `declined` and, if there is one, the offer of a deadline that can be promised."
         ),
         parameters=[WAIT],
         request=JobRequestSerializer,
@@ -184,7 +185,8 @@ class JobPauseView(JobActionView):
     @extend_schema(
         operation_id="job_pause",
         summary="Pause a job",
-        description="Gives up its GPUs until it is resumed; its state is kept. An open promise is void meanwhile.",
+        description="Gives up its GPUs until it is resumed; its state is kept. An open promise is void "
+        "meanwhile.",
         request=None,
         responses={200: shapes.JobSerializer},
     )
@@ -203,7 +205,8 @@ class JobResumeView(JobActionView):
         operation_id="job_resume",
         summary="Resume a paused job",
         description=(
-            "A promise that its pause made void is decided again, and restored where it can be kept; the verdict says so."
+            "A promise that its pause made void is decided again, and restored where it can be kept; the "
+            "verdict says so."
         ),
         request=None,
         responses={200: shapes.JobSerializer},
@@ -331,7 +334,8 @@ class WhatIfView(ApiView):
     @extend_schema(
         operation_id="what_if",
         summary="Ask what the verdict would be",
-        description="Stores no job and holds no offer. For an unknown scaling curve: `pending`, `needs_profiling`.",
+        description="Stores no job and holds no offer. For an unknown scaling curve: `pending`, "
+        "`needs_profiling`.",
         request=JobRequestSerializer,
         responses={200: shapes.VerdictSerializer},
         examples=JOB_EXAMPLES[:2],

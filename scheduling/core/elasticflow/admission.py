@@ -41,8 +41,8 @@ NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
 def stored_plans_keep(jobs, plans, rows, own, due, times, free, count):  # type: ignore[no-untyped-def]
     """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
 
-    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the plans' finish
-    is set.
+    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the
+    plans' finish is set.
     """
     nothing = np.zeros(0)
     late = np.zeros(rows.size, dtype=np.bool_)
@@ -61,12 +61,13 @@ def stored_plans_keep(jobs, plans, rows, own, due, times, free, count):  # type:
 class Admission:
     """The promises of one decision: who holds one and under which plans they are kept.
 
-    ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise
-    no plan keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored
-    plans had to stand in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
-    published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon (decision 0016).
-    ``as_planned``: all present plans stay as they are where they keep their promises. ``work``: where the work of it all is
-    counted, and after how much of it newcomers have to wait (decision 0024).
+    ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise no plan
+    keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored plans had to stand
+    in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
+    published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon
+    (decision 0016). ``as_planned``: all present plans stay as they are where they keep their promises.
+    ``work``: where the work of it all is counted, and after how much of it newcomers have to wait (decision
+    0024).
     """
 
     needs_of = GpuTimeNeeded
@@ -157,8 +158,8 @@ class Admission:
     def decide_newcomers(self) -> list[Verdict]:
         """Verdicts in submission order; the plans afterwards keep every promise made.
 
-        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule. One by one,
-        those for whom the limit of work leaves nothing get no verdict; the first always does.
+        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule.
+        One by one, those for whom the limit of work leaves nothing get no verdict; the first always does.
         """
         together = not (self.bid_prices.asked or self.sparing.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
@@ -250,7 +251,8 @@ class Admission:
         return None
 
     def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
-        """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room was made."""
+        """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room
+        was made."""
         problem = self.problem
         if self._gpu_time_is_missing(row):
             return None, self._first_failing(row), self._outbid(row)
@@ -311,7 +313,8 @@ class Admission:
         return self._deadline_orders[suffix]
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
-        """Plans with the newcomer's beside all others, pauses charged; tried are these variants of filling."""
+        """Plans with the newcomer's beside all others, pauses charged; tried are these variants of
+        filling."""
         due = float(self.problem.due[row]) - self.problem.slack_seconds
         for suffix in variants:
             beside = self.filled_beside(row, due, suffix=suffix)
@@ -329,7 +332,8 @@ class Admission:
         return plans if fits else None
 
     def _as_offered(self, row: int) -> Plans | None:
-        """Beside the present plans, the plan of the offer that the newcomer accepts; None if it holds none."""
+        """Beside the present plans, the plan of the offer that the newcomer accepts; None if it holds
+        none."""
         problem = self.problem
         if problem.stored.length[row] == 0:
             return None
@@ -354,7 +358,8 @@ class Admission:
         return ordered
 
     def free_beside_promises(self) -> tuple[FloatArray, IntArray, int]:
-        """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the next."""
+        """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the
+        next."""
         kept = self._free_beside
         if kept is None or kept[0] is not self.plans or kept[1] != len(self.rows):
             kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
@@ -374,7 +379,8 @@ class Admission:
     def filled_in_order(
         self, order: list[int], carry: FloatArray, *, suffix: bool
     ) -> tuple[Plans, int | None]:
-        """All promises and newcomers of ``order`` filled from scratch in that order, up to the first that fails."""
+        """All promises and newcomers of ``order`` filled from scratch in that order, up to the first that
+        fails."""
         plans, failing = self._refilled(
             order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
         )
@@ -392,7 +398,8 @@ class Admission:
         problem = self.problem
         opened = occupy_all(*problem.open_timeline(), self.plans, self.offers, YES)
         filled, failing, _, _, _, walked = refill(
-            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, *opened, guarded,
+            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, *opened,
+            guarded,
             problem.origin, problem.slot, suffix, to_the_end,
         )  # fmt: skip
         self.work.add(walked)

@@ -1,7 +1,8 @@
-"""All promises filled from scratch in one order (ElasticFlow section 4.1, Algorithm 1), and what of it can be kept.
+"""All promises filled from scratch in one order (ElasticFlow section 4.1, Algorithm 1), and what of it can be
+kept.
 
-Filled in deadline order, a newcomer changes nothing before its own place in that order. So the fillings up to there are
-those of the newcomer before it, and nothing is filled twice for them.
+Filled in deadline order, a newcomer changes nothing before its own place in that order. So the fillings up to
+there are those of the newcomer before it, and nothing is filled twice for them.
 """
 
 from __future__ import annotations
@@ -32,9 +33,10 @@ def refill(  # type: ignore[no-untyped-def]
 ):  # fmt: skip
     """Fill all jobs of ``order`` from scratch on a timeline.
 
-    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own. ``to_the_end``: go on after a
-    job that cannot meet its deadline. Such a job takes nothing, so the plans of the others are those without it. Returns
-    (plans, rows that cannot meet their deadline, the timeline's three values, pieces of the timelines that jobs were filled on).
+    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own.
+    ``to_the_end``: go on after a job that cannot meet its deadline. Such a job takes nothing, so the plans of
+    the others are those without it. Returns (plans, rows that cannot meet their deadline, the timeline's
+    three values, pieces of the timelines that jobs were filled on).
     """
     piece_time = np.zeros(64)
     piece_gpus = np.zeros(64, dtype=np.int64)
@@ -75,8 +77,8 @@ class Mark(NamedTuple):
 class Refilled(NamedTuple):
     """Fillings in deadline order as far as they go.
 
-    ``order``: rows, ``plans`` those of the first ``reached`` of them; ``failing``: the row at ``reached`` that cannot meet its
-    deadline, None where there is none yet.
+    ``order``: rows, ``plans`` those of the first ``reached`` of them; ``failing``: the row at ``reached``
+    that cannot meet its deadline, None where there is none yet.
     """
 
     order: tuple[int, ...]
@@ -87,10 +89,12 @@ class Refilled(NamedTuple):
 
 
 class DeadlineOrder:
-    """Promises filled afresh in deadline order under one variant of filling, kept from one newcomer to the next.
+    """Promises filled afresh in deadline order under one variant of filling, kept from one newcomer to the
+    next.
 
-    Everybody keeps the slack and the capacity that new promises must. ``opened``: the timeline without any promise, held offers
-    taken out of it. Rows that hold no promise keep the plans that were there when this was made.
+    Everybody keeps the slack and the capacity that new promises must. ``opened``: the timeline without any
+    promise, held offers taken out of it. Rows that hold no promise keep the plans that were there when this
+    was made.
     """
 
     def __init__(
@@ -110,7 +114,8 @@ class DeadlineOrder:
         self._kept = Refilled((), copy_plans(plans), (Mark(0, *opened),), 0, None)
 
     def with_newcomer(self, rows: Sequence[int], row: int) -> Refilled:
-        """All of ``rows`` and the newcomer filled, up to the first that fails. Nothing is kept of the newcomer."""
+        """All of ``rows`` and the newcomer filled, up to the first that fails. Nothing is kept of the
+        newcomer."""
         self._keep(rows)
         rank = self._problem.by_deadline
         place = bisect_left(self._kept.order, int(rank[row]), key=lambda other: int(rank[other]))
@@ -150,7 +155,8 @@ class DeadlineOrder:
         while position < until:
             end = min(position + BETWEEN_MARKS, until)
             filled, failed, times, free, count, walked = refill(
-                problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry, times,
+                problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry,
+                times,
                 free, count, YES, problem.origin, problem.slot, self._suffix, NO,
             )  # fmt: skip
             plans = Plans(*filled)

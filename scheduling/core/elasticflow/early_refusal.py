@@ -1,8 +1,9 @@
 """Refusing early: GPU time until a deadline that no plan can do without (spec 2.3, Theorem 1).
 
-A job that must do its work by a time takes at least the GPU time that a mix of its most efficient levels takes. When the
-promises and a newcomer together must have more of it by some time than there is, no plans keep all promises, and none
-need be looked for. The converse does not hold: what passes here is decided by admission.
+A job that must do its work by a time takes at least the GPU time that a mix of its most efficient levels
+takes. When the promises and a newcomer together must have more of it by some time than there is, no plans
+keep all promises, and none need be looked for. The converse does not hold: what passes here is decided by
+admission.
 """
 
 from __future__ import annotations
@@ -17,18 +18,21 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
 INSTANTS = 128
-"""Times at which the GPU time that promises must have is kept, each later than the one before by the same factor."""
+"""Times at which the GPU time that promises must have is kept, each later than the one before by the same
+factor."""
 STEP = 1.1
 ROUNDING = 1e-6
-"""What a job's plan may be off by, relative to the GPU time there is: instants this near count as one (`TIME_TOLERANCE`)."""
+"""What a job's plan may be off by, relative to the GPU time there is: instants this near count as one
+(`TIME_TOLERANCE`)."""
 
 
 @kernel
 def least_gpu_time(jobs, job, work, seconds):  # type: ignore[no-untyped-def]
-    """GPU seconds that ``work`` iterations within ``seconds`` take at least, on any mix of the job's levels over time.
+    """GPU seconds that ``work`` iterations within ``seconds`` take at least, on any mix of the job's levels
+    over time.
 
-    The lower convex envelope of GPUs over throughput, at the rate that is needed (Jensen's inequality). No more than all
-    the time on the highest level where even that is not enough.
+    The lower convex envelope of GPUs over throughput, at the rate that is needed (Jensen's inequality). No
+    more than all the time on the highest level where even that is not enough.
     """
     if work <= 0.0 or seconds <= 0.0 or jobs.level_count[job] == 0:
         return 0.0
@@ -61,7 +65,8 @@ def least_gpu_time(jobs, job, work, seconds):  # type: ignore[no-untyped-def]
 
 @kernel
 def must_have(jobs, job, due, origin, slot, until):  # type: ignore[no-untyped-def]
-    """GPU seconds between ``origin`` and ``until`` without which the job cannot end its last iteration by ``due``."""
+    """GPU seconds between ``origin`` and ``until`` without which the job cannot end its last iteration by
+    ``due``."""
     count = jobs.level_count[job]
     if count == 0 or jobs.finished_at[job] < inf or until <= origin or due <= origin:
         return 0.0
@@ -149,9 +154,11 @@ class GpuTimeNeeded:
         self._counted: list[int] = []
 
     def is_missing(self, rows: Sequence[int], row: int) -> bool:
-        """Whether GPU time is missing for sure for a newcomer beside the promises to ``rows``: then it need not be tried.
+        """Whether GPU time is missing for sure for a newcomer beside the promises to ``rows``: then it need
+        not be tried.
 
-        ``rows`` is without held offers. What they hold is not counted against a newcomer, which might be one of them.
+        ``rows`` is without held offers. What they hold is not counted against a newcomer, which might be one
+        of them.
         """
         problem = self._problem
         self._count(rows)

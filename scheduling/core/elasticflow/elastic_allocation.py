@@ -1,7 +1,8 @@
 """Elastic allocation: Algorithm 2 of ElasticFlow (section 4.2; spec 2.6 and 2.7).
 
-Best effort, and all other work without a promise, is first filled at its lowest level, shortest first. Then GPUs still free in
-the next slot are granted one level at a time to the job that saves the most GPU time per GPU.
+Best effort, and all other work without a promise, is first filled at its lowest level, shortest first. Then
+GPUs still free in the next slot are granted one level at a time to the job that saves the most GPU time per
+GPU.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """What newcomers ask for, learnt from those that came: GPU time a second, by size and project.
 
-A small table that every decision hands to the next one (`Decision.memory`), so that a decision can be replayed from its
-snapshot. Sizes are kept in steps of a quarter of an octave; older submissions count less by a fixed decay.
+A small table that every decision hands to the next one (`Decision.memory`), so that a decision can be
+replayed from its snapshot. Sizes are kept in steps of a quarter of an octave; older submissions count less by
+a fixed decay.
 """
 
 from __future__ import annotations
@@ -30,8 +31,8 @@ COLUMNS = 4
 class ExpectedDemand:
     """Submissions since ``began_at``, decayed to ``as_of``. Row i is one size step of one project.
 
-    ``step``: GPU seconds from 2 ** (step / 4) up to the next step. ``gpu_seconds``: their sum. ``weighted_windows``:
-    the sum of GPU seconds times the time that each had until its deadline.
+    ``step``: GPU seconds from 2 ** (step / 4) up to the next step. ``gpu_seconds``: their sum.
+    ``weighted_windows``: the sum of GPU seconds times the time that each had until its deadline.
     """
 
     began_at: float = inf
@@ -87,10 +88,12 @@ class ExpectedDemand:
     def expected(
         self, now: float, horizons: FloatArray, *, below: float, project: int | None = None
     ) -> FloatArray:
-        """GPU seconds that jobs still to come, each smaller than ``below``, will need within each of ``horizons``.
+        """GPU seconds that jobs still to come, each smaller than ``below``, will need within each of
+        ``horizons``.
 
-        They come evenly, at the rate of the past, and work evenly until their deadlines; what lies beyond a horizon is left out.
-        No horizon is expected to bring more than `MOST_EXTRAPOLATION` times what the past did. ``project``: of that one alone.
+        They come evenly, at the rate of the past, and work evenly until their deadlines; what lies beyond a
+        horizon is left out. No horizon is expected to bring more than `MOST_EXTRAPOLATION` times what the
+        past did. ``project``: of that one alone.
         """
         chosen = (self.step + 1) / STEPS_PER_OCTAVE <= (log2(below) if below > 0.0 else -inf)
         if project is not None:

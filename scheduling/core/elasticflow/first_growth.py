@@ -10,7 +10,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class GrowthRules(NamedTuple):
-    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less later is worth."""
+    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less
+    later is worth."""
 
     origin: float
     slot: float
@@ -20,7 +21,8 @@ class GrowthRules(NamedTuple):
 
 
 class FirstGrowth(Protocol):
-    """Lets some of ``rows`` grow, at most ``most`` of them, and plans them anew so that all ends ``due`` stand.
+    """Lets some of ``rows`` grow, at most ``most`` of them, and plans them anew so that all ends ``due``
+    stand.
 
     Returns the plans, what they leave free, and how many grew.
     """

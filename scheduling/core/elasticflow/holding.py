@@ -60,8 +60,8 @@ def next_wake(jobs, plans, rows, origin, slot):  # type: ignore[no-untyped-def]
 def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyped-def]
     """Let every plan keep its GPUs of the next slot until ``until``; the rest stays as it was.
 
-    Plans that end earlier by that are cut as long after their new finish as they were held after the old
-    one: that time is there for moves which placing all plans will force, and which no plan knows of by itself.
+    Plans that end earlier by that are cut as long after their new finish as they were held after the old one:
+    that time is there for moves which placing all plans will force, and which no plan knows of by itself.
     """
     nothing = np.zeros(0)
     for job in rows:

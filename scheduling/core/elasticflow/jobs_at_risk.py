@@ -18,8 +18,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 class Hurried(NamedTuple):
     """Jobs at risk beside plans that keep promises, looked at and not kept.
 
-    ``without_room``: how many find no GPUs at all. ``ends``: when the others end, in sum, in seconds from now. ``left``: the timeline
-    of what all leave free.
+    ``without_room``: how many find no GPUs at all. ``ends``: when the others end, in sum, in seconds from
+    now. ``left``: the timeline of what all leave free.
     """
 
     without_room: int
@@ -34,7 +34,8 @@ class Hurried(NamedTuple):
 
 
 class Sparing:
-    """What newcomers leave to the jobs at risk of one decision (decision 0016); nothing under the published algorithm."""
+    """What newcomers leave to the jobs at risk of one decision (decision 0016); nothing under the published
+    algorithm."""
 
     def __init__(self, admission: Promises) -> None:
         self._admission = admission
@@ -55,7 +56,8 @@ class Sparing:
         return self._admission.free_beside_promises()
 
     def make_room(self) -> bool:
-        """Let promises have their least shares, unless spared jobs end later beside these. Returns whether plans changed."""
+        """Let promises have their least shares, unless spared jobs end later beside these. Returns whether
+        plans changed."""
         admission = self._admission
         if not self.rows():
             return False

@@ -45,7 +45,8 @@ def _fastest(throughput, high):  # type: ignore[no-untyped-def]
 
 @kernel
 def _run_end(times, room, piece, gpus, due):  # type: ignore[no-untyped-def]
-    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked at."""
+    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked
+    at."""
     for later in range(piece + 1, room.size):
         if times[later] >= due:
             break
@@ -80,16 +81,18 @@ def _worth_growing(held, held_rate, rate, pause, run):  # type: ignore[no-untype
 
 @kernel
 def _walk(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, room, origin, slot, head, head_until, switch_at, low, high, carry, out_time, out_gpus
+    jobs, job, due, times, room, origin, slot, head, head_until, switch_at, low, high, carry, out_time,
+    out_gpus
 ):  # fmt: skip
     """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
 
-    ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs whatever is free. Returns
-    (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the GPUs cannot be held
-    until the final weights are stored. It is given up as soon as the fastest level under the cap can no longer do the work by ``due``.
+    ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs
+    whatever is free. Returns (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by
+    ``due`` or the GPUs cannot be held until the final weights are stored. It is given up as soon as the
+    fastest level under the cap can no longer do the work by ``due``.
     """
-    # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted as in use and
-    # released again each time, which costs ten times as much as the reading.
+    # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted
+    # as in use and released again each time, which costs ten times as much as the reading.
     levels = jobs.levels[job]
     throughput = jobs.throughput[job]
     pauses = jobs.pause[job]
@@ -208,10 +211,12 @@ def _storing_only(  # type: ignore[no-untyped-def]
 
 @kernel
 def _next_slot(jobs, job, level, slot, slack, sure, failing, guesses):  # type: ignore[no-untyped-def]
-    """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and guesses in a row.
+    """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and
+    guesses in a row.
 
-    After a plan that does, with ``slack`` seconds left (negative after one that does not): where these would be used up on the
-    level below ``level`` if GPUs were free. At least every third time the slots in question are halved.
+    After a plan that does, with ``slack`` seconds left (negative after one that does not): where these would
+    be used up on the level below ``level`` if GPUs were free. At least every third time the slots in question
+    are halved.
     """
     if failing - sure <= 1:
         return sure, guesses
@@ -264,7 +269,8 @@ def fill(  # type: ignore[no-untyped-def]
             level += 1
             continue
         written, finish, gpu_time = _walk(
-            jobs, job, due, times, room, origin, slot, head, head_until, switch, level - 1, level, carry, out_time, out_gpus,
+            jobs, job, due, times, room, origin, slot, head, head_until, switch, level - 1, level, carry,
+            out_time, out_gpus,
         )  # fmt: skip
         if sure < 0:
             if written == 0:
@@ -291,7 +297,8 @@ def fill(  # type: ignore[no-untyped-def]
 def earliest_finish(  # type: ignore[no-untyped-def]
     jobs, job, times, free, count, guarded, origin, slot, out_time, out_gpus
 ):  # fmt: skip
-    """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job keeps its GPUs for a slot."""
+    """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job
+    keeps its GPUs for a slot."""
     room = capacities(free, count, guarded)
     best = inf
     head = NO_GPUS
@@ -301,7 +308,8 @@ def earliest_finish(  # type: ignore[no-untyped-def]
         head_until = origin + slot
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
-            jobs, job, inf, times, room, origin, slot, head, head_until, WITHOUT_SWITCH, NO_HEAD, level, 0.0, out_time,
+            jobs, job, inf, times, room, origin, slot, head, head_until, WITHOUT_SWITCH, NO_HEAD, level, 0.0,
+            out_time,
             out_gpus,
         )  # fmt: skip
         if written > 0 and finish < best:

@@ -42,8 +42,8 @@ def what_if(
 def find_offer(snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None) -> FoundOffer | None:
     """A deadline that admission accepts for work that starts after the offer was held.
 
-    ``snapshot`` holds everybody else; ``job`` asks. ``search``: as admission is asked. None where no deadline at all
-    can be promised.
+    ``snapshot`` holds everybody else; ``job`` asks. ``search``: as admission is asked. None where no deadline
+    at all can be promised.
     """
     admission, row = _with_newcomer(snapshot, job, search, as_planned=True)
     return _OfferSearch(admission, row).found()

@@ -1,4 +1,5 @@
-"""The published pause of a change, and the pause budget: whether promised plans can pay for all (contracts 4).
+"""The published pause of a change, and the pause budget: whether promised plans can pay for all (contracts
+4).
 
 A job whose GPUs change makes no progress for a while. Plans carry the pauses of their own changes
 of level; what they cannot know is which jobs must move so that others can be placed. Promised
@@ -108,7 +109,8 @@ def slack_of(jobs, plans, rows, latest, charge_job, charge_time, charge_seconds)
 def charge_and_find_late(  # type: ignore[no-untyped-def]
     jobs, plans, rows, latest, charge_job, charge_time, charge_seconds
 ):  # fmt: skip
-    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after ``latest``."""
+    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after
+    ``latest``."""
     order = np.argsort(charge_time, kind="mergesort")
     charged = np.zeros(latest.size, dtype=np.bool_)
     for job in charge_job:
@@ -166,7 +168,8 @@ class PauseBudget:
 
     @property
     def _latest(self) -> FloatArray:
-        """When the last iteration of each job must end. Read afresh: a search for an offer moves its deadline."""
+        """When the last iteration of each job must end. Read afresh: a search for an offer moves its
+        deadline."""
         return self.problem.due - self._kept
 
     def slack(
@@ -177,7 +180,8 @@ class PauseBudget:
         The charges are those of the next slot: all at one time.
         """
         slack: FloatArray = slack_of(
-            self.problem.jobs, plans, np.asarray(promised, dtype=np.int64), self._latest, charges.job, charges.time,
+            self.problem.jobs, plans, np.asarray(promised, dtype=np.int64), self._latest, charges.job,
+            charges.time,
             charges.seconds,
         )  # fmt: skip
         return slack

@@ -46,9 +46,9 @@ class Outcome:
 class Planner:
     """One decision: the problem, who is promised, and the ways to divide the cluster.
 
-    ``growth``: where promised jobs and others compete, it chooses first who grows, and what that leaves is granted by Algorithm 2;
-    without it, all is. ``ageing``: work without a promise is served shortest first with waiting counted
-    in (decision 0025), by the settings' weight; otherwise shortest first, as published.
+    ``growth``: where promised jobs and others compete, it chooses first who grows, and what that leaves is
+    granted by Algorithm 2; without it, all is. ``ageing``: work without a promise is served shortest first
+    with waiting counted in (decision 0025), by the settings' weight; otherwise shortest first, as published.
     """
 
     def __init__(
@@ -71,7 +71,8 @@ class Planner:
     # Work without a promise ----------------------------------------------------------------
 
     def unpromised(self, declined: set[int]) -> list[int]:
-        """Rows without a promise in serving order: at risk first, then shortest first, waiting counted in where jobs age."""
+        """Rows without a promise in serving order: at risk first, then shortest first, waiting counted in
+        where jobs age."""
         promised = set(self.admission.rows)
         jobs = self.problem.jobs
         rows = [
@@ -89,7 +90,8 @@ class Planner:
     def _aged(self, seconds: FloatArray) -> FloatArray:
         """Running times, less what the jobs' time since their submission makes up for.
 
-        All age alike, so that no two change places by waiting: whoever is submitted ``seconds / weight`` later comes after, however short.
+        All age alike, so that no two change places by waiting: whoever is submitted ``seconds / weight``
+        later comes after, however short.
         """
         if self.ageing_weight == 0.0:
             return seconds
@@ -113,7 +115,8 @@ class Planner:
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
         times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
         plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count, problem.origin,
+            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count,
+            problem.origin,
             problem.slot,
         )  # fmt: skip
         return plans
@@ -191,7 +194,8 @@ class Planner:
         return outcome
 
     def _filled_afresh(self) -> Plans | None:
-        """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers left them."""
+        """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers
+        left them."""
         admission = self.admission
         if admission.sparing.rows():
             return None
@@ -202,8 +206,8 @@ class Planner:
     def _allocated(
         self, base: Plans, unpromised: list[int], most_grants: int, *, hold: bool = True
     ) -> tuple[Plans, int]:
-        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held until
-        something has to change."""
+        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held
+        until something has to change."""
         problem = self.problem
         settings = problem.settings
         promised_rows = self.admission.rows
@@ -242,7 +246,8 @@ class Planner:
             times, free, count = timeline
         plans, granted = grant_leftover(
             problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
-            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations, most_grants - grown,
+            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations,
+            most_grants - grown,
         )  # fmt: skip
         wake = self.next_wake(plans, rows.tolist())
         if hold and wake < inf:
@@ -250,7 +255,8 @@ class Planner:
         return plans, grown + len(granted)
 
     def _growth_rules(self, rows: IntArray) -> GrowthRules:
-        """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in sum."""
+        """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in
+        sum."""
         problem = self.problem
         relief = max(1, rows.size) / max(1, problem.gpus)
         gain = problem.settings.minimum_gain_iterations

@@ -1,13 +1,13 @@
 """How many deadlines could be met if the future were known: an upper bound by a linear relaxation.
 
-Jobs may be done in part and on fractions of GPUs, along the concave hull of their curves, without pauses but the shortest first one.
-Time is cut into cells; within a cell GPUs may go to anybody whose window touches it, up to what its part of the cell allows:
-by Jensen's inequality no schedule gets more out of the same GPU seconds, so that every choice of cells gives a bound,
-and finer ones a lower bound. The program has a variable for the share of each job that is done and one for each
-segment of its hull in each cell of its window.
+Jobs may be done in part and on fractions of GPUs, along the concave hull of their curves, without pauses but
+the shortest first one. Time is cut into cells; within a cell GPUs may go to anybody whose window touches it,
+up to what its part of the cell allows: by Jensen's inequality no schedule gets more out of the same GPU
+seconds, so that every choice of cells gives a bound, and finer ones a lower bound. The program has a variable
+for the share of each job that is done and one for each segment of its hull in each cell of its window.
 
-What a solver returns is not relied on: its prices of GPU seconds go into the dual function, which bounds the optimum for any prices
-that are not negative (weak duality), and that value is the bound.
+What a solver returns is not relied on: its prices of GPU seconds go into the dual function, which bounds the
+optimum for any prices that are not negative (weak duality), and that value is the bound.
 """
 
 from __future__ import annotations
@@ -41,10 +41,11 @@ class Hull:
 
 @dataclass(frozen=True)
 class JobsToBound:
-    """Jobs with deadlines, one a row. Times in seconds, ``work`` in iterations; ``hulls[hull_of[i]]`` is job i's.
+    """Jobs with deadlines, one a row. Times in seconds, ``work`` in iterations; ``hulls[hull_of[i]]`` is job
+    i's.
 
-    ``start_at``: from when a job can make progress (its submission and its shortest pause). ``due_at``: when its last iteration
-    must end.
+    ``start_at``: from when a job can make progress (its submission and its shortest pause). ``due_at``: when
+    its last iteration must end.
     """
 
     start_at: FloatArray
@@ -56,7 +57,8 @@ class JobsToBound:
 
 @dataclass(frozen=True)
 class Relaxation:
-    """``bound``: no schedule meets more deadlines. ``possible``: jobs that the empty cluster could do in time.
+    """``bound``: no schedule meets more deadlines. ``possible``: jobs that the empty cluster could do in
+    time.
 
     ``boundaries`` of the cells and ``prices`` of a GPU second in each, in deadlines met.
     """
@@ -93,7 +95,8 @@ def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
 def on_time_bound(jobs: JobsToBound, gpus: int, *, cells: int = 64) -> Relaxation:
     """An upper bound of the deadlines that any schedule meets on ``gpus`` GPUs.
 
-    ``cells``: of time, about as many submissions and deadlines in each; fewer where the program would become too large.
+    ``cells``: of time, about as many submissions and deadlines in each; fewer where the program would become
+    too large.
     """
     possible = np.array([row for row in range(jobs.work.size) if _is_possible(jobs, row)], dtype=np.int64)
     if not possible.size:
@@ -119,7 +122,8 @@ def _is_possible(jobs: JobsToBound, row: int) -> bool:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """One row for each segment of a job's hull in each cell of its window, jobs ascending (``job``: among the possible).
+    """One row for each segment of a job's hull in each cell of its window, jobs ascending (``job``: among the
+    possible).
 
     ``gpu_seconds``: most that it can use there; ``slope``: iterations for each of them.
     """
@@ -179,7 +183,8 @@ def _prices(pieces: _Pieces, work: FloatArray, capacity: FloatArray) -> FloatArr
 
 
 def _dual_value(pieces: _Pieces, work: FloatArray, capacity: FloatArray, prices: FloatArray) -> float:
-    """What GPU time is worth in all, and what each job gains that pays less for its cheapest pieces than its deadline counts."""
+    """What GPU time is worth in all, and what each job gains that pays less for its cheapest pieces than its
+    deadline counts."""
     price_of_work = prices[pieces.cell] / pieces.slope
     order = np.lexsort((price_of_work, pieces.job))
     job, amount = pieces.job[order], (pieces.slope * pieces.gpu_seconds)[order]

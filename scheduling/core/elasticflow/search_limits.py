@@ -9,10 +9,10 @@ from dataclasses import dataclass
 class SearchLimits:
     """How far admission looks for plans beyond progressive filling in deadline order.
 
-    ``everybody``: for newcomers too that do not pay the bid price. Two counts of work bound the search, so that answers do not
-    depend on speed: ``most_fillings`` sets of plans are tried for one newcomer under one variant of filling, and no more than in
-    which ``most_jobs_filled`` jobs are planned in all, or that take more than ``most_work`` (`Work`), which keeps the verdict
-    quick where thousands are active.
+    ``everybody``: for newcomers too that do not pay the bid price. Two counts of work bound the search, so
+    that answers do not depend on speed: ``most_fillings`` sets of plans are tried for one newcomer under one
+    variant of filling, and no more than in which ``most_jobs_filled`` jobs are planned in all, or that take
+    more than ``most_work`` (`Work`), which keeps the verdict quick where thousands are active.
     """
 
     everybody: bool = False

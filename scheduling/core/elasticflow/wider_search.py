@@ -1,13 +1,14 @@
 """Plans for one more promise where progressive filling in deadline order finds none.
 
-ElasticFlow fills jobs in the order of their deadlines, each under one cap for its whole horizon (section 4.1). That is enough
-for a yes, but a no does not prove that the promises cannot all be kept. Tried here, in turn: the newcomer beside the present
-plans under the other variant of filling; then everybody afresh, where a job that fails is lifted before all others
-and everything is filled again, under both variants. Where placing the plans forces moves that make a job late, it is filled
-with room for them. What is found is charged and verified like every other set of plans.
+ElasticFlow fills jobs in the order of their deadlines, each under one cap for its whole horizon (section
+4.1). That is enough for a yes, but a no does not prove that the promises cannot all be kept. Tried here, in
+turn: the newcomer beside the present plans under the other variant of filling; then everybody afresh, where a
+job that fails is lifted before all others and everything is filled again, under both variants. Where placing
+the plans forces moves that make a job late, it is filled with room for them. What is found is charged and
+verified like every other set of plans.
 
-A job that is squeezed in takes what others would have been promised. So this is for newcomers that pay the bid price of what
-they need (`bid_prices.py`). Decisions 0010 and 0026 hold the measurements.
+A job that is squeezed in takes what others would have been promised. So this is for newcomers that pay the
+bid price of what they need (`bid_prices.py`). Decisions 0010 and 0026 hold the measurements.
 """
 
 from __future__ import annotations
@@ -48,8 +49,8 @@ def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | Non
 def planned_anew(admission: Promises) -> Plans | None:
     """Plans for the present promises alone, with room for the moves that placing them forces, or None.
 
-    For when neither fresh nor stored plans survive their moves: jobs that ended earlier than planned have let others
-    be placed otherwise than foreseen.
+    For when neither fresh nor stored plans survive their moves: jobs that ended earlier than planned have let
+    others be placed otherwise than foreseen.
     """
     for suffix in (admission.problem.suffix, not admission.problem.suffix):
         found = _lifted(admission, admission.rows, MOST_RESCUES, suffix=suffix)
@@ -59,7 +60,8 @@ def planned_anew(admission: Promises) -> Plans | None:
 
 
 def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
-    """GPU seconds of the job alone on its smallest level that does it within ``seconds``; infinity where none does."""
+    """GPU seconds of the job alone on its smallest level that does it within ``seconds``; infinity where none
+    does."""
     jobs = problem.jobs
     levels = slice(0, int(jobs.level_count[row]))
     taken = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]

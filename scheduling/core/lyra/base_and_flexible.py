@@ -1,4 +1,5 @@
-"""What jobs ask for on servers of each kind, base and flexible, and how fast they run there (Lyra 3.2, 3.5; spec 1.4 to 1.6)."""
+"""What jobs ask for on servers of each kind, base and flexible, and how fast they run there (Lyra 3.2, 3.5;
+spec 1.4 to 1.6)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 OWNED, LENT = 0, 1
-"""Kinds of servers: dedicated to training, and on loan from the inference cluster. Arrays by kind have two rows."""
+"""Kinds of servers: dedicated to training, and on loan from the inference cluster. Arrays by kind have two
+rows."""
 
 NO_KIND = -1
 
@@ -21,10 +23,10 @@ NO_KIND = -1
 class Demands(NamedTuple):
     """One row a job, in the order of (submission, id). A job that has no base workers is pending.
 
-    ``gpus_per_worker``; ``remaining`` and ``work``: iterations left, as believed, and in all; ``waiting_seconds``: time
-    spent in the queue so far; ``grown_at``: when it last grew, in seconds on any axis, for growth that is taken back
-    latest first; ``mixes``: may use both kinds at once; ``owned`` and ``lent``: rates by number of workers on each kind.
-    More than one entry means elastic.
+    ``gpus_per_worker``; ``remaining`` and ``work``: iterations left, as believed, and in all;
+    ``waiting_seconds``: time spent in the queue so far; ``grown_at``: when it last grew, in seconds on any
+    axis, for growth that is taken back latest first; ``mixes``: may use both kinds at once; ``owned`` and
+    ``lent``: rates by number of workers on each kind. More than one entry means elastic.
     """
 
     gpus_per_worker: IntArray
@@ -50,7 +52,8 @@ def demands_of(
 ) -> Demands:
     """Demands in the layout that the kernels are compiled for.
 
-    Left out: ``work`` is what remains, nobody waited or grew, nobody mixes. Raises ValueError where lengths differ.
+    Left out: ``work`` is what remains, nobody waited or grew, nobody mixes. Raises ValueError where lengths
+    differ.
     """
     gpus = np.ascontiguousarray(gpus_per_worker, dtype=np.int64)
     jobs = gpus.size
@@ -98,10 +101,11 @@ def most_on(demands, job, kind):  # type: ignore[no-untyped-def]
 
 @kernel
 def base_table(demands, jobs, naive):  # type: ignore[no-untyped-def]
-    """The base demand of ``jobs`` in GPUs by kind (row), 0 where they cannot run, and the kind that each prefers.
+    """The base demand of ``jobs`` in GPUs by kind (row), 0 where they cannot run, and the kind that each
+    prefers.
 
-    Elastic jobs prefer servers on loan: they can shrink when these are asked back. Not so with ``naive``, and mixing jobs
-    do not (spec 2.5 step 1).
+    Elastic jobs prefer servers on loan: they can shrink when these are asked back. Not so with ``naive``, and
+    mixing jobs do not (spec 2.5 step 1).
     """
     # A call that is handed many arrays costs more than these few steps, hence the loop over plain arrays.
     gpus_per_worker, mixes = demands.gpus_per_worker, demands.mixes

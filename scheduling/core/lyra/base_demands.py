@@ -1,7 +1,8 @@
 """Phase 1: which pending jobs get their base demand (Lyra section 3.5.2; spec 2.5 steps 1 and 2).
 
-Shortest job first, and who does not fit is passed over. Jobs are counted in first and placed afterwards, larger workers
-first; a job for which only scattered GPUs are left starts nowhere and what it was counted gives phase 2 room.
+Shortest job first, and who does not fit is passed over. Jobs are counted in first and placed afterwards,
+larger workers first; a job for which only scattered GPUs are left starts nowhere and what it was counted
+gives phase 2 room.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ from scheduling.core.question.snapshot import IntArray
 
 
 class BaseOrder(StrEnum):
-    """In which order pending jobs get their base demand, and whether one that does not fit holds up the others."""
+    """In which order pending jobs get their base demand, and whether one that does not fit holds up the
+    others."""
 
     SHORTEST_AT_BASE = "shortest_at_base"
     """Least running time at base demand first; nobody is held up."""
@@ -65,7 +67,8 @@ class Skip(IntEnum):
 
 
 class BaseDemandsMet(NamedTuple):
-    """Phase 1's outcome: ``started`` jobs, ``placed`` rows (job, server, base, 0), ``skipped`` jobs and a `Skip` each."""
+    """Phase 1's outcome: ``started`` jobs, ``placed`` rows (job, server, base, 0), ``skipped`` jobs and a
+    `Skip` each."""
 
     started: IntArray
     placed: IntArray
@@ -91,7 +94,8 @@ def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_wei
 
 @kernel
 def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
-    """Running time at base demand, or with as many workers as can be, on owned servers where the job can run there."""
+    """Running time at base demand, or with as many workers as can be, on owned servers where the job can run
+    there."""
     seconds = np.empty(jobs.size)
     for position in range(jobs.size):
         job = jobs[position]
@@ -104,10 +108,11 @@ def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
 
 @kernel
 def _count_in(gpus, prefers, state, barred, left):  # type: ignore[no-untyped-def]
-    """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is none.
+    """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is
+    none.
 
-    ``gpus`` and ``prefers`` as in `base_table`; ``left`` GPUs by kind are taken; ``barred[kind, position]``: the job was
-    found not to fit there.
+    ``gpus`` and ``prefers`` as in `base_table`; ``left`` GPUs by kind are taken; ``barred[kind, position]``:
+    the job was found not to fit there.
     """
     kinds = np.full(state.size, NO_KIND)
     for position in range(state.size):
@@ -140,9 +145,9 @@ def admit_bases(
 ) -> BaseDemandsMet:
     """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
 
-    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be placed are
-    offered to the others at once, and those jobs are tried on the other kind they may use; otherwise both wait for the
-    next division.
+    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be
+    placed are offered to the others at once, and those jobs are tried on the other kind they may use;
+    otherwise both wait for the next division.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     state = np.where(alone, UNDECIDED, HOPELESS)
@@ -198,7 +203,8 @@ def admit_strictly(
 
 @kernel
 def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):  # type: ignore[no-untyped-def]
-    """Placements, who started, and the position of the job that holds up the queue (their number if none does)."""
+    """Placements, who started, and the position of the job that holds up the queue (their number if none
+    does)."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
     for position in range(jobs.size):
@@ -219,7 +225,8 @@ def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):
 
 @kernel
 def fits_alone(gpus, on_loan, demands, jobs):  # type: ignore[no-untyped-def]
-    """Whether each job's base demand, or a mix of both kinds where it may mix, fits on the servers when they are empty."""
+    """Whether each job's base demand, or a mix of both kinds where it may mix, fits on the servers when they
+    are empty."""
     most = 0
     for number in gpus:
         most = max(most, number)

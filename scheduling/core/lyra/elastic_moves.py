@@ -1,8 +1,9 @@
 """Running elastic jobs that move to servers on loan once these have room (Lyra leaves it open; spec A18).
 
-Lyra never moves a running job. An elastic job's workers may join and leave, so it is the one kind of job that could be handed over to
-other servers without losing its progress; it prefers servers on loan, where it can shrink when these are asked back. A job that was
-preempted once has to stay on owned servers: one that takes longer than servers are lent for would never end otherwise.
+Lyra never moves a running job. An elastic job's workers may join and leave, so it is the one kind of job that
+could be handed over to other servers without losing its progress; it prefers servers on loan, where it can
+shrink when these are asked back. A job that was preempted once has to stay on owned servers: one that takes
+longer than servers are lent for would never end otherwise.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Moves(NamedTuple):
-    """``jobs`` that move, ``placed`` rows (job, server, base, 0) where they go, and ``base`` workers per entry of the map that stay."""
+    """``jobs`` that move, ``placed`` rows (job, server, base, 0) where they go, and ``base`` workers per
+    entry of the map that stay."""
 
     jobs: IntArray
     placed: IntArray
@@ -35,10 +37,12 @@ def move_onto_loan(
     grouping: Grouping,
     stays: BoolArray | None,
 ) -> Moves:
-    """Move elastic jobs from owned servers to servers on loan, larger workers first, as far as their bases fit there.
+    """Move elastic jobs from owned servers to servers on loan, larger workers first, as far as their bases
+    fit there.
 
     Only jobs that ran before (``held``), that their base on loan does not slow down, that do not mix, and
-    that are not marked to stay (``stays``). ``room`` and ``base``, workers by kind and job, are changed. Moving back is not asked for: elastic jobs prefer servers on loan.
+    that are not marked to stay (``stays``). ``room`` and ``base``, workers by kind and job, are changed.
+    Moving back is not asked for: elastic jobs prefer servers on loan.
     """
     jobs = _who_may(demands, held, naive=not grouping.apart)
     if stays is not None:

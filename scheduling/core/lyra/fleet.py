@@ -1,8 +1,9 @@
-"""Servers of both kinds and the workers on them: what Lyra's algorithms look at (Lyra sections 3.2 to 3.5; spec 1.3).
+"""Servers of both kinds and the workers on them: what Lyra's algorithms look at (Lyra sections 3.2 to 3.5;
+spec 1.3).
 
-A job's *base* workers are the fewest it can run with; *flexible* workers are those beyond. A worker is some GPUs of one
-server. A server that is on loan carries a role: it hosts base workers, or flexible ones only, so that it can be returned
-without stopping anybody.
+A job's *base* workers are the fewest it can run with; *flexible* workers are those beyond. A worker is some
+GPUs of one server. A server that is on loan carries a role: it hosts base workers, or flexible ones only, so
+that it can be returned without stopping anybody.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 NO_ROLE, BASE, FLEXIBLE = 0, 1, 2
-"""Roles of a server on loan. The first worker on an empty server gives it one; it is lost when the server empties."""
+"""Roles of a server on loan. The first worker on an empty server gives it one; it is lost when the server
+empties."""
 
 
 class Fleet(NamedTuple):
-    """One row a server: ``gpus`` that it has, whether it is ``on_loan`` from the inference cluster, and its ``role``.
+    """One row a server: ``gpus`` that it has, whether it is ``on_loan`` from the inference cluster, and its
+    ``role``.
 
     Servers that may not be used (lost, being returned) have no GPUs.
     """
@@ -33,8 +36,8 @@ class Fleet(NamedTuple):
 class WorkerMap(NamedTuple):
     """How many workers of which job are on which server; each pair of job and server at most once.
 
-    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: ``server`` (a row of the fleet), ``base`` and ``flexible``
-    workers there.
+    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: ``server`` (a row of the fleet), ``base`` and
+    ``flexible`` workers there.
     """
 
     offsets: IntArray
@@ -46,8 +49,8 @@ class WorkerMap(NamedTuple):
 class Speeds(NamedTuple):
     """How fast jobs run, by number of workers, on GPUs of one kind.
 
-    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: numbers of ``workers``, ascending, the first its base, and
-    ``rate`` there, in iterations per second. A job without entries cannot run on that kind.
+    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: numbers of ``workers``, ascending, the first
+    its base, and ``rate`` there, in iterations per second. A job without entries cannot run on that kind.
     """
 
     offsets: IntArray
@@ -57,7 +60,8 @@ class Speeds(NamedTuple):
 
 @kernel
 def rate_of(speeds, job, workers):  # type: ignore[no-untyped-def]
-    """Iterations per second of a job on so many workers: of the largest listed number that is no larger, else 0."""
+    """Iterations per second of a job on so many workers: of the largest listed number that is no larger, else
+    0."""
     rate = 0.0
     for entry in range(speeds.offsets[job], speeds.offsets[job + 1]):
         if speeds.workers[entry] > workers:

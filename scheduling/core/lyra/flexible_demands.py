@@ -37,20 +37,22 @@ class Growth(StrEnum):
     """Base demand only."""
 
     GREATEST_GAIN = "greatest_gain"
-    """AFS: one step at a time to the job that gains the greatest part of its work per GPU (Lyra section 3.7.1)."""
+    """AFS: one step at a time to the job that gains the greatest part of its work per GPU (Lyra section
+    3.7.1)."""
 
     ROUND_ROBIN = "round_robin"
-    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does (Lyra section 3.7.1)."""
+    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does (Lyra section
+    3.7.1)."""
 
 
 @dataclass(frozen=True)
 class SharingRules:
     """How flexible demand is shared out.
 
-    ``growth``: the rule; ``efficiency`` of a job that mixes kinds; ``change_seconds``: what a change of its number of workers
-    costs a running job, weighed against the seconds that it saves, so that jobs are not resized for less; ``expansion``: GPUs
-    on loan that are worth an owned one, for the single knapsack; ``work_limit``: capacity times items up to which a
-    knapsack is solved exactly.
+    ``growth``: the rule; ``efficiency`` of a job that mixes kinds; ``change_seconds``: what a change of its
+    number of workers costs a running job, weighed against the seconds that it saves, so that jobs are not
+    resized for less; ``expansion``: GPUs on loan that are worth an owned one, for the single knapsack;
+    ``work_limit``: capacity times items up to which a knapsack is solved exactly.
     """
 
     growth: Growth = Growth.KNAPSACK
@@ -73,7 +75,8 @@ def extra_counted_from(demands, base, job, kind):  # type: ignore[no-untyped-def
 
 @kernel
 def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-untyped-def]
-    """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may have."""
+    """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may
+    have."""
     other_base = base_on(demands, job, 1 - kind)
     if other_base == 0:
         return False
@@ -88,10 +91,10 @@ def _flexible_items(  # type: ignore[no-untyped-def]
 ):
     """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
-    ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time it saves
-    against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second.
-    A job that runs already, ``held``, loses ``change_seconds`` with any other number than it has now. Items heavier than
-    ``capacity`` are left out.
+    ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time
+    it saves against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's
+    work, per second. A job that runs already, ``held``, loses ``change_seconds`` with any other number than
+    it has now. Items heavier than ``capacity`` are left out.
     """
     speeds = speeds_on(demands, kind)
     offsets = np.zeros(jobs.size + 1, dtype=np.int64)
@@ -161,14 +164,16 @@ def _rate_without_extra(demands, job, base, kind, elsewhere, efficiency):  # typ
 def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-def]
     """What an item is worth more, or less, than no extra workers because a change costs time.
 
-    The totals of two choices then differ by what they save and by the time of each change that only one of them makes.
+    The totals of two choices then differ by what they save and by the time of each change that only one of
+    them makes.
     """
     return change_seconds * ((1 if now > 0 else 0) - (1 if number != now else 0))
 
 
 @kernel
 def growing_jobs(demands, base, kind, mixing):  # type: ignore[no-untyped-def]
-    """Elastic jobs that may have extra workers on that kind: those whose base is there, or that mix if ``mixing``.
+    """Elastic jobs that may have extra workers on that kind: those whose base is there, or that mix if
+    ``mixing``.
 
     A mixing job whose base is on servers on loan alone does not grow onto owned ones.
     """
@@ -187,7 +192,8 @@ def growing_jobs(demands, base, kind, mixing):  # type: ignore[no-untyped-def]
 
 @kernel
 def _greatest_gain(offsets, weight, value, capacity):  # type: ignore[no-untyped-def]
-    """One item after the other to the group that gains most per weight by its next one; ties to the first group."""
+    """One item after the other to the group that gains most per weight by its next one; ties to the first
+    group."""
     groups = offsets.size - 1
     chosen = np.full(groups, NO_ITEM)
     queue = [(0.0, 0, 0, 0) for _ in range(0)]
@@ -220,10 +226,11 @@ def share_out(
     capacity: int,
     rules: SharingRules,
 ) -> tuple[IntArray, tuple[Choice, ...]]:
-    """Extra workers per job on one kind of servers for ``jobs``, with so many GPUs, and the knapsack if there was one.
+    """Extra workers per job on one kind of servers for ``jobs``, with so many GPUs, and the knapsack if there
+    was one.
 
-    ``base`` and ``extra``: workers by kind and job; ``extra`` holds those on the other kind that are decided already, and on
-    this kind the number to prefer among equals. ``held``: what everybody had before.
+    ``base`` and ``extra``: workers by kind and job; ``extra`` holds those on the other kind that are decided
+    already, and on this kind the number to prefer among equals. ``held``: what everybody had before.
     """
     more = np.zeros(base.shape[1], dtype=np.int64)
     if jobs.size == 0 or rules.growth is Growth.NONE or capacity <= 0:

@@ -1,4 +1,5 @@
-"""Jobs that may use both kinds of servers at once: last in line, their bases may be split (Lyra 3.5; spec 2.5 step 5)."""
+"""Jobs that may use both kinds of servers at once: last in line, their bases may be split (Lyra 3.5; spec 2.5
+step 5)."""
 
 from __future__ import annotations
 
@@ -23,7 +24,8 @@ from scheduling.core.question.snapshot import IntArray
 def admit_mixing(
     fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, strict: bool
 ) -> BaseDemandsMet:
-    """Place the bases of mixing ``jobs`` one by one in the given order: owned servers, else those on loan, else both.
+    """Place the bases of mixing ``jobs`` one by one in the given order: owned servers, else those on loan,
+    else both.
 
     With ``strict`` the first that does not fit holds up those behind it.
     """

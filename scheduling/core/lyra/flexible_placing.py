@@ -1,4 +1,5 @@
-"""From numbers of flexible workers to places: former ones first, then best fit (Lyra 3.5.3; spec 2.5 step 4, 2.7)."""
+"""From numbers of flexible workers to places: former ones first, then best fit (Lyra 3.5.3; spec 2.5 step 4,
+2.7)."""
 
 from __future__ import annotations
 
@@ -33,8 +34,8 @@ def place_extra(
 ) -> tuple[IntArray, IntArray]:
     """Place ``wanted`` extra workers per job on one kind of servers; what does not fit is dropped.
 
-    ``kept``, flexible workers per entry of ``workers`` that stay where they are, is filled in. Returns the placements of
-    the others and how many workers each job got.
+    ``kept``, flexible workers per entry of ``workers`` that stay where they are, is filled in. Returns the
+    placements of the others and how many workers each job got.
     """
     jobs = np.flatnonzero(wanted)
     got = return_flexible(room, workers, demands.gpus_per_worker, jobs, kind, wanted, kept, grouping)

@@ -1,7 +1,8 @@
 """Growth in turn while nobody waits, as Lyra's evaluation takes Gandiva (Lyra section 3.7.1; spec 2.12).
 
-Here flexible workers are not divided afresh. They stay until a pending job needs their GPUs; then the job that grew last
-gives back first, one step at a time. When nobody waits, jobs grow by one step in turn, on servers where they run already.
+Here flexible workers are not divided afresh. They stay until a pending job needs their GPUs; then the job
+that grew last gives back first, one step at a time. When nobody waits, jobs grow by one step in turn, on
+servers where they run already.
 """
 
 from __future__ import annotations
@@ -42,10 +43,11 @@ def divide_in_turn(
     strict: bool,
     naive: bool,
 ) -> tuple[BaseDemandsMet, WorkerMap]:
-    """Start pending ``jobs`` in the given order, let grown jobs shrink where that is needed, and grow if nobody waits.
+    """Start pending ``jobs`` in the given order, let grown jobs shrink where that is needed, and grow if
+    nobody waits.
 
-    With ``strict`` the first job that does not fit holds up those behind it. Nobody mixes kinds. Returns who started and
-    the new map.
+    With ``strict`` the first job that does not fit holds up those behind it. Nobody mixes kinds. Returns who
+    started and the new map.
     """
     kept = workers.flexible.copy()
     _seat_flexible(room, workers, demands.gpus_per_worker)
@@ -124,7 +126,8 @@ def _reclaimable(room, workers, demands, kept, kind):  # type: ignore[no-untyped
 
 @kernel
 def _start_by_shrinking(room, held, workers, demands, kind, gpus, number, latest_first, kept, grouping):  # type: ignore[no-untyped-def]
-    """Let grown jobs give back step by step, the latest first, until the gang fits; else leave all as it was."""
+    """Let grown jobs give back step by step, the latest first, until the gang fits; else leave all as it
+    was."""
     free, flexible, kept_before = room.free.copy(), room.flexible.copy(), kept.copy()
     speeds = speeds_on(demands, kind)
     for other in latest_first:
@@ -147,7 +150,8 @@ def _start_by_shrinking(room, held, workers, demands, kind, gpus, number, latest
 
 @kernel
 def _grow_in_turn(room, workers, demands, grown):  # type: ignore[no-untyped-def]
-    """One step a job in turn, as long as anybody can grow. ``grown``, flexible workers per entry, is changed."""
+    """One step a job in turn, as long as anybody can grow. ``grown``, flexible workers per entry, is
+    changed."""
     jobs = demands.gpus_per_worker.size
     finished = np.zeros(jobs, dtype=np.bool_)
     anybody = True

@@ -1,7 +1,8 @@
 """The multiple-choice knapsack that shares out flexible demand (Lyra section 3.5.2; spec 2.6).
 
-Each group is a job, each of its items a number of workers beyond its base: the weight is GPUs, the value what these
-workers are worth. At most one item a group is taken. Dynamic programming over the capacity finds the greatest total value.
+Each group is a job, each of its items a number of workers beyond its base: the weight is GPUs, the value what
+these workers are worth. At most one item a group is taken. Dynamic programming over the capacity finds the
+greatest total value.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ WORK_LIMIT = 500_000_000
 """Capacity times items up to which the optimum is sought: a few tenths of a second on one core."""
 
 _TIE = 1e-10
-"""Totals that differ by less than this share of the best one are equal: it covers sums taken in another order."""
+"""Totals that differ by less than this share of the best one are equal: it covers sums taken in another
+order."""
 
 _CELLS_KEPT = 4_000_000
 """Totals kept at once where that spares a second computation (32 MB)."""
@@ -31,8 +33,8 @@ _CELLS_KEPT = 4_000_000
 class ItemGroups(NamedTuple):
     """What may be chosen.
 
-    Items of group i are ``offsets[i]`` to ``offsets[i + 1]``, ``weight`` ascending and at least 1, each with a ``value``.
-    ``present[i]`` is the item held now, or `NO_ITEM`. Items are numbered over all groups.
+    Items of group i are ``offsets[i]`` to ``offsets[i + 1]``, ``weight`` ascending and at least 1, each with
+    a ``value``. ``present[i]`` is the item held now, or `NO_ITEM`. Items are numbered over all groups.
     """
 
     offsets: IntArray
@@ -60,10 +62,10 @@ class Choice:
 def choose_items(groups: ItemGroups, capacity: int, work_limit: int = WORK_LIMIT) -> Choice:
     """The choice of the greatest value whose weight is at most ``capacity``.
 
-    Of equal values the present items are kept, then fewer extra workers are taken. Where capacity times items exceeds
-    ``work_limit`` (both after division by the weights' greatest common divisor) items are taken greedily by value
-    per weight, followed by one pass in which each group changes to its best item that fits. Raises ValueError for weights
-    below 1 or not ascending within a group.
+    Of equal values the present items are kept, then fewer extra workers are taken. Where capacity times items
+    exceeds ``work_limit`` (both after division by the weights' greatest common divisor) items are taken
+    greedily by value per weight, followed by one pass in which each group changes to its best item that fits.
+    Raises ValueError for weights below 1 or not ascending within a group.
     """
     if not _is_ascending(groups.offsets, groups.weight):
         raise ValueError("weights must be at least 1 and ascend within a group")
@@ -148,7 +150,8 @@ def _add_group(totals, following, weight, value, low, high):  # type: ignore[no-
 
 @kernel
 def _lowest_capacities(offsets, weight, capacity):  # type: ignore[no-untyped-def]
-    """Per group the least capacity that can be left for it and those before: no smaller one need be looked at."""
+    """Per group the least capacity that can be left for it and those before: no smaller one need be looked
+    at."""
     groups = offsets.size - 1
     lowest = np.empty(groups + 1, dtype=np.int64)
     lowest[groups] = capacity
@@ -162,9 +165,9 @@ def _lowest_capacities(offsets, weight, capacity):  # type: ignore[no-untyped-de
 def _best_items(offsets, weight, value, present, capacity):  # type: ignore[no-untyped-def]
     """Dynamic programming over groups and capacities.
 
-    Totals are exact maxima, whatever is held now; only the way back decides between equals. So a second run that holds
-    the first one's choice makes the same choice again. Rows of totals are kept for a block of groups at a time,
-    and those before each block, so that memory grows with the root of the number of groups.
+    Totals are exact maxima, whatever is held now; only the way back decides between equals. So a second run
+    that holds the first one's choice makes the same choice again. Rows of totals are kept for a block of
+    groups at a time, and those before each block, so that memory grows with the root of the number of groups.
     """
     groups = present.size
     block = groups
@@ -225,7 +228,8 @@ def _item_reaching(totals, left, reach, offsets, weight, value, present, group):
 
 @kernel
 def _steepest_item(offsets, weight, value, group, held, left):  # type: ignore[no-untyped-def]
-    """Of a group's items above the one held that fit, the one of the greatest gain per weight, and that gain."""
+    """Of a group's items above the one held that fit, the one of the greatest gain per weight, and that
+    gain."""
     best = NO_ITEM
     best_slope = 0.0
     held_weight = weight[held] if held != NO_ITEM else 0

@@ -1,9 +1,10 @@
-"""Lyra's scheduler tick: base demands first, flexible demand on what is left, then places (Lyra 3.5; spec 2.5).
+"""Lyra's scheduler tick: base demands first, flexible demand on what is left, then places (Lyra 3.5; spec
+2.5).
 
-One question, `divide`, from the present picture to the next: who starts, who grows or shrinks, and on which servers every
-worker is. Base workers of running jobs never move and never stop. The same question asked again without an event in
-between changes nothing (but after a mixing job started on GPUs on which flexible workers of others had found no place:
-with that known, these may be shared out otherwise once more).
+One question, `divide`, from the present picture to the next: who starts, who grows or shrinks, and on which
+servers every worker is. Base workers of running jobs never move and never stop. The same question asked again
+without an event in between changes nothing (but after a mixing job started on GPUs on which flexible workers
+of others had found no place: with that known, these may be shared out otherwise once more).
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 class TwoPhase(SharingRules):
     """How to divide: `SharingRules` for flexible demand, and beside these
 
-    ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up for);
-    ``flexible_in_holes``: where flexible workers find no server of their own they may take what base workers leave free;
-    ``naive``: elastic jobs are placed like others, on owned servers first and beside anybody; ``reconsider``: GPUs of
-    jobs for which only scattered ones are left go to other pending jobs at once; ``value_total_work``: what
-    flexible workers save is counted over a job's whole work (A10); ``emptied_as_idle``: on loan, base workers
-    take servers that flexible workers would have to leave as readily as idle ones (A17); ``elastic_moves``: running elastic
-    jobs move to servers on loan, which they prefer, where these have room beside everybody who starts (A18), but for those
-    that the policy knows were preempted once; ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only after a job ended or a server
-    came (A19), which is for the policy to know: `divide` is told who is not tried.
+    ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up
+    for); ``flexible_in_holes``: where flexible workers find no server of their own they may take what base
+    workers leave free; ``naive``: elastic jobs are placed like others, on owned servers first and beside
+    anybody; ``reconsider``: GPUs of jobs for which only scattered ones are left go to other pending jobs at
+    once; ``value_total_work``: what flexible workers save is counted over a job's whole work (A10);
+    ``emptied_as_idle``: on loan, base workers take servers that flexible workers would have to leave as
+    readily as idle ones (A17); ``elastic_moves``: running elastic jobs move to servers on loan, which they
+    prefer, where these have room beside everybody who starts (A18), but for those that the policy knows were
+    preempted once; ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only
+    after a job ended or a server came (A19), which is for the policy to know: `divide` is told who is not
+    tried.
     """
 
     order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
@@ -70,9 +73,9 @@ class TwoPhase(SharingRules):
 class Division:
     """What is to be.
 
-    ``workers``; ``role`` of every server; iterations per second of every job (``rate``); a `WorkerChange` for every job
-    (``change``); jobs that start (``admitted``); pending jobs passed over (``skipped``) with a `Skip` each (``reason``);
-    the knapsacks that were solved.
+    ``workers``; ``role`` of every server; iterations per second of every job (``rate``); a `WorkerChange` for
+    every job (``change``); jobs that start (``admitted``); pending jobs passed over (``skipped``) with a
+    `Skip` each (``reason``); the knapsacks that were solved.
     """
 
     workers: WorkerMap
@@ -106,7 +109,8 @@ class _Tick:
         self.room, self.held = tear_down(fleet.gpus, fleet.on_loan, workers, demands.gpus_per_worker)
         self.base_room = self.room
         if options.emptied_as_idle:
-            # The same servers, changed in place as the others are; only what was on those on loan is forgotten.
+            # The same servers, changed in place as the others are; only what was on those on loan is
+            # forgotten.
             self.base_room = self.room._replace(before=np.where(fleet.on_loan, 0, self.room.before))
         self.valued = demands._replace(remaining=demands.work) if options.value_total_work else demands
         self.grouping = Grouping(not options.naive, options.flexible_in_holes)
@@ -147,7 +151,8 @@ class _Tick:
         np.add.at(self.base, (self.room.kind[server], job), number)
 
     def move(self) -> None:
-        """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes free."""
+        """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes
+        free."""
         moves = move_onto_loan(
             self.base_room, self.workers, self.demands, self.held, self.base, self.grouping, self.not_moved
         )
@@ -174,7 +179,8 @@ class _Tick:
     def _grow_on(self, kinds: tuple[int, ...], mixing: bool) -> None:
         """Share out and place, until what is chosen is placed or would be chosen again.
 
-        The next division holds what was placed here and starts from there, so this one ends where that one would.
+        The next division holds what was placed here and starts from there, so this one ends where that one
+        would.
         """
         jobs = {kind: growing_jobs(self.demands, self.base, kind, mixing) for kind in kinds}
         if not any(members.size for members in jobs.values()):
@@ -279,9 +285,9 @@ def divide(
 ) -> Division:
     """Who runs where next (Lyra section 3.5; spec 2.5).
 
-    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending. ``not_tried``: marks
-    pending jobs that found only scattered GPUs before and wait for more; ``not_moved``: running jobs that stay on their kind of servers
-    whatever the rules say; None for nobody.
+    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending.
+    ``not_tried``: marks pending jobs that found only scattered GPUs before and wait for more; ``not_moved``:
+    running jobs that stay on their kind of servers whatever the rules say; None for nobody.
     """
     tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried, not_moved)
     if tick.options.growth is Growth.ROUND_ROBIN:

@@ -1,4 +1,5 @@
-"""From placements to the new map of workers, each server's role, and what changes for each job (spec 2.5 step 6)."""
+"""From placements to the new map of workers, each server's role, and what changes for each job (spec 2.5 step
+6)."""
 
 from __future__ import annotations
 
@@ -25,8 +26,8 @@ class WorkerChange(IntEnum):
 
 
 def edited_map(workers: WorkerMap, kept: IntArray, placed: IntArray) -> WorkerMap:
-    """The map with all base workers, ``kept`` flexible workers per entry, and ``placed`` rows (job, server, base,
-    flexible) on top."""
+    """The map with all base workers, ``kept`` flexible workers per entry, and ``placed`` rows (job, server,
+    base, flexible) on top."""
     order = np.argsort(placed[:, 0], kind="stable")
     return WorkerMap(*_edited(workers, kept, np.ascontiguousarray(placed[order])))
 
@@ -72,8 +73,8 @@ def _edited(workers, kept, placed):  # type: ignore[no-untyped-def]
 def roles_with(on_loan, workers):  # type: ignore[no-untyped-def]
     """Role of every server: on loan, `BASE` with a base worker, `FLEXIBLE` with others only; else none.
 
-    A server whose last base worker left and that still hosts flexible ones can go back without stopping anybody, so it
-    counts as flexible from then on.
+    A server whose last base worker left and that still hosts flexible ones can go back without stopping
+    anybody, so it counts as flexible from then on.
     """
     roles = np.full(on_loan.size, NO_ROLE)
     for entry in range(workers.server.size):

@@ -1,7 +1,8 @@
-"""Which server a worker goes to: best fit, base and flexible workers apart on servers on loan (Lyra 3.5.3; spec 2.7).
+"""Which server a worker goes to: best fit, base and flexible workers apart on servers on loan (Lyra 3.5.3;
+spec 2.7).
 
-The fleet is looked at as though all flexible workers were gone. Base workers are placed first and stay for good; then
-flexible workers return to where they were, and only what is left of them is placed anew.
+The fleet is looked at as though all flexible workers were gone. Base workers are placed first and stay for
+good; then flexible workers return to where they were, and only what is left of them is placed anew.
 """
 
 from __future__ import annotations
@@ -16,15 +17,15 @@ from scheduling.core.placement.buddy_blocks import NOWHERE
 from scheduling.core.question.snapshot import IntArray
 
 OCCUPIED, IDLE, EMPTIED, BASE_HOLE, FORBIDDEN = 0, 1, 2, 3, 4
-"""How welcome a worker is on a server, best first: beside its like; on one that is really idle; on one whose flexible
-workers are gone in thought only; in what base workers leave free; not at all."""
+"""How welcome a worker is on a server, best first: beside its like; on one that is really idle; on one whose
+flexible workers are gone in thought only; in what base workers leave free; not at all."""
 
 
 class Grouping(NamedTuple):
     """How workers share servers.
 
-    ``apart``: base and flexible workers are kept on separate servers on loan; ``holes``: where flexible workers find no
-    such server they may still take what base workers leave free.
+    ``apart``: base and flexible workers are kept on separate servers on loan; ``holes``: where flexible
+    workers find no such server they may still take what base workers leave free.
     """
 
     apart: bool
@@ -90,7 +91,8 @@ def _welcome(base, present, before, apart, holes, flexible):  # type: ignore[no-
 
 @kernel
 def best_server(room, kind, gpus, flexible, grouping):  # type: ignore[no-untyped-def]
-    """The most welcoming server with room for one worker, the fullest of these, the first of those; or NOWHERE."""
+    """The most welcoming server with room for one worker, the fullest of these, the first of those; or
+    NOWHERE."""
     free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
     apart, holes = grouping.apart and kind == LENT, grouping.holes
     best = NOWHERE
@@ -134,7 +136,8 @@ def put(room, server, number, gpus, flexible):  # type: ignore[no-untyped-def]
 
 @kernel
 def place_workers(room, kind, gpus, count, flexible, grouping):  # type: ignore[no-untyped-def]
-    """Place up to ``count`` workers of one job by best fit; a list of (server, number) and how many found no room.
+    """Place up to ``count`` workers of one job by best fit; a list of (server, number) and how many found no
+    room.
 
     A server that fits best once fits even better afterwards, so it is filled at once.
     """
@@ -191,7 +194,8 @@ def place_bases(room, jobs, kinds, numbers, gpus_per_worker, grouping):  # type:
 def _next_to_return(room, workers, job, kept, kind, gpus, grouping):  # type: ignore[no-untyped-def]
     """Of the places where the job had flexible workers, the next one to take up again, or NOWHERE.
 
-    The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the first one.
+    The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the
+    first one.
     """
     apart = grouping.apart and kind == LENT
     best = NOWHERE
@@ -259,9 +263,9 @@ def give_up_returned(room, workers, job, kind, gpus, surplus, kept):  # type: ig
 def place_flexible(room, workers, demands, jobs, kind, wanted, got, beyond, kept, grouping):  # type: ignore[no-untyped-def]
     """Place the flexible workers that could not return, by best fit, in the given order of jobs.
 
-    ``got`` is how many each job has, and is changed; ``beyond`` the number of workers from which extra ones are counted.
-    A job ends with a listed number: workers in between are given up. Returns the placements and whether GPUs became free
-    by that, so that jobs placed before may try again.
+    ``got`` is how many each job has, and is changed; ``beyond`` the number of workers from which extra ones
+    are counted. A job ends with a listed number: workers in between are given up. Returns the placements and
+    whether GPUs became free by that, so that jobs placed before may try again.
     """
     speeds = speeds_on(demands, kind)
     placed = [(0, 0, 0, 0) for _ in range(0)]

@@ -23,8 +23,8 @@ from scheduling.core.question.snapshot import IntArray
 
 @dataclass(frozen=True)
 class Changes:
-    """``changes`` in an order that works, the row of each, the ``placements`` they lead to, and the pause in seconds of
-    every row that changes onto GPUs."""
+    """``changes`` in an order that works, the row of each, the ``placements`` they lead to, and the pause in
+    seconds of every row that changes onto GPUs."""
 
     changes: tuple[Change, ...]
     rows: tuple[int, ...]
@@ -35,8 +35,8 @@ class Changes:
 def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance: IntArray) -> Changes:
     """What leads from the present placement to ``occupancy``.
 
-    Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs wait for each
-    other, per row.
+    Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs
+    wait for each other, per row.
     """
     held = present.held
     addresses, offsets, changed = new_addresses(

@@ -12,8 +12,8 @@ from scheduling.core.placement.occupancy import BLOCKED, FREE, TIGHT, UNPLACED
 def prices(occupancy, bases, sizes, run, asked):  # type: ignore[no-untyped-def]
     """Of taking so many addresses (``sizes``) from each of ``bases`` on, for a job of ``asked`` GPUs.
 
-    Returns (whether it is allowed; jobs displaced, GPUs displaced, overlap). A job that a move would make late counts as TIGHT
-    jobs. Not allowed is to displace a job that is settled in this pass or is as large.
+    Returns (whether it is allowed; jobs displaced, GPUs displaced, overlap). A job that a move would make
+    late counts as TIGHT jobs. Not allowed is to displace a job that is settled in this pass or is as large.
     """
     # Read through the tuple in the loop, each array would be counted as in use and released again each time.
     owner = occupancy.owner

@@ -1,4 +1,5 @@
-"""Which jobs the plans of promises will force to move, and when: planned changes of size played forward (spec 2.9)."""
+"""Which jobs the plans of promises will force to move, and when: planned changes of size played forward (spec
+2.9)."""
 
 from __future__ import annotations
 
@@ -146,16 +147,17 @@ def _slack_left(jobs, plans, latest, row, newest, older, move_time, move_seconds
 
 @kernel
 def foresee_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time, row_of, gpus, homeless, rank,
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time, row_of, gpus,
+    homeless, rank,
     reluctance, blocked, blocked_until, fixed,
 ):  # fmt: skip
     """Play planned changes of size forward and note which jobs their placement forces to move.
 
     Starts from ``occupancy``, which is changed in place; the events are sorted by time. ``blocked``
-    addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved
-    by the first event. ``plans``, ``latest`` and the charges made so far tell how much slack each job has left. Returns (feasible, move rows, move times, pause seconds of each move). Moves
-    that come with a change of size are part of the plan already and only noted when breaking a
-    trade makes them longer.
+    addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved by the
+    first event. ``plans``, ``latest`` and the charges made so far tell how much slack each job has left.
+    Returns (feasible, move rows, move times, pause seconds of each move). Moves that come with a change of
+    size are part of the plan already and only noted when breaking a trade makes them longer.
     """
     before = occupancy.owner.copy()
     prior = _places(occupancy)
@@ -223,14 +225,17 @@ def foresee_moves(  # type: ignore[no-untyped-def]
 
 @kernel
 def foresee_planned_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin, homeless,
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin,
+    homeless,
     rank, reluctance, blocked, blocked_until, fixed,
 ):  # fmt: skip
-    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as arrays."""
+    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as
+    arrays."""
     time, row_of, gpus = planned_events(plans, rows, after, at_origin)
     order = np.argsort(time, kind="mergesort")
     feasible, row, at, seconds = foresee_moves(
-        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order], row_of[order],
+        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order],
+        row_of[order],
         gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
     )  # fmt: skip
     move_row = np.empty(len(row), dtype=np.int64)

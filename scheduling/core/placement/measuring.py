@@ -1,4 +1,5 @@
-"""Where a new function is measured: the largest aligned block that is free or held by best effort (contracts 5)."""
+"""Where a new function is measured: the largest aligned block that is free or held by best effort (contracts
+5)."""
 
 from __future__ import annotations
 
@@ -26,8 +27,9 @@ def measuring_blocks(
 ) -> Iterator[tuple[int, ...]]:
     """Candidate blocks, the largest first; among equals the one that displaces fewest best-effort GPUs.
 
-    ``server_gpus``: GPUs of each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by address.
-    A block larger than a server is made of whole servers. Yields the addresses of at most one block a level.
+    ``server_gpus``: GPUs of each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by
+    address. A block larger than a server is made of whole servers. Yields the addresses of at most one block
+    a level.
     """
     for size in sorted(levels, reverse=True):
         blocks = [block for block in _blocks(server_gpus, size) if (standing[list(block)] != TAKEN).all()]

@@ -1,7 +1,7 @@
 """Who sits on which GPU, and how a job takes and gives up its place.
 
-A job of at most a block's size sits in an aligned part of one block. A larger one takes whole blocks, which are linked
-into a list, so that finding them costs no look at the others.
+A job of at most a block's size sits in an aligned part of one block. A larger one takes whole blocks, which
+are linked into a list, so that finding them costs no look at the others.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ END = -1  # of a list of blocks
 class Occupancy(NamedTuple):
     """Who sits where, changed in place.
 
-    Per address: ``owner`` (job or FREE), ``former`` (a job that waits to be placed and held the
-    address), ``mine`` (marks the old addresses of the job being placed). Per block: ``taken``,
-    addresses with an owner or former; ``next_block`` and ``old_next``, the block after it in the list of the SPREAD job that
-    holds, or held, it. Per job: ``base``, ``size`` and ``first_block`` of its place now, ``old_base``,
-    ``old_size`` and ``old_first`` of the one it lost, ``settled`` (pass in which it was placed), ``slack`` (seconds before
+    Per address: ``owner`` (job or FREE), ``former`` (a job that waits to be placed and held the address),
+    ``mine`` (marks the old addresses of the job being placed). Per block: ``taken``, addresses with an owner
+    or former; ``next_block`` and ``old_next``, the block after it in the list of the SPREAD job that holds,
+    or held, it. Per job: ``base``, ``size`` and ``first_block`` of its place now, ``old_base``, ``old_size``
+    and ``old_first`` of the one it lost, ``settled`` (pass in which it was placed), ``slack`` (seconds before
     its deadline, infinity without a promise) and ``move_seconds`` (what a move costs it at most).
     """
 
@@ -82,9 +82,9 @@ def empty_occupancy(blocks, blocked, jobs):  # type: ignore[no-untyped-def]
 def seat(blocks, occupancy, jobs, addresses, offsets, gpus):  # type: ignore[no-untyped-def]
     """Enter present placements of ``jobs``; ``addresses`` and ``offsets`` are those of all jobs.
 
-    Returns True per row for every job that has GPUs (``gpus``) which are no regular, usable place. Regular is an
-    aligned part of one block, or a set of whole blocks. A job that is not regular counts as holding nothing: it must be
-    placed anew.
+    Returns True per row for every job that has GPUs (``gpus``) which are no regular, usable place. Regular is
+    an aligned part of one block, or a set of whole blocks. A job that is not regular counts as holding
+    nothing: it must be placed anew.
     """
     homeless = np.zeros(gpus.size, dtype=np.bool_)
     for job in jobs:

@@ -1,9 +1,9 @@
 """Where jobs sit: sticky repack onto aligned blocks (ElasticFlow section 4.3; spec 2.9).
 
-Larger jobs are placed first, so that room for each is certain; a job whose size did not change
-keeps its GPUs unless a larger job needs them. Among the possible places the one is chosen that
-displaces the fewest jobs that cannot bear a move, then the fewest jobs, then the fewest GPUs, then overlaps most with
-the job's own old GPUs, then leaves the largest free areas whole, then has the lowest address.
+Larger jobs are placed first, so that room for each is certain; a job whose size did not change keeps its GPUs
+unless a larger job needs them. Among the possible places the one is chosen that displaces the fewest jobs
+that cannot bear a move, then the fewest jobs, then the fewest GPUs, then overlaps most with the job's own old
+GPUs, then leaves the largest free areas whole, then has the lowest address.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from scheduling.core.placement.whole_blocks import whole_block_choice
 
 @kernel
 def _mark_former(blocks, occupancy, job, low, high, mark):  # type: ignore[no-untyped-def]
-    """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or unmark them."""
+    """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or
+    unmark them."""
     former = occupancy.former
     mine = occupancy.mine
     owner = occupancy.owner

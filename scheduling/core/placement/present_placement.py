@@ -16,9 +16,9 @@ from scheduling.core.question.snapshot import IntArray
 class PresentPlacement:
     """What placing needs to know of a decision's question; rows are the problem's.
 
-    The first ``count`` rows are jobs, the others held offers. ``held``: GPUs that jobs have now; ``gpus``: how many;
-    ``locked``: jobs that keep them through the next slot. ``blocked``: addresses that nobody may have for now.
-    ``by_submission``: rank of every row in the order in which jobs of one size are placed.
+    The first ``count`` rows are jobs, the others held offers. ``held``: GPUs that jobs have now; ``gpus``:
+    how many; ``locked``: jobs that keep them through the next slot. ``blocked``: addresses that nobody may
+    have for now. ``by_submission``: rank of every row in the order in which jobs of one size are placed.
     """
 
     ids: Sequence[str]

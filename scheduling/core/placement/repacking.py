@@ -56,8 +56,8 @@ class Seating:
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
         """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked.
 
-        A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated for. An owner
-        overwritten would leave its job in a place that is given away again.
+        A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated
+        for. An owner overwritten would leave its job in a place that is given away again.
         """
         if not rows:
             return
@@ -90,7 +90,8 @@ class Seating:
         return homeless
 
     def fresh(self, slack: FloatArray | None = None) -> Occupancy:
-        """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is promised."""
+        """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is
+        promised."""
         present = self.present
         occupancy: Occupancy = empty_occupancy(present.blocks, present.blocked, present.jobs.work.size)
         if slack is not None:

@@ -12,7 +12,8 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 
 @kernel
 def grouped_by_job(job_of, jobs):  # type: ignore[no-untyped-def]
-    """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs`` jobs begins."""
+    """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs``
+    jobs begins."""
     offsets = np.zeros(jobs + 1, dtype=np.int64)
     for job in job_of:
         offsets[job + 1] += 1

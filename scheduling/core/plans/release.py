@@ -1,7 +1,8 @@
 """Until when GPUs that nobody may be planned on stay taken, at the latest (docs/protocols.md 1.1).
 
-Every step of a generation has a time-out after which the platform ends it, and what it ended is gone a bounded time later. A
-promise rests on these bounds, never on how long a step usually takes. All times are on the snapshot's axis, in seconds.
+Every step of a generation has a time-out after which the platform ends it, and what it ended is gone a
+bounded time later. A promise rests on these bounds, never on how long a step usually takes. All times are on
+the snapshot's axis, in seconds.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ UNKNOWN_SECONDS = 10 * 365 * 86_400.0
 class ReleaseBounds:
     """The platform's time-outs that say when GPUs come free.
 
-    ``report_seconds``: between two reports of an agent. ``silence_seconds``: from an agent's last report until its server is
-    given up, when its workers have ended themselves. ``suspend_seconds`` and ``handover_seconds``: time-outs of these steps.
-    ``measuring_seconds``: the longest that workers measure before their agent kills them.
+    ``report_seconds``: between two reports of an agent. ``silence_seconds``: from an agent's last report
+    until its server is given up, when its workers have ended themselves. ``suspend_seconds`` and
+    ``handover_seconds``: time-outs of these steps. ``measuring_seconds``: the longest that workers measure
+    before their agent kills them.
     """
 
     report_seconds: float
@@ -31,7 +33,8 @@ class ReleaseBounds:
 
     @property
     def confirming_seconds(self) -> float:
-        """From a generation's being told to stop until its GPUs are confirmed free, while its agents are heard."""
+        """From a generation's being told to stop until its GPUs are confirmed free, while its agents are
+        heard."""
         return 2 * self.report_seconds + KILL_SECONDS
 
     @property
@@ -49,13 +52,15 @@ class ReleaseBounds:
 
 
 def suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """When a generation that writes its state down has left its GPUs. ``step_ends_at``: when that step is ended."""
+    """When a generation that writes its state down has left its GPUs. ``step_ends_at``: when that step is
+    ended."""
     ends_at = now + bounds.suspend_seconds if step_ends_at is None else max(now, step_ends_at)
     return ends_at + bounds.confirming_seconds
 
 
 def handed_over_and_suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """The same while it is in a hand-over, which is let finish first. ``step_ends_at``: when the hand-over is ended."""
+    """The same while it is in a hand-over, which is let finish first. ``step_ends_at``: when the hand-over is
+    ended."""
     ends_at = now + bounds.handover_seconds if step_ends_at is None else max(now, step_ends_at)
     return ends_at + bounds.suspending_seconds
 
@@ -73,8 +78,8 @@ def measured_by(
 def confirmed_by(told_at: float, now: float, bounds: ReleaseBounds) -> float | None:
     """When GPUs that an agent was told to leave are confirmed free; None while that is within the usual time.
 
-    A plan may give them away meanwhile: whoever gets them waits for them as in any change. Once the agent is overdue, it is waited
-    for as long as a silent one: nothing better is known of it.
+    A plan may give them away meanwhile: whoever gets them waits for them as in any change. Once the agent is
+    overdue, it is waited for as long as a silent one: nothing better is known of it.
     """
     if now <= told_at + bounds.confirming_seconds:
         return None
@@ -82,5 +87,6 @@ def confirmed_by(told_at: float, now: float, bounds: ReleaseBounds) -> float | N
 
 
 def given_up_by(last_report_at: float, hold_until: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """When a silent server is given up, or has been heard again. ``hold_until``: no server is given up before."""
+    """When a silent server is given up, or has been heard again. ``hold_until``: no server is given up
+    before."""
     return max(now, last_report_at + bounds.silence_seconds, hold_until or now) + bounds.report_seconds

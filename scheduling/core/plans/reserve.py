@@ -44,10 +44,12 @@ def failures_cost_seconds(
     restart_seconds: float,
     slot_seconds: float,
 ) -> float:
-    """The time that so many failures, one after the other, cost a job at most: the slack of a promise that is to survive them.
+    """The time that so many failures, one after the other, cost a job at most: the slack of a promise that is
+    to survive them.
 
-    For each: until the server is given up (``fence_seconds``, its margin included), the work since the last state that can be gone
-    back to (``lost_work_seconds``), the pause of a start (``restart_seconds``), and the slots until all is placed again.
+    For each: until the server is given up (``fence_seconds``, its margin included), the work since the last
+    state that can be gone back to (``lost_work_seconds``), the pause of a start (``restart_seconds``), and
+    the slots until all is placed again.
     """
     each = fence_seconds + lost_work_seconds + restart_seconds + SLOTS_TO_PLACE_AGAIN * slot_seconds
     return failures * each

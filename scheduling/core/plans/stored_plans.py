@@ -85,7 +85,8 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
 def recut(plans, rows, held, elapsed, origin):  # type: ignore[no-untyped-def]
     """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1.
 
-    A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]`` GPUs.
+    A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]``
+    GPUs.
     """
     width = 7
     for source in rows:

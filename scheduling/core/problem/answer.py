@@ -17,10 +17,11 @@ class Answer:
     """What a policy decided about a `Problem`; rows are the problem's.
 
     ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
-    ``declined``: newcomers that are refused, and those that get no verdict yet (`undecided`): nothing is planned for either. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change. ``next_wake_at``: on the
-    caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be told again next time. ``flexible`` and
-    ``server_roles``: which GPUs of the placements flexible workers hold, and the role of every server, from policies that divide
-    servers of both kinds.
+    ``declined``: newcomers that are refused, and those that get no verdict yet (`undecided`): nothing is
+    planned for either. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change.
+    ``next_wake_at``: on the caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be
+    told again next time. ``flexible`` and ``server_roles``: which GPUs of the placements flexible workers
+    hold, and the role of every server, from policies that divide servers of both kinds.
     """
 
     problem: Problem
@@ -42,7 +43,8 @@ class Answer:
 
 
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
-    """True for every newcomer that the verdicts refuse or say nothing of; they are of the first newcomers, in the order of their rows."""
+    """True for every newcomer that the verdicts refuse or say nothing of; they are of the first newcomers, in
+    the order of their rows."""
     declined = np.zeros(problem.count, dtype=np.bool_)
     declined[problem.newcomers[len(verdicts) :]] = True
     for row, verdict in zip(problem.newcomers, verdicts, strict=False):

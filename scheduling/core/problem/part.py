@@ -18,7 +18,8 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
     taken = {
         name: getattr(columns, name)[rows]
         for name in (
-            "service_class", "submitted_at", "deadline_at", "remaining_iterations", "total_iterations", "newcomer",
+            "service_class", "submitted_at", "deadline_at", "remaining_iterations", "total_iterations",
+            "newcomer",
             "promised", "at_risk", "locked", "finishing", "requested_gpus", "requested_seconds",
             "attained_gpu_seconds", "memory", "project",
         )
@@ -41,7 +42,8 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
 
 
 def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) -> Problem:
-    """The same question without the other jobs; held offers stay. ``rows`` ascend; those ``waiting`` hold nothing."""
+    """The same question without the other jobs; held offers stay. ``rows`` ascend; those ``waiting`` hold
+    nothing."""
     waiting = np.zeros(rows.size, dtype=np.bool_) if waiting is None else waiting
     offers = np.arange(problem.count, problem.jobs.work.size)
     kept = np.concatenate((rows, offers))
@@ -91,7 +93,8 @@ def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) 
 
 
 def plans_among(plans: Plans, rows: IntArray, count: int) -> Plans:
-    """Plans of ``rows`` as plans of all ``count`` jobs, the others without one; plans of offers follow as they were."""
+    """Plans of ``rows`` as plans of all ``count`` jobs, the others without one; plans of offers follow as
+    they were."""
     among = no_plans(count + plans.length.size - rows.size, plans.time.shape[1])
     kept = np.concatenate((rows, np.arange(count, among.length.size)))
     for column, source in zip(among, plans, strict=True):

@@ -129,7 +129,8 @@ class Problem:
         return times, free, int(count)
 
     def _gpus_of_locked(self) -> int:
-        """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count no more.
+        """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count
+        no more.
 
         A GPU that passes from one of them to another is listed by both.
         """
@@ -254,9 +255,9 @@ def problem_from(
 ) -> Problem:
     """The arrays of one decision, from columns in the order (submission, id).
 
-    ``stored``: one row a job, times since ``now``, cut at the next slot. ``blocked``: seconds since ``now``, on a slot
-    boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count that was measured, rising
-    throughput or not, instead of on the levels of their scaling curve.
+    ``stored``: one row a job, times since ``now``, cut at the next slot. ``blocked``: seconds since ``now``,
+    on a slot boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count
+    that was measured, rising throughput or not, instead of on the levels of their scaling curve.
     """
     check_settings(settings)
     check_columns(columns)
@@ -340,9 +341,11 @@ def _offered_due(offer: HeldOffer, now: float) -> float:
 
 
 def _judge_offers(jobs: JobArrays, stored: Plans, due: FloatArray, own: int) -> None:
-    """When each offer's job would end; one that would be late by what is known now is judged no more, in place.
+    """When each offer's job would end; one that would be late by what is known now is judged no more, in
+    place.
 
-    Its capacity is still held. Were it late in every plan, it would forbid every change to others, which could not help it.
+    Its capacity is still held. Were it late in every plan, it would forbid every change to others, which
+    could not help it.
     """
     for row in range(own, due.size):
         stored.finish[row] = stored.time[row, max(0, stored.length[row] - 1)]
@@ -416,7 +419,8 @@ def _offer_curve(offer: HeldOffer) -> ScalingCurve:
 def work_off_head(  # type: ignore[no-untyped-def]
     levels, throughput, pause, remaining, held, pause_left, finishing, locked, origin, cluster_gpus, offers
 ):  # fmt: skip
-    """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows wait."""
+    """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows
+    wait."""
     rows = held.size
     work = np.empty(rows)
     left = np.zeros(rows)

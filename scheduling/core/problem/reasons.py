@@ -13,7 +13,8 @@ from scheduling.core.question.snapshot import StoredPlan
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``: who holds the others."""
+    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``:
+    who holds the others."""
 
     id: str
     deadline_at: float
@@ -24,10 +25,11 @@ class JobFacts:
 
 @dataclass(frozen=True, slots=True)
 class KeptRoom:
-    """Why a newcomer is refused though there may be room: GPU seconds in the ``within_seconds`` in which it is tightest.
+    """Why a newcomer is refused though there may be room: GPU seconds in the ``within_seconds`` in which it
+    is tightest.
 
-    ``needed`` by the newcomer, ``promised`` to others, ``expected`` of newcomers that need less, and ``capacity``. Less: at most
-    half as much where room is kept, anything less where no room was made.
+    ``needed`` by the newcomer, ``promised`` to others, ``expected`` of newcomers that need less, and
+    ``capacity``. Less: at most half as much where room is kept, anything less where no room was made.
     """
 
     within_seconds: float
@@ -196,21 +198,22 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
     return _refusal(
         job,
         ReasonCode.ROOM_KEPT,
-        f"finishing within {duration_text(job.deadline_at - now)} takes {gpu_hours_text(kept.needed)}; of the "
-        f"{gpu_hours_text(kept.capacity)} in the next {duration_text(kept.within_seconds)} promises hold "
-        f"{gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much each: "
-        f"{gpu_hours_text(kept.expected)} by what was submitted of late",
+        f"finishing within {duration_text(job.deadline_at - now)} takes {gpu_hours_text(kept.needed)}; of "
+        f"the {gpu_hours_text(kept.capacity)} in the next {duration_text(kept.within_seconds)} promises "
+        f"hold {gpu_hours_text(kept.promised)}, and room is kept for jobs that need at most half as much "
+        f"each: {gpu_hours_text(kept.expected)} by what was submitted of late",
         missing,
     )
 
 
 def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
-    """A refusal beside promises that might be planned anew: no room is made while jobs that need less will take it."""
+    """A refusal beside promises that might be planned anew: no room is made while jobs that need less will
+    take it."""
     return replace(
         refusal,
-        reason=f"{refusal.reason}; promises are not planned anew to make room for {gpu_hours_text(kept.needed)} while, "
-        f"by what was submitted of late, jobs that need less each ask for {gpu_hours_text(kept.expected)} in the next "
-        f"{duration_text(kept.within_seconds)}",
+        reason=f"{refusal.reason}; promises are not planned anew to make room for "
+        f"{gpu_hours_text(kept.needed)} while, by what was submitted of late, jobs that need less each ask "
+        f"for {gpu_hours_text(kept.expected)} in the next {duration_text(kept.within_seconds)}",
     )
 
 

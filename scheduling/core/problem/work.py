@@ -1,4 +1,5 @@
-"""The work of a decision, counted so that it can be bounded and the same question has the same answer on any machine."""
+"""The work of a decision, counted so that it can be bounded and the same question has the same answer on any
+machine."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ PLANNED_CHANGE = 60
 
 
 class Work:
-    """A tally in pieces of the capacity timeline that a plan was tried on; other steps count as what takes as long.
+    """A tally in pieces of the capacity timeline that a plan was tried on; other steps count as what takes as
+    long.
 
     ``limit``: work after which no further newcomer is decided; none without.
     """

@@ -19,7 +19,8 @@ TIME_TOLERANCE = 1e-6
 
 @dataclass(frozen=True)
 class Placements:
-    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was moved."""
+    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was
+    moved."""
 
     addresses: IntArray
     offsets: IntArray

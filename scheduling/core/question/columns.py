@@ -47,11 +47,11 @@ class JobColumns:
     """Unfinished jobs in the order (submission, id). Times are on the caller's axis, in seconds.
 
     ``curves``: what elastic policies scale along. ``measured``: every measured GPU count, rising or not, for
-    policies that run jobs on the size their user asked for. ``requested_gpus`` and ``requested_seconds``: that
-    size and the time the job takes on it, 0 where nobody asked. ``addresses[offsets[i]:offsets[i + 1]]``: GPUs
-    that job i holds. ``attained_gpu_seconds``: GPU time that it has held so far. ``memory``: what a policy
-    noted about the job at its last decision, a policy's own columns (`Policy.memory_columns`).
-    The other columns are those of `JobSnapshot`.
+    policies that run jobs on the size their user asked for. ``requested_gpus`` and ``requested_seconds``:
+    that size and the time the job takes on it, 0 where nobody asked. ``addresses[offsets[i]:offsets[i +
+    1]]``: GPUs that job i holds. ``attained_gpu_seconds``: GPU time that it has held so far. ``memory``: what
+    a policy noted about the job at its last decision, a policy's own columns (`Policy.memory_columns`). The
+    other columns are those of `JobSnapshot`.
     """
 
     ids: Sequence[str]

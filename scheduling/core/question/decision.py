@@ -87,10 +87,10 @@ class Decision:
     """The whole answer. ``plans`` and ``placements`` cover every job that is not declined or undecided.
 
     ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time after
-    ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need
-    no wake-up, since keeping GPUs that nobody wants yet makes nobody late. ``memory`` and ``job_memory``
-    are what the policy wants to be told again at its next decision. ``undecided``: newcomers that the limit of work
-    (`PlannerSettings.most_work`) left for another decision; they appear nowhere else in the answer.
+    ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need no
+    wake-up, since keeping GPUs that nobody wants yet makes nobody late. ``memory`` and ``job_memory`` are
+    what the policy wants to be told again at its next decision. ``undecided``: newcomers that the limit of
+    work (`PlannerSettings.most_work`) left for another decision; they appear nowhere else in the answer.
     """
 
     verdicts: tuple[Verdict, ...]
@@ -110,7 +110,8 @@ class Decision:
 
 @dataclass(frozen=True, slots=True)
 class FoundOffer:
-    """A later deadline that admission accepts for work that starts after the hold, from ``starts_at`` on at the earliest."""
+    """A later deadline that admission accepts for work that starts after the hold, from ``starts_at`` on at
+    the earliest."""
 
     deadline_at: float
     plan: StoredPlan

@@ -1,6 +1,8 @@
-"""Which kind of GPU is asked for a job, where a cluster has several: one pool each, and a promise names one of them.
+"""Which kind of GPU is asked for a job, where a cluster has several: one pool each, and a promise names one
+of them.
 
-A job is asked for on one kind after the other until one takes it; a refusal is final only on the last. Live and simulated alike.
+A job is asked for on one kind after the other until one takes it; a refusal is final only on the last. Live
+and simulated alike.
 """
 
 from __future__ import annotations
@@ -21,8 +23,8 @@ class KindOfGpu:
 def asking_order(kinds: Iterable[KindOfGpu], *, deadline: bool) -> tuple[str, ...]:
     """The kinds in the order in which they are asked; those without a GPU are not.
 
-    A job with a deadline is asked for first where most GPUs are: there is most room for it. Work without one is refused by nobody, so the
-    first would get it all: it goes where fewest unfinished jobs share a GPU.
+    A job with a deadline is asked for first where most GPUs are: there is most room for it. Work without one
+    is refused by nobody, so the first would get it all: it goes where fewest unfinished jobs share a GPU.
     """
     there = [kind for kind in kinds if kind.gpus > 0]
     if deadline:

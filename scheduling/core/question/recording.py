@@ -1,4 +1,5 @@
-"""Snapshots as JSON, so that any decision can be replayed from what it was computed from (rule 1 of the design)."""
+"""Snapshots as JSON, so that any decision can be replayed from what it was computed from (rule 1 of the
+design)."""
 
 from __future__ import annotations
 

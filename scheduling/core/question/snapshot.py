@@ -20,7 +20,8 @@ FloatArray = NDArray[np.float64]
 
 NO_DEADLINE = float("inf")
 AGEING_WEIGHT = 0.5
-"""Usual weight of waiting under ``punctual``: who comes later than twice a job's running time after it is not served before it."""
+"""Usual weight of waiting under ``punctual``: who comes later than twice a job's running time after it is not
+served before it."""
 
 
 class ServiceClass(StrEnum):
@@ -39,7 +40,8 @@ class Fill(StrEnum):
 
 
 class Newcomers(StrEnum):
-    """Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones (bid_prices.py)."""
+    """Whether every newcomer that fits is promised its deadline, or room is kept for smaller ones
+    (bid_prices.py)."""
 
     OPEN = "open"
     PRUDENT = "prudent"
@@ -124,7 +126,8 @@ class JobSnapshot:
     lent_curve: ScalingCurve | None = None
     #: Whose job it is: projects share contested GPU time. 0 where nobody says.
     project: int = 0
-    #: Which GPUs of `placement` flexible workers hold; empty where nobody knows: then all beyond the lowest level.
+    #: Which GPUs of `placement` flexible workers hold; empty where nobody knows: then all beyond the lowest
+    #: level.
     flexible: tuple[bool, ...] = ()
 
 
@@ -132,8 +135,8 @@ class JobSnapshot:
 class ServerSnapshot:
     """One server: ``usable`` is false while it is down, suspect or drained.
 
-    ``on_loan``: it is borrowed from an inference cluster. No promise rests on it. ``same_kind``: it is, and has the
-    cluster's own kind of GPU.
+    ``on_loan``: it is borrowed from an inference cluster. No promise rests on it. ``same_kind``: it is, and
+    has the cluster's own kind of GPU.
     """
 
     id: str
@@ -170,13 +173,15 @@ class BlockedGpus:
 class PlannerSettings:
     """Operator's choices. ``reserve_servers`` whole servers back no promise (contracts 6).
 
-    ``reserve_slack_seconds``: slack that a new promise keeps for all failures that the reserve
-    covers together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more than this
-    over what its pause costs, counted for as long as the forecast leaves the GPUs to the job. ``most_work``: count of work
-    (`scheduling.core.problem.work`) after which newcomers wait for another decision; None: all get their verdict. ``two_phase``: choices for
-    policies that share out workers; None leaves them all their own rules. ``ageing_weight``: seconds of running time that a second
-    since its submission makes up for, where jobs without a promise are served shortest first (policy ``punctual``; decision 0025).
-    ``change_slack_seconds``: slack that a new promise keeps for changes that come later than is charged (decision 0029).
+    ``reserve_slack_seconds``: slack that a new promise keeps for all failures that the reserve covers
+    together (fence and margin, lost iterations, restart). ``minimum_gain_iterations``: a grant must win more
+    than this over what its pause costs, counted for as long as the forecast leaves the GPUs to the job.
+    ``most_work``: count of work (`scheduling.core.problem.work`) after which newcomers wait for another
+    decision; None: all get their verdict. ``two_phase``: choices for policies that share out workers; None
+    leaves them all their own rules. ``ageing_weight``: seconds of running time that a second since its
+    submission makes up for, where jobs without a promise are served shortest first (policy ``punctual``;
+    decision 0025). ``change_slack_seconds``: slack that a new promise keeps for changes that come later than
+    is charged (decision 0029).
     """
 
     slot_seconds: float = 5.0

@@ -9,15 +9,17 @@ from dataclasses import dataclass
 class TwoPhaseOptions:
     """Choices that stand above a policy's own rules; None leaves it the rule it has (spec 1.8 and 2.13).
 
-    ``shortest_at_most``: shortest jobs are those that would be with as many workers as they can use, not with their base
-    (A7). ``single_knapsack``: one knapsack over both kinds of servers (A8). ``flexible_in_holes``: flexible workers may use what
-    base workers leave free on servers on loan. ``naive``: elastic jobs are placed like all others. ``ageing_weight``:
-    seconds of running time that a second of waiting makes up for. ``change_seconds``: what a change of a running job's workers
-    costs, weighed against what it saves. ``efficiency``: of a job on both kinds of GPUs. ``expansion``: GPUs on
-    loan that stand for an owned one. ``value_total_work``: what flexible workers save is counted over a job's whole work, not over
-    what is left of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to leave as
-    readily as idle ones (A17). ``elastic_moves``: running elastic jobs that were never preempted move to servers on loan (A18; policy ``lyra``). ``retry_when_freed``:
-    a job for which only scattered GPUs were left is tried again only after a job ended or a server came (A19; policy ``lyra``).
+    ``shortest_at_most``: shortest jobs are those that would be with as many workers as they can use, not with
+    their base (A7). ``single_knapsack``: one knapsack over both kinds of servers (A8). ``flexible_in_holes``:
+    flexible workers may use what base workers leave free on servers on loan. ``naive``: elastic jobs are
+    placed like all others. ``ageing_weight``: seconds of running time that a second of waiting makes up for.
+    ``change_seconds``: what a change of a running job's workers costs, weighed against what it saves.
+    ``efficiency``: of a job on both kinds of GPUs. ``expansion``: GPUs on loan that stand for an owned one.
+    ``value_total_work``: what flexible workers save is counted over a job's whole work, not over what is left
+    of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to
+    leave as readily as idle ones (A17). ``elastic_moves``: running elastic jobs that were never preempted
+    move to servers on loan (A18; policy ``lyra``). ``retry_when_freed``: a job for which only scattered GPUs
+    were left is tried again only after a job ended or a server came (A19; policy ``lyra``).
     """
 
     shortest_at_most: bool | None = None

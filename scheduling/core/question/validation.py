@@ -1,8 +1,8 @@
 """What a question must look like before the core computes on it: everything else is refused with a sentence.
 
-The kernels check nothing: they trust that addresses exist, that times are numbers and that loops over them end. So a
-snapshot is checked here once, where a `Problem` is built from it, and a job by itself where rows are read: one
-that cannot be planned is set aside there, and all others go on.
+The kernels check nothing: they trust that addresses exist, that times are numbers and that loops over them
+end. So a snapshot is checked here once, where a `Problem` is built from it, and a job by itself where rows
+are read: one that cannot be planned is set aside there, and all others go on.
 
 Bounds are far beyond what anybody means, and near enough that float seconds still tell slots apart.
 """
@@ -36,7 +36,8 @@ LONGEST_PAUSE_SECONDS = 1e7
 LONGEST_RUN_SECONDS = 1e12
 """Of a job's work on any of its levels: 30,000 years."""
 LATEST = 1e12
-"""Of any moment on the caller's axis, before or after its zero: 30,000 years. Only a deadline may be infinite."""
+"""Of any moment on the caller's axis, before or after its zero: 30,000 years. Only a deadline may be
+infinite."""
 LONGEST_SLOT_SECONDS = 1e7
 MOST_GPUS = 1 << 20
 """Of all servers together."""
@@ -106,7 +107,8 @@ def check_job(job: JobSnapshot) -> None:
 
 
 def check_columns(columns: JobColumns) -> None:
-    """Raises ValueError where jobs that come as arrays cannot be planned. It looks at numbers alone, so it is quick."""
+    """Raises ValueError where jobs that come as arrays cannot be planned. It looks at numbers alone, so it is
+    quick."""
     bad = _bad_numbers(columns)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])

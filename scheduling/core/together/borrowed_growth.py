@@ -1,7 +1,8 @@
 """Jobs on owned servers that grow onto borrowed ones with the same kind of GPU.
 
-Only flexible workers go there, so that a server can be asked back without stopping anybody: the job shrinks to what it
-holds at home. Who grows is a knapsack, as in Lyra's second phase (section 3.5.2), with growth valued as on owned servers (decision 0013):
+Only flexible workers go there, so that a server can be asked back without stopping anybody: the job shrinks
+to what it holds at home. Who grows is a knapsack, as in Lyra's second phase (section 3.5.2), with growth
+valued as on owned servers (decision 0013):
 
     value = own seconds saved (nothing for a promised job: it is on time either way)
           + GPU seconds of owned servers needed less x jobs / GPUs
@@ -24,9 +25,9 @@ LEAST_GAIN_SECONDS = 1.0
 
 
 class Growers(NamedTuple):
-    """One row a job. ``at_home``: GPUs that it holds on owned servers. ``able``: it may have borrowed GPUs, ``may_change``: other ones
-    than it has. ``promised``: it is on time by its plan on owned servers. ``remaining`` iterations; ``speeds`` on borrowed
-    GPUs; ``pause_seconds``: what a change costs it."""
+    """One row a job. ``at_home``: GPUs that it holds on owned servers. ``able``: it may have borrowed GPUs,
+    ``may_change``: other ones than it has. ``promised``: it is on time by its plan on owned servers.
+    ``remaining`` iterations; ``speeds`` on borrowed GPUs; ``pause_seconds``: what a change costs it."""
 
     at_home: IntArray
     able: BoolArray
@@ -42,8 +43,8 @@ def grown_onto_loans(
 ) -> WorkerMap:
     """Flexible workers on borrowed servers, of jobs that hold owned ones. Workers are single GPUs.
 
-    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now. ``relief``: seconds of
-    everybody's completion that one GPU second needed less is worth.
+    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now.
+    ``relief``: seconds of everybody's completion that one GPU second needed less is worth.
     """
     free = np.where(fleet.on_loan, fleet.gpus, 0)
     np.subtract.at(free, seated.server, seated.base + seated.flexible)
@@ -103,7 +104,8 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
 
 @kernel
 def _placed(wanted, present, free, hosts_base):  # type: ignore[no-untyped-def]
-    """Where the workers go: where they are now, then tightly onto servers without base workers, then into holes of the others."""
+    """Where the workers go: where they are now, then tightly onto servers without base workers, then into
+    holes of the others."""
     jobs = wanted.size
     server = np.empty(wanted.sum(), dtype=np.int64)
     count = np.empty(wanted.sum(), dtype=np.int64)

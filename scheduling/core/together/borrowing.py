@@ -1,10 +1,12 @@
-"""Promises on owned servers, other work on borrowed ones too: how ElasticFlow and Lyra meet (design section 4).
+"""Promises on owned servers, other work on borrowed ones too: how ElasticFlow and Lyra meet (design section
+4).
 
-Borrowed servers never back a promise: they may be asked back at any time. Work without a promise that can run on their kind of GPU
-goes there in Lyra's two phases where that ends it sooner; everything else is divided on owned servers as though nothing
-were borrowed. A job uses one kind at a time, and what runs on a borrowed server stays there until it ends, the
-server goes back, or owned servers would be done with it clearly sooner (decision 0012). Where borrowed GPUs are of the cluster's own
-kind, jobs on owned servers grow onto them with flexible workers, promised ones too as far as their plans bear a reclaim (decision 0015).
+Borrowed servers never back a promise: they may be asked back at any time. Work without a promise that can run
+on their kind of GPU goes there in Lyra's two phases where that ends it sooner; everything else is divided on
+owned servers as though nothing were borrowed. A job uses one kind at a time, and what runs on a borrowed
+server stays there until it ends, the server goes back, or owned servers would be done with it clearly sooner
+(decision 0012). Where borrowed GPUs are of the cluster's own kind, jobs on owned servers grow onto them with
+flexible workers, promised ones too as far as their plans bear a reclaim (decision 0015).
 """
 
 from __future__ import annotations
@@ -52,7 +54,8 @@ WORTH_A_MOVE = 1.25
 
 
 def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
-    """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned servers."""
+    """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned
+    servers."""
     if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return decide(problem)
     view = View.of(problem)
@@ -64,7 +67,8 @@ def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
 
 
 def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
-    """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
+    """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned
+    ones."""
     if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return reallocate(problem)
     view = View.of(problem)
@@ -85,10 +89,11 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
 
 @dataclass(frozen=True)
 class View:
-    """The question, seen from owned servers (``home``) and from borrowed ones (``sharing``, with the ``lent`` GPUs of each job).
+    """The question, seen from owned servers (``home``) and from borrowed ones (``sharing``, with the ``lent``
+    GPUs of each job).
 
-    ``borrowing``: jobs on borrowed servers alone. ``kept``: those of them in the middle of a change, which stay as
-    they are and are no part of the question.
+    ``borrowing``: jobs on borrowed servers alone. ``kept``: those of them in the middle of a change, which
+    stay as they are and are no part of the question.
     """
 
     home: Problem
@@ -122,7 +127,8 @@ class View:
 
 
 def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
-    """The stored plans, where jobs of ``rows`` that nobody can reach keep their owned GPUs for a slot, and none that are borrowed."""
+    """The stored plans, where jobs of ``rows`` that nobody can reach keep their owned GPUs for a slot, and
+    none that are borrowed."""
     if not rows.any():
         return problem.stored
     stored = copy_plans(problem.stored)
@@ -145,7 +151,8 @@ def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumn
 def _extensions(
     view: View, seated: WorkerMap, answer: Answer, rest: IntArray, bearing: BoolArray
 ) -> WorkerMap:
-    """Flexible workers on borrowed servers of jobs that hold GPUs of owned ones by ``answer``, which is about ``rest``.
+    """Flexible workers on borrowed servers of jobs that hold GPUs of owned ones by ``answer``, which is about
+    ``rest``.
 
     ``bearing``: promised jobs that may have other borrowed GPUs than they have.
     """
@@ -185,10 +192,11 @@ def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
 def _bearing_growth(
     view: View, seated: WorkerMap, answer: Answer, rest: IntArray, reallocate: Question
 ) -> tuple[Answer, BoolArray]:
-    """Promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim, and the answer with these plans.
+    """Promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim, and the
+    answer with these plans.
 
-    Where plans have no room for that, owned servers are divided once more with room asked for; the first division stays where
-    this would cost anybody else a verdict, a promise or all GPUs.
+    Where plans have no room for that, owned servers are divided once more with room asked for; the first
+    division stays where this would cost anybody else a verdict, a promise or all GPUs.
     """
     bearing = _with_room(view.home, answer, rest)
     wishing = _promised(view.home, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
@@ -214,7 +222,8 @@ def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
 
 
 def _as_good(one: Answer, other: Answer) -> bool:
-    """Whether everybody has the same verdict by both answers, no other promise is at risk, and nobody loses all GPUs."""
+    """Whether everybody has the same verdict by both answers, no other promise is at risk, and nobody loses
+    all GPUs."""
     held, other_held = np.diff(one.placements.offsets), np.diff(other.placements.offsets)
     return (
         [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
@@ -225,7 +234,8 @@ def _as_good(one: Answer, other: Answer) -> bool:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What owned servers would do for each job: ``gpus`` in the next slot, and its ``finish`` in seconds from now."""
+    """What owned servers would do for each job: ``gpus`` in the next slot, and its ``finish`` in seconds from
+    now."""
 
     gpus: IntArray
     finish: FloatArray

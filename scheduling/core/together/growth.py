@@ -1,8 +1,9 @@
-"""Growth in the next slot by one knapsack: promised jobs and all others, valued in one unit (design section 4; decision 0013).
+"""Growth in the next slot by one knapsack: promised jobs and all others, valued in one unit (design section
+4; decision 0013).
 
-Lyra shares GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section 3.5.2); ElasticFlow
-grants them where they save most GPU time (Algorithm 2). Here one knapsack does both: a job that grows takes GPUs of the next slot
-that would stay idle, ends sooner, and needs fewer GPUs later.
+Lyra shares GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section 3.5.2);
+ElasticFlow grants them where they save most GPU time (Algorithm 2). Here one knapsack does both: a job that
+grows takes GPUs of the next slot that would stay idle, ends sooner, and needs fewer GPUs later.
 """
 
 from __future__ import annotations
@@ -32,8 +33,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, left):  # type: ignore[no-untyped-def]
     """Every larger size that a job could have in the next slot, and what it would be worth.
 
-    Returns (first item of each row, extra GPUs, value in seconds of completion time, size). Each job is planned anew with the
-    larger size, in time if it is promised, while all others keep their plans.
+    Returns (first item of each row, extra GPUs, value in seconds of completion time, size). Each job is
+    planned anew with the larger size, in time if it is promised, while all others keep their plans.
     """
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
     weight = [0 for _ in range(0)]
@@ -59,7 +60,8 @@ def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, le
             ):
                 continue
             pieces, finish, gpu_time = fill(
-                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, target, highest,
+                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, target,
+                highest,
                 rules.suffix, 0.0, piece_time, piece_gpus,
             )  # fmt: skip
             if pieces == 0:
@@ -95,7 +97,8 @@ def _numbers(listed):  # type: ignore[no-untyped-def]
 
 @kernel
 def grow(jobs, plans, rows, sizes, promised, due, times, free, count, rules):  # type: ignore[no-untyped-def]
-    """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans, timeline, jobs grown)."""
+    """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans,
+    timeline, jobs grown)."""
     grown = 0
     piece_time = np.zeros(2 * count + 64)
     piece_gpus = np.zeros(2 * count + 64, dtype=np.int64)
@@ -108,7 +111,8 @@ def grow(jobs, plans, rows, sizes, promised, due, times, free, count, rules):  #
         times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
         if sizes[position] <= free_until(times, free, count, rules.origin + rules.slot):
             pieces, finish, gpu_time = fill(
-                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, sizes[position],
+                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot,
+                sizes[position],
                 highest, rules.suffix, 0.0, piece_time, piece_gpus,
             )  # fmt: skip
             if pieces > 0:

@@ -1,8 +1,9 @@
-"""Room that promised jobs keep for a reclaim: borrowed GPUs never back a promise (design section 4; decision 0015).
+"""Room that promised jobs keep for a reclaim: borrowed GPUs never back a promise (design section 4; decision
+0015).
 
-A promised job may grow onto borrowed servers of its own kind of GPU with flexible workers. When these go back it pauses, at any
-moment and without being asked. So as long as it holds borrowed GPUs its plan on owned servers also bears that pause, and it
-grows only where the plan bears the pause of growing too.
+A promised job may grow onto borrowed servers of its own kind of GPU with flexible workers. When these go back
+it pauses, at any moment and without being asked. So as long as it holds borrowed GPUs its plan on owned
+servers also bears that pause, and it grows only where the plan bears the pause of growing too.
 """
 
 from __future__ import annotations
@@ -33,7 +34,8 @@ def with_reclaim_room(jobs: JobArrays, rows: BoolArray, pauses: int = 1) -> JobA
 def bears_growth(jobs: JobArrays, plans: Plans, latest: FloatArray, rows: IntArray) -> BoolArray:
     """Which jobs of ``rows`` are in time by their plans though they grow and must shrink again at once.
 
-    ``latest``: when each job's last iteration must end, in seconds from now. ``plans``: with their finish as charged.
+    ``latest``: when each job's last iteration must end, in seconds from now. ``plans``: with their finish as
+    charged.
     """
     longer = with_reclaim_room(jobs, np.ones(jobs.work.size, dtype=np.bool_), GROW_AND_SHRINK)
     bears: BoolArray = _in_time(jobs, longer, plans, latest, rows)

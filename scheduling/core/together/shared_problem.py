@@ -1,4 +1,5 @@
-"""One decision's question where servers are lent: the problem, and the servers of both kinds with the workers on them."""
+"""One decision's question where servers are lent: the problem, and the servers of both kinds with the workers
+on them."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """Workers and GPU addresses: from who holds which GPUs to how many workers are on which server, and back.
 
-Lyra's algorithms count workers on servers (`fleet.py`); the platform gives jobs GPUs with addresses. Which of a server's free GPUs a worker
-takes does not matter to them, so a job keeps those that it holds there and takes the lowest free ones beside.
+Lyra's algorithms count workers on servers (`fleet.py`); the platform gives jobs GPUs with addresses. Which of
+a server's free GPUs a worker takes does not matter to them, so a job keeps those that it holds there and
+takes the lowest free ones beside.
 """
 
 from __future__ import annotations
@@ -24,7 +25,8 @@ NOBODY, BLOCKED = -1, -2
 
 @dataclass(frozen=True)
 class Servers:
-    """Servers by the addresses of their GPUs: server k has ``first[k]`` and ``gpus[k] - 1`` more; addresses cover all servers.
+    """Servers by the addresses of their GPUs: server k has ``first[k]`` and ``gpus[k] - 1`` more; addresses
+    cover all servers.
 
     ``gpus`` counts every GPU, also of servers that may not be used.
     """
@@ -39,7 +41,8 @@ class Servers:
 
 @kernel
 def count_workers(addresses, offsets, flexible, server_of, gpus_per_worker):  # type: ignore[no-untyped-def]
-    """The worker map of jobs that hold ``addresses[offsets[i]:offsets[i + 1]]``, marked ``flexible`` or not."""
+    """The worker map of jobs that hold ``addresses[offsets[i]:offsets[i + 1]]``, marked ``flexible`` or
+    not."""
     jobs = offsets.size - 1
     begin = np.zeros(jobs + 1, dtype=np.int64)
     server = np.empty(addresses.size, dtype=np.int64)
@@ -92,7 +95,8 @@ def _kept(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  
 
 @kernel
 def addresses_for_workers(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  # type: ignore[no-untyped-def]
-    """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's GPUs changed).
+    """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's
+    GPUs changed).
 
     ``held`` and ``held_offsets`` are the present ones; ``first`` and ``gpus`` those of `Servers`.
     """
@@ -126,9 +130,10 @@ def addresses_for_workers(workers, gpus_per_worker, held, held_offsets, first, g
 class Sharing:
     """What Lyra's policies see beside the columns of a problem.
 
-    ``flexible`` marks, in the order of the columns' addresses, GPUs that flexible workers hold. ``blocked``: addresses that
-    nobody may be placed on for now; the fleet does not count them. ``aside``: rows that are no part of the question
-    (`set_aside`); None for nobody. ``same_kind``: borrowed servers have the cluster's own kind of GPU.
+    ``flexible`` marks, in the order of the columns' addresses, GPUs that flexible workers hold. ``blocked``:
+    addresses that nobody may be placed on for now; the fleet does not count them. ``aside``: rows that are no
+    part of the question (`set_aside`); None for nobody. ``same_kind``: borrowed servers have the cluster's
+    own kind of GPU.
     """
 
     servers: Servers
@@ -155,7 +160,8 @@ class Sharing:
 
 @dataclass(frozen=True)
 class SharedPlacements:
-    """Who holds which GPUs, which of them by flexible workers, the role of every server, and what changes for whom."""
+    """Who holds which GPUs, which of them by flexible workers, the role of every server, and what changes for
+    whom."""
 
     placements: Placements
     flexible: BoolArray
@@ -220,7 +226,8 @@ def _entries_of(offsets: IntArray, rows: BoolArray) -> tuple[BoolArray, IntArray
 
 
 def set_aside(sharing: Sharing, columns: JobColumns, rows: BoolArray) -> Sharing:
-    """The same without some jobs, which keep their GPUs whatever is decided: `put_back` gives them theirs again."""
+    """The same without some jobs, which keep their GPUs whatever is decided: `put_back` gives them theirs
+    again."""
     if not rows.any():
         return sharing
     theirs = columns.addresses[np.repeat(rows, np.diff(columns.offsets))]
@@ -267,7 +274,8 @@ def joined(one: WorkerMap, other: WorkerMap) -> WorkerMap:
 def usable_workers(workers: WorkerMap, fleet: Fleet) -> WorkerMap:
     """What is left of a map when servers may not be used any more.
 
-    A job with base workers on one of them loses everything; one with flexible workers there goes on without these.
+    A job with base workers on one of them loses everything; one with flexible workers there goes on without
+    these.
     """
     gone = fleet.gpus[workers.server] == 0
     job_of = np.repeat(np.arange(workers.offsets.size - 1), np.diff(workers.offsets))

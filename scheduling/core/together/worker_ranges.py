@@ -1,4 +1,5 @@
-"""What Lyra's algorithms see of a cluster whose jobs have scaling curves: a worker is one GPU, a range is a curve's levels."""
+"""What Lyra's algorithms see of a cluster whose jobs have scaling curves: a worker is one GPU, a range is a
+curve's levels."""
 
 from __future__ import annotations
 

@@ -21,7 +21,10 @@ DEMO_PROJECT = "demo"
 class Command(BaseCommand):
     """Idempotent: what is there already is left as it is, but for the passwords, which are set again."""
 
-    help = "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. Prints JSON."
+    help = (
+        "Create the cluster, a demo user, an operator, the demo project, and a token for each --agent. "
+        "Prints JSON."
+    )
 
     def add_arguments(self, parser: ArgumentParser) -> None:
         parser.add_argument(

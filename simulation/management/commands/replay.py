@@ -72,6 +72,6 @@ class Command(BaseCommand):
                 f"policy {chosen} still has no answer: {type(error).__name__}: {error}"
             ) from None
         self.stdout.write(
-            f"policy {chosen} has an answer now: {len(decision.verdicts)} verdicts, {len(decision.changes)} changes, "
-            f"{len(decision.at_risk)} promises at risk"
+            f"policy {chosen} has an answer now: {len(decision.verdicts)} verdicts, {len(decision.changes)} "
+            f"changes, {len(decision.at_risk)} promises at risk"
         )

@@ -42,7 +42,8 @@ REFRESH_SECONDS = 0.2
 
 @dataclass(frozen=True)
 class Paper:
-    """What can be reproduced of one paper: its figures by name, its published values, and what should hold over all of them."""
+    """What can be reproduced of one paper: its figures by name, its published values, and what should hold
+    over all of them."""
 
     title: str
     report: str
@@ -138,8 +139,8 @@ class Command(BaseCommand):
         found, results = counts(comparison.reports), comparison.context.results
         told = verdicts(comparison)
         self.stdout.write(
-            f"{told['met']} met, {told['not_met']} not met, {told['not_known']} not known;"
-            f" {len(results.by_spec)} runs, {results.reused} of them from before"
+            f"{told['met']} met, {told['not_met']} not met, {told['not_known']} not known; "
+            f"{len(results.by_spec)} runs, {results.reused} of them from before"
         )
         if found["compared"]:
             self._say_values(found)
@@ -147,10 +148,10 @@ class Command(BaseCommand):
 
     def _say_values(self, found: dict[str, int]) -> None:
         self.stdout.write(
-            f"{found['compared']} values compared, {found['within_band']} within the band"
-            f" ({found['within_band_by_published_rules']} of {found['compared_by_published_rules']} where ours follows the"
-            f" published code), {found['beyond_band']} beyond"
-            f" ({found['unexplained']} unexplained)"
+            f"{found['compared']} values compared, {found['within_band']} within the band "
+            f"({found['within_band_by_published_rules']} of {found['compared_by_published_rules']} where "
+            f"ours follows the published code), {found['beyond_band']} beyond ({found['unexplained']} "
+            "unexplained)"
         )
 
 
@@ -173,14 +174,16 @@ def _figures(paper: Paper, only: str | None) -> tuple[Sequence[FigureDefinition]
         return chosen, []
     left = [figure.name for figure in chosen if figure.needs_traces]
     models = (
-        ", and the synthetic figures draw built-in models instead of the measured ones: their levels cannot be compared"
+        ", and the synthetic figures draw built-in models instead of the measured ones: their levels cannot "
+        "be compared"
         if paper.needs_models
         else ""
     )
     return [figure for figure in chosen if not figure.needs_traces], [
         (
-            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out{models}. Set {VARIABLE} to a folder with"
-            f" elasticflow/traces ({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and elasticflow/throughput.csv (made of {THROUGHPUTS[LONG_TABLE]})."
+            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out{models}. Set "
+            f"{VARIABLE} to a folder with elasticflow/traces ({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and "
+            f"elasticflow/throughput.csv (made of {THROUGHPUTS[LONG_TABLE]})."
         )
     ]
 

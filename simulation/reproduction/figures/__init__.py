@@ -25,7 +25,8 @@ FIGURES: dict[str, FigureDefinition] = {
 
 
 def figure_named(name: str, figures: Mapping[str, FigureDefinition] = FIGURES) -> FigureDefinition:
-    """The figure of that name, or that is shown with another one. Raises ValueError that lists the names there are."""
+    """The figure of that name, or that is shown with another one. Raises ValueError that lists the names
+    there are."""
     for figure in figures.values():
         if name in (figure.name, *figure.also_called):
             return figure

@@ -48,8 +48,9 @@ def report(context: Context) -> FigureReport:
         made="five public traces on the clusters of Figures 6(b), 8(a) and 8(b), pauses measured",
         notes=(
             (
-                "Values are shares of all jobs with a deadline that were on time; declined jobs count as misses. Theirs: pkusys/ElasticFlow"
-                " 04a0109, unmodified, on two cores. Its wall times and ours are not of the same machine load."
+                "Values are shares of all jobs with a deadline that were on time; declined jobs count as "
+                "misses. Theirs: pkusys/ElasticFlow 04a0109, unmodified, on two cores. Its wall times and "
+                "ours are not of the same machine load."
             ),
         ),
         tables=[_shares(rows), _times(context)],
@@ -62,7 +63,8 @@ def _shares(rows: Sequence[Row]) -> Table:
     kept = [row for row in rows if row.authors is not None or row.variant is Variant.OURS]
     values: list[dict[str, Any]] = [
         {
-            "trace": row.spec.trace, "policy": row.policy, "variant": row.variant.value, "authors_simulator": row.authors,
+            "trace": row.spec.trace, "policy": row.policy, "variant": row.variant.value,
+            "authors_simulator": row.authors,
             "ours": row.ours, "on_time": row.result.met if row.result else None,
             "slo_jobs": row.result.slo_jobs if row.result else None,
             "admitted_late": row.result.summary["admitted_late"] if row.result else None,
@@ -72,11 +74,13 @@ def _shares(rows: Sequence[Row]) -> Table:
     return Table(
         "Shares on time",
         "Variants beside a policy's name say which rule it follows.",
-        ("Trace", "Policy", "Variant", "Authors' simulator", "Ours", "Difference", "On time", "Admitted and late"),
+        ("Trace", "Policy", "Variant", "Authors' simulator", "Ours", "Difference", "On time",
+        "Admitted and late"),
         tuple(
             (
                 row.spec.trace, row.policy, row.variant.value, _three(row.authors), _three(row.ours),
-                _three(row.ours - row.authors, "+") if row.ours is not None and row.authors is not None else "–",
+                _three(row.ours - row.authors,
+                "+") if row.ours is not None and row.authors is not None else "–",
                 f"{row.result.met:,} of {row.result.slo_jobs:,}" if row.result else "–",
                 str(row.result.summary["admitted_late"]) if row.result else "–",
             )

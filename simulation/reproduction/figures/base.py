@@ -14,7 +14,8 @@ from simulation.reproduction.rows import Row
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that should hold. ``met`` is None where the runs it needs are missing; ``figures`` says by which numbers."""
+    """One thing that should hold. ``met`` is None where the runs it needs are missing; ``figures`` says by
+    which numbers."""
 
     name: str
     met: bool | None

@@ -72,7 +72,8 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="the published generator's 100 jobs with deadlines at 1.5 times their duration, seed 1, on 16 x 8 A100, slot 240 s",
+        made="the published generator's 100 jobs with deadlines at 1.5 times their duration, seed 1, on 16 x "
+        "8 A100, slot 240 s",
         rows=rows,
         drawings=[
             bars("fig10", "Cluster efficiency", of_efficiency, axis="cluster efficiency", form=".2f"),

@@ -52,7 +52,8 @@ def runs(full: bool) -> Sequence[RunSpec]:
 
 
 def gain_over_gandiva(gandiva: RunResult | None) -> Value:
-    """Mean completion time of best-effort jobs: Gandiva's (as published) over the policy's; more is better."""
+    """Mean completion time of best-effort jobs: Gandiva's (as published) over the policy's; more is
+    better."""
 
     def gain(result: RunResult) -> float | None:
         own = result.summary["best_effort_mean_jct_seconds"]
@@ -78,11 +79,13 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="the published generator's 200 jobs, seed 0, deadlines and best effort drawn by us, on 8 x 8 A100, slot 240 s, by share of best effort",
+        made="the published generator's 200 jobs, seed 0, deadlines and best effort drawn by us, on 8 x 8 "
+             "A100, slot 240 s, by share of best effort",
         rows=[*on_time_rows, *gain_rows],
         drawings=[
             curves("fig11a", "Figure 11(a): jobs with deadlines on time", on_time_rows, "share on time"),
-            curves("fig11b", "Figure 11(b): completion of best effort, Gandiva's time over the policy's", gain_rows,
+            curves("fig11b", "Figure 11(b): completion of best effort, Gandiva's time over the "
+                             "policy's", gain_rows,
                    "times as fast as Gandiva"),
         ],
         checks=[_check(on_time_rows, share) for share in shown if share <= MOSTLY_DEADLINES],

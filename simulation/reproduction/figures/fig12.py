@@ -1,4 +1,5 @@
-"""Figure 12: measurements on hardware. No simulation can reproduce them; what the simulator assumes stands beside them."""
+"""Figure 12: measurements on hardware. No simulation can reproduce them; what the simulator assumes stands
+beside them."""
 
 from __future__ import annotations
 
@@ -44,13 +45,17 @@ def report(context: Context) -> FigureReport:
         made="published measurements beside the pause model of the simulations; nothing here is run",
         notes=(
             (
-                "Not reproducible in simulation: the figure shows how long profiling and scaling took on the authors' servers. How long"
-                " they take on one's own is measured by the live platform, which plans with what it measured."
+                "Not reproducible in simulation: the figure shows how long profiling and scaling took on the "
+                "authors' servers. How long they take on one's own is measured by the live platform, which "
+                "plans with what it measured."
             ),
         )
         if scaling
         else (
-            "Not reproducible in simulation, and the published values are in paper_figures.csv, which is not in the traces folder.",
+            (
+                "Not reproducible in simulation, and the published values are in paper_figures.csv, which is "
+                "not in the traces folder."
+            ),
         ),
         tables=_tables(context, scaling),
         checks=checks,
@@ -69,8 +74,8 @@ def _tables(context: Context, scaling: Sequence[tuple[str, str, float]]) -> list
     return [
         Table(
             "Figure 12(b): pauses",
-            "Seconds from suspending a job to its first iteration on the new GPUs. The model is the one of the published"
-            " simulator, which charges more than was measured.",
+            "Seconds from suspending a job to its first iteration on the new GPUs. The model is the one of "
+            "the published simulator, which charges more than was measured.",
             ("Model", "Change", "Published", "Charged here"),
             tuple(
                 (series, place, f"{value:.2f} s", f"{published_pause_seconds(GPUS_AFTER[place]):.0f} s")
@@ -79,7 +84,8 @@ def _tables(context: Context, scaling: Sequence[tuple[str, str, float]]) -> list
         ),
         Table(
             "Figure 12(a): profiling",
-            "Seconds to measure a model at all batch sizes and GPU counts. Simulations start from the published table and profile nothing.",
+            "Seconds to measure a model at all batch sizes and GPU counts. Simulations start from the "
+            "published table and profile nothing.",
             ("Model", "Published"),
             tuple((series, f"{value:.0f} s") for series, value in profiled),
         ),

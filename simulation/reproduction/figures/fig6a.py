@@ -32,8 +32,9 @@ def report(context: Context) -> FigureReport:
         made="25 jobs of the 195-job trace on 4 x 8 A100, slot 240 s, pauses measured",
         notes=(
             (
-                "Not reproducible as published: the 25-job trace is in no public archive. What is known of it is its start time, 3,733,274 s,"
-                " which is the submission of a job of the 195-job trace. The 25 jobs from that one on stand in for it."
+                "Not reproducible as published: the 25-job trace is in no public archive. What is known of "
+                "it is its start time, 3,733,274 s, which is the submission of a job of the 195-job trace. "
+                "The 25 jobs from that one on stand in for it."
             ),
             f"Pollux is left out: {NO_POLLUX}.",
         ),

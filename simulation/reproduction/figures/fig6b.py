@@ -47,7 +47,8 @@ def report(context: Context) -> FigureReport:
             bars("fig6b", "Figure 6(b): on time, 195 jobs on 128 GPUs", rows),
             histories("fig7a", "Figure 7: GPUs in use", shown, "gpus_used", "GPUs", most_hours=SHOWN_HOURS),
             histories("fig7b", "Figure 7: jobs submitted, admitted and declined", _flow_only(flow),
-                      ("submitted", "admitted", "declined"), "jobs, counted from the start", most_hours=SHOWN_HOURS),
+                      ("submitted", "admitted", "declined"), "jobs, counted from the start",
+                      most_hours=SHOWN_HOURS),
         ],
         checks=_checks(context, rows),
     )  # fmt: skip
@@ -65,14 +66,15 @@ def _notes(context: Context, flow: RunResult | None) -> list[str]:
         by_hour = np.bincount(hours.astype(np.int64), weights=dropped)
         most = int(by_hour.argmax())
         notes.append(
-            f"ElasticFlow drops {flow.declined} jobs here; most of them in one hour, {by_hour[most]:.0f}, in hour {most} of the run"
-            " (the paper's Figure 7 shows a burst of submissions around hour 13, where drops happen)."
+            f"ElasticFlow drops {flow.declined} jobs here; most of them in one hour, {by_hour[most]:.0f}, in "
+            f"hour {most} of the run (the paper's Figure 7 shows a burst of submissions around hour 13, "
+            "where drops happen)."
         )
     free, paid = context.get(WITHOUT_PAUSES), context.get(replace(BASE, policy="elasticflow"))
     if free is not None and paid is not None:
         notes.append(
-            f"Pauses: ElasticFlow has {paid.met} jobs on time with them and {free.met} without, so they explain"
-            f" {abs(free.met - paid.met)} jobs of {paid.slo_jobs}."
+            f"Pauses: ElasticFlow has {paid.met} jobs on time with them and {free.met} without, so they "
+            f"explain {abs(free.met - paid.met)} jobs of {paid.slo_jobs}."
         )
     return notes
 
@@ -90,7 +92,8 @@ def _checks(context: Context, rows: Sequence[Row]) -> list[Check]:
         Check(
             "No admitted job is late without pauses",
             None if free is None else free.summary["admitted_late"] == 0,
-            "not run" if free is None else f"{free.summary['admitted_late']} of {free.summary['admitted']} admitted",
+            "not run" if free is None else f"{free.summary['admitted_late']} of {free.summary['admitted']} "
+                                           f"admitted",
         ),
         at_least(
             "ElasticFlow over the best other policy of the figure" + (f" ({best.policy})" if best else ""),

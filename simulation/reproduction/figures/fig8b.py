@@ -79,7 +79,8 @@ def report(context: Context) -> FigureReport:
 
 
 def means(context: Context, rows: Sequence[Row], shown: Sequence[str]) -> Table:
-    """Both means for every baseline: published and ours over the traces that were run, and the paper's over ten."""
+    """Both means for every baseline: published and ours over the traces that were run, and the paper's over
+    ten."""
     values: list[dict[str, Any]] = []
     for series in BASELINES:
         policy = next(one.policy for one in WHO if one.series == series)
@@ -102,10 +103,12 @@ def means(context: Context, rows: Sequence[Row], shown: Sequence[str]) -> Table:
     return Table(
         title="ElasticFlow's advantage, both means",
         note=(
-            "The paper's average is the mean of per-trace ratios over clusters 1 to 10; it is dominated by traces where the baseline"
-            " meets next to nothing (EDF on cluster04). The ratio of means is not. Published and ours are over the traces run."
+            "The paper's average is the mean of per-trace ratios over clusters 1 to 10; it is dominated by "
+            "traces where the baseline meets next to nothing (EDF on cluster04). The ratio of means is not. "
+            "Published and ours are over the traces run."
         ),
-        header=("Baseline", "Stated", "Published, 10 traces", "Published", "Ours", "Published, ratio of means",
+        header=("Baseline", "Stated", "Published, 10 traces", "Published", "Ours",
+        "Published, ratio of means",
                 "Ours, ratio of means", "Traces"),
         rows=tuple(
             (

@@ -32,7 +32,8 @@ def base(servers: int) -> RunSpec:
 
 
 def draws(full: bool) -> tuple[int, ...]:
-    """Draws of deadlines beyond the first, for the spread: the published generator draws them without a seed."""
+    """Draws of deadlines beyond the first, for the spread: the published generator draws them without a
+    seed."""
     return FURTHER_DRAWS if full else ()
 
 
@@ -62,7 +63,8 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="the published generator's 1,000 jobs, seed 0, deadlines drawn by us, on 8, 16 and 32 x 8 A100, slot 240 s",
+        made="the published generator's 1,000 jobs, seed 0, deadlines drawn by us, on 8, 16 and 32 x 8 A100, "
+        "slot 240 s",
         rows=rows,
         drawings=[
             bars("fig9", "On time, 1,000 synthetic jobs", [row for row in rows if row.policy != "punctual"])

@@ -1,4 +1,5 @@
-"""The worked examples V1 to V27: those that need no test harness are computed here, the rest are tests that are named."""
+"""The worked examples V1 to V27: those that need no test harness are computed here, the rest are tests that
+are named."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="computed when the report is made, with unit slots and without pauses unless a vector is about them",
+        made="computed when the report is made, with unit slots and without pauses unless a vector is about "
+             "them",
         tables=[
             Table(
                 "Where each vector is tested",
@@ -60,7 +62,8 @@ def report(context: Context) -> FigureReport:
             )
         ],
         checks=[
-            _figure_3(), _life_cycle(), _granularity(), _refill(), _pauses(), *_table_and_trace(), _published_ratios(context),
+            _figure_3(), _life_cycle(), _granularity(), _refill(), _pauses(), *_table_and_trace(),
+            _published_ratios(context),
         ],
     )  # fmt: skip
 
@@ -74,7 +77,8 @@ def simulated(
 ) -> str:
     """On time of submitted after simulating hand-made jobs with unit slots and no pauses."""
     settings = SimulationSettings(
-        policy=policy, pools=(PoolSize(KIND, 1, gpus),), slot_seconds=1.0, pauses=Pauses.NONE, admission=admission
+        policy=policy, pools=(PoolSize(KIND, 1, gpus),), slot_seconds=1.0, pauses=Pauses.NONE,
+        admission=admission
     )  # fmt: skip
     facts = summary(Simulation(_by_hand(jobs), settings).run())
     return f"{facts['deadlines_met']} of {facts['slo_jobs']}"
@@ -85,7 +89,8 @@ def _by_hand(jobs: Sequence[Example]) -> Workload:
     profiles = tuple(
         ModelProfile(
             f"example {row}", 64,
-            {KIND: MeasuredThroughput(np.array(sorted(curve)), np.array([curve[gpus] for gpus in sorted(curve)]))},
+            {KIND: MeasuredThroughput(np.array(sorted(curve)),
+            np.array([curve[gpus] for gpus in sorted(curve)]))},
         )
         for row, (_, _, _, curve) in enumerate(jobs)
     )  # fmt: skip
@@ -123,8 +128,8 @@ def _life_cycle() -> Check:
 def _granularity() -> Check:
     jobs = [(0.0, 3.0, 3.0, C3), (0.0, 4.0, 3.0, C3), (0.0, 3.0, 3.0, C3)]
     found = (
-        f"one by one {simulated('elasticflow', 2, jobs)}, as a batch"
-        f" {simulated('elasticflow', 2, jobs, AdmissionRule.BATCH)}"
+        f"one by one {simulated('elasticflow', 2, jobs)}, as a batch "
+        f"{simulated('elasticflow', 2, jobs, AdmissionRule.BATCH)}"
     )
     return _is("V16, admission of three jobs at once", found, "one by one 2 of 3, as a batch 0 of 3")
 
@@ -177,7 +182,8 @@ def _table_and_trace() -> list[Check]:
     return [
         Check(
             linear, None if share is None else abs(share - 0.7609) <= 0.001,
-            "no such model" if share is None else f"{share:.2%}; the paper says 76.07 %, the shipped table 76.09 %",
+            "no such model" if share is None else f"{share:.2%}; the paper says 76.07 %, the shipped table "
+                                                  f"76.09 %",
         ),
         _is(row, f"{tightness:.3f}" if at.size else "no such row", "1.229"),
     ]  # fmt: skip

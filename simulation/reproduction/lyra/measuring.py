@@ -17,7 +17,8 @@ FIRST_WAITING = "first_waiting_seconds"
 """Until the first start: time without GPUs after a preemption does not count (A14)."""
 DRAWS = 1000
 BLOCK_SECONDS = 6 * 3600.0
-"""Jobs that are submitted close to each other wait for the same reason, so whole quarters of days are drawn."""
+"""Jobs that are submitted close to each other wait for the same reason, so whole quarters of days are
+drawn."""
 LOW, HIGH = 2.5, 97.5
 
 

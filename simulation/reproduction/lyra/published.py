@@ -1,6 +1,8 @@
-"""What Lyra's evaluation published, as facts with their place, and what of it cannot be had together (spec 4.5 to 4.8).
+"""What Lyra's evaluation published, as facts with their place, and what of it cannot be had together (spec
+4.5 to 4.8).
 
-Seconds and shares are those of the tables; ratios are the baseline's value over the scheme's. None is a cell that was left empty.
+Seconds and shares are those of the tables; ratios are the baseline's value over the scheme's. None is a cell
+that was left empty.
 """
 
 from __future__ import annotations
@@ -14,7 +16,8 @@ SOURCE = "Tables 3.5 to 3.10 of Lyra's evaluation (section 3.7)"
 
 
 class Reduction(NamedTuple):
-    """Ratios to the baseline (mean, median, 95th percentile of queuing time and of JCT), usage, preemptions per job."""
+    """Ratios to the baseline (mean, median, 95th percentile of queuing time and of JCT), usage, preemptions
+    per job."""
 
     queuing_mean: float
     queuing_p50: float
@@ -57,7 +60,8 @@ TABLE_36 = {
 #: Table 3.7: jobs on servers on loan; mean, median and 95th percentile ratios of queuing time and JCT.
 TABLE_37 = (4.09, 4.68, 3.22, 1.68, 1.55, 1.68)
 
-#: Table 3.8: queuing time and JCT in seconds at 50, 75, 95 and 99 %; the rows of AFS and Pollux as Table 3.5 has them (4.8 item 5).
+#: Table 3.8: queuing time and JCT in seconds at 50, 75, 95 and 99 %; the rows of AFS and Pollux as Table 3.5
+#: has them (4.8 item 5).
 TABLE_38: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
     "baseline": ((55, 1892, 8357, 14_323), (791, 29_163, 82_933, 376_513)),
     "gandiva": ((49, 1764, 6632, 11_806), (755, 27_244, 80_567, 323_626)),
@@ -70,7 +74,8 @@ TABLE_38: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
 #: Table 3.9: share of wrong estimates: reductions of queuing time and JCT.
 TABLE_39 = {0.2: (2.21, 1.52), 0.4: (2.17, 1.49), 0.6: (1.76, 1.38)}
 
-#: Table 3.10, the testbed: ratios (mean, median, 95th percentile) of queuing time and JCT, and preemptions per job.
+#: Table 3.10, the testbed: ratios (mean, median, 95th percentile) of queuing time and JCT, and preemptions
+#: per job.
 TABLE_310: dict[str, Reduction] = {
     "basic": Reduction(1.38, 1.53, 1.36, 1.22, 1.25, 1.13, preemptions=0.18),
     "loaning_random": Reduction(1.00, 1.17, 1.01, 1.05, 1.07, 1.03, preemptions=0.34),
@@ -87,10 +92,11 @@ PERCENTILE_SHARES = (0.5, 0.75, 0.95, 0.99)
 
 
 def mean_of_last_hundredth(mean: float, percentiles: Sequence[int]) -> tuple[float, float]:
-    """Least and greatest mean of the last hundredth of the values that a mean and its percentiles allow, in their unit.
+    """Least and greatest mean of the last hundredth of the values that a mean and its percentiles allow, in
+    their unit.
 
-    Rigorous: below the 99th percentile each value lies between the percentiles around it, wherever that may be, and is not negative.
-    ``percentiles``: at `PERCENTILE_SHARES`.
+    Rigorous: below the 99th percentile each value lies between the percentiles around it, wherever that may
+    be, and is not negative. ``percentiles``: at `PERCENTILE_SHARES`.
     """
     widths = np.diff((0.0, *PERCENTILE_SHARES))
     highest = float(widths @ np.array(percentiles))
@@ -101,35 +107,40 @@ def mean_of_last_hundredth(mean: float, percentiles: Sequence[int]) -> tuple[flo
 
 NOT_TO_CHASE: dict[str, str] = {
     "jct_of_loaning": (
-        "Loaning alone saves 860 s of queuing and is said not to change running times, yet 3,663 s of JCT are published for it; queuing"
-        " alone would give a ratio of about 1.055. The same holds for opportunistic, random and SCF."
+        "Loaning alone saves 860 s of queuing and is said not to change running times, yet 3,663 s of JCT "
+        "are published for it; queuing alone would give a ratio of about 1.055. The same holds for "
+        "opportunistic, random and SCF."
     ),
     "elastic_ceiling": (
-        "Elastic jobs are 5 % of the jobs at 14.2 h each: they can lower the mean JCT by 2,556 s at most. With 797 s of queuing saved"
-        " JCT cannot fall below 13,257 s, but 12,048 s are published."
+        "Elastic jobs are 5 % of the jobs at 14.2 h each: they can lower the mean JCT by 2,556 s at most. "
+        "With 797 s of queuing saved JCT cannot fall below 13,257 s, but 12,048 s are published."
     ),
-    "table_38_rows": "The rows of AFS and Pollux are exchanged between Tables 3.5 and 3.8; the text agrees with 3.5.",
+    "table_38_rows": "The rows of AFS and Pollux are exchanged between Tables 3.5 and 3.8; the text agrees "
+    "with 3.5.",
     "overall_usage": (
-        "52 % overall with 72 % in training means 35 % in inference, where Figure 3.1 shows 65 %: the level of overall usage"
-        " cannot be had, its growth can."
+        "52 % overall with 72 % in training means 35 % in inference, where Figure 3.1 shows 65 %: the level "
+        "of overall usage cannot be had, its growth can."
     ),
     "preemption_denominators": (
-        "Preemptions are told per submission in Table 3.5 and per running job in Figure 3.12: 1.17 and 1.40 against 1.51 and 1.68."
+        "Preemptions are told per submission in Table 3.5 and per running job in Figure 3.12: 1.17 and 1.40 "
+        "against 1.51 and 1.68."
     ),
     "testbed_means": (
-        "The testbed's means exceed its 95th percentiles, which would need nine jobs of six hours and more where none is longer than two:"
-        " only medians say something."
+        "The testbed's means exceed its 95th percentiles, which would need nine jobs of six hours and more "
+        "where none is longer than two: only medians say something."
     ),
-    "estimates_above_truth": "Table 3.9 gains more with wrong estimates than its section does with right ones (A23).",
+    "estimates_above_truth": "Table 3.9 gains more with wrong estimates than its section does with right "
+    "ones (A23).",
     "baseline_tail": (
-        "Published percentiles of the baseline's queuing time (55, 1,892, 8,357, 14,323 s at 50, 75, 95, 99 %) and a mean of 3,072 s"
-        " need the last hundredth to wait for 32,700 s on average at the least, and for about 134,000 s where waits lie evenly"
-        " between the percentiles. Behind a strictly first-come queue so long a wait lasts for hours of submissions: at an even"
-        " rate about 3 % of the jobs would wait for more than the published 99th percentile."
+        "Published percentiles of the baseline's queuing time (55, 1,892, 8,357, 14,323 s at 50, 75, 95, 99 "
+        "%) and a mean of 3,072 s need the last hundredth to wait for 32,700 s on average at the least, and "
+        "for about 134,000 s where waits lie evenly between the percentiles. Behind a strictly first-come "
+        "queue so long a wait lasts for hours of submissions: at an even rate about 3 % of the jobs would "
+        "wait for more than the published 99th percentile."
     ),
     "usage_of_the_same_work": (
-        "Linear scaling leaves the work as it is. 86 % of owned and borrowed GPUs in use would be a third more work than the baseline's"
-        " 72 %, over the same fifteen days."
+        "Linear scaling leaves the work as it is. 86 % of owned and borrowed GPUs in use would be a third "
+        "more work than the baseline's 72 %, over the same fifteen days."
     ),
 }
 """Figures that contradict each other in the source, by a name (spec 4.8; the last two are ours)."""

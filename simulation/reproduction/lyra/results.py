@@ -16,11 +16,13 @@ HOUR_SECONDS = 3600.0
 
 
 def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) -> RunResult:
-    """What is kept of an outcome. ``usage``: of the inference cluster every five minutes, which counts where nothing was lent too.
+    """What is kept of an outcome. ``usage``: of the inference cluster every five minutes, which counts where
+    nothing was lent too.
 
-    ``series``: ``submitted_seconds``, ``waiting_seconds``, ``first_waiting_seconds`` (until its first start) and ``jct_seconds`` by job,
-    ``borrowers`` (rows of jobs seen on servers on loan), ``usage_by_hour`` (overall), ``on_loan_usage_by_day``, and by reclaim
-    ``wanted``, ``preempted``, ``running``, ``collateral``.
+    ``series``: ``submitted_seconds``, ``waiting_seconds``, ``first_waiting_seconds`` (until its first start)
+    and ``jct_seconds`` by job, ``borrowers`` (rows of jobs seen on servers on loan), ``usage_by_hour``
+    (overall), ``on_loan_usage_by_day``, and by reclaim ``wanted``, ``preempted``, ``running``,
+    ``collateral``.
     """
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])

@@ -12,8 +12,8 @@ from simulation.workloads.scenarios import Scenario
 FULL = Size(443, 520, "lyra")
 CALIBRATED = Size(55, 65, "lyra_scaled")
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=147")
-"""1.4 times the profile's own rate, at which the baseline waits as published: at that rate an eighth of the cluster has
-room for nearly every job under every other scheme, and their order cannot be told."""
+"""1.4 times the profile's own rate, at which the baseline waits as published: at that rate an eighth of the
+cluster has room for nearly every job under every other scheme, and their order cannot be told."""
 SEEDS = (0, 1, 2)
 
 
@@ -32,7 +32,8 @@ class Scheme:
     def spec(self, size: Size, seed: int = 0) -> LyraSpec:
         """Its run on clusters of a size."""
         return LyraSpec(
-            self.policy, size, seed, self.scenario, loaning=self.loaning, scaling=self.scaling, reclaim=self.reclaim
+            self.policy, size, seed, self.scenario, loaning=self.loaning, scaling=self.scaling,
+            reclaim=self.reclaim
         )  # fmt: skip
 
 
@@ -86,6 +87,7 @@ def specs_of(names: Sequence[str], full: bool, size: Size | None = None) -> list
 def baseline_of(spec: LyraSpec) -> LyraSpec:
     """The baseline on the same jobs."""
     return replace(
-        spec, policy=BASELINE.policy, scenario=Scenario.BASIC, loaning=False, scaling=False, reclaim=ReclaimMethod.LYRA,
+        spec, policy=BASELINE.policy, scenario=Scenario.BASIC, loaning=False, scaling=False,
+        reclaim=ReclaimMethod.LYRA,
         rules=(), two_phase=(), lending=(), expansion=3, slot_seconds=30.0,
     )  # fmt: skip

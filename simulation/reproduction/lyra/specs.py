@@ -32,7 +32,8 @@ DAYS, DAY_SECONDS = 15.0, 86_400.0
 Override = tuple[str, float]
 TRUTHS = frozenset(
     {
-        "shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick", "count_owned_servers",
+        "shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick",
+        "count_owned_servers",
         "fewest_workers_first", "value_total_work", "emptied_as_idle", "elastic_moves", "retry_when_freed",
     }
 )  # fmt: skip
@@ -56,10 +57,11 @@ class Size:
 class LyraSpec:
     """One policy in one scenario on one pair of clusters.
 
-    ``rules``, ``two_phase`` and ``lending``: fields of `ScenarioRules`, `TwoPhaseOptions` and `Lending` that differ from the scenario's, with their values
-    (a truth value as 0 or 1). ``days``: which days of the trace, in which order, make up the jobs; none is the
-    whole trace. ``slot_seconds``: the scheduler's period. ``large_jobs``: share of the training cluster that one
-    job of a hundred asks for; 0 leaves jobs as they are.
+    ``rules``, ``two_phase`` and ``lending``: fields of `ScenarioRules`, `TwoPhaseOptions` and `Lending` that
+    differ from the scenario's, with their values (a truth value as 0 or 1). ``days``: which days of the
+    trace, in which order, make up the jobs; none is the whole trace. ``slot_seconds``: the scheduler's
+    period. ``large_jobs``: share of the training cluster that one job of a hundred asks for; 0 leaves jobs as
+    they are.
     """
 
     policy: str
@@ -89,7 +91,8 @@ class LyraSpec:
         parts = [
             f"simulated, policy {self.policy}", f"workload {self.trace}", f"seed {self.seed}",
             f"{self.size.servers} + {self.size.inference_servers} servers of {GPUS_PER_SERVER} GPUs",
-            f"scenario {self.scenario.value}", f"loaning {loans}", f"scaling {'on' if self.scaling else 'off'}",
+            f"scenario {self.scenario.value}", f"loaning {loans}",
+            f"scaling {'on' if self.scaling else 'off'}",
             f"slot {self.slot_seconds:g} s",
             *(f"{name} {value:g}" for name, value in (*self.rules, *self.two_phase, *self.lending)),
         ]  # fmt: skip
@@ -106,7 +109,8 @@ class LyraSpec:
         return asdict(self)
 
     def key(self) -> str:
-        """A name for the result: equal for equal jobs, settings and program. Raises TraceError for a trace that is missing."""
+        """A name for the result: equal for equal jobs, settings and program. Raises TraceError for a trace
+        that is missing."""
         usage = read_usage(self.usage, seed=self.seed) if self.loaning else None
         determined = {
             "format": FORMAT,
@@ -118,7 +122,8 @@ class LyraSpec:
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing trace."""
+        """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
+        trace."""
         outcome = Simulation(workload_of(self), settings_of(self), progress=progress).run()
         if outcome.interrupted:
             raise KeyboardInterrupt
@@ -173,8 +178,9 @@ def _loaded(trace: str, seed: int, gpus: int) -> Workload:
 
 
 def fitted(workload: Workload, load: float, gpus: int, days: float = DAYS) -> Workload:
-    """The first jobs of a public trace, those of a minute and more that fit the cluster, which ask for ``load`` of its GPUs over
-    ``days``: submissions are brought nearer to each other, or farther apart, for that (spec 4.3)."""
+    """The first jobs of a public trace, those of a minute and more that fit the cluster, which ask for
+    ``load`` of its GPUs over ``days``: submissions are brought nearer to each other, or farther apart, for
+    that (spec 4.3)."""
     kept = (workload.requested_seconds >= SHORTEST_SECONDS) & (workload.requested_gpus <= gpus)
     workload = workload.take(np.flatnonzero(kept))
     work = np.cumsum(workload.requested_gpus * workload.requested_seconds)

@@ -1,4 +1,5 @@
-"""A figure whose horizontal axis is one setting: series of runs, each held against the baseline on the same jobs."""
+"""A figure whose horizontal axis is one setting: series of runs, each held against the baseline on the same
+jobs."""
 
 from __future__ import annotations
 
@@ -20,7 +21,8 @@ SYMBOLS = ("circle", "diamond", "square")
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """One place of a series: its runs, one a seed. ``published``: reductions of queuing time and JCT, and preemptions per job."""
+    """One place of a series: its runs, one a seed. ``published``: reductions of queuing time and JCT, and
+    preemptions per job."""
 
     series: str
     x: str
@@ -30,7 +32,8 @@ class Point:
 
     @property
     def compared_with(self) -> tuple[LyraSpec, ...]:
-        """The runs that stand above in its ratios: the baseline on the same jobs, unless others were given."""
+        """The runs that stand above in its ratios: the baseline on the same jobs, unless others were
+        given."""
         return self.against or tuple(baseline_of(spec) for spec in self.specs)
 
 
@@ -38,8 +41,9 @@ class Point:
 class Measured:
     """What came of a point; None where runs are missing, and for the last two where nothing was lent.
 
-    ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per job submitted. ``on_loan``: share of
-    the GPUs on loan in use. ``shrinking``: share of the servers asked back that shrinking jobs made free.
+    ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per job
+    submitted. ``on_loan``: share of the GPUs on loan in use. ``shrinking``: share of the servers asked back
+    that shrinking jobs made free.
     """
 
     point: Point
@@ -52,7 +56,8 @@ class Measured:
 
 
 def point(
-    scheme: str, full: bool, x: str, *, series: str = "", rules: tuple[Override, ...] = (), seeds: Sequence[int] = (0,),
+    scheme: str, full: bool, x: str, *, series: str = "", rules: tuple[Override, ...] = (),
+    seeds: Sequence[int] = (0,),
     published: tuple[float | None, float | None, float | None] = (None, None, None), **changed: object,
 ) -> Point:  # fmt: skip
     """A scheme of Table 3.5 with other rules or settings."""
@@ -64,7 +69,8 @@ def point(
 
 
 def measured(context: Context, one: Point) -> Measured:
-    """Ratios of a point to what it is compared with; only when all of its runs are there, since seeds differ."""
+    """Ratios of a point to what it is compared with; only when all of its runs are there, since seeds
+    differ."""
     pairs = pairs_of(context.results, one.compared_with, one.specs)
     if len(pairs) < len(one.specs):
         pairs = []
@@ -114,7 +120,8 @@ def sweep(
         return FigureReport(
             name=name,
             title=title,
-            made="simulated; ratios of means, the baseline's over the run's, with 95 % intervals by bootstrap over quarters of days",
+            made="simulated; ratios of means, the baseline's over the run's, with 95 % intervals by "
+            "bootstrap over quarters of days",
             notes=notes,
             tables=(*more(context), _table(title, axis, rows)),
             drawings=_drawings(name, axis, rows),
@@ -131,14 +138,17 @@ def _table(title: str, axis: str, rows: Sequence[Measured]) -> Table:
 
     return Table(
         title.partition(":")[0],
-        "Published / ours; preemptions per job submitted. The last three columns are ours: queuing until the first start alone (A14), the share"
-        " of GPUs on loan in use, and of servers asked back those that shrinking made free.",
-        ("Series", axis, "Queuing", "JCT", "Preemptions", "Queuing to first start", "On loan in use", "Shrinking"),
+        "Published / ours; preemptions per job submitted. The last three columns are ours: queuing until "
+        "the first start alone (A14), the share of GPUs on loan in use, and of servers asked back those "
+        "that shrinking made free.",
+        ("Series", axis, "Queuing", "JCT", "Preemptions", "Queuing to first start", "On loan in use",
+        "Shrinking"),
         tuple(
             (
                 one.point.series, one.point.x, cell(one.point.published[0], one.queuing),
                 cell(one.point.published[1], one.jct), cell(one.point.published[2], one.preemptions),
-                "–" if one.first_queuing is None else f"{one.first_queuing.value:.2f}", _share(one.on_loan), _share(one.shrinking),
+                "–" if one.first_queuing is None else f"{one.first_queuing.value:.2f}", _share(one.on_loan),
+                _share(one.shrinking),
             )
             for one in rows
         ),

@@ -70,7 +70,8 @@ def read_trace(path: Path, options: WorkloadOptions) -> tuple[TraceFormat, Parse
 def _missing(table: TraceFile, known: TraceFormat) -> TraceError:
     columns = [" or ".join(names) for names in known.required.values()]
     return TraceError(
-        f"column {listed(known.missing(table.header))} is missing; a trace of format {known.name} has {listed(columns)}",
+        f"column {listed(known.missing(table.header))} is missing; a trace of format {known.name} has "
+        f"{listed(columns)}",
         path=table.path,
         line=1,
     )

@@ -1,7 +1,8 @@
-"""Gavel's traces: ``job_type, total_steps, arrival_time_s, num_gpus``, or the published ``.trace`` files themselves.
+"""Gavel's traces: ``job_type, total_steps, arrival_time_s, num_gpus``, or the published ``.trace`` files
+themselves.
 
-Steps become iterations of a fixed global batch as `gavel_names` says. Deadlines are drawn by seed around the time
-on the GPUs asked for.
+Steps become iterations of a fixed global batch as `gavel_names` says. Deadlines are drawn by seed around the
+time on the GPUs asked for.
 """
 
 from __future__ import annotations

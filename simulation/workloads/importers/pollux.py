@@ -1,8 +1,8 @@
 """Workloads of Pollux's simulator: ``name, time, application, num_replicas, batch_size``.
 
-A job trains its application to the end: as many iterations as Pollux's validation tables took with that batch,
-when the folder ``pollux_t4`` with them lies in or beside the trace's folders, else all samples once per epoch
-(`pollux_tables`). Deadlines are drawn by seed around the time on the replicas asked for.
+A job trains its application to the end: as many iterations as Pollux's validation tables took with that
+batch, when the folder ``pollux_t4`` with them lies in or beside the trace's folders, else all samples once
+per epoch (`pollux_tables`). Deadlines are drawn by seed around the time on the replicas asked for.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""A function that trains a line, and does what its hyperparameter `mischief` names once `after_seconds` are over.
+"""A function that trains a line, and does what its hyperparameter `mischief` names once `after_seconds` are
+over.
 
-What it tries is what user code can try: lies to the runtime and to the agent's socket, looks at other processes, and
-takes of memory, processes, descriptors and log what it gets. `LOOKED` lines in its log say what a spy found open.
+What it tries is what user code can try: lies to the runtime and to the agent's socket, looks at other
+processes, and takes of memory, processes, descriptors and log what it gets. `LOOKED` lines in its log say
+what a spy found open.
 """
 
 from __future__ import annotations
@@ -30,7 +32,8 @@ FLOOD_BYTES = 200 << 20
 
 
 class Mischief(TrainingFunction):
-    """Hyperparameters: `global_batch_size`, `mischief`, `after_seconds` [0], `variant` [0], which has it measured anew."""
+    """Hyperparameters: `global_batch_size`, `mischief`, `after_seconds` [0], `variant` [0], which has it
+    measured anew."""
 
     #: A lie: so all mischief stands on the one curve that was measured when it did nothing.
     speed_neutral = {"mischief", "after_seconds"}

@@ -1,7 +1,8 @@
-"""A function that behaves: a line fitted to points. Nearly all of its time on an emulated GPU is the device model's.
+"""A function that behaves: a line fitted to points. Nearly all of its time on an emulated GPU is the device
+model's.
 
-So what its neighbours do to the machine's cores hardly slows it down, and a promise that breaks was not broken by a
-slow step.
+So what its neighbours do to the machine's cores hardly slows it down, and a promise that breaks was not
+broken by a slow step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Whole runs whose course is known: life cycles worked by hand, pauses, failures, silence, pools, interruption."""
+"""Whole runs whose course is known: life cycles worked by hand, pauses, failures, silence, pools,
+interruption."""
 
 from __future__ import annotations
 

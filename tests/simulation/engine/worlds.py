@@ -108,10 +108,12 @@ def random_world(
     exact: bool = True,
     lending: bool = False,
 ) -> World:
-    """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent agents.
+    """A cluster so small that jobs are in each other's way, with cancellations, early stops and silent
+    agents.
 
-    ``failures``: servers lost, owned or borrowed, none of them more than once. ``exact``: speeds and delays are as the planner believes.
-    ``lending``: servers of the same kind of GPU or of a slower one are lent and asked back at any moment.
+    ``failures``: servers lost, owned or borrowed, none of them more than once. ``exact``: speeds and delays
+    are as the planner believes. ``lending``: servers of the same kind of GPU or of a slower one are lent and
+    asked back at any moment.
     """
     rng = Random(seed)
     servers, gpus = rng.choice([(1, 4), (2, 4), (1, 8), (4, 2), (3, 4), (2, 8), (1, 6), (2, 6), (3, 6)])
@@ -139,7 +141,8 @@ def random_world(
     if not exact:
         imperfections = Imperfections(0.05, 0.1, rng.uniform(0, 3), 60.0, 30.0)
     pauses = rng.choice([Pauses.MEASURED, Pauses.MEASURED, Pauses.NONE])
-    # A lost server costs the time until it is fenced, what was done since a checkpoint, a start, and slots of waiting.
+    # A lost server costs the time until it is fenced, what was done since a checkpoint, a start, and slots of
+    # waiting.
     slack = reserve * (30.0 + 60.0 + 20.0 + 2 * slot)
     return World(
         workload(jobs, f"random-{seed}"),

@@ -1,4 +1,5 @@
-"""A server fails while it is on loan and jobs are on it: random runs, and what becomes of the server and of the jobs."""
+"""A server fails while it is on loan and jobs are on it: random runs, and what becomes of the server and of
+the jobs."""
 
 from __future__ import annotations
 
@@ -113,7 +114,8 @@ def test_a_broken_server_goes_home_when_it_is_asked_back_and_counts_as_missing_t
         Happening(700.0, Kind.SERVER_LOST, FIRST),
         Happening(2_000.0, Kind.SERVER_BACK, FIRST),
     )
-    # At 1,500 s the other one could be lent but for the reserve of one server, which the broken one is no part of.
+    # At 1,500 s the other one could be lent but for the reserve of one server, which the broken one is no
+    # part of.
     assert on_loan(outcome, 8) == [1, 1, 1, 0, 0, 0, 1, 1]
     assert completion_seconds(outcome)[1] == 2_100.0 + 1_200.0 - 1.0
     assert outcome.loans is not None

@@ -1,4 +1,5 @@
-"""Nothing that must always hold is broken, whatever policy shares out the workers, with loans and reclaims all the time."""
+"""Nothing that must always hold is broken, whatever policy shares out the workers, with loans and reclaims
+all the time."""
 
 from __future__ import annotations
 
@@ -84,7 +85,8 @@ def check_run(
     lending: Lending,
     choices: TwoPhaseOptions | None = None,
 ) -> None:
-    """Every job of a random run ends, at the same time when it is run again, and no invariant is broken on the way."""
+    """Every job of a random run ends, at the same time when it is run again, and no invariant is broken on
+    the way."""
     draw = np.random.default_rng(seed)
     jobs = 25
     workload = linear_workload(

@@ -1,4 +1,5 @@
-"""Choices that Lyra leaves open, on the virtual clock: what moving costs, when scattered jobs are tried again, mixing jobs on one kind."""
+"""Choices that Lyra leaves open, on the virtual clock: what moving costs, when scattered jobs are tried
+again, mixing jobs on one kind."""
 
 from __future__ import annotations
 
@@ -50,7 +51,8 @@ def test_an_elastic_job_moves_when_servers_are_lent_pauses_and_keeps_its_progres
 
 
 def test_a_job_that_takes_longer_than_servers_are_lent_moves_once_and_ends_on_owned_servers() -> None:
-    """Servers are lent for half an hour at a time; the job takes an hour on them, and begins anew when it is preempted."""
+    """Servers are lent for half an hour at a time; the job takes an hour on them, and begins anew when it is
+    preempted."""
     half_hours = usage_of(*[0, 0, 0, 0, 0, 0, 1, 1, 1, 1, 1, 1] * 8)
     job = Job(1800.0, 4, 8, fungible=True)
     outcome = run_with([job], MOVES, servers=1, gpus_per_server=4, inference_servers=5, usage=half_hours)
@@ -71,7 +73,8 @@ def test_owned_servers_that_a_move_leaves_serve_a_job_that_waited_for_them() -> 
 def test_gpus_are_kept_for_a_scattered_job_at_every_look_or_only_after_an_end(
     retry_when_freed: bool, other_waits: float
 ) -> None:
-    """Three GPUs are free on each of two servers: no place for a worker of four, and enough for five workers of one."""
+    """Three GPUs are free on each of two servers: no place for a worker of four, and enough for five workers
+    of one."""
     long = Job(1000.0, 1, 1, gpus_per_worker=5)
     scattered = Job(100.0, 1, 1, gpus_per_worker=4, submitted_at=10.0)
     other = Job(200.0, 5, 5, submitted_at=10.0)

@@ -1,4 +1,5 @@
-"""`manage.py simulate` with elastic jobs and servers on loan: what is usual, and what is refused in one line (contracts 7)."""
+"""`manage.py simulate` with elastic jobs and servers on loan: what is usual, and what is refused in one line
+(contracts 7)."""
 
 from __future__ import annotations
 
@@ -33,7 +34,8 @@ def settings_of(folder: Path, *arguments: str) -> dict[str, object]:
 def test_the_profile_lyra_is_run_as_lyra_was_evaluated(tmp_path: Path) -> None:
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT)
     usual = {
-        "slot_seconds": 30.0, "pauses": "none", "scenario": "basic", "scaling": True, "loaning": True, "expansion": 3,
+        "slot_seconds": 30.0, "pauses": "none", "scenario": "basic", "scaling": True, "loaning": True,
+        "expansion": 3,
         "inference_servers": 4, "inference_usage": "daily", "reclaim": "lyra", "forecaster": "persistence",
     }  # fmt: skip
     assert usual.items() <= settings.items()
@@ -48,12 +50,15 @@ def test_without_scenario_and_loans_nothing_is_different(tmp_path: Path) -> None
 
 def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
     choices = (
-        "--scenario", "advanced", "--reclaim", "scf", "--forecaster", "none", "--headroom", "0.1", "--expansion", "2",
-        "--gain", "0.8", "--placement", "naive", "--knapsack", "single", "--shortest-by", "most", "--scaling", "off",
+        "--scenario", "advanced", "--reclaim", "scf", "--forecaster", "none", "--headroom", "0.1",
+        "--expansion", "2",
+        "--gain", "0.8", "--placement", "naive", "--knapsack", "single", "--shortest-by", "most", "--scaling",
+        "off",
     )  # fmt: skip
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *choices)
     asked = {
-        "scenario": "advanced", "reclaim": "scf", "forecaster": "none", "headroom": 0.1, "expansion": 2, "gain": 0.8,
+        "scenario": "advanced", "reclaim": "scf", "forecaster": "none", "headroom": 0.1, "expansion": 2,
+        "gain": 0.8,
         "naive": True, "single_knapsack": True, "shortest_at_most": True, "scaling": False,
     }  # fmt: skip
     assert asked.items() <= settings.items()
@@ -61,17 +66,20 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
 
 def test_every_open_choice_has_an_option(tmp_path: Path) -> None:
     choices = (
-        "--count-owned-servers", "on", "--release", "fewest_workers", "--knapsack-value", "total", "--emptied-servers", "as_idle",
+        "--count-owned-servers", "on", "--release", "fewest_workers", "--knapsack-value", "total",
+        "--emptied-servers", "as_idle",
         "--elastic-moves", "on", "--retry-scattered", "freed", "--mixing-efficiency-alone", "0.7",
     )  # fmt: skip
     settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *choices)
     asked = {
-        "count_owned_servers": True, "fewest_workers_first": True, "value_total_work": True, "emptied_as_idle": True,
+        "count_owned_servers": True, "fewest_workers_first": True, "value_total_work": True,
+        "emptied_as_idle": True,
         "elastic_moves": True, "retry_when_freed": True, "mixing_efficiency_alone": 0.7,
     }  # fmt: skip
     assert asked.items() <= settings.items()
     usual = (
-        "--count-owned-servers", "off", "--release", "least_lost", "--knapsack-value", "remaining", "--emptied-servers", "last",
+        "--count-owned-servers", "off", "--release", "least_lost", "--knapsack-value", "remaining",
+        "--emptied-servers", "last",
         "--elastic-moves", "off", "--retry-scattered", "tick", "--mixing-efficiency-alone", "1",
     )  # fmt: skip
     told = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *usual)

@@ -1,4 +1,5 @@
-"""Elastic jobs, kinds of GPUs and preemption on the virtual clock: vectors V3, V4 and V15 to V17 of the sheet on Lyra."""
+"""Elastic jobs, kinds of GPUs and preemption on the virtual clock: vectors V3, V4 and V15 to V17 of the sheet
+on Lyra."""
 
 from __future__ import annotations
 

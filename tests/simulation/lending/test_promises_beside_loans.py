@@ -1,4 +1,5 @@
-"""Promises on owned servers, other work on borrowed ones too: what neither ElasticFlow nor Lyra shows alone."""
+"""Promises on owned servers, other work on borrowed ones too: what neither ElasticFlow nor Lyra shows
+alone."""
 
 from __future__ import annotations
 
@@ -26,7 +27,8 @@ OWN_KIND = "A100"
 
 
 def storm(seed: int) -> UsageSeries:
-    """Demand that jumps between next to nothing and everything, so that servers are asked back at any moment."""
+    """Demand that jumps between next to nothing and everything, so that servers are asked back at any
+    moment."""
     jumps = np.random.default_rng(seed).random(2000) < 0.3
     return UsageSeries("storm", "drawn at random", np.where(jumps, 1.0, 0.1))
 
@@ -35,7 +37,8 @@ def storm(seed: int) -> UsageSeries:
 def run(
     seed: int, usage: str, kind: str = "T4", trace: str = "jobs=120,mean_interarrival_seconds=700"
 ) -> Outcome:
-    """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either kind of GPU."""
+    """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either
+    kind of GPU."""
     workload = load_workload(
         f"elasticflow:{trace}",
         seed=seed,
@@ -115,7 +118,8 @@ def test_promised_jobs_never_run_on_borrowed_servers_of_another_kind(seed: int) 
 
 
 def test_deadlines_are_met_as_often_and_best_effort_ends_sooner_with_loans_than_without() -> None:
-    """What best effort holds in a slot decides what a newcomer can have of it, so single jobs differ either way."""
+    """What best effort holds in a slot decides what a newcomer can have of it, so single jobs differ either
+    way."""
     without, with_loans = ([summary(run(seed, usage)) for seed in SEEDS] for usage in ("none", "daily"))
     met, met_without = (sum(facts["deadlines_met"] for facts in each) for each in (with_loans, without))
     assert met >= 0.99 * met_without

@@ -1,4 +1,5 @@
-"""Whatever the live cluster looked like: jobs begin on GPUs that are there, each GPU with one job, and never on fewer owned ones."""
+"""Whatever the live cluster looked like: jobs begin on GPUs that are there, each GPU with one job, and never
+on fewer owned ones."""
 
 from __future__ import annotations
 

@@ -145,7 +145,8 @@ def test_the_same_cluster_gives_the_verdicts_that_the_live_planner_gave(
     second.refresh_from_db()
     assert (first.state, second.state) == (JobState.RUNNING, JobState.DECLINED)
     study = start(
-        source="live", trace="", policies=("punctual",), servers=(2, 4), gpus_per_server=None, limit_jobs=None,
+        source="live", trace="", policies=("punctual",), servers=(2, 4), gpus_per_server=None,
+        limit_jobs=None,
         with_declined=True, slot_seconds=5.0,
     )  # fmt: skip
     assert outcome_of(study, store, 0) == {first.pk: JobEnd.COMPLETED, second.pk: JobEnd.DECLINED}
@@ -163,7 +164,8 @@ def test_a_running_job_goes_on_as_it_is_and_pays_for_no_new_start(
     # Starting again would cost more than the slack that it has.
     CurveLevel.objects.update(pause_seconds=300.0)
     study = start(
-        source="live", trace="", policies=("punctual", "edf"), servers=(), gpus_per_server=None, limit_jobs=None,
+        source="live", trace="", policies=("punctual", "edf"), servers=(), gpus_per_server=None,
+        limit_jobs=None,
         slot_seconds=5.0,
     )  # fmt: skip
     for number in range(2):

@@ -1,4 +1,5 @@
-"""Studies of the live cluster that lend: whose GPUs, whose usage, and that jobs on borrowed servers go on there."""
+"""Studies of the live cluster that lend: whose GPUs, whose usage, and that jobs on borrowed servers go on
+there."""
 
 from __future__ import annotations
 

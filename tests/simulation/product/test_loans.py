@@ -1,4 +1,5 @@
-"""Studies that lend servers: what is asked and refused, what runs come of it, and what is told of the loans."""
+"""Studies that lend servers: what is asked and refused, what runs come of it, and what is told of the
+loans."""
 
 from __future__ import annotations
 
@@ -144,7 +145,8 @@ def test_a_public_curve_that_is_not_here_is_named_with_its_origin(
 @pytest.mark.django_db
 def test_what_is_left_out_is_as_on_the_live_platform(client: APIClient) -> None:
     study = started(client)
-    assert [study[name] for name in ("inference_usage", "inference_gpu_type", "reclaim", "headroom", "forecaster")] == [
+    assert [study[name] for name in ("inference_usage", "inference_gpu_type", "reclaim", "headroom",
+    "forecaster")] == [
         "daily", "T4", "improved", 0.02, "persistence",
     ]  # fmt: skip
     plain = started(client, inference_servers=[0])
@@ -186,7 +188,8 @@ def test_what_is_asked_of_loans_reaches_the_run(start: Start) -> None:
     assert execute_run(runs_of(study)[0].pk)
     settings = (runs_of(study)[0].summary or {})["settings"]
     assert settings["inference_gpu_type"] == settings["gpu_type"] == "A100"
-    assert (settings["inference_usage"], settings["reclaim"], settings["headroom"], settings["forecaster"]) == (
+    assert (settings["inference_usage"], settings["reclaim"], settings["headroom"],
+    settings["forecaster"]) == (
         "bursty", "lyra", 0.25, "none",
     )  # fmt: skip
 

@@ -1,4 +1,5 @@
-"""A real Celery worker on the queue `simulations`: from the message to the result, and through its own death."""
+"""A real Celery worker on the queue `simulations`: from the message to the result, and through its own
+death."""
 
 from __future__ import annotations
 

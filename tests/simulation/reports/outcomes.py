@@ -37,14 +37,16 @@ def finished(
 ) -> Job:
     """A job with a deadline that ran to its end."""
     return Job(
-        name, submitted=submitted, decided=submitted, started=started, completed=completed, deadline=deadline, **other
+        name, submitted=submitted, decided=submitted, started=started, completed=completed, deadline=deadline,
+        **other
     )  # fmt: skip
 
 
 def declined(name: str, submitted: float, deadline: float, **other: Any) -> Job:
     """A job that was refused as soon as it came."""
     return Job(
-        name, end=JobEnd.DECLINED, promised=False, submitted=submitted, decided=submitted, deadline=deadline, **other
+        name, end=JobEnd.DECLINED, promised=False, submitted=submitted, decided=submitted, deadline=deadline,
+        **other
     )  # fmt: skip
 
 
@@ -145,7 +147,8 @@ def random_outcome(
             service_class = ServiceClass.SOFT if kind == "soft" else ServiceClass.SLO
             void = "function_failed" if kind == "void" else ""
             rows.append(
-                finished(name, at, at + wait, at + wait + length, deadline, service_class=service_class, void=void)
+                finished(name, at, at + wait, at + wait + length, deadline, service_class=service_class,
+                void=void)
             )  # fmt: skip
     end_at = max([span_seconds, *(job.completed for job in rows if not math.isnan(job.completed))])
     time = np.sort(draw.uniform(0, span_seconds, instants))

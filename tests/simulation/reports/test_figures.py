@@ -1,4 +1,5 @@
-"""Figures show what the run's columns say, say how they were thinned, and never lack words where there is nothing."""
+"""Figures show what the run's columns say, say how they were thinned, and never lack words where there is
+nothing."""
 
 from __future__ import annotations
 
@@ -23,7 +24,10 @@ from tests.simulation.reports.outcomes import (
     random_outcome,
 )
 
-NAMES = ["gpus", "fates", "jobs", "ratio", "efficiency", "waiting", "queuing", "slack", "decisions", "decision_growth", "jobs_gpus"]  # fmt: skip
+NAMES = [
+    "gpus", "fates", "jobs", "ratio", "efficiency", "waiting", "queuing", "slack",
+    "decisions", "decision_growth", "jobs_gpus",
+]  # fmt: skip
 
 
 def by_name(run, **options):
@@ -157,7 +161,8 @@ def test_names_of_jobs_cannot_carry_markup_into_a_figure():
 
 @pytest.mark.parametrize(
     ("seconds", "text"),
-    [(0.0, "0 s"), (4.25, "4.25 s"), (42.4, "42.4 s"), (750, "12 min 30 s"), (7200, "2 h"), (11_100, "3 h 5 min"),
+    [(0.0, "0 s"), (4.25, "4.25 s"), (42.4, "42.4 s"), (750, "12 min 30 s"), (7200, "2 h"),
+    (11_100, "3 h 5 min"),
      (187_200, "2 d 4 h"), (-90, "-1 min 30 s")],
 )  # fmt: skip
 def test_lengths_of_time_are_told_in_two_units(seconds, text):

@@ -52,7 +52,10 @@ def test_plotly_can_stand_beside_the_page_for_several_to_share(tmp_path):
 
 def test_every_figure_says_that_it_is_simulated_and_how():
     page = report_page([random_outcome(30, 40)], title="A run", plotlyjs="directory")
-    made = "Simulated · policy punctual · trace by-hand · seed 0 · 1 servers × 4 GPUs · slot 60 s · pauses measured"
+    made = (
+        "Simulated · policy punctual · trace by-hand · seed 0 · 1 servers × 4 GPUs · slot 60 s · pauses "
+        "measured"
+    )
     assert page.count(f'<p class="made">{made}</p>') == 11
     assert all(figure["layout"]["meta"]["made"] == made for figure in embedded(page, "figures").values())
 

@@ -25,7 +25,8 @@ RECLAIMS = (
 
 
 def lent(reclaims: tuple[ReclaimRecord, ...] = RECLAIMS) -> Outcome:
-    """Two owned and four inference servers of four GPUs; usage a half, then three quarters. Jobs arrive until 1,200 s."""
+    """Two owned and four inference servers of four GPUs; usage a half, then three quarters. Jobs arrive until
+    1,200 s."""
     rows = [
         (300.0, 0.5, 0.5, 2, 0, 8, 0),
         (600.0, 0.5, 0.75, 2, 0, 8, 6),
@@ -51,7 +52,8 @@ def test_usage_is_told_of_both_clusters_while_jobs_arrive() -> None:
 def test_reclaims_are_told_with_their_cost() -> None:
     facts = summary(lent())
     told = {
-        "reclaim_operations": 2, "reclaimed_servers": 4, "reclaim_preemptions": 2, "reclaim_collateral": 4 / 16,
+        "reclaim_operations": 2, "reclaimed_servers": 4, "reclaim_preemptions": 2,
+        "reclaim_collateral": 4 / 16,
         "reclaim_idle_share": 1 / 4, "reclaim_flexible_share": 1 / 4, "reclaim_ahead_share": 1 / 2,
         "reclaim_preempted_share": (1 / 4 + 1 / 2) / 2, "loan_operations": 1, "servers_on_loan_max": 2,
         "shortfall_servers_max": 1, "shortfall_periods": 1,

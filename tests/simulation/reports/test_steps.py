@@ -22,7 +22,8 @@ def test_a_short_history_is_drawn_as_it_is_to_the_end_of_the_run():
 
 
 def test_a_long_history_is_drawn_as_means_over_equal_spans():
-    # Ten GPUs for a tenth of the span and none for the rest are one GPU on average, however few instants say so.
+    # Ten GPUs for a tenth of the span and none for the rest are one GPU on average, however few instants say
+    # so.
     drawn = steps(np.array([0.0, 1.0, 10.0, 15.0]), np.array([10.0, 0.0, 4.0, 8.0]), 20.0, most=2)
     assert drawn.time.tolist() == [0.0, 10.0, 20.0]
     assert drawn.values[0, :2].tolist() == [1.0, 6.0]

@@ -48,7 +48,8 @@ def test_only_slo_jobs_count_as_declined_and_as_deadlines_met():
     made = summary(
         outcome(
             [
-                finished("soft in time", 0, 0, 50, deadline=60, service_class=ServiceClass.SOFT, promised=False),
+                finished("soft in "
+                         "time", 0, 0, 50, deadline=60, service_class=ServiceClass.SOFT, promised=False),
                 declined("soft refused", 0, deadline=5, service_class=ServiceClass.SOFT),
             ]
         )
@@ -76,7 +77,8 @@ def test_a_void_promise_is_neither_late_nor_met():
         outcome(
             [
                 finished("slower than profiled", 0, 0, 70, deadline=60, void="function_slower_than_profile"),
-                finished("lost servers, in time all the same", 0, 0, 50, deadline=60, void="failures_beyond_reserve"),
+                finished("lost servers, in time all the same", 0, 0, 50, deadline=60,
+                void="failures_beyond_reserve"),
                 Job("withdrawn", end=JobEnd.CANCELLED, deadline=60, decided=0, void="cancelled"),
                 Job("also withdrawn", end=JobEnd.CANCELLED, deadline=60, decided=0, void="cancelled"),
             ]

@@ -35,7 +35,8 @@ FIGURES = """figure,series,x,value,unit
 
 
 def traces(folder: Path) -> Path:
-    """A traces folder with the 195-job trace (of six jobs), its throughput table and a few published values."""
+    """A traces folder with the 195-job trace (of six jobs), its throughput table and a few published
+    values."""
     place = folder / "elasticflow"
     (place / "traces").mkdir(parents=True)
     table = ["gpu_type,model,global_batch_size,num_gpu,iterations_per_second"]

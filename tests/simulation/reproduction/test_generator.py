@@ -1,4 +1,5 @@
-"""The published generator drawn again: the same jobs every time, in its distributions, and Figure 10's to the second."""
+"""The published generator drawn again: the same jobs every time, in its distributions, and Figure 10's to the
+second."""
 
 from __future__ import annotations
 

@@ -136,7 +136,8 @@ def test_a_baseline_has_the_same_jobs_and_no_choice_of_its_own() -> None:
 
 def test_settings_carry_every_choice() -> None:
     spec = replace(
-        SCHEMES["loaning"].spec(SCALED), rules=(("gain", 0.8),), two_phase=(("naive", 1.0), ("ageing_weight", 0.5)),
+        SCHEMES["loaning"].spec(SCALED), rules=(("gain", 0.8),),
+        two_phase=(("naive", 1.0), ("ageing_weight", 0.5)),
         expansion=2, slot_seconds=15.0,
     )  # fmt: skip
     settings = settings_of(spec)
@@ -216,7 +217,8 @@ def test_a_run_is_kept_and_used_again(tmp_path: Any) -> None:
 def test_the_command_reports_the_worked_examples(tmp_path: Any) -> None:
     said = io.StringIO()
     call_command(
-        "reproduce", "lyra", "--only", "examples", "--folder", str(tmp_path), "--json", str(tmp_path / "out.json"),
+        "reproduce", "lyra", "--only", "examples", "--folder", str(tmp_path), "--json",
+        str(tmp_path / "out.json"),
         stdout=said, stderr=io.StringIO(),
     )  # fmt: skip
     found = json.loads((tmp_path / "out.json").read_text())

@@ -27,7 +27,8 @@ def small_traces(tmp_path, monkeypatch):
 def reproduce(folder, *options):
     said = io.StringIO()
     call_command(
-        "reproduce", "elasticflow", "--folder", str(folder), "--json", str(folder / "out.json"), *options, stdout=said, stderr=io.StringIO()
+        "reproduce", "elasticflow", "--folder", str(folder), "--json", str(folder / "out.json"), *options,
+        stdout=said, stderr=io.StringIO()
     )  # fmt: skip
     return said.getvalue(), json.loads((folder / "out.json").read_text())
 

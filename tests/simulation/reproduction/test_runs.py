@@ -73,7 +73,8 @@ def test_held_arrivals_lie_at_least_a_slot_apart():
 
 def test_bounds_count_jobs_that_any_policy_could_meet():
     workload = workload_of(SMALL)
-    # Two jobs have less time than their duration at the size asked for; elastic, one of them fits with more GPUs.
+    # Two jobs have less time than their duration at the size asked for; elastic, one of them fits with more
+    # GPUs.
     assert slo_jobs_possible_as_requested(workload) == sum(tightness >= 1 for *_, tightness in JOBS)
     assert slo_jobs_possible_alone(SMALL, workload) == 5
     assert slo_jobs_possible_alone(replace(SMALL, servers=4), workload) == 6

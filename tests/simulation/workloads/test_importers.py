@@ -142,7 +142,8 @@ def test_pollux_jobs_train_to_the_end(tmp_path: Path) -> None:
     jobs = load_workload(str(trace))
     assert reference_gpu_type(jobs) == "T4"
     assert jobs.iterations.tolist() == [400.0, 200.0, 300.0]
-    # One GPU: 1,024 samples in one step of 0.9 s. Two GPUs: 1,024 each in 1.0 s. 6 replicas were not measured.
+    # One GPU: 1,024 samples in one step of 0.9 s. Two GPUs: 1,024 each in 1.0 s. 6 replicas were not
+    # measured.
     assert jobs.requested_gpus.tolist() == [1, 2, 2]
     assert jobs.requested_seconds[:2].tolist() == pytest.approx([400 * 0.9, 200 * 1.0])
     # 2,048 samples do not fit one GPU: two steps of 1,024 that synchronise once.

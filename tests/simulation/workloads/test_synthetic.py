@@ -1,4 +1,5 @@
-"""Synthetic workloads: the same seed gives the same jobs, streams are independent, shapes are as described."""
+"""Synthetic workloads: the same seed gives the same jobs, streams are independent, shapes are as
+described."""
 
 from __future__ import annotations
 

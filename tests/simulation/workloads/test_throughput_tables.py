@@ -53,7 +53,8 @@ def test_gavels_table_leaves_out_jobs_spread_over_servers(tmp_path: Path) -> Non
     write(tmp_path, "throughputs_isolated.csv", f"gpu_type,job_type,num_gpus,steps_per_s\n{rows}")
     read = read_throughputs(tmp_path)
     assert read.gpu_types == ("v100",)
-    # Eight steps of 5 samples are one iteration of 40: the batch divides over every GPU count that was measured.
+    # Eight steps of 5 samples are one iteration of 40: the batch divides over every GPU count that was
+    # measured.
     assert points(read.profile(("LM", 40), ("v100",)), "v100") == {4: 10.0}
 
 

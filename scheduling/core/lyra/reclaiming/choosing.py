@@ -1,8 +1,9 @@
-"""Reclaiming, which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec 2.4).
+"""Reclaiming, which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec
+2.4).
 
-Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have to be preempted, and
-the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1 program, the optimum, and two that look at
-nothing (random) or at the number of jobs alone.
+Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have
+to be preempted, and the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1
+program, the optimum, and two that look at nothing (random) or at the number of jobs alone.
 """
 
 from __future__ import annotations
@@ -30,15 +31,17 @@ MOST_NODES = 20_000
 """Branch-and-bound nodes for each question of ``optimal``; a limit on work, not on time."""
 
 MOST_NODES_OF_IMPROVED = 1
-"""The same for ``improved``: where jobs were placed by best fit the program is solved at its root (decision 0011)."""
+"""The same for ``improved``: where jobs were placed by best fit the program is solved at its root (decision
+0011)."""
 
 
 class ReclaimMethod(StrEnum):
     """How servers are chosen once jobs have to be preempted.
 
-    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, improved by a 0/1 program within a small
-    limit on work; never worse than ``lyra``. ``random`` and ``scf`` (smallest count of jobs first) choose among all servers at once and look for neither idle nor
-    flexible ones. ``optimal``: the fewest preemptions there can be.
+    ``lyra``: lowest preemption cost first. ``improved``: the best of several greedy choices, improved by a
+    0/1 program within a small limit on work; never worse than ``lyra``. ``random`` and ``scf`` (smallest
+    count of jobs first) choose among all servers at once and look for neither idle nor flexible ones.
+    ``optimal``: the fewest preemptions there can be.
     """
 
     LYRA = "lyra"
@@ -49,7 +52,8 @@ class ReclaimMethod(StrEnum):
 
 
 class ReclaimGroup(IntEnum):
-    """What a returned server held when it was chosen from: nothing, flexible workers only, or base workers."""
+    """What a returned server held when it was chosen from: nothing, flexible workers only, or base
+    workers."""
 
     IDLE = 0
     FLEXIBLE = 1
@@ -60,12 +64,13 @@ class ReclaimGroup(IntEnum):
 class ReclaimQuestion:
     """``servers`` on loan are wanted back.
 
-    ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the jobs on the kind of GPU that is on loan,
-    by all the workers a job has; they say how much time flexible workers save. ``exact_last_pick``: the last server is chosen by the
-    number of jobs it stops, which is exact (the published text does so only where one server is asked for). ``count_owned_servers``: the cost of
-    preempting a job is spread over owned servers with its base workers too (spec A4). ``fewest_workers_first``: of the
-    flexible group, servers with the fewest workers go first, whatever time these save (spec A5). ``seed`` feeds ``random`` and
-    the ties of ``scf``.
+    ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the
+    jobs on the kind of GPU that is on loan, by all the workers a job has; they say how much time flexible
+    workers save. ``exact_last_pick``: the last server is chosen by the number of jobs it stops, which is
+    exact (the published text does so only where one server is asked for). ``count_owned_servers``: the cost
+    of preempting a job is spread over owned servers with its base workers too (spec A4).
+    ``fewest_workers_first``: of the flexible group, servers with the fewest workers go first, whatever time
+    these save (spec A5). ``seed`` feeds ``random`` and the ties of ``scf``.
     """
 
     fleet: Fleet
@@ -84,15 +89,17 @@ class ReclaimQuestion:
 class Reclaim:
     """What goes back, in order, what that does, and why each server was chosen.
 
-    Of each returned server: its ``group``; the ``cost`` that made it the choice (in the flexible group seconds lost by jobs, or workers where
-    these decide; preemption cost where jobs are preempted; else 0); ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those
-    become free of base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a set: its servers
-    stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and ``scf`` know no excess; their cost is the number
-    of jobs on the server.
+    Of each returned server: its ``group``; the ``cost`` that made it the choice (in the flexible group
+    seconds lost by jobs, or workers where these decide; preemption cost where jobs are preempted; else 0);
+    ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those become free of
+    base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a
+    set: its servers stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and
+    ``scf`` know no excess; their cost is the number of jobs on the server.
 
-    ``preempted``: rows of jobs, ascending. Scale-ins: ``scale_in_workers`` flexible workers that ``scale_in_job``, which goes on,
-    loses on ``scale_in_server``. ``collateral_gpus``: GPUs of preempted jobs on servers that stay. ``limit_hit``: a limit on work
-    ended the search, so more of it might have found better.
+    ``preempted``: rows of jobs, ascending. Scale-ins: ``scale_in_workers`` flexible workers that
+    ``scale_in_job``, which goes on, loses on ``scale_in_server``. ``collateral_gpus``: GPUs of preempted jobs
+    on servers that stay. ``limit_hit``: a limit on work ended the search, so more of it might have found
+    better.
     """
 
     method: ReclaimMethod
@@ -125,8 +132,8 @@ class _Chosen:
 def choose_servers(question: ReclaimQuestion, method: ReclaimMethod) -> Reclaim:
     """Choose exactly as many servers on loan as are wanted, or all there are.
 
-    Raises ValueError for a question that contradicts itself: arrays of unequal length, rows outside the fleet, negative
-    numbers, a pair of job and server listed twice.
+    Raises ValueError for a question that contradicts itself: arrays of unequal length, rows outside the
+    fleet, negative numbers, a pair of job and server listed twice.
     """
     check(question)
     layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
@@ -181,7 +188,8 @@ def check(question: ReclaimQuestion) -> None:
 
 
 def _uninformed(layout: Layout, method: ReclaimMethod, wanted: int, seed: int) -> Picks:
-    """A uniform sample, or the servers with the fewest jobs, ties at random; chosen once, before anything is preempted."""
+    """A uniform sample, or the servers with the fewest jobs, ties at random; chosen once, before anything is
+    preempted."""
     shuffled = np.random.default_rng(seed).permutation(np.flatnonzero(layout.candidate))
     present = np.bincount(layout.server[layout.gpus > 0], minlength=layout.usable.size)
     if method is ReclaimMethod.SCF:
@@ -206,7 +214,8 @@ def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, 
 def _release(
     question: ReclaimQuestion, layout: Layout, present: IntArray, wanted: int
 ) -> tuple[IntArray, FloatArray]:
-    """Up to ``wanted`` servers of the flexible group, in order, and what each was chosen by: seconds lost, or workers."""
+    """Up to ``wanted`` servers of the flexible group, in order, and what each was chosen by: seconds lost, or
+    workers."""
     group = layout.candidate & (present > 0) & (layout.hosted == 0)
     if question.fewest_workers_first:
         rows = np.flatnonzero(group)

@@ -1,7 +1,9 @@
-"""The greedy choice among servers with base workers: lowest preemption cost first (Lyra section 3.4; spec 2.4.3, steps 4 to 7).
+"""The greedy choice among servers with base workers: lowest preemption cost first (Lyra section 3.4; spec
+2.4.3, steps 4 to 7).
 
-Preempting a job anywhere removes it everywhere, so each pick makes others cheaper. Ties go to the server whose jobs free the fewest
-GPUs elsewhere, where GPUs on servers that become free of base workers do not count: those servers can be returned next.
+Preempting a job anywhere removes it everywhere, so each pick makes others cheaper. Ties go to the server
+whose jobs free the fewest GPUs elsewhere, where GPUs on servers that become free of base workers do not
+count: those servers can be returned next.
 """
 
 from __future__ import annotations
@@ -20,8 +22,8 @@ COST_TOLERANCE = 1e-9
 
 
 class Picks(NamedTuple):
-    """Servers in the order in which they were picked, each with the key that made it the choice: preemption ``cost``,
-    ``excess_gpus`` and ``credited_servers``."""
+    """Servers in the order in which they were picked, each with the key that made it the choice: preemption
+    ``cost``, ``excess_gpus`` and ``credited_servers``."""
 
     server: IntArray
     cost: FloatArray
@@ -30,7 +32,8 @@ class Picks(NamedTuple):
 
 
 class Standing(NamedTuple):
-    """Where the picking stands: jobs ``gone``, servers ``taken``; of each server the jobs ``hosted`` still and their ``cost``.
+    """Where the picking stands: jobs ``gone``, servers ``taken``; of each server the jobs ``hosted`` still
+    and their ``cost``.
 
     ``freed``, ``released`` and ``touched`` are working space, zero between uses.
     """
@@ -46,7 +49,8 @@ class Standing(NamedTuple):
 
 @kernel
 def _free_elsewhere(layout, standing, server):  # type: ignore[no-untyped-def]
-    """Note what preempting the server's jobs frees on servers that are not taken; returns how many servers that touches."""
+    """Note what preempting the server's jobs frees on servers that are not taken; returns how many servers
+    that touches."""
     touched = 0
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
         pair = layout.on_server[position]
@@ -68,8 +72,8 @@ def _free_elsewhere(layout, standing, server):  # type: ignore[no-untyped-def]
 
 @kernel
 def _excess(layout, standing, allowed, server, credits):  # type: ignore[no-untyped-def]
-    """(excess GPUs, credited servers): GPUs freed elsewhere, less those on the at most ``credits`` largest servers that
-    lose their last base worker."""
+    """(excess GPUs, credited servers): GPUs freed elsewhere, less those on the at most ``credits`` largest
+    servers that lose their last base worker."""
     touched = _free_elsewhere(layout, standing, server)
     total = 0
     emptied = 0
@@ -160,11 +164,12 @@ def greedy_picks(
     count_always: bool = False,
     count_last: bool = False,
 ) -> Picks:
-    """Pick ``wanted`` of the ``allowed`` servers, each time the one with the smallest (cost, excess GPUs, -credited servers, row).
+    """Pick ``wanted`` of the ``allowed`` servers, each time the one with the smallest (cost, excess GPUs,
+    -credited servers, row).
 
-    ``share``: each pair's part of its server's cost. ``already``: servers that go back before these. ``count_always``: the cost is the
-    number of jobs (spec 2.4.3 where one server is asked for); ``count_last``: for the last pick only, where that cannot preempt
-    more.
+    ``share``: each pair's part of its server's cost. ``already``: servers that go back before these.
+    ``count_always``: the cost is the number of jobs (spec 2.4.3 where one server is asked for);
+    ``count_last``: for the last pick only, where that cannot preempt more.
     """
     taken = np.zeros(layout.usable.size, dtype=np.bool_)
     taken[already] = True

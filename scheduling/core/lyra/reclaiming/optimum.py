@@ -1,7 +1,8 @@
 """The fewest preemptions there can be, by a 0/1 program (Lyra section 3.4; spec 2.4.4).
 
-Minimum k-union: choose so many servers that as few jobs as possible have a base worker on one of them. Without the number the
-program is integral, so its relaxation is nearly tight; with it, it is NP-hard. Solved by HiGHS.
+Minimum k-union: choose so many servers that as few jobs as possible have a base worker on one of them.
+Without the number the program is integral, so its relaxation is nearly tight; with it, it is NP-hard. Solved
+by HiGHS.
 """
 
 from __future__ import annotations
@@ -20,12 +21,13 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 HALF = 0.5
 SOLVED, INFEASIBLE = 0, 2
-"""Statuses, as scipy gives them, with which a question is answered for certain; with others the search ended early."""
+"""Statuses, as scipy gives them, with which a question is answered for certain; with others the search ended
+early."""
 
 
 class Optimum(NamedTuple):
-    """Servers chosen, ascending; a proved lower ``bound`` on preemptions; whether the limit on nodes was hit before the answer
-    was certain, in the number of jobs or in the GPUs freed elsewhere."""
+    """Servers chosen, ascending; a proved lower ``bound`` on preemptions; whether the limit on nodes was hit
+    before the answer was certain, in the number of jobs or in the GPUs freed elsewhere."""
 
     server: IntArray
     bound: int
@@ -35,8 +37,9 @@ class Optimum(NamedTuple):
 class _Program(NamedTuple):
     """Columns: servers, then jobs on several of them, then pairs with flexible workers only.
 
-    ``rows @ columns >= 0``: a job is preempted when one of its servers goes back; a pair counts only where its server goes back and
-    its job is preempted. ``jobs``, ``excess``: by column, preemptions and GPUs freed on servers that stay.
+    ``rows @ columns >= 0``: a job is preempted when one of its servers goes back; a pair counts only where
+    its server goes back and its job is preempted. ``jobs``, ``excess``: by column, preemptions and GPUs freed
+    on servers that stay.
     """
 
     rows: csr_array
@@ -47,12 +50,13 @@ class _Program(NamedTuple):
 def fewest_preemptions(
     layout: Layout, allowed: BoolArray, already: IntArray, starts: Sequence[IntArray], most_nodes: int
 ) -> Optimum:
-    """Choose among the ``allowed`` servers as many as each of ``starts`` has, so that the fewest jobs are preempted, then the fewest GPUs
-    freed on servers that stay.
+    """Choose among the ``allowed`` servers as many as each of ``starts`` has, so that the fewest jobs are
+    preempted, then the fewest GPUs freed on servers that stay.
 
-    Every allowed server hosts a base worker. ``already``: servers that go back before. ``starts``: choices to improve on;
-    the best of them comes back where nothing better is found. ``most_nodes``: branch-and-bound nodes for each of the two questions; a limit on
-    work, so that the same question has the same answer anywhere.
+    Every allowed server hosts a base worker. ``already``: servers that go back before. ``starts``: choices to
+    improve on; the best of them comes back where nothing better is found. ``most_nodes``: branch-and-bound
+    nodes for each of the two questions; a limit on work, so that the same question has the same answer
+    anywhere.
     """
     number = starts[0].size
     single = _of_one_job(layout, allowed, already, number)
@@ -78,7 +82,8 @@ def fewest_preemptions(
 def _of_one_job(layout: Layout, allowed: BoolArray, already: IntArray, number: int) -> IntArray | None:
     """Servers that go back if a single job is preempted, ascending; None where no job is alone on so many.
 
-    Most small reclaims are of this kind, and need no program. Among several such jobs it is the one that leaves the fewest free GPUs behind.
+    Most small reclaims are of this kind, and need no program. Among several such jobs it is the one that
+    leaves the fewest free GPUs behind.
     """
     pairs = np.flatnonzero((layout.base > 0) & allowed[layout.server] & (layout.hosted[layout.server] == 1))
     pairs = pairs[np.lexsort((-layout.gpus[pairs], layout.job[pairs]))]
@@ -160,7 +165,8 @@ def _program(layout: Layout, servers: IntArray, already: IntArray) -> _Program:
 
 
 class _Solution(NamedTuple):
-    """Servers of the best choice found, if any; a lower bound of the objective; whether the search was cut short."""
+    """Servers of the best choice found, if any; a lower bound of the objective; whether the search was cut
+    short."""
 
     chosen: IntArray | None
     bound: int

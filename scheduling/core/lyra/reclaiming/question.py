@@ -1,8 +1,8 @@
 """A reclaim's question as arrays: who sits on which server on loan, and what returning servers does to them
 (Lyra section 3.4; spec 2.4).
 
-A job that loses one base worker loses all its workers, wherever they are: it is preempted. A job that loses flexible workers only
-goes on with fewer.
+A job that loses one base worker loses all its workers, wherever they are: it is preempted. A job that loses
+flexible workers only goes on with fewer.
 """
 
 from __future__ import annotations
@@ -19,10 +19,11 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 class Layout(NamedTuple):
     """Pairs of job and server, by job and by server.
 
-    Pair e says that ``job[e]`` has ``base[e]`` and ``flexible[e]`` workers on ``server[e]``, on ``gpus[e]`` GPUs. Pairs of job i
-    are ``job_offsets[i]`` to ``job_offsets[i + 1]``; pairs of server s are ``on_server[k]`` for k from ``server_offsets[s]`` to
-    ``server_offsets[s + 1]``. ``candidate``: servers that can be returned; ``usable``: servers with GPUs. ``spread``: candidates
-    with a base worker of each job (the size of S_j); ``hosted``: jobs with a base worker on each candidate (the size of J_s).
+    Pair e says that ``job[e]`` has ``base[e]`` and ``flexible[e]`` workers on ``server[e]``, on ``gpus[e]``
+    GPUs. Pairs of job i are ``job_offsets[i]`` to ``job_offsets[i + 1]``; pairs of server s are
+    ``on_server[k]`` for k from ``server_offsets[s]`` to ``server_offsets[s + 1]``. ``candidate``: servers
+    that can be returned; ``usable``: servers with GPUs. ``spread``: candidates with a base worker of each job
+    (the size of S_j); ``hosted``: jobs with a base worker on each candidate (the size of J_s).
     """
 
     job_offsets: IntArray
@@ -42,8 +43,8 @@ class Layout(NamedTuple):
 class Consequences(NamedTuple):
     """What returning a set of servers does.
 
-    ``preempted``: rows of jobs that lose everything. Scale-ins: flexible workers that jobs which go on lose, by job and server.
-    ``collateral_gpus``: GPUs of preempted jobs that become free on servers that stay.
+    ``preempted``: rows of jobs that lose everything. Scale-ins: flexible workers that jobs which go on lose,
+    by job and server. ``collateral_gpus``: GPUs of preempted jobs that become free on servers that stay.
     """
 
     preempted: IntArray
@@ -92,10 +93,12 @@ def _summed(counts: IntArray, key: IntArray, size: int) -> IntArray:
 
 
 def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
-    """Each pair's part of its server's preemption cost: one over the number of candidates the job has base workers on.
+    """Each pair's part of its server's preemption cost: one over the number of candidates the job has base
+    workers on.
 
-    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone. ``count_owned``: all servers with
-    base workers of the job are counted, also those that can never be returned (spec A4).
+    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone.
+    ``count_owned``: all servers with base workers of the job are counted, also those that can never be
+    returned (spec A4).
     """
     spread = layout.spread
     if count_owned:
@@ -105,7 +108,8 @@ def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
 
 
 def gpu_fraction(layout: Layout) -> FloatArray:
-    """Each pair's part of its server's cost by GPUs: the job's base GPUs there over its base GPUs on all candidates (spec 2.4.1)."""
+    """Each pair's part of its server's cost by GPUs: the job's base GPUs there over its base GPUs on all
+    candidates (spec 2.4.1)."""
     base_gpus = _of_bound_pairs(
         layout, layout.gpus * layout.base / np.maximum(layout.base + layout.flexible, 1)
     )

@@ -1,4 +1,5 @@
-"""Which servers of the flexible group go first: those whose workers save the least time (spec 2.4.3, step 3)."""
+"""Which servers of the flexible group go first: those whose workers save the least time (spec 2.4.3, step
+3)."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @kernel
 def _seconds_lost(remaining, speeds, job, workers, lost):  # type: ignore[no-untyped-def]
-    """How much later the job ends without so many of its workers; a job that makes no progress now loses nothing."""
+    """How much later the job ends without so many of its workers; a job that makes no progress now loses
+    nothing."""
     rate = rate_of(speeds, job, workers)
     if rate <= 0.0 or remaining[job] <= 0.0:
         return 0.0
@@ -74,8 +76,8 @@ def release_flexible(
     lent: Speeds,
     wanted: int,
 ) -> tuple[IntArray, FloatArray]:
-    """Up to ``wanted`` servers of the flexible ``group`` in ascending order of (seconds that its jobs lose, workers, row),
-    computed anew after each; and those seconds.
+    """Up to ``wanted`` servers of the flexible ``group`` in ascending order of (seconds that its jobs lose,
+    workers, row), computed anew after each; and those seconds.
 
     ``on_server``: workers on each server.
     """

@@ -1,4 +1,5 @@
-"""Figures of Lyra's evaluation that can be reproduced. One is a file in this folder, or a line in `sensitivity.py`, and a name here."""
+"""Figures of Lyra's evaluation that can be reproduced. One is a file in this folder, or a line in
+`sensitivity.py`, and a name here."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the functions that the scheduler calls (spec 3)."""
+"""Tables 3.1 to 3.4, Figures 3.5 and 3.6: worked examples, computed by the functions that the scheduler calls
+(spec 3)."""
 
 from __future__ import annotations
 
@@ -35,13 +36,15 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="computed by the functions that the scheduler calls; Tables 3.2 to 3.4 are simulated by the tests",
+        made="computed by the functions that the scheduler calls; Tables 3.2 to 3.4 are simulated by the "
+             "tests",
         tables=(
             Table(
                 "Figure 3.5: servers asked back",
                 "Jobs preempted by Lyra's choice, by the fewest possible, and as worked out by hand.",
                 ("Servers", "Lyra", "Optimum", "By hand"),
-                tuple((str(count), str(mine), str(best), str(FEWEST[count])) for count, mine, best in reclaims),
+                tuple((str(count), str(mine), str(best), str(FEWEST[count])) for count, mine,
+                best in reclaims),
             ),
             Table(
                 "Figure 3.6: the knapsack",
@@ -52,13 +55,16 @@ def report(context: Context) -> FigureReport:
         ),
         checks=(
             Check(
-                "Figure 3.5: two servers cost one job, as published", reclaims[1][1] == 1, f"{reclaims[1][1]} preempted",
+                "Figure 3.5: two servers cost one job, as published", reclaims[1][1] == 1,
+                f"{reclaims[1][1]} preempted",
             ),
             Check(
                 "Figure 3.5: the optimum is the one worked out by hand",
-                all(best == FEWEST[count] for count, _, best in reclaims), f"{[best for _, _, best in reclaims]}",
+                all(best == FEWEST[count] for count, _, best in reclaims),
+                f"{[best for _, _, best in reclaims]}",
             ),
-            Check("Figure 3.6: every total is the published one", totals == VALUES, f"{list(totals.values())}"),
+            Check("Figure 3.6: every total is the published one", totals == VALUES,
+            f"{list(totals.values())}"),
         ),
     )  # fmt: skip
 
@@ -87,7 +93,8 @@ def _preempted(servers: int, method: ReclaimMethod) -> int:
 
 
 def _best_total(gpus: int) -> float:
-    """Job A needs two GPUs a worker and saves 50 s with one more; job B one, and saves 20, 30, 36 and 40 s."""
+    """Job A needs two GPUs a worker and saves 50 s with one more; job B one, and saves 20, 30, 36 and 40
+    s."""
     groups = ItemGroups(
         np.array([0, 1, 5]),
         np.array([2, 1, 2, 3, 4]),

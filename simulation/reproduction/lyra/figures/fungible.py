@@ -1,4 +1,5 @@
-"""Which jobs are fungible (A12): by their share of jobs, or only elastic ones, with the same share of the load."""
+"""Which jobs are fungible (A12): by their share of jobs, or only elastic ones, with the same share of the
+load."""
 
 from __future__ import annotations
 
@@ -50,7 +51,10 @@ def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
             if per_use[0] is None or per_use[1] is None:
                 checks.append(Check(told, None, "not run"))
             else:
-                text = f"{per_use[0]:.4f} and {per_use[1]:.4f} per job submitted, over the share of GPUs on loan in use"
+                text = (
+                    f"{per_use[0]:.4f} and {per_use[1]:.4f} per job submitted, over the share of GPUs on "
+                    f"loan in use"
+                )
                 checks.append(Check(told, per_use[0] < per_use[1], text))
         used = None if basic is None else basic.on_loan
         checks.append(
@@ -73,9 +77,10 @@ FIGURE = sweep(
     "fungible", "What hangs on which jobs are fungible", "fungible", _points, checks=_orders,
     notes=(
         (
-            "21 % of the load is fungible in Basic, and elastic jobs do 36 % of it; which jobs are both is not published (A12). Elastic jobs"
-            " prefer servers on loan, so that these are used as much as there are elastic jobs for them. The same servers are lent in every row:"
-            " a scheme that leaves them empty has little there to preempt."
+            "21 % of the load is fungible in Basic, and elastic jobs do 36 % of it; which jobs are both is "
+            "not published (A12). Elastic jobs prefer servers on loan, so that these are used as much as "
+            "there are elastic jobs for them. The same servers are lent in every row: a scheme that leaves "
+            "them empty has little there to preempt."
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""The orders of Table 3.5 on jobs of public traces (spec 4.3): other jobs than the published ones, so orders count, not levels."""
+"""The orders of Table 3.5 on jobs of public traces (spec 4.3): other jobs than the published ones, so orders
+count, not levels."""
 
 from __future__ import annotations
 
@@ -31,7 +32,8 @@ def _points(full: bool) -> Sequence[Point]:
 
 
 def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
-    """The orders of Table 3.5 that are asked of synthetic jobs (spec 4.9), of each trace; the first of each is to be the better one."""
+    """The orders of Table 3.5 that are asked of synthetic jobs (spec 4.9), of each trace; the first of each
+    is to be the better one."""
     checks = []
     for trace in TRACES:
         for kind, better, worse in (
@@ -70,9 +72,11 @@ def _value(row: Measured | None, kind: str) -> float | None:
 FIGURE = sweep(
     "traces", "Jobs of public traces: Philly and ITP", "trace", _points, needs_traces=True, checks=_orders,
     notes=(
-        (f"The first jobs of a minute and more that fit the cluster, submitted so that they ask for {LOAD:.0%} of its GPUs over fifteen days."
-        " Elastic and fungible jobs are tagged by seed. philly_all holds jobs of ten minutes and more alone. One seed."),
-        ("No demand for inference goes with these traces. Its place is taken by the synthetic daily curve, and in the rows that say so by the GPUs in"
-        f" use in a training cluster of Helios ({OTHER_DEMAND}), stretched to the published range: both are stand-ins."),
+        ("The first jobs of a minute and more that fit the cluster, submitted so that they ask for "
+         f"{LOAD:.0%} of its GPUs over fifteen days. Elastic and fungible jobs are tagged by seed. "
+         "philly_all holds jobs of ten minutes and more alone. One seed."),
+        ("No demand for inference goes with these traces. Its place is taken by the synthetic daily "
+         "curve, and in the rows that say so by the GPUs in use in a training cluster of Helios "
+         f"({OTHER_DEMAND}), stretched to the published range: both are stand-ins."),
     ),
 )  # fmt: skip

@@ -1,8 +1,10 @@
-"""What the published queuing times pin: a queue whose head may be passed, and a hundredth of the jobs that waits whatever is done.
+"""What the published queuing times pin: a queue whose head may be passed, and a hundredth of the jobs that
+waits whatever is done.
 
-Published percentiles and the mean of 3,072 s of the baseline need the last hundredth to wait for 32,700 s on average at the least, and for
-103,300 s under scaling alone (Tables 3.5 and 3.8). Behind a strictly first-come queue everybody waits who comes within hours of such a job,
-so the baseline was hardly one; and while the percentiles fall two- to threefold with Lyra, its last hundredth still waits for more than a day.
+Published percentiles and the mean of 3,072 s of the baseline need the last hundredth to wait for 32,700 s on
+average at the least, and for 103,300 s under scaling alone (Tables 3.5 and 3.8). Behind a strictly first-come
+queue everybody waits who comes within hours of such a job, so the baseline was hardly one; and while the
+percentiles fall two- to threefold with Lyra, its last hundredth still waits for more than a day.
 """
 
 from __future__ import annotations
@@ -23,7 +25,8 @@ from simulation.reproduction.lyra.sweeps import Measured, Point, find, sweep
 from simulation.reproduction.store import RunResult
 
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=185")
-"""A ninth more than the profile's own rate: with it the baseline that may be passed has 72 % of the GPUs in use."""
+"""A ninth more than the profile's own rate: with it the baseline that may be passed has 72 % of the GPUs in
+use."""
 LARGE = (0.0, 0.5, 0.65, 0.8)
 NAMES = ("sjf", "loaning", "scaling", "basic", "ideal")
 BASE = SCHEMES["backfill"]
@@ -84,8 +87,9 @@ def _levels(context: Context) -> Sequence[Table]:
     return (
         Table(
             "The baseline that may be passed",
-            "Seconds of queuing time: first come, but whoever fits goes ahead of those who do not. Means over the seeds. The published mean and"
-            " percentiles allow the mean of the last hundredth to be anywhere within the bounds that stand there.",
+            "Seconds of queuing time: first come, but whoever fits goes ahead of those who do not. Means "
+            "over the seeds. The published mean and percentiles allow the mean of the last hundredth to be "
+            "anywhere within the bounds that stand there.",
             (
                 "Large jobs ask for",
                 "Mean",
@@ -118,12 +122,14 @@ def _within(rows: Sequence[Measured]) -> Sequence[Check]:
 
 
 FIGURE = sweep(
-    "queuing", "What the published queuing times pin", "share of the cluster that large jobs ask for", _points,
+    "queuing", "What the published queuing times pin", "share of the cluster that large jobs ask "
+                                                       "for", _points,
     more=_levels, checks=_within,
     notes=(
         (
-            "One job of a hundred, of two to eighteen minutes, asks for the given share of the training cluster; all else is as in the profile. Such"
-            " jobs are hardly any work. They wait until so much is free at once, under every scheme, and so hold up the mean of all."
+            "One job of a hundred, of two to eighteen minutes, asks for the given share of the training "
+            "cluster; all else is as in the profile. Such jobs are hardly any work. They wait until so much "
+            "is free at once, under every scheme, and so hold up the mean of all."
         ),
         "Against the baseline that may be passed. 0: no such jobs.",
     ),

@@ -1,9 +1,11 @@
-"""A second setting, in which all of Basic is within its bands: a quiet inference cluster, elastic jobs on loan, a queue that may be passed.
+"""A second setting, in which all of Basic is within its bands: a quiet inference cluster, elastic jobs on
+loan, a queue that may be passed.
 
-Each part follows from something published. 52 % of all GPUs in use with 72 % of the training cluster's mean 35 % in inference
-(Table 3.5); servers on loan that are 92 % in use and half of all reclaims met by shrinking mean elastic jobs there (A12); the queuing
-times mean a hundredth of jobs that waits under every scheme, behind which others pass (`queuing.py`). Together they are a
-setting that was looked for: no evidence that the published runs were made in it.
+Each part follows from something published. 52 % of all GPUs in use with 72 % of the training cluster's mean
+35 % in inference (Table 3.5); servers on loan that are 92 % in use and half of all reclaims met by shrinking
+mean elastic jobs there (A12); the queuing times mean a hundredth of jobs that waits under every scheme,
+behind which others pass (`queuing.py`). Together they are a setting that was looked for: no evidence that the
+published runs were made in it.
 """
 
 from __future__ import annotations
@@ -65,13 +67,15 @@ def _by_seed(context: Context) -> Sequence[Table]:
             (
                 SCHEMES[name].label, _seeds(told.queuing_mean, mean_ratio(pairs, WAITING)),
                 _seeds(told.jct_mean, mean_ratio(pairs, JCT)),
-                f"{'–' if published is None else f'{published:.2f}'} / {', '.join(f'{one:.2f}' for one in usage)}",
+                (f"{'–' if published is None else f'{published:.2f}'} / "
+                 f"{', '.join(f'{one:.2f}' for one in usage)}"),
             )
         )  # fmt: skip
     return (
         Table(
             "By seed",
-            "Published / ours, seeds 0, 1 and 2: reductions against first come with backfilling, and use of the GPUs of both clusters over its.",
+            "Published / ours, seeds 0, 1 and 2: reductions against first come with backfilling, and use of "
+            "the GPUs of both clusters over its.",
             ("Scheme", "Queuing", "JCT", "Usage overall"),
             tuple(rows),
         ),
@@ -100,13 +104,15 @@ FIGURE = sweep(
     more=_by_seed, checks=_within,
     notes=(
         (
-            "Inference uses 35 % of its cluster, elastic jobs alone are fungible (21 % of the load), one job of a hundred asks for"
-            f" {NEAREST:.0%} of the training cluster for minutes, and the baseline is first come with backfilling."
+            "Inference uses 35 % of its cluster, elastic jobs alone are fungible (21 % of the load), one "
+            f"job of a hundred asks for {NEAREST:.0%} of the training cluster for minutes, and the baseline "
+            "is first come with backfilling."
         ),
         (
-            "Overall usage in Basic has a band too, 1.1 to 1.35 times the baseline's. Ideal is far beyond its bands here: with so many GPUs"
-            " on loan that every job may use, hardly anybody waits. Each part follows from published figures; that they were"
-            " looked for together is no evidence that the published runs had them."
+            "Overall usage in Basic has a band too, 1.1 to 1.35 times the baseline's. Ideal is far beyond "
+            "its bands here: with so many GPUs on loan that every job may use, hardly anybody waits. Each "
+            "part follows from published figures; that they were looked for together is no evidence that the "
+            "published runs had them."
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, how full these are, and what reclaims cost (spec 2.4.5, 4.6)."""
+"""Table 3.7, Figures 3.11 and 3.12: jobs on servers on loan, how full these are, and what reclaims cost (spec
+2.4.5, 4.6)."""
 
 from __future__ import annotations
 
@@ -69,7 +70,8 @@ def _borrowers(context: Context) -> Table:
         rows.append((f"{label}, {name}", f"{TABLE_37[number]:.2f}", *shown))
     return Table(
         "Table 3.7: jobs on servers on loan",
-        "The jobs that ran on servers on loan (loaning without scaling), and the same jobs under the baseline.",
+        "The jobs that ran on servers on loan (loaning without scaling), and the same jobs under the "
+        "baseline.",
         ("Of these jobs", "Published ratio", "Baseline", "Lyra", "Ratio"),
         tuple(rows),
     )
@@ -99,15 +101,19 @@ def _reclaims(context: Context) -> Table:
         )
     return Table(
         "Figure 3.12: what reclaims cost",
-        "Published, without scaling: Lyra preempts 1.51 and 1.68 times fewer of the running jobs than SCF and Random, with 1.36 and 1.59 times"
-        " less collateral damage. Improved: the same by an integer program.",
+        "Published, without scaling: Lyra preempts 1.51 and 1.68 times fewer of the running jobs than SCF "
+        "and Random, with 1.36 and 1.59 times less collateral damage. Improved: the same by an integer "
+        "program.",
         ("Scheme", "Reclaims", "Servers each", "Preempted", "Share of running jobs", "Collateral"),
         tuple(rows),
     )
 
 
 def _by_day(context: Context) -> Drawing:
-    note = "Share of the GPUs on loan that jobs hold, day by day; loaning without scaling. Published: above 92 % on every day."
+    note = (
+        "Share of the GPUs on loan that jobs hold, day by day; loaning without scaling. Published: above 92 "
+        "% on every day."
+    )
     results = _results(context, "loaning")
     if not results:
         return Drawing(
@@ -117,7 +123,8 @@ def _by_day(context: Context) -> Drawing:
     for number, result in enumerate(results):
         values = result.series["on_loan_usage_by_day"]
         figure.add_trace(
-            go.Scatter(x=list(range(1, len(values) + 1)), y=values, name=f"seed {number}", mode="lines+markers",
+            go.Scatter(x=list(range(1, len(values) + 1)), y=values, name=f"seed {number}",
+            mode="lines+markers",
                        line={"color": PALETTE[number]})
         )  # fmt: skip
     figure.update_xaxes(title_text="day")
@@ -126,7 +133,10 @@ def _by_day(context: Context) -> Drawing:
 
 
 def _costs(context: Context) -> Drawing:
-    note = "Jobs preempted in all reclaims, over servers that were asked back; loaning without scaling, all seeds."
+    note = (
+        "Jobs preempted in all reclaims, over servers that were asked back; loaning without scaling, all "
+        "seeds."
+    )
     figure = base_figure(height=300)
     for number, scheme in enumerate(("loaning", "improved", "loaning_scf", "loaning_random")):
         results = _results(context, scheme)
@@ -134,7 +144,8 @@ def _costs(context: Context) -> Drawing:
         preempted = np.array([value for one in results for value in one.series["preempted"]])
         if wanted.size:
             figure.add_trace(
-                go.Bar(x=[SCHEMES[scheme].label], y=[preempted.sum() / wanted.sum()], marker={"color": PALETTE[number]},
+                go.Bar(x=[SCHEMES[scheme].label], y=[preempted.sum() / wanted.sum()],
+                marker={"color": PALETTE[number]},
                        showlegend=False)
             )  # fmt: skip
     if not figure.data:

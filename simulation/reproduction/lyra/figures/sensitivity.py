@@ -1,4 +1,5 @@
-"""Figures 3.8, 3.9, 3.13 to 3.16, Tables 3.6 and 3.9, and what hangs on the assumptions that the paper leaves open (spec 2.13)."""
+"""Figures 3.8, 3.9, 3.13 to 3.16, Tables 3.6 and 3.9, and what hangs on the assumptions that the paper leaves
+open (spec 2.13)."""
 
 from __future__ import annotations
 
@@ -21,7 +22,8 @@ MIXING = (0.1, 0.3, 0.5, 0.7, 0.9)
 CHECKPOINTS = (0.0, 0.2, 0.4, 0.6, 0.8)
 DENSITIES = (1.0, 1.2, 1.4)
 ALL_FUNGIBLE_ARE_ELASTIC = (("fungible_share", 0.0), ("fungible_share_of_elastic", 0.58))
-"""21 % of the load as published, but all of it of elastic jobs, which do 36 % of the work: these prefer servers on loan (A12)."""
+"""21 % of the load as published, but all of it of elastic jobs, which do 36 % of the work: these prefer
+servers on loan (A12)."""
 GROUPED, APART = "grouped", "naive"
 
 
@@ -204,7 +206,8 @@ def _bootstrapped(full: bool) -> Sequence[Point]:
     ]
     return [
         Point(
-            SCHEMES[name].label, f"No. {number}", (replace(SCHEMES[name].spec(size_of(full)), days=drawn),), published
+            SCHEMES[name].label, f"No. {number}", (replace(SCHEMES[name].spec(size_of(full)), days=drawn),),
+            published
         )
         for name, published in (("basic", (1.45, 1.44, None)), ("ideal", (2.47, 1.78, None)))
         for number, drawn in enumerate(days)
@@ -221,10 +224,12 @@ FIGURES: tuple[FigureDefinition, ...] = (
         "table36", "Table 3.6: placement without groups", "placement", _placement, checks=_grouping_helps,
         notes=("Naive: elastic jobs are placed like all others, on owned servers first and beside anybody.",),
     ),
-    sweep("fig38", "Figure 3.8: imperfect scaling", "yield of an added worker", _imperfect, checks=_little_lost),
+    sweep("fig38", "Figure 3.8: imperfect scaling", "yield of an added "
+                                                    "worker", _imperfect, checks=_little_lost),
     sweep(
         "fig39", "Figure 3.9: more jobs on both kinds of GPUs", "share of jobs that may mix", _mixing,
-        notes=("Published as a curve alone: the reduction of queuing time flattens from half of the jobs on.",),
+        notes=(("Published as a curve alone: the reduction of queuing time flattens from half of the jobs "
+               "on."),),
     ),
     sweep(
         "fig310", "Figure 3.10: ten days drawn from the fifteen", "trace", _bootstrapped,
@@ -232,12 +237,15 @@ FIGURES: tuple[FigureDefinition, ...] = (
     ),
     sweep(
         "fig313", "Figure 3.13: jobs that keep their progress", "share with checkpoints", _checkpoints,
-        notes=("Published: at 80 % preemptions go down to 0.26 % and JCT is 1.24 times better than without (A24: both scenarios).",),
+        notes=(("Published: at 80 % preemptions go down to 0.26 % and JCT is 1.24 times better than without "
+               "(A24: both scenarios)."),),
     ),
     sweep(
-        "fig314", "Figures 3.14 to 3.16: more elastic jobs", "share of elastic jobs", _elastic, checks=_more_elastic_is_better,
+        "fig314", "Figures 3.14 to 3.16: more elastic jobs", "share of elastic jobs", _elastic,
+        checks=_more_elastic_is_better,
         also_called=("fig315", "fig316"),
-        notes=("AFS, unbounded: elastic jobs start on one worker and may have 32, near to the published rule.",),
+        notes=(("AFS, unbounded: elastic jobs start on one worker and may have 32, near to the published "
+               "rule."),),
     ),
     sweep(
         "table39", "Table 3.9: wrong estimates", "share of wrong estimates", _estimates,
@@ -246,21 +254,24 @@ FIGURES: tuple[FigureDefinition, ...] = (
     sweep(
         "pollux", "Table 3.5, row 12: Pollux beside tuned jobs", "what is on", _pollux,
         notes=(
-            ("The first 1,500 jobs for an eighth of the cluster. The search keeps 100 placements for 100 generations, as published;"
-            " Lyra ran 250. It decides in a fifth of a second where Lyra takes half a millisecond. What tuned jobs gain hangs on assumed noise scales."),
+            ("The first 1,500 jobs for an eighth of the cluster. The search keeps 100 placements for 100 "
+             "generations, as published; Lyra ran 250. It decides in a fifth of a second where Lyra takes "
+             "half a millisecond. What tuned jobs gain hangs on assumed noise scales."),
         ),
     ),
     sweep(
         "load", "What hangs on the load", "submissions over the rate of the profile", _busier,
         notes=(
-            ("With the usual load Lyra leaves hardly any job waiting, so that its reduction of queuing time is far above the published one."
-            f" Published usage under Lyra would need more work: {NOT_TO_CHASE['usage_of_the_same_work']}"),
+            ("With the usual load Lyra leaves hardly any job waiting, so that its reduction of queuing "
+             "time is far above the published one. Published usage under Lyra would need more work: "
+             f"{NOT_TO_CHASE['usage_of_the_same_work']}"),
         ),
     ),
     sweep(
         "assumptions", "What hangs on the open assumptions", "assumption", _assumptions,
         notes=(
-            "Basic, the first seed, one assumption changed at a time (spec 2.13); a scenario with mixing jobs where these alone are concerned.",
+            ("Basic, the first seed, one assumption changed at a time (spec 2.13); a scenario with mixing "
+            "jobs where these alone are concerned."),
         ),
     ),
 )  # fmt: skip

@@ -1,4 +1,5 @@
-"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and what must hold between them (spec 4.5, 4.9)."""
+"""Tables 3.5 and 3.8 and Figure 3.7: every scheme against the baseline, and what must hold between them (spec
+4.5, 4.9)."""
 
 from __future__ import annotations
 
@@ -48,16 +49,18 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="simulated; ratios of means over the jobs of three seeds, intervals of 95 % by bootstrap over quarters of days",
+        made="simulated; ratios of means over the jobs of three seeds, intervals of 95 % by bootstrap over "
+        "quarters of days",
         notes=(
             (
-                "A ratio is the baseline's value over the scheme's: more than 1 is better than the baseline. Queuing time is all time without"
-                " GPUs, after preemptions too."
+                "A ratio is the baseline's value over the scheme's: more than 1 is better than the baseline. "
+                "Queuing time is all time without GPUs, after preemptions too."
             ),
             (
-                "Reductions of queuing time are far above the published ones wherever shortest jobs go first: behind a strict queue that"
-                " waits for hours, nearly nobody waits when short jobs pass long ones. Published reductions of 1.1 to 2.7 would need"
-                " a queue that hardly gets shorter when its head no longer holds it up."
+                "Reductions of queuing time are far above the published ones wherever shortest jobs go "
+                "first: behind a strict queue that waits for hours, nearly nobody waits when short jobs pass "
+                "long ones. Published reductions of 1.1 to 2.7 would need a queue that hardly gets shorter "
+                "when its head no longer holds it up."
             ),
             f"Not to chase: {NOT_TO_CHASE['baseline_tail']}",
             f"Not to chase: {NOT_TO_CHASE['jct_of_loaning']} {NOT_TO_CHASE['elastic_ceiling']}",
@@ -92,8 +95,9 @@ def _baseline(context: Context) -> Table:
     rows.append(("GPUs of the training cluster in use", "0.72", "–" if usage is None else f"{usage:.3f}", ""))
     return Table(
         "The baseline",
-        "What the synthetic trace was made to meet, as far as it can be met. Bands are asked here. The other tables of the short version are of an eighth of the cluster"
-        " that is asked for 1.4 times as much, so that the order of schemes can be told; levels say nothing there.",
+        "What the synthetic trace was made to meet, as far as it can be met. Bands are asked here. The "
+        "other tables of the short version are of an eighth of the cluster that is asked for 1.4 times as "
+        "much, so that the order of schemes can be told; levels say nothing there.",
         ("Baseline", "Published", "Ours, mean of seeds", "By seed"),
         tuple(rows),
     )
@@ -120,7 +124,8 @@ def _reductions(context: Context) -> Table:
         values.append(dict(zip(("scheme", *Reduction._fields[:6]), rows[-1], strict=True)))
     return Table(
         "Table 3.5: reductions",
-        "Published / ours, with intervals for means. The last three rows are ours: the order alone, the baseline with backfilling (A9), and reclaims improved.",
+        "Published / ours, with intervals for means. The last three rows are ours: the order alone, the "
+        "baseline with backfilling (A9), and reclaims improved.",
         ("Scheme", "Queuing, mean", "50 %", "95 %", "JCT, mean", "50 %", "95 %"),
         tuple(rows),
         tuple(values),
@@ -150,9 +155,13 @@ def _usage(context: Context) -> Table:
         )
     return Table(
         "Table 3.5: usage and preemptions",
-        "Published / ours. Training: owned and borrowed GPUs. Preemptions per job submitted. Reclaimed by shrinking: published are 0.535 in Basic and"
-        " 0.835 in Ideal. Servers short: most that inference missed at the end of a period, with persistence as the forecaster.",
-        ("Scheme", "Training", "Both clusters", "On loan", "Preemptions", "Reclaimed by shrinking", "Scaling operations", "Servers short"),
+        "Published / ours. Training: owned and borrowed GPUs. Preemptions per job submitted. Reclaimed by "
+        "shrinking: published are 0.535 in Basic and 0.835 in Ideal. Servers short: most that inference "
+        "missed at the end of a period, with persistence as the forecaster.",
+        (
+            "Scheme", "Training", "Both clusters", "On loan", "Preemptions", "Reclaimed by shrinking",
+            "Scaling operations", "Servers short",
+        ),
         tuple(rows),
     )  # fmt: skip
 
@@ -182,7 +191,10 @@ def _percentiles(context: Context) -> Table:
 
 
 def _usage_by_hour(context: Context) -> Drawing:
-    note = "Share of the GPUs of both clusters in use, requests included, hour by hour; the first seed. Nothing of the published curve is public."
+    note = (
+        "Share of the GPUs of both clusters in use, requests included, hour by hour; the first seed. Nothing "
+        "of the published curve is public."
+    )
     figure = base_figure(height=340)
     for number, scheme in enumerate((BASELINE, *(SCHEMES[name] for name in DRAWN))):
         result = context.get(scheme.spec(size_of(context.full)))
@@ -193,7 +205,8 @@ def _usage_by_hour(context: Context) -> Drawing:
         values = result.series["usage_by_hour"]
         figure.add_trace(
             go.Scatter(x=list(range(len(values))), y=values, name=scheme.label, mode="lines",
-                       line={"color": PALETTE[number], "width": 1.5}, hovertemplate="hour %{x}: %{y:.1%}<extra></extra>")
+                       line={"color": PALETTE[number], "width": 1.5},
+                       hovertemplate="hour %{x}: %{y:.1%}<extra></extra>")
         )  # fmt: skip
     figure.update_xaxes(title_text="hours")
     figure.update_yaxes(title_text="share of GPUs", tickformat=".0%")

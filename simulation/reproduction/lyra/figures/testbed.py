@@ -33,8 +33,9 @@ def _points(full: bool) -> Sequence[Point]:
 FIGURE = sweep(
     "table310", "Table 3.10: the testbed, simulated", "where", _points,
     notes=(
-        ("Published values were measured on hardware. 180 jobs of two minutes to two hours on 4 + 4 servers, ten of them elastic; ten seeds. The"
-        " demand of inference is a curve with bursts: 6 loans and 8 reclaims were published, three servers on loan at most."),
+        ("Published values were measured on hardware. 180 jobs of two minutes to two hours on 4 + 4 "
+         "servers, ten of them elastic; ten seeds. The demand of inference is a curve with bursts: 6 loans "
+         "and 8 reclaims were published, three servers on loan at most."),
         f"Not to chase: {NOT_TO_CHASE['testbed_means']}",
     ),
 )  # fmt: skip
