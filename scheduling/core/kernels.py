@@ -12,7 +12,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
-from typing import Any, cast
+from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
@@ -65,16 +65,35 @@ def _cache_folder() -> str:
 _FOLDER = _cache_folder()
 
 
-# Written as plain literals, these would have callees compiled once more for each literal's own type.
-YES = np.bool_(True)
-NO = np.bool_(False)
+def whole(number: int) -> int:
+    """A whole number as arrays hold it: 64 bits. A kernel that is handed a plain literal is compiled once
+    more for the literal's own type."""
+    return cast(int, np.int64(number))
 
 
-def kernel(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile ``function`` on first use and keep the machine code for later processes."""
+def truth(value: bool) -> bool:
+    """The same for a yes or no."""
+    return cast(bool, np.bool_(value))
+
+
+YES = truth(True)
+NO = truth(False)
+ZERO = whole(0)
+ONE = whole(1)
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+
+def kernel(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Compile ``function`` on first use and keep the machine code for later processes.
+
+    Its annotations are for readers and type checkers: numba compiles it for the types that it is called with.
+    """
     previous = _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = _FOLDER
     try:
-        return cast(Callable[..., Any], numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+        compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        return cast(Callable[Parameters, Result], compiled)
     finally:
         _CONFIG.CACHE_DIR = previous

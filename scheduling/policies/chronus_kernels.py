@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import ZERO, kernel, whole
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import IntArray
 
-EVERYBODY_FITS = np.int64(-1)
+EVERYBODY_FITS = whole(-1)
 
 
 @kernel
-def pack_latest(order, sizes, needed, until_due, gpus):  # type: ignore[no-untyped-def]
+def pack_latest(
+    order: IntArray, sizes: IntArray, needed: IntArray, until_due: IntArray, gpus: int
+) -> tuple[int, BoolArray]:
     """Give each job of ``order`` its latest free leases before its deadline.
 
     ``needed``: leases that each job needs; ``until_due``: leases that end by its deadline. Returns (the first
     job that does not get enough, or EVERYBODY_FITS, and True per row that sits in the first lease).
     """
-    horizon = np.int64(0)
+    horizon = ZERO
     for row in order:
         horizon = max(horizon, until_due[row])
     free = np.full(horizon, gpus)

@@ -19,7 +19,7 @@ from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer, rows_of
 from scheduling.core.problem.part import part_of
 from scheduling.core.problem.problem import Problem
-from scheduling.core.question.arrays import Placements, Plans, level_index, no_plans
+from scheduling.core.question.arrays import JobArrays, Placements, Plans, level_index, no_plans
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.decision import Verdict
 from scheduling.core.question.snapshot import FloatArray, IntArray
@@ -54,7 +54,7 @@ def requested_sizes(problem: Problem) -> IntArray:
 
 
 @kernel
-def _requested(jobs, requested, seconds, iterations):  # type: ignore[no-untyped-def]
+def _requested(jobs: JobArrays, requested: IntArray, seconds: FloatArray, iterations: FloatArray) -> IntArray:
     sizes = np.zeros(requested.size, dtype=np.int64)
     for row in range(requested.size):
         count = jobs.level_count[row]
@@ -170,7 +170,7 @@ def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
 
 
 @kernel
-def _keep_until_done(jobs, plans, wanted, origin, slot):  # type: ignore[no-untyped-def]
+def _keep_until_done(jobs: JobArrays, plans: Plans, wanted: IntArray, origin: float, slot: float) -> None:
     """One piece a job: what it gets now, until the slot end after its last iteration."""
     for row in range(wanted.size):
         level = level_index(jobs, row, wanted[row])

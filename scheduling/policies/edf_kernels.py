@@ -9,11 +9,24 @@ import numpy as np
 from scheduling.core.kernels import NO, kernel
 from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import EVERYTHING, TAKE, occupy, piece_at
-from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
+from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, set_plan
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def work_down(jobs, row, times, free, count, first, origin, slot, with_pauses, out_time, out_gpus):  # type: ignore[no-untyped-def]
+def work_down(
+    jobs: JobArrays,
+    row: int,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    first: int,
+    origin: float,
+    slot: float,
+    with_pauses: bool,
+    out_time: FloatArray,
+    out_gpus: IntArray,
+) -> tuple[int, float, float]:
     """Plan one job on the largest of its sizes that is free at each time, until it is done.
 
     ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces where
@@ -72,7 +85,17 @@ def work_down(jobs, row, times, free, count, first, origin, slot, with_pauses, o
 
 
 @kernel
-def plan_in_order(jobs, plans, order, times, free, count, origin, slot, with_pauses):  # type: ignore[no-untyped-def]
+def plan_in_order(
+    jobs: JobArrays,
+    plans: Plans,
+    order: IntArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+    with_pauses: bool,
+) -> tuple[Plans, FloatArray, IntArray, int]:
     """Plans of all jobs in ``order``, each on what the ones before it leave. Returns (plans, timeline).
 
     ``with_pauses``: let plans carry the pauses of their own changes of size.

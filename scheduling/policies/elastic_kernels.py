@@ -10,12 +10,13 @@ from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, N
 from scheduling.core.kernels import NO, kernel
 from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, compact, occupy
-from scheduling.core.question.arrays import TIME_TOLERANCE, set_plan
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans, set_plan
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies.edf_kernels import work_down
 
 
 @kernel
-def _fastest(throughput, level_count):  # type: ignore[no-untyped-def]
+def _fastest(throughput: FloatArray, level_count: IntArray) -> FloatArray:
     """The most iterations a second of every row, on any of its levels."""
     fastest = np.zeros(level_count.size)
     for row in range(level_count.size):
@@ -25,7 +26,17 @@ def _fastest(throughput, level_count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _take_walked(times, free, count, first, last, release, plan_time, plan_gpus, row):  # type: ignore[no-untyped-def]
+def _take_walked(
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    first: int,
+    last: int,
+    release: float,
+    plan_time: FloatArray,
+    plan_gpus: IntArray,
+    row: int,
+) -> int:
     """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until
     ``release``.
 
@@ -51,7 +62,7 @@ def _take_walked(times, free, count, first, last, release, plan_time, plan_gpus,
 
 
 @kernel
-def _widened(times, free):  # type: ignore[no-untyped-def]
+def _widened(times: FloatArray, free: IntArray) -> tuple[FloatArray, IntArray]:
     """The same timeline with room for twice as many pieces."""
     wider = np.zeros((2, 2 * times.size), dtype=np.int64)
     wider[:, : times.size] = free
@@ -59,7 +70,20 @@ def _widened(times, free):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _rush(jobs, plans, order, position, fastest, due, times, free, count, first, origin, slot):  # type: ignore[no-untyped-def]
+def _rush(
+    jobs: JobArrays,
+    plans: Plans,
+    order: IntArray,
+    position: int,
+    fastest: FloatArray,
+    due: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    first: int,
+    origin: float,
+    slot: float,
+) -> tuple[int, int, int]:
     """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on,
     until one may be on time.
 
@@ -140,7 +164,18 @@ def _rush(jobs, plans, order, position, fastest, due, times, free, count, first,
 
 
 @kernel
-def fill_or_rush(jobs, plans, order, due, times, free, count, origin, slot, suffix):  # type: ignore[no-untyped-def]
+def fill_or_rush(
+    jobs: JobArrays,
+    plans: Plans,
+    order: IntArray,
+    due: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+    suffix: bool,
+) -> tuple[Plans, BoolArray, FloatArray, IntArray, int]:
     """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that
     is free.
 

@@ -49,7 +49,7 @@ class Question(NamedTuple):
 
 
 @kernel
-def merit(question, placement):  # type: ignore[no-untyped-def]
+def merit(question: Question, placement: WorkerCounts) -> tuple[float, float]:
     """(power mean (-1) of the jobs' speed-ups, speed-up for each GPU of a server in use) of an allowed
     placement.
 
@@ -82,7 +82,9 @@ def merit(question, placement):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def cross(one, other, point, child, sibling):  # type: ignore[no-untyped-def]
+def cross(
+    one: WorkerCounts, other: WorkerCounts, point: int, child: WorkerCounts, sibling: WorkerCounts
+) -> None:
     """Two children: the jobs before ``point`` as one parent has them, the others as the other, and the
     reverse."""
     for server in range(one.shape[0]):
@@ -93,7 +95,7 @@ def cross(one, other, point, child, sibling):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def mutate(question, placement, draw):  # type: ignore[no-untyped-def]
+def mutate(question: Question, placement: WorkerCounts, draw: np.random.Generator) -> None:
     """Some jobs back to where they are, some thinned out, and on every server with room one of all jobs and
     one of its own grows."""
     servers, jobs = placement.shape
@@ -132,7 +134,7 @@ def mutate(question, placement, draw):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fitting(width, free, first):  # type: ignore[no-untyped-def]
+def _fitting(width: IntArray, free: int, first: int) -> int:
     """The first job from ``first`` on, and around, with a worker that fits."""
     for step in range(width.size):
         job = (first + step) % width.size
@@ -142,7 +144,15 @@ def _fitting(width, free, first):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _grow(question, placement, free, total, server, job, draw):  # type: ignore[no-untyped-def]
+def _grow(
+    question: Question,
+    placement: WorkerCounts,
+    free: IntArray,
+    total: IntArray,
+    server: int,
+    job: int,
+    draw: np.random.Generator,
+) -> None:
     """Any number from the present one to what a whole server holds, up to the job's most.
 
     A job too large for a server is started on several at once. One that has its most is left alone: more
@@ -162,7 +172,9 @@ def _grow(question, placement, free, total, server, job, draw):  # type: ignore[
 
 
 @kernel
-def _start_on_several(question, placement, free, total, first, job):  # type: ignore[no-untyped-def]
+def _start_on_several(
+    question: Question, placement: WorkerCounts, free: IntArray, total: IntArray, first: int, job: int
+) -> None:
     """The job's least number of workers from one server on: where there is room, then, if that is not enough,
     where there is none."""
     servers, width, missing = free.size, question.width[job], question.least[job]
@@ -179,7 +191,7 @@ def _start_on_several(question, placement, free, total, first, job):  # type: ig
 
 
 @kernel
-def repair(question, placement, draw):  # type: ignore[no-untyped-def]
+def repair(question: Question, placement: WorkerCounts, draw: np.random.Generator) -> None:
     """Take workers away until the placement is allowed; one that is stays as it is.
 
     In this order: on each server one job at most that has workers elsewhere too; no job more than its most,
@@ -218,7 +230,7 @@ def repair(question, placement, draw):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _keep_apart(placement, total, hosts, where):  # type: ignore[no-untyped-def]
+def _keep_apart(placement: WorkerCounts, total: IntArray, hosts: IntArray, where: IntArray) -> None:
     """On each server, of the jobs that are on several, the first alone."""
     jobs = total.size
     taken = -1
@@ -233,7 +245,7 @@ def _keep_apart(placement, total, hosts, where):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _cut(placement, total, job, most, first):  # type: ignore[no-untyped-def]
+def _cut(placement: WorkerCounts, total: IntArray, job: int, most: int, first: int) -> None:
     """No more than ``most`` workers of a job: those on servers from ``first`` on stay."""
     servers = placement.shape[0]
     kept = 0

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.question.snapshot import FloatArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies.genetic_operators import Question, WorkerCounts, cross, merit, mutate, repair
 from scheduling.policies.non_dominated import crowding, fronts, survivors
 
@@ -64,7 +64,9 @@ def search(question: Question, seeds: WorkerCounts, budget: Budget, draw: np.ran
 
 
 @kernel
-def _evolve(question, seeds, population, generations, draw):  # type: ignore[no-untyped-def]
+def _evolve(
+    question: Question, seeds: WorkerCounts, population: int, generations: int, draw: np.random.Generator
+) -> tuple[WorkerCounts, FloatArray, IntArray]:
     """(members, their fitness, their front) after so many generations of as many children as members."""
     servers, jobs = question.present.shape
     everybody = np.zeros((2 * population, servers, jobs), dtype=np.int16)
@@ -102,7 +104,7 @@ def _evolve(question, seeds, population, generations, draw):  # type: ignore[no-
 
 
 @kernel
-def _winner(front, apart, population, draw):  # type: ignore[no-untyped-def]
+def _winner(front: IntArray, apart: FloatArray, population: int, draw: np.random.Generator) -> int:
     """Of two survivors drawn by lot, the one on the better front, or the lonelier one."""
     one, other = int(draw.random() * population), int(draw.random() * population)
     if front[one] != front[other]:

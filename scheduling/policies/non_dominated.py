@@ -8,10 +8,11 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def fronts(first, second):  # type: ignore[no-untyped-def]
+def fronts(first: FloatArray, second: FloatArray) -> IntArray:
     """The front of every member, 0 for those that nobody beats in one objective without losing in the other;
     greater is better.
 
@@ -38,14 +39,14 @@ def fronts(first, second):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _descending(first, second):  # type: ignore[no-untyped-def]
+def _descending(first: FloatArray, second: FloatArray) -> IntArray:
     """Members by the first objective, then the second, then their number."""
     by_second = np.argsort(-second, kind="mergesort")
     return by_second[np.argsort(-first[by_second], kind="mergesort")]
 
 
 @kernel
-def crowding(first, second, front):  # type: ignore[no-untyped-def]
+def crowding(first: FloatArray, second: FloatArray, front: IntArray) -> FloatArray:
     """How far apart a member's neighbours on its front are, as parts of the front's extent; infinite at both
     ends."""
     size = first.size
@@ -68,7 +69,7 @@ def crowding(first, second, front):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def survivors(front, apart, count):  # type: ignore[no-untyped-def]
+def survivors(front: IntArray, apart: FloatArray, count: int) -> IntArray:
     """Members in the order of their fronts, the loneliest of a front first; the first ``count`` of them
     survive."""
     by_distance = np.argsort(-apart, kind="mergesort")

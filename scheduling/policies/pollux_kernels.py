@@ -7,10 +7,11 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def cheapest_exactly(cost, sizes, gpus):  # type: ignore[no-untyped-def]
+def cheapest_exactly(cost: FloatArray, sizes: IntArray, gpus: int) -> IntArray:
     """The column of each row of ``cost`` with the least total, where the chosen ``sizes`` fit ``gpus`` GPUs.
 
     Column 0 has size 0. Exact, by dynamic programming over jobs and GPUs; of equal totals, that with fewer
@@ -40,7 +41,7 @@ def cheapest_exactly(cost, sizes, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def cheapest_greedily(cost, sizes, gpus):  # type: ignore[no-untyped-def]
+def cheapest_greedily(cost: FloatArray, sizes: IntArray, gpus: int) -> IntArray:
     """Like `cheapest_exactly`, but step by step: the change that saves most for each GPU, as long as one
     fits."""
     rows, columns = cost.shape

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from scheduling.core.kernels import kernel
+from scheduling.core.question.arrays import JobArrays
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def largest_in_order(jobs, order, gpus, wanted):  # type: ignore[no-untyped-def]
+def largest_in_order(jobs: JobArrays, order: IntArray, gpus: int, wanted: IntArray) -> None:
     """Give each job of ``order`` the largest of its sizes that is left of ``gpus`` GPUs, in place."""
     for row in order:
         for level in range(jobs.level_count[row] - 1, -1, -1):
@@ -17,7 +19,7 @@ def largest_in_order(jobs, order, gpus, wanted):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fitting_in_order(order, sizes, gpus, wanted):  # type: ignore[no-untyped-def]
+def fitting_in_order(order: IntArray, sizes: IntArray, gpus: int, wanted: IntArray) -> None:
     """Give each job of ``order`` its size if that is left of ``gpus`` GPUs, in place."""
     for row in order:
         if 0 < sizes[row] <= gpus:

@@ -7,12 +7,13 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.question.snapshot import FloatArray
 
 HALVINGS = 100
 
 
 @kernel
-def _fraction(needed, elapsed, isolated, ratio):  # type: ignore[no-untyped-def]
+def _fraction(needed: float, elapsed: float, isolated: float, ratio: float) -> float:
     """Share of time that brings a job to ``ratio``; 1 where no share does."""
     left = ratio * isolated - elapsed
     if left <= needed:
@@ -21,7 +22,9 @@ def _fraction(needed, elapsed, isolated, ratio):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def fairest_fractions(needed, elapsed, isolated, sizes, gpus):  # type: ignore[no-untyped-def]
+def fairest_fractions(
+    needed: FloatArray, elapsed: FloatArray, isolated: FloatArray, sizes: FloatArray, gpus: float
+) -> FloatArray:
     """Shares of time y in [0, 1] with ``sum(y * sizes) <= gpus`` that make the worst finish-time ratio least.
 
     A job's ratio is ``(elapsed + needed / y) / isolated``, all in seconds: ``needed`` on its own GPUs without

@@ -94,7 +94,7 @@ def _tuned(speeds: Speeds, requested: IntArray, elastic: BoolArray, tuning: Tuni
 
 
 @kernel
-def speeds_of_rows(speeds, rows):  # type: ignore[no-untyped-def]
+def speeds_of_rows(speeds: Speeds, rows: IntArray) -> Speeds:
     """The same for some jobs, in their order."""
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
     for row in range(rows.size):

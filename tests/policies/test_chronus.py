@@ -34,8 +34,8 @@ def standing(decision) -> dict[str, float]:
 
 def pack(jobs, gpus):
     """Pack (size, leases needed, leases until due) in the given order."""
-    columns = [np.array(column, dtype=np.int64) for column in zip(*jobs, strict=True)]
-    failing, first = pack_latest(np.arange(len(jobs)), *columns, gpus)
+    sizes, needed, until_due = (np.array(column, dtype=np.int64) for column in zip(*jobs, strict=True))
+    failing, first = pack_latest(np.arange(len(jobs)), sizes, needed, until_due, gpus)
     return int(failing), first.tolist()
 
 

@@ -14,8 +14,10 @@ from tests.policies.asking import asking, given, go_on, replanned, slots
 
 
 def fractions(needed, elapsed, isolated, gpus_each, gpus):
-    columns = [np.array(column, dtype=np.float64) for column in (needed, elapsed, isolated, gpus_each)]
-    return fairest_fractions(*columns, float(gpus))
+    needed, elapsed, isolated, gpus_each = (
+        np.array(column, dtype=np.float64) for column in (needed, elapsed, isolated, gpus_each)
+    )
+    return fairest_fractions(needed, elapsed, isolated, gpus_each, float(gpus))
 
 
 def worst_ratio(shares, needed, elapsed, isolated):

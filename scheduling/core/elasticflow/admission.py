@@ -26,7 +26,14 @@ from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.problem.work import NEWCOMER, Work
-from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, changed_beside, copy_plans, set_plan
+from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
+    JobArrays,
+    Plans,
+    changed_beside,
+    copy_plans,
+    set_plan,
+)
 from scheduling.core.question.columns import BEST_EFFORT, SOFT
 from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.core.question.snapshot import AdmissionRule, FloatArray, IntArray
@@ -38,7 +45,16 @@ NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
 
 
 @kernel
-def stored_plans_keep(jobs, plans, rows, own, due, times, free, count):  # type: ignore[no-untyped-def]
+def stored_plans_keep(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    own: int,
+    due: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+) -> tuple[IntArray, bool]:
     """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
 
     Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the

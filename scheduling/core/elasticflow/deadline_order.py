@@ -16,7 +16,7 @@ import numpy as np
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
 from scheduling.core.kernels import NO, YES, kernel
 from scheduling.core.plans.timeline import TAKE, occupy
-from scheduling.core.question.arrays import Plans, copy_plans, set_plan
+from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -28,9 +28,21 @@ BETWEEN_MARKS = 32
 
 
 @kernel
-def refill(  # type: ignore[no-untyped-def]
-    jobs, due, plans, order, carry, times, free, count, guarded, origin, slot, suffix, to_the_end
-):  # fmt: skip
+def refill(
+    jobs: JobArrays,
+    due: FloatArray,
+    plans: Plans,
+    order: IntArray,
+    carry: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    guarded: bool,
+    origin: float,
+    slot: float,
+    suffix: bool,
+    to_the_end: bool,
+) -> tuple[Plans, IntArray, FloatArray, IntArray, int, int]:
     """Fill all jobs of ``order`` from scratch on a timeline.
 
     ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own.

@@ -15,7 +15,8 @@ import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.problem.problem import Problem
-from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 INSTANTS = 128
 """Times at which the GPU time that promises must have is kept, each later than the one before by the same
@@ -27,7 +28,7 @@ ROUNDING = 1e-6
 
 
 @kernel
-def least_gpu_time(jobs, job, work, seconds):  # type: ignore[no-untyped-def]
+def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> float:
     """GPU seconds that ``work`` iterations within ``seconds`` take at least, on any mix of the job's levels
     over time.
 
@@ -64,7 +65,7 @@ def least_gpu_time(jobs, job, work, seconds):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def must_have(jobs, job, due, origin, slot, until):  # type: ignore[no-untyped-def]
+def must_have(jobs: JobArrays, job: int, due: float, origin: float, slot: float, until: float) -> float:
     """GPU seconds between ``origin`` and ``until`` without which the job cannot end its last iteration by
     ``due``."""
     count = jobs.level_count[job]
@@ -94,7 +95,9 @@ def must_have(jobs, job, due, origin, slot, until):  # type: ignore[no-untyped-d
 
 
 @kernel
-def add_needs(jobs, row, due, origin, slot, instants, needs):  # type: ignore[no-untyped-def]
+def add_needs(
+    jobs: JobArrays, row: int, due: float, origin: float, slot: float, instants: FloatArray, needs: FloatArray
+) -> None:
     """Add what a job must have by each of the ``instants``, which ascend, to ``needs``."""
     for index in range(instants.size):
         needed = must_have(jobs, row, due, origin, slot, instants[index])
@@ -107,7 +110,9 @@ def add_needs(jobs, row, due, origin, slot, instants, needs):  # type: ignore[no
 
 
 @kernel
-def sum_of_needs(jobs, rows, due, origin, slot, until):  # type: ignore[no-untyped-def]
+def sum_of_needs(
+    jobs: JobArrays, rows: IntArray, due: FloatArray, origin: float, slot: float, until: float
+) -> float:
     """What the jobs of ``rows`` must have until one time, in GPU seconds."""
     total = 0.0
     for row in rows:
@@ -116,7 +121,7 @@ def sum_of_needs(jobs, rows, due, origin, slot, until):  # type: ignore[no-untyp
 
 
 @kernel
-def gpu_time_until(times, free, count, until):  # type: ignore[no-untyped-def]
+def gpu_time_until(times: FloatArray, free: IntArray, count: int, until: float) -> float:
     """GPU seconds of the timeline before ``until``."""
     total = 0.0
     for piece in range(count):
@@ -131,7 +136,7 @@ def gpu_time_until(times, free, count, until):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def gpu_time_by(times, free, count, instants):  # type: ignore[no-untyped-def]
+def gpu_time_by(times: FloatArray, free: IntArray, count: int, instants: FloatArray) -> FloatArray:
     """GPU seconds of the timeline before each of the ``instants``."""
     there = np.empty(instants.size)
     for index in range(instants.size):
@@ -148,7 +153,9 @@ class GpuTimeNeeded:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._open = problem.open_timeline()
-        self._instants = problem.origin + problem.slot * STEP ** np.arange(INSTANTS)
+        self._instants: FloatArray = problem.origin + problem.slot * STEP ** np.arange(
+            INSTANTS, dtype=np.float64
+        )
         self._there = gpu_time_by(*self._open, self._instants)
         self._needs = np.zeros(INSTANTS)
         self._counted: list[int] = []

@@ -13,20 +13,29 @@ from math import inf
 import numpy as np
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
-from scheduling.core.kernels import NO, kernel
+from scheduling.core.kernels import NO, kernel, whole
 from scheduling.core.plans.timeline import GIVE_BACK, TAKE, compact, free_until, occupy, piece_at
-from scheduling.core.question.arrays import planned_gpus, set_plan
+from scheduling.core.question.arrays import BoolArray, JobArrays, Plans, planned_gpus, set_plan
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
-LOWEST_LEVEL = np.int64(0)
+LOWEST_LEVEL = whole(0)
 STARTING = -1
 GROWING = 0
-NO_TARGET = np.int64(-1)
+NO_TARGET = whole(-1)
 
 
 @kernel
-def fill_unpromised(  # type: ignore[no-untyped-def]
-    jobs, plans, order, heads, times, free, count, origin, slot
-):  # fmt: skip
+def fill_unpromised(
+    jobs: JobArrays,
+    plans: Plans,
+    order: IntArray,
+    heads: IntArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+) -> tuple[Plans, FloatArray, IntArray, int]:
     """Plan jobs without a promise at their lowest level on what is left, in the given order.
 
     ``heads``: GPUs per row fixed for the next slot, or NO_HEAD. A job for which nothing is ever left
@@ -50,7 +59,18 @@ def fill_unpromised(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain):  # type: ignore[no-untyped-def]
+def pays(
+    jobs: JobArrays,
+    job: int,
+    old: int,
+    new: int,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+    minimum_gain: float,
+) -> bool:
     """Whether going from level ``old`` to ``new`` wins more iterations than its pause costs.
 
     Counted for as long as the forecast leaves ``new`` GPUs free for the job (spec 2.10).
@@ -74,11 +94,11 @@ def pays(jobs, job, old, new, times, free, count, origin, slot, minimum_gain):  
             break
         piece += 1
     gain = new_rate * max(0.0, span - new_pause) - old_rate * max(0.0, span - old_pause)
-    return gain > minimum_gain
+    return bool(gain > minimum_gain)
 
 
 @kernel
-def _next_levels(jobs, job, held):  # type: ignore[no-untyped-def]
+def _next_levels(jobs: JobArrays, job: int, held: int) -> tuple[int, int]:
     """The next level above ``held``, and the level held now if that is higher still, else -1.
 
     Returning to the level held now costs no pause, so it is worth trying in one step.
@@ -96,10 +116,25 @@ def _next_levels(jobs, job, held):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _best_step(  # type: ignore[no-untyped-def]
-    jobs, plans, job, promised, due, left, times, free, count, origin, slot, suffix, minimum_gain,
-    tried_time, tried_gpus, best_time, best_gpus,
-):  # fmt: skip
+def _best_step(
+    jobs: JobArrays,
+    plans: Plans,
+    job: int,
+    promised: bool,
+    due: float,
+    left: int,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+    suffix: bool,
+    minimum_gain: float,
+    tried_time: FloatArray,
+    tried_gpus: IntArray,
+    best_time: FloatArray,
+    best_gpus: IntArray,
+) -> tuple[FloatArray, IntArray, int, tuple[int, float, int, float, float]]:
     """The better of the steps open to a job that ``left`` GPUs allow.
 
     The job's own plan is given back meanwhile; the new one is left in ``best_time`` and ``best_gpus``.
@@ -135,10 +170,23 @@ def _best_step(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def grant_leftover(  # type: ignore[no-untyped-def]
-    jobs, plans, rows, promised, due, rank, start_order, times, free, count, origin, slot, suffix,
-    minimum_gain, most_grants,
-):  # fmt: skip
+def grant_leftover(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    promised: BoolArray,
+    due: FloatArray,
+    rank: IntArray,
+    start_order: IntArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    origin: float,
+    slot: float,
+    suffix: bool,
+    minimum_gain: float,
+    most_grants: int,
+) -> tuple[Plans, list[int]]:
     """Algorithm 2: give the next slot's free GPUs away, level by level.
 
     ``rank``: tie order (deadline, submission, id) as a dense ranking of all rows; ``start_order``:

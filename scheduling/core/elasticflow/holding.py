@@ -15,11 +15,14 @@ import numpy as np
 from scheduling.core.kernels import kernel
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.slots import slot_end
-from scheduling.core.question.arrays import TIME_TOLERANCE, planned_gpus
+from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, planned_gpus
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def _release_when_held(jobs, plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
+def _release_when_held(
+    jobs: JobArrays, plans: Plans, job: int, gpus: int, origin: float, slot: float
+) -> float:
     """Slot end at which the job is done when it keeps ``gpus`` GPUs from the next slot on."""
     if jobs.finished_at[job] < inf:
         return slot_end(jobs.finished_at[job] + jobs.finishing[job], origin, slot)
@@ -34,7 +37,7 @@ def _release_when_held(jobs, plans, job, gpus, origin, slot):  # type: ignore[no
 
 
 @kernel
-def next_wake(jobs, plans, rows, origin, slot):  # type: ignore[no-untyped-def]
+def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, origin: float, slot: float) -> float:
     """First time after the next slot begins at which a plan takes more GPUs or a job is done."""
     wake = inf
     for job in rows:
@@ -57,7 +60,9 @@ def next_wake(jobs, plans, rows, origin, slot):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyped-def]
+def hold_until(
+    jobs: JobArrays, plans: Plans, rows: IntArray, until: float, origin: float, slot: float
+) -> None:
     """Let every plan keep its GPUs of the next slot until ``until``; the rest stays as it was.
 
     Plans that end earlier by that are cut as long after their new finish as they were held after the old one:
@@ -101,7 +106,7 @@ def hold_until(jobs, plans, rows, until, origin, slot):  # type: ignore[no-untyp
 
 
 @kernel
-def _cut_after(plans, job, release):  # type: ignore[no-untyped-def]
+def _cut_after(plans: Plans, job: int, release: float) -> None:
     """End a plan at ``release`` if it ends later."""
     piece = plans.length[job] - 1
     if plans.time[job, piece] <= release + TIME_TOLERANCE:

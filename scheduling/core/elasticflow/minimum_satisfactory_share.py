@@ -10,23 +10,22 @@ from __future__ import annotations
 
 from math import ceil, inf
 
-import numpy as np
-
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import ZERO, kernel, whole
 from scheduling.core.plans.slots import slot_end
 from scheduling.core.plans.timeline import capacities, piece_at
-from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
-NO_HEAD = np.int64(-1)
-ALL_LEVELS = np.int64(-1)
-NO_GPUS = np.int64(0)
+NO_HEAD = whole(-1)
+ALL_LEVELS = whole(-1)
+NO_GPUS = whole(0)
 WITHOUT_SWITCH = -inf
 MOST_GUESSES = 2
 """Guesses of the slot to rise in, one after another, before the slots in question are halved."""
 
 
 @kernel
-def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
+def _column(jobs: JobArrays, job: int, gpus: int) -> int:
     """Column of level ``gpus`` in the job's curve, or -1."""
     for index in range(jobs.level_count[job]):
         if jobs.levels[job, index] == gpus:
@@ -35,7 +34,7 @@ def _column(jobs, job, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _fastest(throughput, high):  # type: ignore[no-untyped-def]
+def _fastest(throughput: FloatArray, high: int) -> float:
     """Iterations a second on the fastest level up to column ``high``."""
     rate = 0.0
     for index in range(high + 1):
@@ -44,19 +43,19 @@ def _fastest(throughput, high):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _run_end(times, room, piece, gpus, due):  # type: ignore[no-untyped-def]
+def _run_end(times: FloatArray, room: IntArray, piece: int, gpus: int, due: float) -> float:
     """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked
     at."""
     for later in range(piece + 1, room.size):
         if times[later] >= due:
             break
         if room[later] < gpus:
-            return times[later]
+            return float(times[later])
     return inf
 
 
 @kernel
-def _can_hold(times, room, piece, gpus, begin, release):  # type: ignore[no-untyped-def]
+def _can_hold(times: FloatArray, room: IntArray, piece: int, gpus: int, begin: float, release: float) -> bool:
     """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
     later = piece + 1
     while later < room.size and times[later] < release - TIME_TOLERANCE:
@@ -67,7 +66,7 @@ def _can_hold(times, room, piece, gpus, begin, release):  # type: ignore[no-unty
 
 
 @kernel
-def _worth_growing(held, held_rate, rate, pause, run):  # type: ignore[no-untyped-def]
+def _worth_growing(held: int, held_rate: float, rate: float, pause: float, run: float) -> bool:
     """Whether a larger level wins more than its ``pause`` costs in the ``run`` seconds it can be kept.
 
     ``held_rate``: throughput on the GPUs held, negative where these are no level.
@@ -80,10 +79,23 @@ def _worth_growing(held, held_rate, rate, pause, run):  # type: ignore[no-untype
 
 
 @kernel
-def _walk(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, room, origin, slot, head, head_until, switch_at, low, high, carry, out_time,
-    out_gpus
-):  # fmt: skip
+def _walk(
+    jobs: JobArrays,
+    job: int,
+    due: float,
+    times: FloatArray,
+    room: IntArray,
+    origin: float,
+    slot: float,
+    head: int,
+    head_until: float,
+    switch_at: float,
+    low: int,
+    high: int,
+    carry: float,
+    out_time: FloatArray,
+    out_gpus: IntArray,
+) -> tuple[int, float, float]:
     """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
 
     ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs
@@ -169,9 +181,17 @@ def _walk(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _storing_only(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, room, origin, slot, out_time, out_gpus
-):  # fmt: skip
+def _storing_only(
+    jobs: JobArrays,
+    job: int,
+    due: float,
+    times: FloatArray,
+    room: IntArray,
+    origin: float,
+    slot: float,
+    out_time: FloatArray,
+    out_gpus: IntArray,
+) -> tuple[int, float, float]:
     """Plan of a job without iterations left: hold GPUs until the final weights are stored.
 
     It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
@@ -210,7 +230,9 @@ def _storing_only(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _next_slot(jobs, job, level, slot, slack, sure, failing, guesses):  # type: ignore[no-untyped-def]
+def _next_slot(
+    jobs: JobArrays, job: int, level: int, slot: float, slack: float, sure: int, failing: int, guesses: int
+) -> tuple[int, int]:
     """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and
     guesses in a row.
 
@@ -229,10 +251,23 @@ def _next_slot(jobs, job, level, slot, slack, sure, failing, guesses):  # type: 
 
 
 @kernel
-def fill(  # type: ignore[no-untyped-def]
-    jobs, job, due, times, free, count, guarded, origin, slot, head, highest, suffix, carry,
-    out_time, out_gpus,
-):  # fmt: skip
+def fill(
+    jobs: JobArrays,
+    job: int,
+    due: float,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    guarded: bool,
+    origin: float,
+    slot: float,
+    head: int,
+    highest: int,
+    suffix: bool,
+    carry: float,
+    out_time: FloatArray,
+    out_gpus: IntArray,
+) -> tuple[int, float, float]:
     """Plan one job on free capacity that excludes its own plan.
 
     ``due``: the last iteration must end by then. ``head``: GPU count fixed for the first slot, or
@@ -257,7 +292,7 @@ def fill(  # type: ignore[no-untyped-def]
     top = jobs.level_count[job] - 1
     if highest != ALL_LEVELS:
         top = min(top, highest)
-    level = np.int64(0)
+    level = ZERO
     switch = WITHOUT_SWITCH
     sure = -1  # suffix: last slot known to do, once the level is found
     failing = 0
@@ -294,9 +329,18 @@ def fill(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def earliest_finish(  # type: ignore[no-untyped-def]
-    jobs, job, times, free, count, guarded, origin, slot, out_time, out_gpus
-):  # fmt: skip
+def earliest_finish(
+    jobs: JobArrays,
+    job: int,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    guarded: bool,
+    origin: float,
+    slot: float,
+    out_time: FloatArray,
+    out_gpus: IntArray,
+) -> float:
     """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job
     keeps its GPUs for a slot."""
     room = capacities(free, count, guarded)

@@ -377,5 +377,7 @@ class Planner:
 
 
 @kernel
-def _occupy_unpromised(times, free, count, plans, rows):  # type: ignore[no-untyped-def]
+def _occupy_unpromised(
+    times: FloatArray, free: IntArray, count: int, plans: Plans, rows: IntArray
+) -> tuple[FloatArray, IntArray, int]:
     return occupy_all(times, free, count, plans, rows, NO)

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from scheduling.core.kernels import kernel
-from scheduling.core.lyra.fleet import Speeds, rate_of
+from scheduling.core.lyra.fleet import Speeds, WorkerMap, rate_of
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -78,13 +78,13 @@ def demands_of(
 
 
 @kernel
-def speeds_on(demands, kind):  # type: ignore[no-untyped-def]
+def speeds_on(demands: Demands, kind: int) -> Speeds:
     """Rates on servers of one kind."""
     return demands.lent if kind == LENT else demands.owned
 
 
 @kernel
-def base_on(demands, job, kind):  # type: ignore[no-untyped-def]
+def base_on(demands: Demands, job: int, kind: int) -> int:
     """The job's base demand on that kind, in workers; 0 where it cannot run there."""
     speeds = speeds_on(demands, kind)
     first = speeds.offsets[job]
@@ -92,7 +92,7 @@ def base_on(demands, job, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def most_on(demands, job, kind):  # type: ignore[no-untyped-def]
+def most_on(demands: Demands, job: int, kind: int) -> int:
     """The greatest number of workers the job can have on that kind; 0 where it cannot run there."""
     speeds = speeds_on(demands, kind)
     last = speeds.offsets[job + 1]
@@ -100,7 +100,7 @@ def most_on(demands, job, kind):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def base_table(demands, jobs, naive):  # type: ignore[no-untyped-def]
+def base_table(demands: Demands, jobs: IntArray, naive: bool) -> tuple[IntArray, IntArray]:
     """The base demand of ``jobs`` in GPUs by kind (row), 0 where they cannot run, and the kind that each
     prefers.
 
@@ -127,18 +127,20 @@ def base_table(demands, jobs, naive):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def part_rate(speeds, job, workers):  # type: ignore[no-untyped-def]
+def part_rate(speeds: Speeds, job: int, workers: int) -> float:
     """What workers of one kind contribute to a mix: below the base, their share of its rate."""
     first = speeds.offsets[job]
     if workers == 0 or speeds.offsets[job + 1] == first:
         return 0.0
     if workers < speeds.workers[first]:
-        return speeds.rate[first] * workers / speeds.workers[first]
+        return float(speeds.rate[first] * workers / speeds.workers[first])
     return rate_of(speeds, job, workers)
 
 
 @kernel
-def combined_rate(demands, job, owned_workers, lent_workers, efficiency):  # type: ignore[no-untyped-def]
+def combined_rate(
+    demands: Demands, job: int, owned_workers: int, lent_workers: int, efficiency: float
+) -> float:
     """Iterations per second with workers on owned and on lent servers.
 
     With both, the sum of what each kind contributes, times ``efficiency`` (spec 1.6).
@@ -152,7 +154,7 @@ def combined_rate(demands, job, owned_workers, lent_workers, efficiency):  # typ
 
 
 @kernel
-def rates_with(demands, on_loan, workers, efficiency):  # type: ignore[no-untyped-def]
+def rates_with(demands: Demands, on_loan: BoolArray, workers: WorkerMap, efficiency: float) -> FloatArray:
     """Iterations per second of every job with its workers; 0 without any."""
     offsets, server, base, flexible = workers.offsets, workers.server, workers.base, workers.flexible
     on_owned, on_lent = demands.owned, demands.lent
@@ -174,7 +176,7 @@ def rates_with(demands, on_loan, workers, efficiency):  # type: ignore[no-untype
 
 
 @kernel
-def listed_extra(speeds, job, base, extra):  # type: ignore[no-untyped-def]
+def listed_extra(speeds: Speeds, job: int, base: int, extra: int) -> int:
     """The most workers beyond ``base``, at most ``extra``, with which the job's number is a listed one."""
     listed = 0
     for entry in range(speeds.offsets[job], speeds.offsets[job + 1]):

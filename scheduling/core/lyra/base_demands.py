@@ -30,7 +30,8 @@ from scheduling.core.lyra.worker_placement import (
     place_gang,
     usable_gpus,
 )
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class BaseOrder(StrEnum):
@@ -93,7 +94,7 @@ def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_wei
 
 
 @kernel
-def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
+def _running_seconds(demands: Demands, jobs: IntArray, at_base: bool) -> FloatArray:
     """Running time at base demand, or with as many workers as can be, on owned servers where the job can run
     there."""
     seconds = np.empty(jobs.size)
@@ -107,7 +108,9 @@ def _running_seconds(demands, jobs, at_base):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _count_in(gpus, prefers, state, barred, left):  # type: ignore[no-untyped-def]
+def _count_in(
+    gpus: IntArray, prefers: IntArray, state: IntArray, barred: BoolArray, left: IntArray
+) -> IntArray:
     """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is
     none.
 
@@ -202,7 +205,15 @@ def admit_strictly(
 
 
 @kernel
-def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):  # type: ignore[no-untyped-def]
+def _place_in_turn(
+    room: Room,
+    jobs: IntArray,
+    gpus: IntArray,
+    prefers: IntArray,
+    gpus_per_worker: IntArray,
+    alone: BoolArray,
+    grouping: Grouping,
+) -> tuple[IntArray, BoolArray, int]:
     """Placements, who started, and the position of the job that holds up the queue (their number if none
     does)."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
@@ -224,7 +235,7 @@ def _place_in_turn(room, jobs, gpus, prefers, gpus_per_worker, alone, grouping):
 
 
 @kernel
-def fits_alone(gpus, on_loan, demands, jobs):  # type: ignore[no-untyped-def]
+def fits_alone(gpus: IntArray, on_loan: BoolArray, demands: Demands, jobs: IntArray) -> BoolArray:
     """Whether each job's base demand, or a mix of both kinds where it may mix, fits on the servers when they
     are empty."""
     most = 0

@@ -59,7 +59,7 @@ class Speeds(NamedTuple):
 
 
 @kernel
-def rate_of(speeds, job, workers):  # type: ignore[no-untyped-def]
+def rate_of(speeds: Speeds, job: int, workers: int) -> float:
     """Iterations per second of a job on so many workers: of the largest listed number that is no larger, else
     0."""
     rate = 0.0

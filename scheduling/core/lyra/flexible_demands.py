@@ -21,7 +21,7 @@ from scheduling.core.lyra.base_and_flexible import (
 )
 from scheduling.core.lyra.knapsack import NO_ITEM, WORK_LIMIT, Choice, ItemGroups, choose_items
 from scheduling.core.lyra.worker_placement import Held
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Growth(StrEnum):
@@ -63,18 +63,18 @@ class SharingRules:
 
 
 @kernel
-def extra_counted_from(demands, base, job, kind):  # type: ignore[no-untyped-def]
+def extra_counted_from(demands: Demands, base: IntArray, job: int, kind: int) -> int:
     """The number of workers on that kind from which extra ones are counted.
 
     The job's base where all of it is there; else, on a mix, the base that it would have there.
     """
     if base[kind, job] > 0 and base[1 - kind, job] == 0:
-        return base[kind, job]
+        return int(base[kind, job])
     return base_on(demands, job, kind)
 
 
 @kernel
-def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-untyped-def]
+def _exceeds_range(demands: Demands, job: int, workers: int, kind: int, elsewhere: int) -> bool:
     """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may
     have."""
     other_base = base_on(demands, job, 1 - kind)
@@ -86,9 +86,18 @@ def _exceeds_range(demands, job, workers, kind, elsewhere):  # type: ignore[no-u
 
 
 @kernel
-def _flexible_items(  # type: ignore[no-untyped-def]
-    demands, jobs, kind, base, extra, held, capacity, efficiency, change_seconds, by_rate
-):
+def _flexible_items(
+    demands: Demands,
+    jobs: IntArray,
+    kind: int,
+    base: IntArray,
+    extra: IntArray,
+    held: Held,
+    capacity: int,
+    efficiency: float,
+    change_seconds: float,
+    by_rate: bool,
+) -> tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]:
     """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
     ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time
@@ -147,13 +156,15 @@ def _flexible_items(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _part_elsewhere(demands, job, base, kind, extra):  # type: ignore[no-untyped-def]
+def _part_elsewhere(demands: Demands, job: int, base: IntArray, kind: int, extra: int) -> float:
     """What the job's workers on the other kind contribute to a mix; 0 where there are none."""
     return part_rate(speeds_on(demands, kind), job, base[kind, job] + extra)
 
 
 @kernel
-def _rate_without_extra(demands, job, base, kind, elsewhere, efficiency):  # type: ignore[no-untyped-def]
+def _rate_without_extra(
+    demands: Demands, job: int, base: IntArray, kind: int, elsewhere: int, efficiency: float
+) -> float:
     """Rate with the base and what is decided on the other kind."""
     if kind == OWNED:
         return combined_rate(demands, job, base[OWNED, job], base[LENT, job] + elsewhere, efficiency)
@@ -161,7 +172,7 @@ def _rate_without_extra(demands, job, base, kind, elsewhere, efficiency):  # typ
 
 
 @kernel
-def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-def]
+def _saved_by_staying(now: int, number: int, change_seconds: float) -> float:
     """What an item is worth more, or less, than no extra workers because a change costs time.
 
     The totals of two choices then differ by what they save and by the time of each change that only one of
@@ -171,7 +182,7 @@ def _saved_by_staying(now, number, change_seconds):  # type: ignore[no-untyped-d
 
 
 @kernel
-def growing_jobs(demands, base, kind, mixing):  # type: ignore[no-untyped-def]
+def growing_jobs(demands: Demands, base: IntArray, kind: int, mixing: bool) -> IntArray:
     """Elastic jobs that may have extra workers on that kind: those whose base is there, or that mix if
     ``mixing``.
 
@@ -191,7 +202,7 @@ def growing_jobs(demands, base, kind, mixing):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _greatest_gain(offsets, weight, value, capacity):  # type: ignore[no-untyped-def]
+def _greatest_gain(offsets: IntArray, weight: IntArray, value: FloatArray, capacity: int) -> IntArray:
     """One item after the other to the group that gains most per weight by its next one; ties to the first
     group."""
     groups = offsets.size - 1

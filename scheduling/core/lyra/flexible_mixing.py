@@ -18,6 +18,7 @@ from scheduling.core.lyra.worker_placement import (
     put,
     usable_gpus,
 )
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 
@@ -41,7 +42,9 @@ def admit_mixing(
 
 
 @kernel
-def _place_mixing(room, demands, jobs, alone, grouping, strict):  # type: ignore[no-untyped-def]
+def _place_mixing(
+    room: Room, demands: Demands, jobs: IntArray, alone: BoolArray, grouping: Grouping, strict: bool
+) -> tuple[IntArray, BoolArray, BoolArray]:
     """Placements, who started, and for whom enough GPUs were left all the same."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -65,7 +68,7 @@ def _place_mixing(room, demands, jobs, alone, grouping, strict):  # type: ignore
 
 
 @kernel
-def _has_share(demands, job, owned_workers, lent_workers):  # type: ignore[no-untyped-def]
+def _has_share(demands: Demands, job: int, owned_workers: int, lent_workers: int) -> bool:
     """Whether so many workers of both kinds together are worth the job's base."""
     share = 0.0
     if base_on(demands, job, OWNED) > 0:
@@ -76,7 +79,9 @@ def _has_share(demands, job, owned_workers, lent_workers):  # type: ignore[no-un
 
 
 @kernel
-def _gang_anywhere(room, demands, job, gpus, grouping):  # type: ignore[no-untyped-def]
+def _gang_anywhere(
+    room: Room, demands: Demands, job: int, gpus: int, grouping: Grouping
+) -> list[tuple[int, int]]:
     """All base workers on one kind, or split over both, or an empty list."""
     gang = [(0, 0) for _ in range(0)]
     owned, lent = base_on(demands, job, OWNED), base_on(demands, job, LENT)

@@ -14,7 +14,7 @@ from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def _all_counted_from(demands, base, jobs, kind):  # type: ignore[no-untyped-def]
+def _all_counted_from(demands: Demands, base: IntArray, jobs: IntArray, kind: int) -> IntArray:
     """`extra_counted_from` for some jobs, in an array over all."""
     counted = np.zeros(base.shape[1], dtype=np.int64)
     for job in jobs:

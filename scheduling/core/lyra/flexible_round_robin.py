@@ -28,6 +28,7 @@ from scheduling.core.lyra.worker_placement import (
     place_gang,
     put,
 )
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 
@@ -72,7 +73,7 @@ def divide_in_turn(
 
 
 @kernel
-def _seat_flexible(room, workers, gpus_per_worker):  # type: ignore[no-untyped-def]
+def _seat_flexible(room: Room, workers: WorkerMap, gpus_per_worker: IntArray) -> None:
     """Put all flexible workers back into the room."""
     for job in range(gpus_per_worker.size):
         for entry in range(workers.offsets[job], workers.offsets[job + 1]):
@@ -80,9 +81,20 @@ def _seat_flexible(room, workers, gpus_per_worker):  # type: ignore[no-untyped-d
 
 
 @kernel
-def _start_in_turn(  # type: ignore[no-untyped-def]
-    room, held, workers, demands, jobs, demanded, prefers, alone, latest_first, kept, grouping, strict
-):
+def _start_in_turn(
+    room: Room,
+    held: Held,
+    workers: WorkerMap,
+    demands: Demands,
+    jobs: IntArray,
+    demanded: IntArray,
+    prefers: IntArray,
+    alone: BoolArray,
+    latest_first: IntArray,
+    kept: IntArray,
+    grouping: Grouping,
+    strict: bool,
+) -> tuple[IntArray, BoolArray, BoolArray]:
     """Placements, who started, and for whom enough GPUs were there but scattered."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -111,7 +123,7 @@ def _start_in_turn(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _reclaimable(room, workers, demands, kept, kind):  # type: ignore[no-untyped-def]
+def _reclaimable(room: Room, workers: WorkerMap, demands: Demands, kept: IntArray, kind: int) -> int:
     """GPUs of one kind that are free or held by flexible workers."""
     gpus = 0
     for server in range(room.free.size):
@@ -125,7 +137,18 @@ def _reclaimable(room, workers, demands, kept, kind):  # type: ignore[no-untyped
 
 
 @kernel
-def _start_by_shrinking(room, held, workers, demands, kind, gpus, number, latest_first, kept, grouping):  # type: ignore[no-untyped-def]
+def _start_by_shrinking(
+    room: Room,
+    held: Held,
+    workers: WorkerMap,
+    demands: Demands,
+    kind: int,
+    gpus: int,
+    number: int,
+    latest_first: IntArray,
+    kept: IntArray,
+    grouping: Grouping,
+) -> list[tuple[int, int]]:
     """Let grown jobs give back step by step, the latest first, until the gang fits; else leave all as it
     was."""
     free, flexible, kept_before = room.free.copy(), room.flexible.copy(), kept.copy()
@@ -149,7 +172,7 @@ def _start_by_shrinking(room, held, workers, demands, kind, gpus, number, latest
 
 
 @kernel
-def _grow_in_turn(room, workers, demands, grown):  # type: ignore[no-untyped-def]
+def _grow_in_turn(room: Room, workers: WorkerMap, demands: Demands, grown: IntArray) -> None:
     """One step a job in turn, as long as anybody can grow. ``grown``, flexible workers per entry, is
     changed."""
     jobs = demands.gpus_per_worker.size
@@ -164,7 +187,7 @@ def _grow_in_turn(room, workers, demands, grown):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _grow_by_a_step(room, workers, demands, job, grown):  # type: ignore[no-untyped-def]
+def _grow_by_a_step(room: Room, workers: WorkerMap, demands: Demands, job: int, grown: IntArray) -> bool:
     """The next listed number of workers, on servers where the job runs; whether that was possible."""
     first, last = workers.offsets[job], workers.offsets[job + 1]
     if first == last or demands.mixes[job]:

@@ -83,7 +83,7 @@ def choose_items(groups: ItemGroups, capacity: int, work_limit: int = WORK_LIMIT
 
 
 @kernel
-def _is_ascending(offsets, weight):  # type: ignore[no-untyped-def]
+def _is_ascending(offsets: IntArray, weight: IntArray) -> bool:
     for group in range(offsets.size - 1):
         before = 0
         for item in range(offsets[group], offsets[group + 1]):
@@ -94,7 +94,9 @@ def _is_ascending(offsets, weight):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def chosen_items(offsets, weight, value, present, capacity, work_limit):  # type: ignore[no-untyped-def]
+def chosen_items(
+    offsets: IntArray, weight: IntArray, value: FloatArray, present: IntArray, capacity: int, work_limit: int
+) -> tuple[IntArray, bool]:
     """Item number per group (or `NO_ITEM`), and whether this is the optimum. See `choose_items`."""
     unit = 0
     for item_weight in weight:
@@ -112,7 +114,9 @@ def chosen_items(offsets, weight, value, present, capacity, work_limit):  # type
 
 
 @kernel
-def _everybody_best(offsets, weight, value, present, capacity):  # type: ignore[no-untyped-def]
+def _everybody_best(
+    offsets: IntArray, weight: IntArray, value: FloatArray, present: IntArray, capacity: int
+) -> tuple[IntArray, bool]:
     """The most valuable item of every group, and whether all of them fit together."""
     chosen = np.full(present.size, NO_ITEM)
     total = 0
@@ -134,7 +138,9 @@ def _everybody_best(offsets, weight, value, present, capacity):  # type: ignore[
 
 
 @kernel
-def _add_group(totals, following, weight, value, low, high):  # type: ignore[no-untyped-def]
+def _add_group(
+    totals: FloatArray, following: FloatArray, weight: IntArray, value: FloatArray, low: int, high: int
+) -> None:
     """From best totals by capacity without a group to those with it, for capacities ``low`` to ``high``."""
     following[low : high + 1] = totals[low : high + 1]
     for item in range(weight.size):
@@ -149,7 +155,7 @@ def _add_group(totals, following, weight, value, low, high):  # type: ignore[no-
 
 
 @kernel
-def _lowest_capacities(offsets, weight, capacity):  # type: ignore[no-untyped-def]
+def _lowest_capacities(offsets: IntArray, weight: IntArray, capacity: int) -> IntArray:
     """Per group the least capacity that can be left for it and those before: no smaller one need be looked
     at."""
     groups = offsets.size - 1
@@ -162,7 +168,9 @@ def _lowest_capacities(offsets, weight, capacity):  # type: ignore[no-untyped-de
 
 
 @kernel
-def _best_items(offsets, weight, value, present, capacity):  # type: ignore[no-untyped-def]
+def _best_items(
+    offsets: IntArray, weight: IntArray, value: FloatArray, present: IntArray, capacity: int
+) -> IntArray:
     """Dynamic programming over groups and capacities.
 
     Totals are exact maxima, whatever is held now; only the way back decides between equals. So a second run
@@ -202,7 +210,17 @@ def _best_items(offsets, weight, value, present, capacity):  # type: ignore[no-u
 
 
 @kernel
-def _fill_rows(start, rows, offsets, weight, value, lowest, first, count, high):  # type: ignore[no-untyped-def]
+def _fill_rows(
+    start: FloatArray,
+    rows: FloatArray,
+    offsets: IntArray,
+    weight: IntArray,
+    value: FloatArray,
+    lowest: IntArray,
+    first: int,
+    count: int,
+    high: int,
+) -> None:
     """Row r: best totals by capacity with the groups before ``first`` and r more."""
     rows[0] = start
     for row in range(count):
@@ -213,9 +231,18 @@ def _fill_rows(start, rows, offsets, weight, value, lowest, first, count, high):
 
 
 @kernel
-def _item_reaching(totals, left, reach, offsets, weight, value, present, group):  # type: ignore[no-untyped-def]
+def _item_reaching(
+    totals: FloatArray,
+    left: int,
+    reach: float,
+    offsets: IntArray,
+    weight: IntArray,
+    value: FloatArray,
+    present: IntArray,
+    group: int,
+) -> int:
     """The item with which a total is reached: the present one, none, or the lightest."""
-    held = present[group]
+    held: int = present[group]
     if held != NO_ITEM and weight[held] <= left and totals[left - weight[held]] + value[held] >= reach:
         return held
     if totals[left] >= reach:
@@ -227,7 +254,9 @@ def _item_reaching(totals, left, reach, offsets, weight, value, present, group):
 
 
 @kernel
-def _steepest_item(offsets, weight, value, group, held, left):  # type: ignore[no-untyped-def]
+def _steepest_item(
+    offsets: IntArray, weight: IntArray, value: FloatArray, group: int, held: int, left: int
+) -> tuple[int, float]:
     """Of a group's items above the one held that fit, the one of the greatest gain per weight, and that
     gain."""
     best = NO_ITEM
@@ -246,7 +275,7 @@ def _steepest_item(offsets, weight, value, group, held, left):  # type: ignore[n
 
 
 @kernel
-def _greedy_items(offsets, weight, value, capacity):  # type: ignore[no-untyped-def]
+def _greedy_items(offsets: IntArray, weight: IntArray, value: FloatArray, capacity: int) -> IntArray:
     """Items by value per weight, then one pass in which each group changes to its best item that fits."""
     groups = offsets.size - 1
     chosen = np.full(groups, NO_ITEM)

@@ -9,6 +9,7 @@ import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.fleet import BASE, FLEXIBLE, NO_ROLE, WorkerMap
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 NOT_THERE = -1
@@ -33,7 +34,9 @@ def edited_map(workers: WorkerMap, kept: IntArray, placed: IntArray) -> WorkerMa
 
 
 @kernel
-def _edited(workers, kept, placed):  # type: ignore[no-untyped-def]
+def _edited(
+    workers: WorkerMap, kept: IntArray, placed: IntArray
+) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     jobs = workers.offsets.size - 1
     most = workers.server.size + placed.shape[0]
     offsets = np.zeros(jobs + 1, dtype=np.int64)
@@ -70,7 +73,7 @@ def _edited(workers, kept, placed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def roles_with(on_loan, workers):  # type: ignore[no-untyped-def]
+def roles_with(on_loan: BoolArray, workers: WorkerMap) -> IntArray:
     """Role of every server: on loan, `BASE` with a base worker, `FLEXIBLE` with others only; else none.
 
     A server whose last base worker left and that still hosts flexible ones can go back without stopping
@@ -89,7 +92,7 @@ def roles_with(on_loan, workers):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _is_same(before, after, job):  # type: ignore[no-untyped-def]
+def _is_same(before: WorkerMap, after: WorkerMap, job: int) -> bool:
     """Whether a job's workers are where they were, in any order. Each map names a server once a job."""
     for entry in range(before.offsets[job], before.offsets[job + 1]):
         there = NOT_THERE
@@ -105,7 +108,7 @@ def _is_same(before, after, job):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _differs_in_place(before, after):  # type: ignore[no-untyped-def]
+def _differs_in_place(before: WorkerMap, after: WorkerMap) -> BoolArray:
     """True for jobs whose entries are not the same ones in the same order: few, as a rule."""
     offsets, server, base, flexible = before.offsets, before.server, before.base, before.flexible
     other_offsets, other_server = after.offsets, after.server
@@ -128,7 +131,7 @@ def _differs_in_place(before, after):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def worker_changes_between(before, after):  # type: ignore[no-untyped-def]
+def worker_changes_between(before: WorkerMap, after: WorkerMap) -> IntArray:
     """A `WorkerChange` for each job."""
     differs = _differs_in_place(before, after)
     changes = np.zeros(differs.size, dtype=np.int64)

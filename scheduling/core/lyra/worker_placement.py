@@ -12,8 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.lyra.base_and_flexible import LENT, OWNED, listed_extra, speeds_on
+from scheduling.core.lyra.base_and_flexible import LENT, OWNED, Demands, listed_extra, speeds_on
+from scheduling.core.lyra.fleet import WorkerMap
 from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 OCCUPIED, IDLE, EMPTIED, BASE_HOLE, FORBIDDEN = 0, 1, 2, 3, 4
@@ -55,7 +57,9 @@ class Held(NamedTuple):
 
 
 @kernel
-def tear_down(gpus, on_loan, workers, gpus_per_worker):  # type: ignore[no-untyped-def]
+def tear_down(
+    gpus: IntArray, on_loan: BoolArray, workers: WorkerMap, gpus_per_worker: IntArray
+) -> tuple[Room, Held]:
     """The room that is left beside base workers, and what everybody holds (spec 2.5 step 0)."""
     servers = gpus.size
     jobs = gpus_per_worker.size
@@ -78,7 +82,7 @@ def tear_down(gpus, on_loan, workers, gpus_per_worker):  # type: ignore[no-untyp
 
 
 @kernel
-def _welcome(base, present, before, apart, holes, flexible):  # type: ignore[no-untyped-def]
+def _welcome(base: int, present: int, before: int, apart: bool, holes: bool, flexible: bool) -> int:
     """How welcome a base or flexible worker is beside ``base`` and ``present`` flexible ones."""
     if base > 0:
         if flexible and apart:
@@ -90,7 +94,7 @@ def _welcome(base, present, before, apart, holes, flexible):  # type: ignore[no-
 
 
 @kernel
-def best_server(room, kind, gpus, flexible, grouping):  # type: ignore[no-untyped-def]
+def best_server(room: Room, kind: int, gpus: int, flexible: bool, grouping: Grouping) -> int:
     """The most welcoming server with room for one worker, the fullest of these, the first of those; or
     NOWHERE."""
     free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
@@ -112,7 +116,7 @@ def best_server(room, kind, gpus, flexible, grouping):  # type: ignore[no-untype
 
 
 @kernel
-def usable_gpus(room, kind, flexible, grouping):  # type: ignore[no-untyped-def]
+def usable_gpus(room: Room, kind: int, flexible: bool, grouping: Grouping) -> int:
     """Free GPUs of one kind of servers that base or flexible workers may use."""
     free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
     apart, holes = grouping.apart and kind == LENT, grouping.holes
@@ -125,7 +129,7 @@ def usable_gpus(room, kind, flexible, grouping):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def put(room, server, number, gpus, flexible):  # type: ignore[no-untyped-def]
+def put(room: Room, server: int, number: int, gpus: int, flexible: bool) -> None:
     """Note so many workers on a server; a negative number takes them away."""
     room.free[server] -= number * gpus
     if flexible:
@@ -135,7 +139,9 @@ def put(room, server, number, gpus, flexible):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def place_workers(room, kind, gpus, count, flexible, grouping):  # type: ignore[no-untyped-def]
+def place_workers(
+    room: Room, kind: int, gpus: int, count: int, flexible: bool, grouping: Grouping
+) -> tuple[list[tuple[int, int]], int]:
     """Place up to ``count`` workers of one job by best fit; a list of (server, number) and how many found no
     room.
 
@@ -154,7 +160,7 @@ def place_workers(room, kind, gpus, count, flexible, grouping):  # type: ignore[
 
 
 @kernel
-def place_gang(room, kind, gpus, count, grouping):  # type: ignore[no-untyped-def]
+def place_gang(room: Room, kind: int, gpus: int, count: int, grouping: Grouping) -> list[tuple[int, int]]:
     """Place all base workers of a job or none; an empty list is none."""
     placed, left = place_workers(room, kind, gpus, count, NO, grouping)
     if left > 0:
@@ -165,7 +171,7 @@ def place_gang(room, kind, gpus, count, grouping):  # type: ignore[no-untyped-de
 
 
 @kernel
-def as_rows(placed):  # type: ignore[no-untyped-def]
+def as_rows(placed: list[tuple[int, int, int, int]]) -> IntArray:
     """Placements (job, server, base workers, flexible workers) as rows of one array."""
     rows = np.empty((len(placed), 4), dtype=np.int64)
     for position in range(len(placed)):
@@ -174,7 +180,14 @@ def as_rows(placed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def place_bases(room, jobs, kinds, numbers, gpus_per_worker, grouping):  # type: ignore[no-untyped-def]
+def place_bases(
+    room: Room,
+    jobs: IntArray,
+    kinds: IntArray,
+    numbers: IntArray,
+    gpus_per_worker: IntArray,
+    grouping: Grouping,
+) -> tuple[IntArray, BoolArray]:
     """Place the bases of jobs in the given order, each on its kind, all or nothing.
 
     Returns the placements and, per job, whether it found room.
@@ -191,7 +204,9 @@ def place_bases(room, jobs, kinds, numbers, gpus_per_worker, grouping):  # type:
 
 
 @kernel
-def _next_to_return(room, workers, job, kept, kind, gpus, grouping):  # type: ignore[no-untyped-def]
+def _next_to_return(
+    room: Room, workers: WorkerMap, job: int, kept: IntArray, kind: int, gpus: int, grouping: Grouping
+) -> int:
     """Of the places where the job had flexible workers, the next one to take up again, or NOWHERE.
 
     The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the
@@ -215,7 +230,16 @@ def _next_to_return(room, workers, job, kept, kind, gpus, grouping):  # type: ig
 
 
 @kernel
-def return_flexible(room, workers, gpus_per_worker, jobs, kind, wanted, kept, grouping):  # type: ignore[no-untyped-def]
+def return_flexible(
+    room: Room,
+    workers: WorkerMap,
+    gpus_per_worker: IntArray,
+    jobs: IntArray,
+    kind: int,
+    wanted: IntArray,
+    kept: IntArray,
+    grouping: Grouping,
+) -> IntArray:
     """Put flexible workers back where they were, as many as each job may have on that kind.
 
     ``kept``, per entry of ``workers``, is filled in. Returns how many each job has got.
@@ -238,7 +262,9 @@ def return_flexible(room, workers, gpus_per_worker, jobs, kind, wanted, kept, gr
 
 
 @kernel
-def give_up_returned(room, workers, job, kind, gpus, surplus, kept):  # type: ignore[no-untyped-def]
+def give_up_returned(
+    room: Room, workers: WorkerMap, job: int, kind: int, gpus: int, surplus: int, kept: IntArray
+) -> None:
     """Take away workers that had returned, from the servers with the fewest flexible workers first."""
     while surplus > 0:
         worst = NOWHERE
@@ -260,7 +286,18 @@ def give_up_returned(room, workers, job, kind, gpus, surplus, kept):  # type: ig
 
 
 @kernel
-def place_flexible(room, workers, demands, jobs, kind, wanted, got, beyond, kept, grouping):  # type: ignore[no-untyped-def]
+def place_flexible(
+    room: Room,
+    workers: WorkerMap,
+    demands: Demands,
+    jobs: IntArray,
+    kind: int,
+    wanted: IntArray,
+    got: IntArray,
+    beyond: IntArray,
+    kept: IntArray,
+    grouping: Grouping,
+) -> tuple[IntArray, bool]:
     """Place the flexible workers that could not return, by best fit, in the given order of jobs.
 
     ``got`` is how many each job has, and is changed; ``beyond`` the number of workers from which extra ones

@@ -5,11 +5,16 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.placement.occupancy import BLOCKED, FREE, TIGHT, UNPLACED
+from scheduling.core.placement.buddy_blocks import Blocks
+from scheduling.core.placement.occupancy import BLOCKED, FREE, TIGHT, UNPLACED, Occupancy
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def prices(occupancy, bases, sizes, run, asked):  # type: ignore[no-untyped-def]
+def prices(
+    occupancy: Occupancy, bases: IntArray, sizes: IntArray, run: int, asked: int
+) -> tuple[BoolArray, IntArray]:
     """Of taking so many addresses (``sizes``) from each of ``bases`` on, for a job of ``asked`` GPUs.
 
     Returns (whether it is allowed; jobs displaced, GPUs displaced, overlap). A job that a move would make
@@ -52,7 +57,7 @@ def prices(occupancy, bases, sizes, run, asked):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _aligned_places(blocks, size):  # type: ignore[no-untyped-def]
+def _aligned_places(blocks: Blocks, size: int) -> IntArray:
     """First addresses of all aligned places of ``size`` GPUs, ascending."""
     base = blocks.base
     room = blocks.size
@@ -69,7 +74,7 @@ def _aligned_places(blocks, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def displacing_place(blocks, occupancy, size, run):  # type: ignore[no-untyped-def]
+def displacing_place(blocks: Blocks, occupancy: Occupancy, size: int, run: int) -> int:
     """The aligned place that displaces the least, or UNPLACED."""
     places = _aligned_places(blocks, size)
     allowed, found = prices(occupancy, places, np.full(places.size, size), run, size)

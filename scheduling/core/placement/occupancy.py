@@ -6,18 +6,19 @@ are linked into a list, so that finding them costs no look at the others.
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.kernels import kernel, whole
+from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 FREE = -1
 BLOCKED = -2  # nobody may sit here for now
 UNPLACED = -1
-TIGHT: Any = np.int64(64)  # weighs as so many jobs: one that a move would make late
+TIGHT = whole(64)  # weighs as so many jobs: one that a move would make late
 SPREAD = -2  # takes whole blocks, listed from its first one on
 END = -1  # of a list of blocks
 
@@ -51,7 +52,7 @@ class Occupancy(NamedTuple):
 
 
 @kernel
-def empty_occupancy(blocks, blocked, jobs):  # type: ignore[no-untyped-def]
+def empty_occupancy(blocks: Blocks, blocked: IntArray, jobs: int) -> Occupancy:
     """Nothing placed, ``blocked`` addresses marked; room for ``jobs`` jobs."""
     addresses = blocks.block_of.size
     owner = np.full(addresses, FREE)
@@ -79,7 +80,14 @@ def empty_occupancy(blocks, blocked, jobs):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def seat(blocks, occupancy, jobs, addresses, offsets, gpus):  # type: ignore[no-untyped-def]
+def seat(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    jobs: IntArray,
+    addresses: IntArray,
+    offsets: IntArray,
+    gpus: IntArray,
+) -> BoolArray:
     """Enter present placements of ``jobs``; ``addresses`` and ``offsets`` are those of all jobs.
 
     Returns True per row for every job that has GPUs (``gpus``) which are no regular, usable place. Regular is
@@ -124,7 +132,7 @@ def seat(blocks, occupancy, jobs, addresses, offsets, gpus):  # type: ignore[no-
 
 
 @kernel
-def _whole_blocks(blocks, held):  # type: ignore[no-untyped-def]
+def _whole_blocks(blocks: Blocks, held: IntArray) -> bool:
     ordered = np.sort(held)
     position = 0
     while position < ordered.size:
@@ -142,7 +150,7 @@ def _whole_blocks(blocks, held):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def list_blocks(occupancy, job, chosen):  # type: ignore[no-untyped-def]
+def list_blocks(occupancy: Occupancy, job: int, chosen: IntArray) -> None:
     """Link the blocks, in ascending order, that a SPREAD job takes whole."""
     after = END
     for index in range(chosen.size - 1, -1, -1):
@@ -152,7 +160,7 @@ def list_blocks(occupancy, job, chosen):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def addresses_of(blocks, occupancy, job):  # type: ignore[no-untyped-def]
+def addresses_of(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
     """The GPUs a job sits on, ascending."""
     base = occupancy.base[job]
     found = np.empty(occupancy.size[job] if base != UNPLACED else 0, dtype=np.int64)
@@ -171,7 +179,7 @@ def addresses_of(blocks, occupancy, job):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def leave(blocks, occupancy, job):  # type: ignore[no-untyped-def]
+def leave(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
     """The job gives up its place for good."""
     owner = occupancy.owner
     taken = occupancy.taken
@@ -184,7 +192,7 @@ def leave(blocks, occupancy, job):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def lift(blocks, occupancy, job):  # type: ignore[no-untyped-def]
+def lift(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
     """The job waits to be placed; its GPUs are remembered as its former ones."""
     owner = occupancy.owner
     former = occupancy.former

@@ -11,14 +11,15 @@ from __future__ import annotations
 import heapq
 
 from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.displacing import displacing_place
-from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, lift, list_blocks
+from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, Occupancy, lift, list_blocks
 from scheduling.core.placement.whole_blocks import whole_block_choice
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def _mark_former(blocks, occupancy, job, low, high, mark):  # type: ignore[no-untyped-def]
+def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high: int, mark: bool) -> None:
     """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or
     unmark them."""
     former = occupancy.former
@@ -35,7 +36,7 @@ def _mark_former(blocks, occupancy, job, low, high, mark):  # type: ignore[no-un
 
 
 @kernel
-def _turn_former_into_mine(blocks, occupancy, job, mark):  # type: ignore[no-untyped-def]
+def _turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: bool) -> None:
     """Free what is left of the job's former GPUs and mark them as its own, or remove the mark."""
     if occupancy.old_base[job] == UNPLACED:
         return
@@ -51,7 +52,7 @@ def _turn_former_into_mine(blocks, occupancy, job, mark):  # type: ignore[no-unt
 
 
 @kernel
-def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
+def _free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
     """The best aligned place that displaces nobody, or UNPLACED."""
     # Read through the tuples in the loop, each array would be counted as in use and released again each time.
     bases = blocks.base
@@ -92,7 +93,7 @@ def _free_place(blocks, occupancy, job, size):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _free_area(owner, former, first, room, base, size):  # type: ignore[no-untyped-def]
+def _free_area(owner: IntArray, former: IntArray, first: int, room: int, base: int, size: int) -> int:
     """Size of the largest aligned area around a free place that is free as a whole."""
     area = size
     while 2 * area <= room:
@@ -107,7 +108,15 @@ def _free_area(owner, former, first, room, base, size):  # type: ignore[no-untyp
 
 
 @kernel
-def _take(blocks, occupancy, job, base, size, queue, rank):  # type: ignore[no-untyped-def]
+def _take(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    job: int,
+    base: int,
+    size: int,
+    queue: list[tuple[int, int, int, int]],
+    rank: IntArray,
+) -> None:
     """Give addresses to the job; whoever sits there is lifted and queued."""
     owner = occupancy.owner
     former = occupancy.former
@@ -127,7 +136,7 @@ def _take(blocks, occupancy, job, base, size, queue, rank):  # type: ignore[no-u
 
 
 @kernel
-def _largest_block(blocks):  # type: ignore[no-untyped-def]
+def _largest_block(blocks: Blocks) -> int:
     largest = 0
     for size in blocks.size:
         largest = max(largest, size)
@@ -135,7 +144,9 @@ def _largest_block(blocks):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def place_queue(blocks, occupancy, queue, rank, run):  # type: ignore[no-untyped-def]
+def place_queue(
+    blocks: Blocks, occupancy: Occupancy, queue: list[tuple[int, int, int, int]], rank: IntArray, run: int
+) -> tuple[list[int], list[int]]:
     """Place all queued jobs ``(-size, waited 1 | placed 0, rank, job)``, those they displace too.
 
     ``run`` numbers the pass: a job settled in it stays. Returns (jobs placed, in order; jobs for

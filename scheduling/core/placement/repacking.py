@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.occupancy import (
     BLOCKED,
     FREE,
@@ -29,7 +29,14 @@ RUN = 1
 
 
 @kernel
-def _repack(blocks, occupancy, rows, wanted, homeless, rank):  # type: ignore[no-untyped-def]
+def _repack(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    rows: IntArray,
+    wanted: IntArray,
+    homeless: BoolArray,
+    rank: IntArray,
+) -> IntArray:
     """Bring every row to its wanted size; returns the rows for which there was no room."""
     queue = [(0, 0, 0, 0) for _ in range(0)]
     for row in rows:
@@ -146,7 +153,14 @@ def repack_promises_first(
 
 
 @kernel
-def new_addresses(blocks, occupancy, held, held_offsets, gpus, locked):  # type: ignore[no-untyped-def]
+def new_addresses(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    held: IntArray,
+    held_offsets: IntArray,
+    gpus: IntArray,
+    locked: BoolArray,
+) -> tuple[IntArray, IntArray, BoolArray]:
     """GPUs of all jobs in one array with offsets, and True for every job whose GPUs are others than now.
 
     ``held`` and ``held_offsets`` are the present placements; locked jobs keep theirs.

@@ -6,18 +6,21 @@ other in a circle nobody can move in place: one of them is suspended first.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
-from scheduling.core.kernels import kernel
-from scheduling.core.placement.occupancy import addresses_of
+from scheduling.core.kernels import kernel, whole
+from scheduling.core.placement.buddy_blocks import Blocks
+from scheduling.core.placement.occupancy import Occupancy, addresses_of
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
-NOBODY: Any = np.int64(-1)
+NOBODY = whole(-1)
 
 
 @kernel
-def _dependencies(blocks, occupancy, before, changed):  # type: ignore[no-untyped-def]
+def _dependencies(
+    blocks: Blocks, occupancy: Occupancy, before: IntArray, changed: IntArray
+) -> tuple[IntArray, list[int]]:
     """For each changed job, the changed jobs whose GPUs it takes (positions, compressed rows)."""
     position = np.full(occupancy.base.size, -1)
     for index in range(changed.size):
@@ -38,7 +41,7 @@ def _dependencies(blocks, occupancy, before, changed):  # type: ignore[no-untype
 
 
 @kernel
-def _circle(start, offsets, needs, waiting):  # type: ignore[no-untyped-def]
+def _circle(start: int, offsets: IntArray, needs: list[int], waiting: BoolArray) -> tuple[bool, BoolArray]:
     """Jobs that ``start`` waits for, directly or not, and whether it is among them."""
     reached = np.zeros(offsets.size - 1, dtype=np.bool_)
     stack = [start]
@@ -56,7 +59,9 @@ def _circle(start, offsets, needs, waiting):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _least_reluctant(changed, reluctance, offsets, needs, stuck):  # type: ignore[no-untyped-def]
+def _least_reluctant(
+    changed: IntArray, reluctance: IntArray, offsets: IntArray, needs: list[int], stuck: BoolArray
+) -> tuple[int, BoolArray]:
     """Of the stuck jobs in a circle, the least reluctant, and the jobs that it waits for."""
     stuck_ones = np.flatnonzero(stuck)
     for index in stuck_ones[np.argsort(reluctance[changed[stuck_ones]], kind="mergesort")]:
@@ -67,7 +72,14 @@ def _least_reluctant(changed, reluctance, offsets, needs, stuck):  # type: ignor
 
 
 @kernel
-def break_trades(blocks, occupancy, before, changed, pause, reluctance):  # type: ignore[no-untyped-def]
+def break_trades(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    before: IntArray,
+    changed: IntArray,
+    pause: FloatArray,
+    reluctance: IntArray,
+) -> tuple[IntArray, BoolArray, FloatArray]:
     """An order in which jobs can change, and whom to suspend first where they wait in a circle.
 
     ``before``: holder of each GPU until now, of those jobs that go on. ``pause`` and

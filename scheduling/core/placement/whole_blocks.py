@@ -7,13 +7,17 @@ import heapq
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE
+from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.displacing import prices
-from scheduling.core.placement.occupancy import FREE, SPREAD, TIGHT
+from scheduling.core.placement.occupancy import FREE, SPREAD, TIGHT, Occupancy
+from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def _block_prices(blocks, occupancy, job, size, run):  # type: ignore[no-untyped-def]
+def _block_prices(
+    blocks: Blocks, occupancy: Occupancy, job: int, size: int, run: int
+) -> tuple[BoolArray, IntArray]:
     """(allowed, `prices`) of taking each block whole: jobs and GPUs displaced, and overlap.
 
     One look is enough where nobody or one large job is on a block.
@@ -52,7 +56,7 @@ def _block_prices(blocks, occupancy, job, size, run):  # type: ignore[no-untyped
 
 
 @kernel
-def _block_keys(blocks, allowed, priced):  # type: ignore[no-untyped-def]
+def _block_keys(blocks: Blocks, allowed: BoolArray, priced: IntArray) -> IntArray:
     """One number per block to choose by: displacement, own overlap, and how roomy its rack is."""
     rack = blocks.rack
     sizes = blocks.size
@@ -70,7 +74,7 @@ def _block_keys(blocks, allowed, priced):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _cheapest_first(sizes, allowed, key, room):  # type: ignore[no-untyped-def]
+def _cheapest_first(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int) -> list[tuple[int, int]]:
     """A heap of (key, block) of the allowed blocks of ``room`` GPUs."""
     heap = [(key[block], block) for block in range(sizes.size) if allowed[block] and sizes[block] == room]
     heapq.heapify(heap)
@@ -78,7 +82,7 @@ def _cheapest_first(sizes, allowed, key, room):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def whole_block_choice(blocks, occupancy, job, size, run):  # type: ignore[no-untyped-def]
+def whole_block_choice(blocks: Blocks, occupancy: Occupancy, job: int, size: int, run: int) -> IntArray:
     """Blocks for a job larger than any of them, ascending: an aligned run of servers if that is no dearer.
 
     Otherwise whole blocks, least displacement first, from the rack with most of them. Returns an
@@ -116,7 +120,7 @@ def whole_block_choice(blocks, occupancy, job, size, run):  # type: ignore[no-un
 
 
 @kernel
-def _aligned_run(blocks, allowed, priced, size):  # type: ignore[no-untyped-def]
+def _aligned_run(blocks: Blocks, allowed: BoolArray, priced: IntArray, size: int) -> tuple[int, int, int]:
     """The cheapest aligned run of equal whole servers: (first block or -1, jobs, GPUs displaced)."""
     sizes = blocks.size
     servers = blocks.server

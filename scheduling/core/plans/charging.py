@@ -7,11 +7,12 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def grouped_by_job(job_of, jobs):  # type: ignore[no-untyped-def]
+def grouped_by_job(job_of: IntArray, jobs: int) -> tuple[IntArray, IntArray]:
     """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs``
     jobs begins."""
     offsets = np.zeros(jobs + 1, dtype=np.int64)
@@ -29,9 +30,9 @@ def grouped_by_job(job_of, jobs):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
+def _stored_finish(jobs: JobArrays, plans: Plans, job: int) -> float:
     """The finish that counts for a job without iterations left: when it could begin to store."""
-    finish = jobs.finished_at[job]
+    finish: float = jobs.finished_at[job]
     origin = plans.time[job, 0]
     if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
         return finish
@@ -45,7 +46,7 @@ def _stored_finish(jobs, plans, job):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _rate_and_pause(jobs, job, gpus):  # type: ignore[no-untyped-def]
+def _rate_and_pause(jobs: JobArrays, job: int, gpus: int) -> tuple[float, float]:
     """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
     for level in range(jobs.level_count[job]):
         if jobs.levels[job, level] == gpus:
@@ -54,7 +55,9 @@ def _rate_and_pause(jobs, job, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
+def charged_finish(
+    jobs: JobArrays, plans: Plans, job: int, charge_time: FloatArray, charge_seconds: FloatArray
+) -> tuple[float, float]:
     """When the job's last iteration ends under its plan with all charges, or infinity.
 
     Also infinity where the GPUs are released before the final weights are stored. Returns
@@ -106,7 +109,7 @@ def charged_finish(jobs, plans, job, charge_time, charge_seconds):  # type: igno
 
 
 @kernel
-def planned_gpu_time(jobs, plans, rows):  # type: ignore[no-untyped-def]
+def planned_gpu_time(jobs: JobArrays, plans: Plans, rows: IntArray) -> FloatArray:
     """GPU seconds that the plans of ``rows`` hold until their last iteration, nothing charged."""
     nothing = np.zeros(0)
     taken = np.zeros(rows.size)

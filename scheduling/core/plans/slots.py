@@ -9,7 +9,7 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
 @kernel
-def slot_end(at, origin, slot):  # type: ignore[no-untyped-def]
+def slot_end(at: float, origin: float, slot: float) -> float:
     """The first slot boundary at or after ``at``."""
     if at <= origin + TIME_TOLERANCE:
         return origin

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import ONE, ZERO, kernel
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, no_plans, set_plan, widened
-from scheduling.core.question.snapshot import FloatArray, HeldOffer, StoredPlan
+from scheduling.core.question.snapshot import FloatArray, HeldOffer, IntArray, StoredPlan
 
 
 def cut_stored(plans: Sequence[StoredPlan | None], now: float, origin: float) -> Plans:
@@ -47,7 +47,9 @@ def _stacked(above: np.ndarray, below: np.ndarray, width: int) -> np.ndarray:
 
 
 @kernel
-def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-def]
+def _cut(
+    plans: Plans, pieces: IntArray, start: FloatArray, end: FloatArray, gpus: IntArray, origin: float
+) -> Plans:
     """Keep of each plan what lies after ``origin``; equal neighbours become one piece."""
     longest = 0
     for count in pieces:
@@ -60,7 +62,7 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
             continue
         out_time[0] = origin
         out_gpus[0] = 0
-        written = np.int64(1)
+        written = ONE
         for piece in range(offset, offset + pieces[job]):
             if end[piece] <= origin + TIME_TOLERANCE:
                 continue
@@ -82,7 +84,7 @@ def _cut(plans, pieces, start, end, gpus, origin):  # type: ignore[no-untyped-de
 
 
 @kernel
-def recut(plans, rows, held, elapsed, origin):  # type: ignore[no-untyped-def]
+def recut(plans: Plans, rows: IntArray, held: IntArray, elapsed: float, origin: float) -> Plans:
     """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1.
 
     A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]``
@@ -118,15 +120,15 @@ def recut(plans, rows, held, elapsed, origin):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
+def pin_head(plans: Plans, job: int, gpus: int, origin: float, slot: float) -> Plans:
     """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
     count = plans.length[job]
     out_time = np.zeros(count + 3)
     out_gpus = np.zeros(count + 3, dtype=np.int64)
     out_time[0] = origin
     out_gpus[0] = gpus
-    written = np.int64(1)
-    after = np.int64(0)
+    written = ONE
+    after = ZERO
     first_later = 0
     while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:
         after = plans.gpus[job, first_later]
@@ -144,7 +146,9 @@ def pin_head(plans, job, gpus, origin, slot):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def flatten(plans, rows, head_gpus, with_head):  # type: ignore[no-untyped-def]
+def flatten(
+    plans: Plans, rows: IntArray, head_gpus: IntArray, with_head: bool
+) -> tuple[FloatArray, IntArray, IntArray]:
     """Concatenate the plans of ``rows``; ``with_head`` puts the frozen head's piece in front."""
     total = 0
     for row in rows:

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
-from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.kernels import ZERO, kernel, whole
+from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
@@ -27,12 +27,12 @@ class Timeline(NamedTuple):
 
 EVERYTHING = 0
 PROMISES = 1
-TAKE = np.int64(1)
-GIVE_BACK = np.int64(-1)
+TAKE = whole(1)
+GIVE_BACK = whole(-1)
 
 
 @kernel
-def new_timeline(start, gpus, promise_gpus):  # type: ignore[no-untyped-def]
+def new_timeline(start: float, gpus: int, promise_gpus: int) -> tuple[FloatArray, IntArray, int]:
     """All capacity free from ``start`` on."""
     times = np.zeros(64)
     free = np.zeros((2, 64), dtype=np.int64)
@@ -43,7 +43,7 @@ def new_timeline(start, gpus, promise_gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def piece_at(times, count, at):  # type: ignore[no-untyped-def]
+def piece_at(times: FloatArray, count: int, at: float) -> int:
     """Index of the piece that holds ``at`` (the first piece for anything earlier)."""
     low = 0
     high = count
@@ -57,18 +57,18 @@ def piece_at(times, count, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def free_until(times, free, count, until):  # type: ignore[no-untyped-def]
+def free_until(times: FloatArray, free: IntArray, count: int, until: float) -> int:
     """GPUs that are free all the time from the timeline's beginning to ``until``."""
-    left = max(free[0, 0], np.int64(0))
+    left: int = max(free[0, 0], ZERO)
     for piece in range(1, count):
         if times[piece] >= until - TIME_TOLERANCE:
             break
-        left = max(min(left, free[0, piece]), np.int64(0))
+        left = max(min(left, free[0, piece]), ZERO)
     return left
 
 
 @kernel
-def split(times, free, count, at):  # type: ignore[no-untyped-def]
+def split(times: FloatArray, free: IntArray, count: int, at: float) -> tuple[FloatArray, IntArray, int, int]:
     """Make ``at`` a breakpoint; returns the timeline and the breakpoint's index."""
     index = piece_at(times, count, at)
     if at <= times[index] + TIME_TOLERANCE:
@@ -93,7 +93,9 @@ def split(times, free, count, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def take(times, free, count, begin, end, gpus, promised):  # type: ignore[no-untyped-def]
+def take(
+    times: FloatArray, free: IntArray, count: int, begin: float, end: float, gpus: int, promised: bool
+) -> tuple[FloatArray, IntArray, int]:
     """Take ``gpus`` GPUs out of the timeline on ``[begin, end)``."""
     times, free, count, first = split(times, free, count, begin)
     times, free, count, last = split(times, free, count, end)
@@ -105,7 +107,9 @@ def take(times, free, count, begin, end, gpus, promised):  # type: ignore[no-unt
 
 
 @kernel
-def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-untyped-def]
+def occupy(
+    times: FloatArray, free: IntArray, count: int, plans: Plans, job: int, sign: int, promised: bool
+) -> tuple[FloatArray, IntArray, int]:
     """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
     for piece in range(plans.length[job] - 1):
         gpus = plans.gpus[job, piece]
@@ -118,7 +122,9 @@ def occupy(times, free, count, plans, job, sign, promised):  # type: ignore[no-u
 
 
 @kernel
-def occupy_all(times, free, count, plans, order, promised):  # type: ignore[no-untyped-def]
+def occupy_all(
+    times: FloatArray, free: IntArray, count: int, plans: Plans, order: IntArray, promised: bool
+) -> tuple[FloatArray, IntArray, int]:
     """Take the plans of all jobs in ``order`` out of the timeline."""
     for job in order:
         times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
@@ -126,7 +132,7 @@ def occupy_all(times, free, count, plans, order, promised):  # type: ignore[no-u
 
 
 @kernel
-def compact(times, free, count):  # type: ignore[no-untyped-def]
+def compact(times: FloatArray, free: IntArray, count: int) -> int:
     """Merge equal neighbours in place; returns the new number of pieces."""
     kept = 1
     for piece in range(1, count):
@@ -140,7 +146,7 @@ def compact(times, free, count):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def capacities(free, count, guarded):  # type: ignore[no-untyped-def]
+def capacities(free: IntArray, count: int, guarded: bool) -> IntArray:
     """GPUs free in each piece: for a promise when ``guarded``, else for any work."""
     room = np.empty(count, dtype=np.int64)
     for piece in range(count):

@@ -416,9 +416,19 @@ def _offer_curve(offer: HeldOffer) -> ScalingCurve:
 
 
 @kernel
-def work_off_head(  # type: ignore[no-untyped-def]
-    levels, throughput, pause, remaining, held, pause_left, finishing, locked, origin, cluster_gpus, offers
-):  # fmt: skip
+def work_off_head(
+    levels: IntArray,
+    throughput: FloatArray,
+    pause: FloatArray,
+    remaining: FloatArray,
+    held: IntArray,
+    pause_left: FloatArray,
+    finishing: FloatArray,
+    locked: BoolArray,
+    origin: float,
+    cluster_gpus: int,
+    offers: int,
+) -> JobArrays:
     """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows
     wait."""
     rows = held.size

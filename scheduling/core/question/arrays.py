@@ -95,7 +95,7 @@ def copy_plans(plans: Plans) -> Plans:
 
 
 @kernel
-def widened(plans, width):  # type: ignore[no-untyped-def]
+def widened(plans: Plans, width: int) -> Plans:
     """The same plans with room for at least ``width`` pieces each."""
     jobs, old_width = plans.time.shape
     if width <= old_width:
@@ -111,7 +111,15 @@ def widened(plans, width):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # type: ignore[no-untyped-def]
+def set_plan(
+    plans: Plans,
+    job: int,
+    piece_time: FloatArray,
+    piece_gpus: IntArray,
+    pieces: int,
+    finish: float,
+    gpu_time: float,
+) -> Plans:
     """Store one plan; returns the plans, in wider arrays when that was needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
@@ -127,7 +135,7 @@ def set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time):  # t
 
 
 @kernel
-def level_index(jobs, job, gpus):  # type: ignore[no-untyped-def]
+def level_index(jobs: JobArrays, job: int, gpus: int) -> int:
     """Column of level ``gpus`` in the job's curve, or -1 where that count is not a level."""
     for index in range(jobs.level_count[job]):
         if jobs.levels[job, index] == gpus:
@@ -136,7 +144,7 @@ def level_index(jobs, job, gpus):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
+def planned_gpus(plans: Plans, job: int, at: float) -> int:
     """GPUs that the plan holds at time ``at``."""
     held = 0
     for piece in range(plans.length[job]):
@@ -147,7 +155,7 @@ def planned_gpus(plans, job, at):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def differing(plans, others):  # type: ignore[no-untyped-def]
+def differing(plans: Plans, others: Plans) -> BoolArray:
     """True for every job whose two plans hold other GPUs at some time."""
     differs = np.zeros(plans.length.size, dtype=np.bool_)
     for job in range(plans.length.size):
@@ -164,7 +172,7 @@ def differing(plans, others):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def changed_beside(plans, others, job):  # type: ignore[no-untyped-def]
+def changed_beside(plans: Plans, others: Plans, job: int) -> bool:
     """Whether the plan of any job but one holds other GPUs at some time; exactly, not but for a tolerance."""
     for row in range(plans.length.size):
         if row == job:

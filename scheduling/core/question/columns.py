@@ -144,7 +144,7 @@ def stack_curves(curves: Sequence[ScalingCurve]) -> CurveColumns:
 
 
 @kernel
-def regather(addresses, offsets, rows):  # type: ignore[no-untyped-def]
+def regather(addresses: IntArray, offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
     """Placements of some jobs, in their order: (addresses, offsets). A row of -1 holds nothing."""
     new_offsets = np.zeros(rows.size + 1, dtype=np.int64)
     for row in range(rows.size):

@@ -103,7 +103,7 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
 
 
 @kernel
-def _placed(wanted, present, free, hosts_base):  # type: ignore[no-untyped-def]
+def _placed(wanted: IntArray, present: WorkerMap, free: IntArray, hosts_base: BoolArray) -> WorkerMap:
     """Where the workers go: where they are now, then tightly onto servers without base workers, then into
     holes of the others."""
     jobs = wanted.size

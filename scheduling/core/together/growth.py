@@ -30,7 +30,18 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, left):  # type: ignore[no-untyped-def]
+def growth_items(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    promised: BoolArray,
+    due: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    rules: GrowthRules,
+    left: int,
+) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
     """Every larger size that a job could have in the next slot, and what it would be worth.
 
     Returns (first item of each row, extra GPUs, value in seconds of completion time, size). Each job is
@@ -80,7 +91,7 @@ def growth_items(jobs, plans, rows, promised, due, times, free, count, rules, le
 
 
 @kernel
-def _whole_numbers(listed):  # type: ignore[no-untyped-def]
+def _whole_numbers(listed: list[int]) -> IntArray:
     numbers = np.empty(len(listed), dtype=np.int64)
     for position in range(len(listed)):
         numbers[position] = listed[position]
@@ -88,7 +99,7 @@ def _whole_numbers(listed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _numbers(listed):  # type: ignore[no-untyped-def]
+def _numbers(listed: list[float]) -> FloatArray:
     numbers = np.empty(len(listed))
     for position in range(len(listed)):
         numbers[position] = listed[position]
@@ -96,7 +107,18 @@ def _numbers(listed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def grow(jobs, plans, rows, sizes, promised, due, times, free, count, rules):  # type: ignore[no-untyped-def]
+def grow(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    sizes: IntArray,
+    promised: BoolArray,
+    due: FloatArray,
+    times: FloatArray,
+    free: IntArray,
+    count: int,
+    rules: GrowthRules,
+) -> tuple[Plans, FloatArray, IntArray, int, int]:
     """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans,
     timeline, jobs grown)."""
     grown = 0

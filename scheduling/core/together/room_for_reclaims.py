@@ -49,7 +49,9 @@ def _lost_to_a_pause(jobs: JobArrays) -> FloatArray:
 
 
 @kernel
-def _in_time(jobs, longer, plans, latest, rows):  # type: ignore[no-untyped-def]
+def _in_time(
+    jobs: JobArrays, longer: JobArrays, plans: Plans, latest: FloatArray, rows: IntArray
+) -> BoolArray:
     in_time = np.zeros(rows.size, dtype=np.bool_)
     nothing = np.zeros(0)
     for position in range(rows.size):

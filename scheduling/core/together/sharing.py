@@ -40,7 +40,13 @@ class Servers:
 
 
 @kernel
-def count_workers(addresses, offsets, flexible, server_of, gpus_per_worker):  # type: ignore[no-untyped-def]
+def count_workers(
+    addresses: IntArray,
+    offsets: IntArray,
+    flexible: BoolArray,
+    server_of: IntArray,
+    gpus_per_worker: IntArray,
+) -> WorkerMap:
     """The worker map of jobs that hold ``addresses[offsets[i]:offsets[i + 1]]``, marked ``flexible`` or
     not."""
     jobs = offsets.size - 1
@@ -70,7 +76,15 @@ def count_workers(addresses, offsets, flexible, server_of, gpus_per_worker):  # 
 
 
 @kernel
-def _kept(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  # type: ignore[no-untyped-def]
+def _kept(
+    workers: WorkerMap,
+    gpus_per_worker: IntArray,
+    held: IntArray,
+    held_offsets: IntArray,
+    first: IntArray,
+    gpus: IntArray,
+    blocked: IntArray,
+) -> tuple[IntArray, IntArray]:
     """(owner of every address among those that keep it, GPUs that each entry of the map lacks beside)."""
     owner = np.full(gpus.sum(), NOBODY)
     for job in range(held_offsets.size - 1):
@@ -94,7 +108,15 @@ def _kept(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  
 
 
 @kernel
-def addresses_for_workers(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked):  # type: ignore[no-untyped-def]
+def addresses_for_workers(
+    workers: WorkerMap,
+    gpus_per_worker: IntArray,
+    held: IntArray,
+    held_offsets: IntArray,
+    first: IntArray,
+    gpus: IntArray,
+    blocked: IntArray,
+) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
     """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's
     GPUs changed).
 

@@ -48,7 +48,7 @@ class Standing(NamedTuple):
 
 
 @kernel
-def _free_elsewhere(layout, standing, server):  # type: ignore[no-untyped-def]
+def _free_elsewhere(layout: Layout, standing: Standing, server: int) -> int:
     """Note what preempting the server's jobs frees on servers that are not taken; returns how many servers
     that touches."""
     touched = 0
@@ -71,7 +71,9 @@ def _free_elsewhere(layout, standing, server):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _excess(layout, standing, allowed, server, credits):  # type: ignore[no-untyped-def]
+def _excess(
+    layout: Layout, standing: Standing, allowed: BoolArray, server: int, credits: int
+) -> tuple[int, int]:
     """(excess GPUs, credited servers): GPUs freed elsewhere, less those on the at most ``credits`` largest
     servers that lose their last base worker."""
     touched = _free_elsewhere(layout, standing, server)
@@ -94,7 +96,7 @@ def _excess(layout, standing, allowed, server, credits):  # type: ignore[no-unty
 
 
 @kernel
-def _take(layout, standing, share, server):  # type: ignore[no-untyped-def]
+def _take(layout: Layout, standing: Standing, share: FloatArray, server: int) -> None:
     """Return the server: its jobs are gone everywhere, which makes other servers cheaper."""
     standing.taken[server] = True
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
@@ -111,15 +113,23 @@ def _take(layout, standing, share, server):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _key(standing, server, by_count):  # type: ignore[no-untyped-def]
+def _key(standing: Standing, server: int, by_count: bool) -> float:
     """The server's preemption cost now; nothing is left of it when nobody is hosted any more."""
     if by_count or standing.hosted[server] == 0:
-        return np.float64(standing.hosted[server])
-    return standing.cost[server]
+        return float(standing.hosted[server])
+    return float(standing.cost[server])
 
 
 @kernel
-def _pick_all(layout, standing, share, allowed, wanted, count_always, count_last):  # type: ignore[no-untyped-def]
+def _pick_all(
+    layout: Layout,
+    standing: Standing,
+    share: FloatArray,
+    allowed: BoolArray,
+    wanted: int,
+    count_always: bool,
+    count_last: bool,
+) -> tuple[IntArray, FloatArray, IntArray, IntArray]:
     """Pick ``wanted`` servers one by one; see `greedy_picks`."""
     chosen = np.empty(wanted, dtype=np.int64)
     cost = np.empty(wanted)

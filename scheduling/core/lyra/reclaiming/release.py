@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 @kernel
-def _seconds_lost(remaining, speeds, job, workers, lost):  # type: ignore[no-untyped-def]
+def _seconds_lost(remaining: FloatArray, speeds: Speeds, job: int, workers: int, lost: int) -> float:
     """How much later the job ends without so many of its workers; a job that makes no progress now loses
     nothing."""
     rate = rate_of(speeds, job, workers)
@@ -22,11 +22,13 @@ def _seconds_lost(remaining, speeds, job, workers, lost):  # type: ignore[no-unt
     slower = rate_of(speeds, job, workers - lost)
     if slower <= 0.0:
         return np.inf
-    return remaining[job] / slower - remaining[job] / rate
+    return float(remaining[job] / slower - remaining[job] / rate)
 
 
 @kernel
-def _server_loss(layout, remaining, speeds, workers, server):  # type: ignore[no-untyped-def]
+def _server_loss(
+    layout: Layout, remaining: FloatArray, speeds: Speeds, workers: IntArray, server: int
+) -> float:
     """Seconds that all jobs on the server lose together."""
     total = 0.0
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
@@ -37,7 +39,15 @@ def _server_loss(layout, remaining, speeds, workers, server):  # type: ignore[no
 
 
 @kernel
-def _release(layout, group, on_server, remaining, speeds, workers, wanted):  # type: ignore[no-untyped-def]
+def _release(
+    layout: Layout,
+    group: BoolArray,
+    on_server: IntArray,
+    remaining: FloatArray,
+    speeds: Speeds,
+    workers: IntArray,
+    wanted: int,
+) -> tuple[IntArray, FloatArray]:
     """Release ``wanted`` servers of the group; ``workers`` of each job are counted down."""
     loss = np.full(group.size, np.inf)
     for server in range(group.size):
