@@ -60,7 +60,17 @@ class ScalingCurveAdmin(ReadOnlyAdmin):
 
 class GenerationInline(admin.TabularInline):
     model = Generation
-    fields = ("number", "purpose", "state", "world_size", "live_at", "retired_at", "reason", "retire_reason")
+    fields = (
+        "number",
+        "purpose",
+        "state",
+        "world_size",
+        "live_at",
+        "retired_at",
+        "reason",
+        "retired_because",
+        "retire_reason",
+    )
     extra = 0
 
     def has_add_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:

@@ -87,6 +87,20 @@ class GenerationState(models.TextChoices):
     RETIRED = "retired", "Retired"
 
 
+class RetireReason(models.TextChoices):
+    """Why a generation ended. The sentence beside it is for people alone."""
+
+    TAKEN_OVER = "taken_over", "Taken over"  # by its successor
+    SUSPENDED = "suspended", "Suspended"
+    LET_GO = "let_go", "Let go"  # its job ended, or has other plans
+    GIVEN_UP = "given_up", "Given up"  # it did not take over
+    LOST = "lost", "Lost"  # its server, or a worker
+    FAILED = "failed", "Failed"
+    MEASURED = "measured", "Measured"  # what was asked, or as much as fits
+    MEASURING_TIMEOUT = "measuring_timeout", "Measuring took too long"
+    BROKEN_OFF = "broken_off", "Broken off"  # a measurement, through no fault of its function
+
+
 class Goal(models.TextChoices):
     PREPARE = "prepare", "Prepare"
     TRAIN = "train", "Train"

@@ -9,7 +9,7 @@ from django.db.models import Q
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
-from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose
+from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.models.functions import ScalingCurve
 from scheduling.models.jobs import Job
 
@@ -39,6 +39,8 @@ class Generation(models.Model):
     )
     profile = models.JSONField(null=True, blank=True)
     reason = models.CharField(max_length=300, blank=True)
+    retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
+    #: The same in a sentence.
     retire_reason = models.CharField(max_length=300, blank=True)
     pause_seconds = models.FloatField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)

@@ -12,12 +12,12 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
-from scheduling.choices import CurveState, GenerationState, JobState, Purpose
+from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.problem.reasons import gpus_text
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
-from scheduling.services.lifecycle import MEASURING_TIMEOUT, advance, became_live, worker_failed
+from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
@@ -171,7 +171,7 @@ def _profile_done(
         or generation.state == GenerationState.RETIRED
     ):
         return
-    retire(generation, f"profiled: {event.get('reason')}")
+    retire(generation, RetireReason.MEASURED, str(event.get("reason")))
     measured = CurveLevel.objects.filter(curve=curve).exists()
     top = (generation.profile or {}).get("levels", [0])[-1]
     reached_batch = top * 2 > job.global_batch_size or job.global_batch_size % (top * 2) != 0
@@ -246,15 +246,16 @@ def _completed(
 def _failed(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    timed_out = event["reason"] == MEASURING_TIMEOUT
+    timed_out = event["reason"] == RetireReason.MEASURING_TIMEOUT
     was_profiling = generation.purpose == Purpose.PROFILING and (
         generation.state != GenerationState.RETIRED
         # The same report says that its worker is gone, and that was read first.
-        or (timed_out and not generation.retire_reason.startswith("profiled"))
+        or (timed_out and generation.retired_because != RetireReason.MEASURED)
     )
     if was_profiling and timed_out and generation.state == GenerationState.RETIRED:
-        generation.retire_reason = f"{MEASURING_TIMEOUT}: {event['message']}"[:300]
-        generation.save(update_fields=["retire_reason"])
+        generation.retired_because = RetireReason.MEASURING_TIMEOUT
+        generation.retire_reason = event["message"][:300]
+        generation.save(update_fields=["retired_because", "retire_reason"])
     curve = generation.curve or job.curve
     measuring = generation.purpose == Purpose.PROFILING and job.may_be_measured()
     if event["reason"] == MEMORY_EXCEEDED and measuring:

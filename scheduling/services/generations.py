@@ -14,7 +14,7 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose
+from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
@@ -226,16 +226,18 @@ def _hold_all(generations: Sequence[Generation]) -> list[Generation]:
     return complete
 
 
-def retire(generation: Generation, reason: str) -> None:
+def retire(generation: Generation, because: RetireReason, reason: str) -> None:
     """Stop a generation for good. Its GPUs are free once the agents confirm that its workers are gone."""
     if generation.state == GenerationState.RETIRED:
         return
     generation.state = GenerationState.RETIRED
     generation.goal = Goal.STOP
     generation.retired_at = timezone.now()
-    generation.retire_reason = reason[:300]
+    generation.retired_because, generation.retire_reason = because, reason[:300]
     generation.step_expires_at = None
-    generation.save(update_fields=["state", "goal", "retired_at", "retire_reason", "step_expires_at"])
+    generation.save(
+        update_fields=["state", "goal", "retired_at", "retired_because", "retire_reason", "step_expires_at"]
+    )
     now = timezone.now()
     generation.assignments.filter(state=AssignmentState.WAITING).update(
         state=AssignmentState.RELEASED, released_at=now
@@ -250,7 +252,7 @@ def retire(generation: Generation, reason: str) -> None:
 def let_go(job: Job, reason: str) -> None:
     """Retire every generation of the job."""
     for generation in job.generations.exclude(state=GenerationState.RETIRED):
-        retire(generation, reason)
+        retire(generation, RetireReason.LET_GO, reason)
 
 
 def suspend_live(job: Job, reason: str) -> None:
@@ -265,7 +267,7 @@ def suspend_live(job: Job, reason: str) -> None:
         if coming.state == GenerationState.HANDOVER and live is not None:
             # The old one may have stopped already.
             return
-        retire(coming, reason)
+        retire(coming, RetireReason.LET_GO, reason)
         if live is None and job.state == JobState.RUNNING:
             job.state = JobState.SUSPENDED
             job.save(update_fields=["state"])

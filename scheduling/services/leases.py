@@ -12,7 +12,7 @@ from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
-from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose
+from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, Offer, Worker
 from scheduling.services.generations import free_assignments, hold_gpus, retire
 from scheduling.services.lifecycle import advance, lose_generation
@@ -116,7 +116,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
 def _lose(generation: Generation, reason: str, cluster: Cluster) -> None:
     job = Job.objects.select_related("checkpoint").get(pk=generation.job_id)
     if generation.purpose == Purpose.PROFILING and job.may_be_measured():
-        retire(generation, reason)
+        retire(generation, RetireReason.LOST, reason)
     elif not job.finished():
         lose_generation(job, generation, reason, cluster)
 

@@ -19,6 +19,7 @@ from scheduling.choices import (
     JobState,
     PromiseOutcome,
     Purpose,
+    RetireReason,
     VoidReason,
 )
 from scheduling.models import CurveLevel, Generation, Job, Worker
@@ -50,8 +51,6 @@ _FUNCTIONS_FAULTS = (
     MEMORY_EXCEEDED,
     PROCESSES_EXCEEDED,
 )
-#: The agent killed a measurement whose time was up.
-MEASURING_TIMEOUT = "measuring_timeout"
 _WAITING_PHASES = ("ready", "loading", "training")
 #: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its
 #: usual ones never ends.
@@ -91,7 +90,11 @@ def became_live(job: Job, generation: Generation, iteration: int, cluster: Clust
         return
     predecessor = live_generation(job)
     if predecessor is not None:
-        retire(predecessor, f"generation {generation.number} took over at iteration {iteration - 1}")
+        retire(
+            predecessor,
+            RetireReason.TAKEN_OVER,
+            f"generation {generation.number} took over at iteration {iteration - 1}",
+        )
     now = timezone.now()
     generation.state = GenerationState.LIVE
     generation.live_at = now
@@ -120,7 +123,7 @@ def became_live(job: Job, generation: Generation, iteration: int, cluster: Clust
 
 def became_suspended(job: Job, generation: Generation, cluster: Cluster) -> None:
     """The state is durable and the generation has stopped: the job waits without a GPU."""
-    retire(generation, "suspended")
+    retire(generation, RetireReason.SUSPENDED, "suspended")
     if job.state == JobState.RUNNING and coming_generation(job) is None:
         move(job, JobState.SUSPENDED, f"Suspended at iteration {job.iterations_done}; the state is kept.")
     planning_fact_changed(cluster)
@@ -141,7 +144,7 @@ def break_off_change(job: Job, reason: str) -> bool:
         return False
     if job.promised and (live is None or _owned_gpus(coming) != _owned_gpus(live)):
         return False
-    retire(coming, reason)
+    retire(coming, RetireReason.GIVEN_UP, reason)
     job.pause_until = None
     job.save(update_fields=["pause_until"])
     then = "it trains on as before" if live is not None else "it waits for other GPUs"
@@ -172,7 +175,7 @@ def lose_generation(job: Job, generation: Generation, reason: str, cluster: Clus
     if generation.state in COMING_STATES:
         give_up(job, generation, live_generation(job), reason, cluster)
         return
-    retire(generation, reason)
+    retire(generation, RetireReason.LOST, reason)
     record(
         job,
         "interrupted",
@@ -200,6 +203,13 @@ def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback
     wake("plan", trigger=f"{job.pk} failed")
 
 
+def _because(reason: str) -> RetireReason:
+    """What ends a generation of which a worker said that it cannot go on. The agent ends a measurement whose
+    time is up."""
+    timed_out = reason == RetireReason.MEASURING_TIMEOUT
+    return RetireReason.MEASURING_TIMEOUT if timed_out else RetireReason.FAILED
+
+
 def worker_failed(
     job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
 ) -> None:
@@ -216,13 +226,15 @@ def worker_failed(
     retired = generation.state == GenerationState.RETIRED
     if on_the_side:
         # More levels of a running job, which trains on without them, or of one that was declined.
-        retire(generation, f"{reason}: {message}")
-    elif reason in _FUNCTIONS_FAULTS and not (retired and generation.retire_reason.startswith("profiled")):
+        retire(generation, _because(reason), f"{reason}: {message}")
+    elif reason in _FUNCTIONS_FAULTS and not (
+        retired and generation.retired_because == RetireReason.MEASURED
+    ):
         _function_failed(job, generation, reason, message, traceback, cluster)
     elif retired:
         return
     elif generation.purpose == Purpose.PROFILING:
-        retire(generation, f"{reason}: {message}")
+        retire(generation, _because(reason), f"{reason}: {message}")
     else:
         lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
     planning_fact_changed(cluster)
@@ -312,12 +324,12 @@ def give_up(job: Job, coming: Generation, live: Generation | None, reason: str, 
     """The way back to the old generation: it goes on if it still trains, else the job restarts from its
     checkpoint."""
     stopped_for_it = live is not None and live.goal == Goal.HAND_OVER
-    retire(coming, reason)
+    retire(coming, RetireReason.GIVEN_UP, reason)
     record(
         job, "change_failed", f"Generation {coming.number} was given up: {reason}.", generation=coming.number
     )
     if stopped_for_it and live is not None:
-        retire(live, f"generation {coming.number} did not take over")
+        retire(live, RetireReason.GIVEN_UP, f"generation {coming.number} did not take over")
         _go_on_from_checkpoint(job, cluster, was_live=True)
     elif live is None:
         _go_on_from_checkpoint(job, cluster, was_live=False)
@@ -330,7 +342,11 @@ def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: d
     if profiling.held_at is None and not hold_gpus(profiling):
         waited = (now - profiling.created_at).total_seconds()
         if waited > release_bounds(cluster).suspending_seconds:
-            retire(profiling, "the jobs that it was to displace did not leave in time")
+            retire(
+                profiling,
+                RetireReason.BROKEN_OFF,
+                "the jobs that it was to displace did not leave in time",
+            )
             planning_fact_changed(cluster)
             wake("plan", trigger=f"profiling of {job.pk} ended")
         return
@@ -343,7 +359,11 @@ def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: d
         profiling.save(update_fields=["state", "live_at"])
     lost = _lost(profiling, now)
     if lost or (profiling.step_expires_at and now > profiling.step_expires_at):
-        retire(profiling, "a worker is gone" if lost else "it took too long")
+        retire(
+            profiling,
+            RetireReason.LOST if lost else RetireReason.BROKEN_OFF,
+            "a worker is gone" if lost else "it took too long",
+        )
         planning_fact_changed(cluster)
         wake("plan", trigger=f"profiling of {job.pk} ended")
 

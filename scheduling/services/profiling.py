@@ -23,6 +23,7 @@ from scheduling.choices import (
     GenerationState,
     JobState,
     Purpose,
+    RetireReason,
 )
 from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
 from scheduling.core.plans.release import measured_by
@@ -35,7 +36,7 @@ from scheduling.services.generations import create_generation, suspend_live
 from scheduling.services.incidents import note_not_measured
 from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
-from scheduling.services.lifecycle import MEASURING_TIMEOUT, fail_job
+from scheduling.services.lifecycle import fail_job
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
@@ -56,7 +57,7 @@ MOST_WAITING_LOOKED_AT = 3
 #: Measurements on the kind of GPU that the job is asked for on now.
 _BROKEN_OFF = (
     Q(generations__purpose=Purpose.PROFILING, generations__state=GenerationState.RETIRED)
-    & ~Q(generations__retire_reason__startswith="profiled")
+    & ~Q(generations__retired_because=RetireReason.MEASURED)
     & (Q(generations__curve=F("curve")) | Q(generations__curve__isnull=True))
 )
 
@@ -107,7 +108,7 @@ def timed_out_curves() -> set[int]:
     measurements = Generation.objects.filter(
         curve__isnull=False,
         purpose=Purpose.PROFILING,
-        retire_reason__startswith=MEASURING_TIMEOUT,
+        retired_because=RetireReason.MEASURING_TIMEOUT,
         retired_at__gt=timezone.now() - TIMEOUTS_COUNT_FOR,
     )
     times = measurements.values("curve_id").annotate(times=Count("pk")).filter(times__gte=MAXIMUM_TIMEOUTS)
@@ -418,14 +419,14 @@ def _attempts(job: Job, curve: ScalingCurve) -> int:
     broken = job.generations.filter(
         Q(curve=curve) | Q(curve__isnull=True), purpose=Purpose.PROFILING, state=GenerationState.RETIRED
     )
-    return broken.exclude(retire_reason__startswith="profiled").count()
+    return broken.exclude(retired_because=RetireReason.MEASURED).count()
 
 
 def attempts_of(jobs: Sequence[Job]) -> dict[tuple[str, int | None], int]:
     """Measurements that were broken off, by job id and curve (None: of before curves were noted)."""
     broken = Generation.objects.filter(
         job__in=[job.pk for job in jobs], purpose=Purpose.PROFILING, state=GenerationState.RETIRED
-    ).exclude(retire_reason__startswith="profiled")
+    ).exclude(retired_because=RetireReason.MEASURED)
     counts = broken.order_by().values_list("job", "curve").annotate(count=Count("pk"))
     return {(job_id, curve_id): count for job_id, curve_id, count in counts}
 

@@ -20,7 +20,7 @@ from cluster.choices import LendingState, OrderSource, ReclaimState
 from cluster.lending_transitions import move_servers, note_event
 from cluster.models import Cluster, InferenceCluster, ReclaimedServer, ReclaimOrder
 from projects.errors import Conflict, InvalidRequest
-from scheduling.choices import AssignmentState, GenerationState, Purpose
+from scheduling.choices import AssignmentState, GenerationState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, JobEvent
 from scheduling.services.generations import COMING_STATES, retire
 from scheduling.services.lifecycle import break_off_change
@@ -178,7 +178,7 @@ def _break_off_measurements(server_ids: Collection[int]) -> None:
         purpose=Purpose.PROFILING, assignments__gpu__server_id__in=server_ids
     ).exclude(state=GenerationState.RETIRED)
     for generation in measuring.distinct():
-        retire(generation, _BROKEN_OFF)
+        retire(generation, RetireReason.BROKEN_OFF, _BROKEN_OFF)
 
 
 def _break_off_changes(server_ids: Collection[int]) -> None:

@@ -13,7 +13,7 @@ from django.db.models import Q, QuerySet
 from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
-from scheduling.choices import CurveState, GenerationState, Purpose
+from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
 from scheduling.core.placement.measuring import measurable_levels
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.generations import retire
@@ -52,7 +52,7 @@ def level_did_not_fit(
     if (
         curve is None
         or _UNFIT in (generation.profile or {})
-        or generation.retire_reason.startswith("profiled")
+        or generation.retired_because == RetireReason.MEASURED
     ):
         return
     levels = [int(level) for level in (generation.profile or {}).get("levels", [])]
@@ -62,12 +62,11 @@ def level_did_not_fit(
     ).values_list("gpus", flat=True)
     unfit = next((level for level in levels if level > max(reached, default=0)), max(levels, default=1))
     generation.profile = {**(generation.profile or {}), _UNFIT: unfit}
-    reason = f"profiled: {unfit} GPUs are no level: {message}"
-    retire(generation, reason)
-    generation.retire_reason = reason[
-        :300
-    ]  # no attempt that was broken off, even where its worker was missed first
-    generation.save(update_fields=["profile", "retire_reason"])
+    reason = f"{unfit} GPUs are no level: {message}"
+    retire(generation, RetireReason.MEASURED, reason)
+    # No attempt that was broken off, even where its worker was missed first.
+    generation.retired_because, generation.retire_reason = RetireReason.MEASURED, reason[:300]
+    generation.save(update_fields=["profile", "retired_because", "retire_reason"])
     record(job, "profiled", f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
     gpus = Gpu.objects.filter(server__cluster=cluster, kind=curve.gpu_kind).count()
     larger = [level for level in measurable_levels(job.global_batch_size, gpus) if level > unfit]
