@@ -14,6 +14,7 @@ from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job,
 from scheduling.moments import rfc3339
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
 from scheduling.selectors.standing import standing
+from scheduling.stored_verdict import StoredVerdict, pending
 
 
 class ShareSerializer(serializers.Serializer):
@@ -51,29 +52,28 @@ class VerdictSerializer(serializers.Serializer):
     decision_id = serializers.IntegerField(allow_null=True)
     needs_profiling = serializers.BooleanField(help_text="The scaling curve has to be measured first.")
 
-    def to_representation(self, instance: dict[str, Any]) -> dict[str, Any]:
-        share = instance.get("minimum_satisfactory_share") or []
-        offer = instance.get("offer")
+    def to_representation(self, instance: StoredVerdict) -> dict[str, Any]:
+        offer = instance.offer
         return {
-            "decision": instance.get("decision") or "pending",
-            "reason_code": instance.get("reason_code") or "",
-            "reason": self.context.get("mask", str)(instance.get("reason") or ""),
+            "decision": instance.decision,
+            "reason_code": instance.reason_code,
+            "reason": self.context.get("mask", str)(instance.reason),
             "minimum_satisfactory_share": [
                 {"start": _time(piece["start"]), "end": _time(piece["end"]), "gpus": piece["gpus"]}
-                for piece in share
+                for piece in instance.minimum_satisfactory_share
             ],
-            "planned_start_at": _time(instance.get("planned_start_at")),
-            "planned_finish_at": _time(instance.get("planned_finish_at")),
-            "slack_seconds": instance.get("slack_seconds"),
-            "missing_gpus": instance.get("missing_gpus") or 0,
+            "planned_start_at": _time(instance.planned_start_at),
+            "planned_finish_at": _time(instance.planned_finish_at),
+            "slack_seconds": instance.slack_seconds,
+            "missing_gpus": instance.missing_gpus,
             "offer": offer
             and {
                 "deadline_at": _time(offer["deadline_at"]),
                 "valid_until": _time(offer.get("valid_until")),
                 "deadline_seconds": offer.get("deadline_seconds"),
             },
-            "decision_id": instance.get("decision_id"),
-            "needs_profiling": bool(instance.get("needs_profiling")),
+            "decision_id": instance.decision_id,
+            "needs_profiling": instance.needs_profiling,
         }
 
 
@@ -93,17 +93,16 @@ def _finish(job: Job) -> datetime | None:
     return None if job.state == JobState.DECLINED else planned_finish_at(job)
 
 
-def verdict_of(job: Job) -> dict[str, Any]:
+def verdict_of(job: Job) -> StoredVerdict:
     """The stored verdict, or that there is none yet."""
     if job.verdict:
-        return dict(job.verdict)
+        return StoredVerdict.from_json(job.verdict)
     if job.decided_at is not None:
-        reason = f"The job was {job.state} before it was decided."
-        return {"decision": "pending", "reason_code": job.state, "reason": reason}
+        return pending(job.state, f"The job was {job.state} before it was decided.")
     if job.state == JobState.PROFILING:
         reason = "Its speed on different numbers of GPUs is being measured."
-        return {"decision": "pending", "reason_code": "profiling", "reason": reason, "needs_profiling": True}
-    return {"decision": "pending", "reason_code": "undecided", "reason": "Not decided yet."}
+        return pending("profiling", reason, needs_profiling=True)
+    return pending("undecided", "Not decided yet.")
 
 
 class JobFunctionSerializer(serializers.Serializer):

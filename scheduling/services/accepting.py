@@ -4,7 +4,7 @@ for by then."""
 from __future__ import annotations
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -28,6 +28,7 @@ from scheduling.services.records import lock_cluster, move, planning_fact_change
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import asking_again, cluster_policy, held_offer_id, pool_snapshot
 from scheduling.services.wakeups import wake
+from scheduling.stored_verdict import ADMITTED, StoredVerdict
 
 log = structlog.get_logger(__name__)
 
@@ -141,17 +142,17 @@ def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> J
         "service_class",
     )  # fmt: skip
     finish = terms.plan["finish_at"]
-    verdict = {
-        **(job.verdict or {}),
-        "decision": "admitted",
-        "reason_code": "offer_accepted",
-        "reason": f"The offer made to job {job.pk} was accepted; its capacity was held.",
-        "planned_start_at": rfc3339(next(iter(terms.plan["start"]), None)),
-        "planned_finish_at": rfc3339(finish),
-        "slack_seconds": None if finish is None else terms.deadline_at.timestamp() - finish,
-        "missing_gpus": 0,
-        "offer": None,
-    }
+    verdict = replace(
+        StoredVerdict.from_json(job.verdict),
+        decision=ADMITTED,
+        reason_code="offer_accepted",
+        reason=f"The offer made to job {job.pk} was accepted; its capacity was held.",
+        planned_start_at=rfc3339(next(iter(terms.plan["start"]), None)),
+        planned_finish_at=rfc3339(finish),
+        slack_seconds=None if finish is None else terms.deadline_at.timestamp() - finish,
+        missing_gpus=0,
+        offer=None,
+    )
     successor = Job.objects.create(
         owner=actor,
         deadline_at=terms.deadline_at,
@@ -159,7 +160,7 @@ def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> J
         promised=True,
         promise_outcome=PromiseOutcome.OPEN,
         plan=terms.plan,
-        verdict=verdict,
+        verdict=verdict.as_json(),
         decided_at=now,
         **{name: getattr(job, name) for name in copied},
     )
@@ -169,5 +170,5 @@ def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> J
         f"Submitted by {actor.username}: accepts the offer made to job {job.pk}.",
         actor=actor.username,
     )
-    move(successor, JobState.ADMITTED, str(verdict["reason"]))
+    move(successor, JobState.ADMITTED, verdict.reason)
     return successor

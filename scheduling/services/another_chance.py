@@ -30,7 +30,6 @@ from scheduling.services.kinds import (
     ask_all_elsewhere,
     kind_left,
     kinds_to_ask,
-    pending,
 )
 from scheduling.services.profiling import (
     MAXIMUM_ATTEMPTS,
@@ -41,6 +40,7 @@ from scheduling.services.profiling import (
 )
 from scheduling.services.records import Note, record_all
 from scheduling.services.unfit_levels import largest_unfit_levels
+from scheduling.stored_verdict import StoredVerdict, pending
 
 #: The code of what is answered meanwhile.
 AWAITS_LEVELS = "awaits_levels"
@@ -243,13 +243,13 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
         f"{gpus_text(chance.wait_for)} as soon as they are free, and decided by {latest:%Y-%m-%d %H:%M:%S} "
         f"UTC."
     )
-    told = (row.verdict or {}).get("reason_code") == AWAITS_LEVELS
+    told = StoredVerdict.from_json(row.verdict).reason_code == AWAITS_LEVELS
     refused = dict(row.refused_kinds)
     if chance.kind != chance.refusal.kind:
         refused[chance.refusal.kind] = {"reason_code": chance.refusal.code, "reason": chance.refusal.reason}
     refused.pop(chance.kind, None)
     row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
-    row.verdict = pending(AWAITS_LEVELS, text)
+    row.verdict = pending(AWAITS_LEVELS, text).as_json()
     if not told:
         notes.append(Note(row, "awaits_levels", text, {"gpus": chance.wait_for}))
     return True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import datetime
 
 from django.utils import timezone
@@ -18,7 +19,7 @@ from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import cluster_policy, pool_snapshot
-from scheduling.services.verdicts import verdict_json
+from scheduling.stored_verdict import ADMITTED, StoredVerdict, answered
 
 #: Resumed jobs that one pass of the planner decides again.
 MOST_AT_ONCE = 5
@@ -80,8 +81,8 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
     job.promise_asked_again = False
     fields = ["promise_asked_again", "verdict"]
     if promised and verdict is not None:
-        job.verdict = verdict_json(verdict, plan, job.deadline_at, None)
-        job.verdict["reason"] = f"Promised again after its pause: {verdict.reason}"
+        again = f"Promised again after its pause: {verdict.reason}"
+        job.verdict = replace(answered(verdict, plan, job.deadline_at), reason=again).as_json()
         job.promised, job.at_risk = True, False
         job.promise_outcome, job.void_reason = PromiseOutcome.OPEN, ""
         job.save(update_fields=[*fields, "promised", "at_risk", "promise_outcome", "void_reason"])
@@ -89,11 +90,16 @@ def restore_promise(job: Job, verdict: Verdict | None, plans: Mapping[str, core.
         record(job, "promised_again", f"Its promise holds again: {verdict.reason}")
         return True
     reason = refusal or "no plan for it is known"
-    job.verdict = {
-        **(job.verdict or {}), "decision": "admitted", "reason_code": "promise_not_restored",
-        "reason": f"It runs on without a promise after its pause: {reason}", "minimum_satisfactory_share": [],
-        "slack_seconds": None, "planned_finish_at": None, "planned_start_at": None,
-    }  # fmt: skip
+    job.verdict = replace(
+        StoredVerdict.from_json(job.verdict),
+        decision=ADMITTED,
+        reason_code="promise_not_restored",
+        reason=f"It runs on without a promise after its pause: {reason}",
+        minimum_satisfactory_share=(),
+        slack_seconds=None,
+        planned_finish_at=None,
+        planned_start_at=None,
+    ).as_json()
     job.save(update_fields=fields)
     record(job, "promise_not_restored", f"Its promise could not be restored after its pause: {reason}")
     return False

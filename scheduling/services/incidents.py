@@ -25,6 +25,7 @@ from scheduling.models import Incident, Job
 from scheduling.services.generations import let_go
 from scheduling.services.records import move, record
 from scheduling.services.wakeups import hint
+from scheduling.stored_verdict import declined
 
 log = structlog.get_logger(__name__)
 
@@ -93,11 +94,7 @@ def _set_aside(job: Job, message: str, now: datetime) -> None:
     log.error("job_set_aside", job=job.pk, reason=message)
     if job.state in UNDECIDED_STATES:
         reason = f"It cannot be planned: {message}."
-        job.verdict = {
-            "decision": "declined", "reason_code": "cannot_be_planned", "reason": reason, "offer": None,
-            "minimum_satisfactory_share": [], "planned_start_at": None, "planned_finish_at": None,
-            "slack_seconds": None, "missing_gpus": 0, "decision_id": None,
-        }  # fmt: skip
+        job.verdict = declined("cannot_be_planned", reason).as_json()
         job.decided_at = now
         let_go(job, "declined")
         job.save()

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from django.db.models import Count
 
@@ -19,6 +18,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.records import Note, record_all
+from scheduling.stored_verdict import pending
 
 
 @dataclass(frozen=True)
@@ -108,7 +108,7 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, Refusal]]) -> None:
         }  # fmt: skip
         job.curve = curves[kind][job.pk]
         job.awaits_levels = False
-        job.verdict = pending("other_kind", text)
+        job.verdict = pending("other_kind", text).as_json()
         detail = {"refused_by": refusal.kind, "gpu_kind": kind, "code": refusal.code}
         notes.append(Note(job, "asked_elsewhere", text, detail))
     update_rows([job for job, _, _ in asked], ["refused_kinds", "curve", "awaits_levels", "verdict"])
@@ -127,13 +127,3 @@ def all_reasons(job: Job, reason: str) -> str:
 def in_turn(said: Sequence[tuple[str, str]]) -> str:
     """What each kind of GPU said, in one sentence."""
     return "; ".join(f"on {name} GPUs: {text.rstrip('.')}" for name, text in said)
-
-
-def pending(code: str, reason: str) -> dict[str, Any]:
-    """What is answered for a job that is not decided yet."""
-    return {
-        "decision": "pending", "reason_code": code, "reason": reason, "minimum_satisfactory_share": [],
-        "planned_start_at": None, "planned_finish_at": None, "slack_seconds": None, "missing_gpus": 0,
-        "offer": None,
-        "decision_id": None, "needs_profiling": False,
-    }  # fmt: skip

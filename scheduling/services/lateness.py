@@ -13,6 +13,7 @@ from scheduling.services.kinds import all_reasons
 from scheduling.services.profiling import decide_by
 from scheduling.services.records import move, record
 from scheduling.services.scoring import function_slower_than_profile
+from scheduling.stored_verdict import declined
 
 
 def mark_late(cluster: Cluster, now: datetime) -> int:
@@ -51,11 +52,7 @@ def decline_overdue(cluster: Cluster, now: datetime) -> int:
             "half the time to its deadline; ask for a later deadline, or submit again once the function "
             "has been measured.",
         )
-        job.verdict = {
-            "decision": "declined", "reason_code": "not_profiled_in_time", "reason": reason, "offer": None,
-            "minimum_satisfactory_share": [], "planned_start_at": None, "planned_finish_at": None,
-            "slack_seconds": None, "missing_gpus": 0, "decision_id": None,
-        }  # fmt: skip
+        job.verdict = declined("not_profiled_in_time", reason).as_json()
         job.decided_at = now
         let_go(job, "declined")
         job.save()

@@ -37,6 +37,7 @@ from scheduling.services.profiling import (
     top_level,
 )
 from scheduling.services.quotas import profiling_left
+from scheduling.stored_verdict import StoredVerdict
 
 #: For how long after a decline its function is measured on.
 REMEMBERED_FOR = timedelta(days=1)
@@ -91,7 +92,7 @@ def _curable_curves(job: Job) -> Iterator[ScalingCurve]:
     """The job's curves, by kind of GPU, of which more levels could have cured its refusal there."""
     codes = {kind: said["reason_code"] for kind, said in job.refused_kinds.items()}
     if job.curve is not None:
-        codes[job.curve.gpu_kind] = (job.verdict or {}).get("reason_code", "")
+        codes[job.curve.gpu_kind] = StoredVerdict.from_json(job.verdict).reason_code
     for kind, code in codes.items():
         curve = curve_on(job, kind)
         if curve is None or curve.complete:

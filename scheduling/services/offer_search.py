@@ -23,6 +23,7 @@ from scheduling.services.planner_lease import unmoved
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import asking_again, cluster_policy, pool_snapshot
 from scheduling.services.wakeups import wake
+from scheduling.stored_verdict import StoredVerdict
 
 log = structlog.get_logger(__name__)
 
@@ -111,7 +112,8 @@ def _commit(
         row.awaits_offer = False
         if job_id in found:
             offer, row.curve = found[job_id]
-            row.verdict = {**(row.verdict or {}), "offer": offer_create(row, offer)}
+            made = offer_create(row, offer)
+            row.verdict = replace(StoredVerdict.from_json(row.verdict), offer=made).as_json()
         row.save(update_fields=["awaits_offer", "verdict", "curve"])
     if found:
         Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)

@@ -4,8 +4,7 @@ each."""
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from datetime import datetime
-from typing import Any
+from dataclasses import replace
 
 from django.utils import timezone
 
@@ -14,11 +13,11 @@ from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer, Verdict
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Decision, Job
-from scheduling.moments import rfc3339
 from scheduling.services.offers import offer_create
 from scheduling.services.plan_json import plan_to_json
 from scheduling.services.quotas import PromiseQuotas
 from scheduling.services.records import Move, move_all
+from scheduling.stored_verdict import DECLINED, StoredVerdict, answered
 
 QUOTA = "quota"
 _WRITTEN = ("decided_at", "verdict", "promised", "promise_outcome", "plan", "awaits_offer")
@@ -42,15 +41,16 @@ def apply_verdicts(
         plan = decision.plans.get(job.pk)
         answer = _answer(job, verdict, plan, quotas, row)
         job.decided_at = timezone.now()
-        job.verdict = answer
-        if answer["decision"] == "declined":
+        if answer.declined:
             refused.add(job.pk)
-            held_back = answer["reason_code"] == QUOTA
+            held_back = answer.reason_code == QUOTA
             job.awaits_offer = job.pk in awaited and not held_back
             if job.pk in offers and not held_back:
-                answer["offer"] = offer_create(job, offers[job.pk])
-            moves.append(Move(job, JobState.DECLINED, answer["reason"], {"code": answer["reason_code"]}))
+                answer = replace(answer, offer=offer_create(job, offers[job.pk]))
+            job.verdict = answer.as_json()
+            moves.append(Move(job, JobState.DECLINED, answer.reason, {"code": answer.reason_code}))
             continue
+        job.verdict = answer.as_json()
         job.promised = verdict.promised
         job.promise_outcome = PromiseOutcome.OPEN if verdict.promised else PromiseOutcome.NONE
         job.plan = plan_to_json(plan) if plan is not None else None
@@ -61,58 +61,20 @@ def apply_verdicts(
 
 def _answer(
     job: Job, verdict: Verdict, plan: StoredPlan | None, quotas: PromiseQuotas, row: Decision | None
-) -> dict[str, Any]:
+) -> StoredVerdict:
     """The verdict as it is stored, after the operator's hook."""
-    answer = verdict_json(verdict, plan, job.deadline_at, row.pk if row else None)
+    answer = answered(verdict, plan, job.deadline_at, row.pk if row else None)
     if not verdict.admitted or plan is None or not verdict.promised:
         return answer
     refusal = quotas.refusal(job, plan)
     if refusal is None:
         return answer
-    return answer | {
-        "decision": "declined",
-        "reason_code": QUOTA,
-        "reason": refusal,
-        "planned_start_at": None,
-        "planned_finish_at": None,
-        "slack_seconds": None,
-    }
-
-
-def verdict_json(
-    verdict: Verdict, plan: StoredPlan | None, deadline_at: datetime | None, decision_id: int | None
-) -> dict[str, Any]:
-    """A verdict as the API answers it (contracts 3), without its offer."""
-    share = verdict.minimum_satisfactory_share or (plan if verdict.promised else None)
-    finish = float(plan.finish_at) if plan is not None else float("inf")
-    finish_at = rfc3339(finish)
-    return {
-        "decision": "admitted" if verdict.admitted else "declined",
-        "reason_code": str(verdict.reason_code),
-        "reason": verdict.reason,
-        "minimum_satisfactory_share": _pieces(share) if share is not None else [],
-        "planned_start_at": rfc3339(_planned_start(plan)) if plan is not None and verdict.admitted else None,
-        "planned_finish_at": finish_at if verdict.admitted else None,
-        "slack_seconds": (
-            round(deadline_at.timestamp() - finish, 3)
-            if deadline_at is not None and finish_at is not None and verdict.admitted
-            else None
-        ),
-        "missing_gpus": verdict.missing_gpus,
-        "offer": None,
-        "decision_id": decision_id,
-    }
-
-
-def _planned_start(plan: StoredPlan) -> float:
-    for start, gpus in zip(plan.start, plan.gpus, strict=True):
-        if gpus > 0:
-            return float(start)
-    return float("inf")
-
-
-def _pieces(plan: StoredPlan) -> list[dict[str, Any]]:
-    return [
-        {"start": rfc3339(float(start)), "end": rfc3339(float(end)), "gpus": int(gpus)}
-        for start, end, gpus in zip(plan.start, plan.end, plan.gpus, strict=True)
-    ]
+    return replace(
+        answer,
+        decision=DECLINED,
+        reason_code=QUOTA,
+        reason=refusal,
+        planned_start_at=None,
+        planned_finish_at=None,
+        slack_seconds=None,
+    )

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from dataclasses import replace
 from datetime import datetime
-from typing import Any
 
 import numpy as np
 from django.db import transaction
@@ -35,19 +35,19 @@ from scheduling.services.snapshots import (
     core_curve,
     pool_snapshot,
 )
-from scheduling.services.verdicts import verdict_json
 from scheduling.services.wakeups import wake
+from scheduling.stored_verdict import ADMITTED, StoredVerdict, answered, declined, pending
 
 _TRIAL = "what-if"
 
 
-def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, Any]:
+def what_if(*, project: Project, owner: User, request: JobRequest) -> StoredVerdict:
     """The verdict that a submission would get now. Stores nothing and holds no offer."""
     cluster = default_cluster()
     kinds = kinds_to_ask(cluster, request.service_class)
     if not kinds:
         raise Unavailable("No server with GPUs is connected; try again when one is.")
-    refusals: list[tuple[str, dict[str, Any]]] = []
+    refusals: list[tuple[str, StoredVerdict]] = []
     unknown = []
     for kind in kinds:
         curve = curve_for(request, kind)
@@ -55,18 +55,17 @@ def what_if(*, project: Project, owner: User, request: JobRequest) -> dict[str, 
             unknown.append(kind)
             continue
         answer = _asked_on(cluster, curve, request)
-        if answer["decision"] == "admitted":
+        if answer.decision == ADMITTED:
             return answer
         refusals.append((kind, answer))
     if unknown:
         where = "" if not refusals else f" on {', '.join(unknown)} GPUs, and no others can take it now"
-        return pending_verdict(
-            f"The function has not been measured yet{where}; submitting it measures it first.", profiling=True
-        )
+        text = f"The function has not been measured yet{where}; submitting it measures it first."
+        return pending("needs_profiling", text, needs_profiling=True)
     return _refused_by_all(refusals)
 
 
-def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> dict[str, Any]:
+def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> StoredVerdict:
     """The verdict of one kind of GPU."""
     now = timezone.now()
     slot_at = frozen_until(cluster, now)
@@ -90,35 +89,18 @@ def _asked_on(cluster: Cluster, curve: ScalingCurve, request: JobRequest) -> dic
     return _trial_verdict(cluster, pool, trial, request.deadline_at)
 
 
-def _refused_by_all(refusals: list[tuple[str, dict[str, Any]]]) -> dict[str, Any]:
+def _refused_by_all(refusals: list[tuple[str, StoredVerdict]]) -> StoredVerdict:
     """The last kind's refusal, with what the others said, and the earliest deadline that any of them
     offers."""
     answer = refusals[-1][1]
     if len(refusals) == 1:
         return answer
-    offers = [refusal["offer"] for _, refusal in refusals if refusal["offer"]]
-    return {
-        **answer,
-        "reason": in_turn([(kind, refusal["reason"]) for kind, refusal in refusals]),
-        "offer": min(offers, key=lambda offer: datetime.fromisoformat(offer["deadline_at"]), default=None),
-    }
-
-
-def pending_verdict(reason: str, *, profiling: bool = False) -> dict[str, Any]:
-    """The answer while nothing is decided."""
-    return {
-        "decision": "pending",
-        "reason_code": "needs_profiling" if profiling else "undecided",
-        "reason": reason,
-        "minimum_satisfactory_share": [],
-        "planned_start_at": None,
-        "planned_finish_at": None,
-        "slack_seconds": None,
-        "missing_gpus": 0,
-        "offer": None,
-        "decision_id": None,
-        "needs_profiling": profiling,
-    }
+    offers = [refusal.offer for _, refusal in refusals if refusal.offer]
+    return replace(
+        answer,
+        reason=in_turn([(kind, refusal.reason) for kind, refusal in refusals]),
+        offer=min(offers, key=lambda offer: datetime.fromisoformat(offer["deadline_at"]), default=None),
+    )
 
 
 def _no_levels() -> core.ScalingCurve:
@@ -127,18 +109,17 @@ def _no_levels() -> core.ScalingCurve:
 
 def _trial_verdict(
     cluster: Cluster, pool: Pool, trial: core.JobSnapshot, deadline_at: datetime | None
-) -> dict[str, Any]:
+) -> StoredVerdict:
     try:
         check_job(trial)
     except Unplannable as fault:
-        refusal = {**pending_verdict(f"It cannot be planned: {fault.reason}."), "decision": "declined"}
-        return {**refusal, "reason_code": "cannot_be_planned"}
+        return declined("cannot_be_planned", f"It cannot be planned: {fault.reason}.")
     policy = cluster_policy(cluster)
     settled = tuple(job for job in pool.snapshot.jobs if not job.newcomer)
     snapshot = dataclasses.replace(pool.snapshot, jobs=(*settled, trial))
     decision = policy.admit(snapshot)
     verdict = next(verdict for verdict in decision.verdicts if verdict.job_id == trial.id)
-    answer = verdict_json(verdict, decision.plans.get(trial.id), deadline_at, None)
+    answer = answered(verdict, decision.plans.get(trial.id), deadline_at)
     if not verdict.admitted:
         # Nothing is held, so the work begins at once.
         after = snapshot_after(snapshot, decision)
@@ -148,15 +129,16 @@ def _trial_verdict(
         found = policy.find_offer(after, trial)
         if found is not None and within_horizon(found.deadline_at, snapshot.now):
             seconds = seconds_from_acceptance(found.deadline_at, snapshot.now, cluster.slot_seconds)
-            answer["offer"] = {
+            at_once = {
                 "deadline_at": rfc3339(found.deadline_at), "valid_until": None, "deadline_seconds": seconds
             }  # fmt: skip
-    return {**answer, "needs_profiling": False}
+            answer = replace(answer, offer=at_once)
+    return answer
 
 
 def job_change_deadline(
     *, job: Job, actor: User, deadline_at: datetime | None, service_class: str | None = None
-) -> tuple[Job, dict[str, Any], bool]:
+) -> tuple[Job, StoredVerdict, bool]:
     """Ask for another deadline or class. A refused tightening keeps the old promise; loosening never revokes
     it.
 
@@ -187,7 +169,7 @@ def job_change_deadline(
 
 def _change_once(
     job_id: str, actor: User, deadline_at: datetime | None, wanted: str
-) -> tuple[Job, dict[str, Any], bool]:
+) -> tuple[Job, StoredVerdict, bool]:
     job = Job.objects.select_related("curve", "cluster", "project").get(pk=job_id)
     if job.finished():
         raise Conflict(f"Job {job.pk} is {job.state} already.")
@@ -206,20 +188,13 @@ def _change_once(
     )
     granted = loosened or wanted != ServiceClass.SLO or (verdict is not None and verdict.promised)
     answer = (
-        verdict_json(verdict, plans.get(job.pk), deadline_at, None)
+        answered(verdict, plans.get(job.pk), deadline_at)
         if verdict is not None
-        else {
-            **pending_verdict("Its deadline is a wish from now on."),
-            "decision": "admitted",
-            "reason_code": "best_effort",
-        }
+        else StoredVerdict(ADMITTED, "best_effort", "Its deadline is a wish from now on.")
     )
     if loosened:
-        answer |= {
-            "decision": "admitted",
-            "reason_code": "fits",
-            "reason": "A later deadline keeps the promise.",
-        }
+        text = "A later deadline keeps the promise."
+        answer = replace(answer, decision=ADMITTED, reason_code="fits", reason=text)
     if not granted:
         return job, answer, False
     return _commit_change(cluster, job, actor, deadline_at, wanted, verdict, loosened, plans), answer, True

@@ -204,7 +204,7 @@ def test_what_if_asks_the_kinds_in_turn_and_offers_the_earliest_deadline(
                 service_class="slo",
                 deadline_at=timezone.now() + timedelta(seconds=100),
             ),
-        )
+        ).as_json()
 
     assert asked(4000)["needs_profiling"] is True
     settled(nodes, clock)

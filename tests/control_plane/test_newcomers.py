@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from cluster.models import Cluster
 from scheduling.core.question.snapshot import AGEING_WEIGHT, Newcomers
 from scheduling.services.snapshots import planner_settings
+from tests.factories import ClusterFactory
+
+pytestmark = pytest.mark.django_db
 
 
 @pytest.mark.parametrize("rule", list(Newcomers))
 def test_the_planner_heeds_the_cluster_s_rule_for_newcomers(rule: Newcomers) -> None:
-    assert planner_settings(Cluster(newcomers=rule.value)).newcomers is rule
+    assert planner_settings(ClusterFactory.create(newcomers=rule.value)).newcomers is rule
 
 
 def test_a_cluster_is_open_unless_its_operator_says_otherwise() -> None:
-    assert planner_settings(Cluster()).newcomers is Newcomers.OPEN
+    assert planner_settings(ClusterFactory.create()).newcomers is Newcomers.OPEN
 
 
 def test_the_planner_lets_jobs_age_as_the_operator_says() -> None:
-    assert planner_settings(Cluster()).ageing_weight == AGEING_WEIGHT
-    assert planner_settings(Cluster(ageing_weight=0.0)).ageing_weight == 0.0
+    assert planner_settings(ClusterFactory.create()).ageing_weight == AGEING_WEIGHT
+    assert planner_settings(ClusterFactory.create(ageing_weight=0.0)).ageing_weight == 0.0

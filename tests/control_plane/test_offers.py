@@ -129,7 +129,7 @@ def test_what_if_offers_what_could_be_promised_at_once(declined: Job, clock: Sim
     job_hold.state = OfferState.EXPIRED
     job_hold.save()
     member = Membership.objects.get(project=declined.project)
-    answer = what_if(project=declined.project, owner=member.user, request=request_of(declined))
+    answer = what_if(project=declined.project, owner=member.user, request=request_of(declined)).as_json()
     assert answer["decision"] == "declined"
     deadline_at = answer["offer"]["deadline_at"]
     latest = timezone.now() + timedelta(seconds=WORK_SECONDS + MORE_SECONDS)

@@ -313,7 +313,7 @@ class JobDeadlineView(JobAnswerView):
             deadline_at=body.get("deadline_at"),
             service_class=ServiceClass.SOFT if keeps_soft else body["service_class"],
         )
-        mask = mask_for(self.user, [verdict.get("reason")])
+        mask = mask_for(self.user, [verdict.reason])
         return Response(
             {
                 "job": self.render([job_get(self.user, changed_job.pk)])[0],
@@ -343,5 +343,5 @@ class WhatIfView(ApiView):
     def post(self, request: Request) -> Response:
         project, job_request = request_from(self.user, self.read(JobRequestSerializer))
         verdict = what_if(project=project, owner=self.user, request=job_request)
-        mask = mask_for(self.user, [verdict.get("reason")])
+        mask = mask_for(self.user, [verdict.reason])
         return Response(shapes.VerdictSerializer(verdict, context={"mask": mask}).data)
