@@ -22,4 +22,4 @@ def test_a_cluster_is_open_unless_its_operator_says_otherwise() -> None:
 
 def test_the_planner_lets_jobs_age_as_the_operator_says() -> None:
     assert planner_settings(ClusterFactory.create()).ageing_weight == AGEING_WEIGHT
-    assert planner_settings(ClusterFactory.create(ageing_weight=0.0)).ageing_weight == 0.0
+    assert planner_settings(ClusterFactory.create(name="ageless", ageing_weight=0.0)).ageing_weight == 0.0
