@@ -7,7 +7,9 @@ stored plans with promises placed first are what always remains (spec 2.5.1).
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum, auto
 from math import inf
 
 import numpy as np
@@ -32,6 +34,53 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, d
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 EVERY_GRANT = 1 << 40
+
+
+class Base(Enum):
+    """Plans of the promises that an attempt begins with."""
+
+    FRESH = auto()  # filled anew, or the stored ones where that fails
+    STORED = auto()  # made at an earlier decision
+    ANEW = auto()  # filled with room for the moves that placing them forces
+    VERIFIED = auto()  # stored, or fresh where none are kept
+
+
+class Grants(Enum):
+    """How many of the grants that Algorithm 2 would make are made."""
+
+    ALL = auto()
+    HALF = auto()
+    NONE = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One way to divide the cluster.
+
+    ``hold``: GPUs are held until something has to change. ``together``: all jobs are placed at once;
+    otherwise promises first, as their forecast foresaw. ``final``: promises that are late all the same are at
+    risk.
+    """
+
+    base: Base
+    grants: Grants
+    hold: bool = True
+    together: bool = False
+    final: bool = False
+    note: str | None = None
+
+
+ATTEMPTS = (
+    Attempt(Base.FRESH, Grants.ALL, together=True),
+    Attempt(Base.FRESH, Grants.ALL),
+    Attempt(Base.FRESH, Grants.HALF, together=True, note="half of the grants dropped"),
+    Attempt(Base.STORED, Grants.ALL, note="kept the stored plans"),
+    Attempt(Base.VERIFIED, Grants.NONE, note="all grants dropped"),
+    Attempt(Base.ANEW, Grants.NONE, hold=False, note="planned anew with room for moves"),
+    # Exactly what was verified when it was stored: nothing is held beyond its plan.
+    Attempt(Base.VERIFIED, Grants.NONE, hold=False, final=True, note="stored plans alone"),
+)
+"""In this order; the first that every promise survives is taken."""
 
 
 @dataclass(frozen=True)
@@ -157,41 +206,56 @@ class Planner:
     # Reallocation --------------------------------------------------------------------------
 
     def reallocate(self, declined: set[int]) -> Outcome:
-        """The best division of the cluster under which every promise survives its pauses."""
-        admission = self.admission
+        """The best division of the cluster under which every promise survives its pauses: the first of
+        `ATTEMPTS` that stands."""
         unpromised = self.unpromised(declined)
-        kept = admission.plans
+        kept = self.admission.plans
         fresh = self._filled_afresh() or kept
-        full, grants = self._allocated(fresh, unpromised, EVERY_GRANT)
-        outcome = self._settled(full, unpromised, together=True) or self._settled(
-            full, unpromised, together=False
-        )
-        if outcome is not None:
-            return outcome
-        if grants > 1:
-            half, _ = self._allocated(fresh, unpromised, grants // 2)
-            outcome = self._settled(half, unpromised, together=True, note="half of the grants dropped")
-        if outcome is None and self.problem.settings.stored_plans and fresh is not kept:
-            admission.used_stored = True
-            stored, _ = self._allocated(kept, unpromised, EVERY_GRANT)
-            outcome = self._settled(stored, unpromised, together=False, note="kept the stored plans")
-        if outcome is None:
-            fallback = kept if self.problem.settings.stored_plans else fresh
-            held, _ = self._allocated(fallback, unpromised, 0)
-            outcome = self._settled(held, unpromised, together=False, note="all grants dropped")
-            if outcome is None and (anew := planned_anew(admission)) is not None:
-                roomy, _ = self._allocated(anew, unpromised, 0, hold=False)
-                outcome = self._settled(
-                    roomy, unpromised, together=False, note="planned anew with room for moves"
+        allocated: dict[tuple[Base, Grants, bool], tuple[Plans, int] | None] = {}
+        for attempt in ATTEMPTS:
+            if attempt.grants is Grants.HALF and self._grants_made(allocated) <= 1:
+                continue
+            way = (attempt.base, attempt.grants, attempt.hold)
+            if way not in allocated:
+                base = self._base(attempt.base, fresh, kept)
+                grants = self._most_grants(attempt.grants, allocated)
+                allocated[way] = (
+                    None if base is None else self._allocated(base, unpromised, grants, hold=attempt.hold)
                 )
-            if outcome is None:
-                # Exactly what was verified when it was stored: nothing is held beyond its plan.
-                bare, _ = self._allocated(fallback, unpromised, 0, hold=False)
-                outcome = self._settled(
-                    bare, unpromised, together=False, note="stored plans alone", final=True
-                )
-        assert outcome is not None  # the last try always yields one
-        return outcome
+            found = allocated[way]
+            if found is None:
+                continue
+            outcome = self._settled(
+                found[0], unpromised, together=attempt.together, note=attempt.note, final=attempt.final
+            )
+            if outcome is not None:
+                return outcome
+        raise AssertionError("the last attempt is final: it always stands")
+
+    def _base(self, base: Base, fresh: Plans, kept: Plans) -> Plans | None:
+        """The promises' plans that an attempt begins with; None where there are none beside those tried."""
+        stored = self.problem.settings.stored_plans
+        if base is Base.FRESH:
+            return fresh
+        if base is Base.STORED:
+            if not stored or fresh is kept:
+                return None
+            self.admission.used_stored = True
+            return kept
+        if base is Base.ANEW:
+            return planned_anew(self.admission)
+        return kept if stored else fresh
+
+    def _grants_made(self, allocated: Mapping[tuple[Base, Grants, bool], tuple[Plans, int] | None]) -> int:
+        found = allocated.get((Base.FRESH, Grants.ALL, True))
+        return 0 if found is None else found[1]
+
+    def _most_grants(
+        self, grants: Grants, allocated: Mapping[tuple[Base, Grants, bool], tuple[Plans, int] | None]
+    ) -> int:
+        if grants is Grants.HALF:
+            return self._grants_made(allocated) // 2
+        return EVERY_GRANT if grants is Grants.ALL else 0
 
     def _filled_afresh(self) -> Plans | None:
         """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers
