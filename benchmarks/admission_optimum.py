@@ -37,7 +37,7 @@ from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched as lifted_search
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem, build_problem
-from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
+from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_plans, set_plan
 from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings, ServiceClass, Snapshot
 from scheduling.policies import POLICIES
 from scheduling.policies.punctual import Punctual
@@ -254,8 +254,7 @@ def _with_sizes(problem: Problem, plans: Plans, row: int, sizes: np.ndarray) -> 
     changes = [number for number in range(ends) if number == 0 or sizes[number] != sizes[number - 1]]
     times = np.array([*changes, ends], dtype=np.float64) * problem.slot + problem.origin
     gpus = np.array([*(sizes[number] for number in changes), 0], dtype=np.int64)
-    changed: Plans = set_plan(plans, row, times, gpus, times.size, inf, 0.0)
-    return changed
+    return set_plan(plans, row, Draft(times, gpus), times.size, inf, 0.0)
 
 
 @contextmanager

@@ -26,7 +26,8 @@ from typing import Any
 
 import numpy as np
 
-from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
+from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.reallocation import EVERY_GRANT, Planner
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.curves import curve_from_measurements
@@ -116,12 +117,11 @@ def greedy(snapshot: Snapshot) -> tuple[list[ExactJob], tuple[int, ...], float]:
     admission = Planner(problem).admission
     admission.decide_newcomers()
     rows = np.array(admission.rows, dtype=np.int64)
+    promised = np.ones(problem.count, dtype=np.bool_)
+    start_order = np.zeros(problem.count, dtype=np.int64)
     plans, _ = grant_leftover(
-        problem.jobs, admission.plans, rows, np.ones(problem.count, dtype=np.bool_), problem.due,
-        problem.by_deadline,
-        np.zeros(problem.count, dtype=np.int64), *admission.timeline(admission.rows), problem.origin,
-        problem.slot,
-        False, 0.0, EVERY_GRANT,
+        problem.jobs, admission.plans, Growing(rows, promised, problem.due, problem.by_deadline, start_order),
+        admission.timeline(admission.rows), GrowthRules(problem.slots, False, 0.0), EVERY_GRANT,
     )  # fmt: skip
     sizes = tuple(int(plans.gpus[row, 0]) for row in rows)
     return [job_of(problem, row) for row in rows.tolist()], sizes, float(plans.gpu_time[rows].sum())

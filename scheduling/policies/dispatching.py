@@ -14,7 +14,7 @@ from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.kernels import kernel
 from scheduling.core.placement.changes import Changes, changes_between
 from scheduling.core.placement.repacking import Seating, repack_together
-from scheduling.core.plans.slots import slot_end
+from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.problem import reasons
 from scheduling.core.problem.answer import Answer, rows_of
 from scheduling.core.problem.part import part_of
@@ -122,7 +122,7 @@ def answer_with_sizes(
     wanted[failed] = 0
     if plans is None:
         plans = no_plans(problem.jobs.work.size, 2)
-        _keep_until_done(problem.jobs, plans, wanted, problem.origin, problem.slot)
+        _keep_until_done(problem.jobs, plans, wanted, problem.slots)
     declined = rows_of(list(verdicts), problem)
     return Answer(
         problem=problem,
@@ -170,8 +170,9 @@ def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
 
 
 @kernel
-def _keep_until_done(jobs: JobArrays, plans: Plans, wanted: IntArray, origin: float, slot: float) -> None:
+def _keep_until_done(jobs: JobArrays, plans: Plans, wanted: IntArray, slots: Slots) -> None:
     """One piece a job: what it gets now, until the slot end after its last iteration."""
+    origin = slots.origin
     for row in range(wanted.size):
         level = level_index(jobs, row, wanted[row])
         if wanted[row] == 0 or level < 0 or jobs.throughput[row, level] <= 0.0:
@@ -182,7 +183,7 @@ def _keep_until_done(jobs: JobArrays, plans: Plans, wanted: IntArray, origin: fl
         finish = origin + pause + jobs.work[row] / jobs.throughput[row, level]
         plans.time[row, 0] = origin
         plans.gpus[row, 0] = wanted[row]
-        plans.time[row, 1] = slot_end(finish + jobs.finishing[row], origin, slot)
+        plans.time[row, 1] = slot_end(finish + jobs.finishing[row], slots)
         plans.gpus[row, 1] = 0
         plans.length[row] = 2
         plans.finish[row] = finish

@@ -83,7 +83,7 @@ class EdfAdmission(Policy):
     def _wake(self, problem: Problem, plans: Plans) -> float:
         """When a plan next takes more GPUs or ends."""
         rows = np.flatnonzero(plans.length[: problem.count] > 0)
-        return problem.now + float(next_wake(problem.jobs, plans, rows, problem.origin, problem.slot))
+        return problem.now + float(next_wake(problem.jobs, plans, rows, problem.slots))
 
     def _with_plans(self, answer: Answer, admitted: Admitted) -> Answer:
         planned = admitted.plans.length[: answer.problem.count] > 0
@@ -118,20 +118,18 @@ class EdfAdmission(Policy):
     def _planned(self, problem: Problem, rows: IntArray, promised: BoolArray) -> Plans:
         """EDF plans of ``rows``: promised ones first, then the others, each in deadline order."""
         storing = int(contest(problem).kept[~problem.jobs.locked[: problem.count]].sum())
-        times, free, count = problem.open_timeline()
-        times, free, count = take(
-            times, free, count, problem.origin, problem.origin + problem.slot, storing, True
-        )
+        slot_end = problem.origin + problem.slot
+        timeline = take(problem.open_timeline(), problem.origin, slot_end, storing, True)
         plans = copy_plans(problem.stored)
         plans.length[: problem.count] = 0
         offers = np.arange(problem.count, problem.jobs.work.size)
-        times, free, count = occupy_all(times, free, count, plans, offers, YES)
+        timeline = occupy_all(timeline, plans, offers, YES)
         order = rows[np.lexsort((problem.by_deadline[rows], ~promised[rows]))]
-        plans, _, _, _ = plan_in_order(
-            problem.jobs, plans, order, times, free, count, problem.origin, problem.slot,
+        plans, _ = plan_in_order(
+            problem.jobs, plans, order, timeline, problem.slots,
             self.plans_with_pauses,
         )  # fmt: skip
-        return Plans(*plans)
+        return plans
 
     def _late(self, problem: Problem, plans: Plans, promised: BoolArray) -> IntArray:
         """Promised rows whose plan ends after their deadline."""

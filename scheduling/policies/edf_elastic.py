@@ -9,7 +9,8 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.elastic_allocation import fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.elastic_allocation import Growing, fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES
@@ -46,34 +47,36 @@ class EdfElastic(WithoutPromises):
         planned = plans.length[: problem.count] > 0
         wanted[planned] = plans.gpus[: problem.count][planned, 0]
         rows = np.flatnonzero(planned)
-        wake = float(next_wake(problem.jobs, plans, rows, problem.origin, problem.slot))
+        wake = float(next_wake(problem.jobs, plans, rows, problem.slots))
         return answer_with_sizes(problem, verdicts, wanted, plans=plans, next_wake_at=problem.now + wake)
 
     def _planned(self, problem: Problem, field: Contest) -> Plans:
-        jobs, origin, slot = problem.jobs, problem.origin, problem.slot
+        jobs, slots = problem.jobs, problem.slots
         service_class = problem.columns.service_class[field.rows]
         due_rows = field.rows[service_class != BEST_EFFORT]
         due_rows = due_rows[problem.by_deadline[due_rows].argsort()]
         free_rows = field.rows[service_class == BEST_EFFORT]
         seconds = jobs.work[free_rows] / jobs.throughput[free_rows, 0]
         free_rows = free_rows[np.argsort(seconds, kind="stable")]
-        times, free, count = problem.open_timeline()
-        free[PROMISES] = free[EVERYTHING]
-        plans, met, times, free, count = fill_or_rush(
-            jobs, no_plans(jobs.work.size), due_rows, problem.due, times, free, count, origin, slot,
+        timeline = problem.open_timeline()
+        timeline.free[PROMISES] = timeline.free[EVERYTHING]
+        plans, met, timeline = fill_or_rush(
+            jobs, no_plans(jobs.work.size), due_rows, problem.due, timeline, slots,
             problem.suffix,
         )  # fmt: skip
         heads = np.full(jobs.work.size, NO_HEAD)
-        plans, times, free, count = fill_unpromised(
-            jobs, plans, free_rows, heads, times, free, count, origin, slot
-        )
+        plans, timeline = fill_unpromised(jobs, plans, free_rows, heads, timeline, slots)
         late = due_rows[~met[due_rows]]
-        plans, _ = grant_leftover(
-            jobs, plans, np.concatenate((due_rows, free_rows)), met, np.where(met, problem.due, inf),
-            problem.by_deadline, self._start_order(jobs.work.size, late, free_rows), times, free, count,
-            origin, slot, problem.suffix, problem.settings.minimum_gain_iterations, EVERY_GRANT,
-        )  # fmt: skip
-        return Plans(*plans)
+        growing = Growing(
+            rows=np.concatenate((due_rows, free_rows)),
+            promised=met,
+            due=np.where(met, problem.due, inf),
+            rank=problem.by_deadline,
+            start_order=self._start_order(jobs.work.size, late, free_rows),
+        )
+        rules = GrowthRules(slots, problem.suffix, problem.settings.minimum_gain_iterations)
+        plans, _ = grant_leftover(jobs, plans, growing, timeline, rules, EVERY_GRANT)
+        return plans
 
     def _start_order(self, rows: int, late: IntArray, best_effort: IntArray) -> IntArray:
         """Who gets a first level from the leftover first: late jobs by deadline, then the shortest best

@@ -4,28 +4,22 @@ from __future__ import annotations
 
 from math import inf
 
-import numpy as np
-
-from scheduling.core.kernels import NO, kernel
-from scheduling.core.plans.slots import slot_end
-from scheduling.core.plans.timeline import EVERYTHING, TAKE, occupy, piece_at
-from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, set_plan
-from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.kernels import NO, ZERO, kernel
+from scheduling.core.plans.slots import Slots, slot_end
+from scheduling.core.plans.timeline import EVERYTHING, TAKE, Timeline, occupy, piece_at
+from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays, Plans, new_draft, set_plan
+from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
 def work_down(
     jobs: JobArrays,
     row: int,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
+    timeline: Timeline,
     first: int,
-    origin: float,
-    slot: float,
+    slots: Slots,
     with_pauses: bool,
-    out_time: FloatArray,
-    out_gpus: IntArray,
+    draft: Draft,
 ) -> tuple[int, float, float]:
     """Plan one job on the largest of its sizes that is free at each time, until it is done.
 
@@ -33,6 +27,9 @@ def work_down(
     the GPUs are never enough.
     """
     # Read through the tuple in the loop, each array would be counted as in use and released again each time.
+    times, free, count = timeline
+    out_time, out_gpus = draft
+    origin = slots.origin
     levels = jobs.levels[row]
     throughput = jobs.throughput[row]
     pauses = jobs.pause[row]
@@ -72,7 +69,7 @@ def work_down(
         productive = end - at - pause
         if (productive + TIME_TOLERANCE) * rate >= work:
             finish = at + pause + work / rate
-            out_time[pieces] = min(slot_end(finish + jobs.finishing[row], origin, slot), end)
+            out_time[pieces] = min(slot_end(finish + jobs.finishing[row], slots), end)
             out_gpus[pieces] = 0
             return pieces + 1, finish, gpu_time + gpus * (finish - at)
         gpu_time += gpus * (end - at)
@@ -89,29 +86,22 @@ def plan_in_order(
     jobs: JobArrays,
     plans: Plans,
     order: IntArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
+    timeline: Timeline,
+    slots: Slots,
     with_pauses: bool,
-) -> tuple[Plans, FloatArray, IntArray, int]:
+) -> tuple[Plans, Timeline]:
     """Plans of all jobs in ``order``, each on what the ones before it leave. Returns (plans, timeline).
 
     ``with_pauses``: let plans carry the pauses of their own changes of size.
     """
-    piece_time = np.zeros(64)
-    piece_gpus = np.zeros(64, dtype=np.int64)
+    draft = new_draft(timeline.pieces + 64)
     for row in order:
-        if piece_time.size < count + 4:
-            piece_time = np.zeros(2 * count + 4)
-            piece_gpus = np.zeros(2 * count + 4, dtype=np.int64)
-        pieces, finish, gpu_time = work_down(
-            jobs, row, times, free, count, 0, origin, slot, with_pauses, piece_time, piece_gpus
-        )
+        if draft.time.size < timeline.pieces + 4:
+            draft = new_draft(2 * timeline.pieces + 4)
+        pieces, finish, gpu_time = work_down(jobs, row, timeline, ZERO, slots, with_pauses, draft)
         plans.length[row] = 0
         plans.finish[row] = inf
         if pieces > 0:
-            plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
-            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
-    return plans, times, free, count
+            plans = set_plan(plans, row, draft, pieces, finish, gpu_time)
+            timeline = occupy(timeline, plans, row, TAKE, NO)
+    return plans, timeline

@@ -6,11 +6,11 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.kernels import NO, kernel
-from scheduling.core.plans.slots import slot_end
-from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, compact, occupy
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans, set_plan
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
+from scheduling.core.kernels import NO, YES, kernel
+from scheduling.core.plans.slots import Slots, slot_end
+from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, Timeline, compact, occupy
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans, new_draft, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from scheduling.policies.edf_kernels import work_down
 
@@ -27,21 +27,14 @@ def _fastest(throughput: FloatArray, level_count: IntArray) -> FloatArray:
 
 @kernel
 def _take_walked(
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    first: int,
-    last: int,
-    release: float,
-    plan_time: FloatArray,
-    plan_gpus: IntArray,
-    row: int,
+    timeline: Timeline, first: int, last: int, release: float, plan_time: FloatArray, plan_gpus: IntArray
 ) -> int:
     """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until
     ``release``.
 
     There must be room for one more piece. Returns the number of pieces.
     """
+    times, free, count = timeline
     if release <= times[last] + TIME_TOLERANCE:
         last -= 1
     elif last + 1 == count or release + TIME_TOLERANCE < times[last + 1]:
@@ -55,18 +48,19 @@ def _take_walked(
         count += 1
     part = 0
     for piece in range(first, last + 1):
-        while plan_time[row, part + 1] <= times[piece] + TIME_TOLERANCE:
+        while plan_time[part + 1] <= times[piece] + TIME_TOLERANCE:
             part += 1
-        free[EVERYTHING, piece] -= plan_gpus[row, part]
+        free[EVERYTHING, piece] -= plan_gpus[part]
     return count
 
 
 @kernel
-def _widened(times: FloatArray, free: IntArray) -> tuple[FloatArray, IntArray]:
+def _widened(timeline: Timeline) -> Timeline:
     """The same timeline with room for twice as many pieces."""
+    times, free, count = timeline
     wider = np.zeros((2, 2 * times.size), dtype=np.int64)
     wider[:, : times.size] = free
-    return np.concatenate((times, np.zeros(times.size))), wider
+    return Timeline(np.concatenate((times, np.zeros(times.size))), wider, count)
 
 
 @kernel
@@ -77,12 +71,9 @@ def _rush(
     position: int,
     fastest: FloatArray,
     due: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
+    timeline: Timeline,
     first: int,
-    origin: float,
-    slot: float,
+    slots: Slots,
 ) -> tuple[int, int, int]:
     """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on,
     until one may be on time.
@@ -97,6 +88,8 @@ def _rush(
     finished, locked = jobs.finished_at, jobs.locked
     plan_time, plan_gpus, length = plans.time, plans.gpus, plans.length
     finish, gpu_time = plans.finish, plans.gpu_time
+    times, free, count = timeline
+    origin = slots.origin
     room = free[EVERYTHING]
     width = plan_time.shape[1]
     while position < order.size and count < times.size:
@@ -140,7 +133,7 @@ def _rush(
                 if (productive + TIME_TOLERANCE) * rate >= todo:
                     done = True
                     ended = at + pause + todo / rate
-                    release = min(slot_end(ended + storing[row], origin, slot), end)
+                    release = min(slot_end(ended + storing[row], slots), end)
                     spent += gpus * (ended - at)
                 else:
                     spent += gpus * (end - at)
@@ -158,7 +151,9 @@ def _rush(
         finish[row] = ended
         gpu_time[row] = spent
         last = piece - 1
-        count = _take_walked(times, free, count, first, last, release, plan_time, plan_gpus, row)
+        count = _take_walked(
+            Timeline(times, free, count), first, last, release, plan_time[row], plan_gpus[row]
+        )
         position += 1
     return position, count, first
 
@@ -169,13 +164,10 @@ def fill_or_rush(
     plans: Plans,
     order: IntArray,
     due: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
+    timeline: Timeline,
+    slots: Slots,
     suffix: bool,
-) -> tuple[Plans, BoolArray, FloatArray, IntArray, int]:
+) -> tuple[Plans, BoolArray, Timeline]:
     """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that
     is free.
 
@@ -183,37 +175,31 @@ def fill_or_rush(
     """
     met = np.zeros(jobs.work.size, dtype=np.bool_)
     fastest = _fastest(jobs.throughput, jobs.level_count)
-    piece_time = np.zeros(64)
-    piece_gpus = np.zeros(64, dtype=np.int64)
+    draft = new_draft(timeline.pieces + 64)
     position = 0
     first = 0
     while position < order.size:
         # Late jobs leave long stretches without a free GPU, cut into as many pieces as there are jobs.
-        if count == times.size:
-            count = compact(times, free, count)
+        if timeline.pieces == timeline.times.size:
+            timeline = compact(timeline)
             first = 0
-        if 2 * count > times.size:
-            times, free = _widened(times, free)
-        position, count, first = _rush(
-            jobs, plans, order, position, fastest, due, times, free, count, first, origin, slot
-        )
-        if position == order.size or count == times.size:
+        if 2 * timeline.pieces > timeline.times.size:
+            timeline = _widened(timeline)
+        position, count, first = _rush(jobs, plans, order, position, fastest, due, timeline, first, slots)
+        timeline = Timeline(timeline.times, timeline.free, count)
+        if position == order.size or count == timeline.times.size:
             continue
         row = order[position]
         position += 1
-        if piece_time.size < count + 8:
-            piece_time = np.zeros(2 * count + 8)
-            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
+        if draft.time.size < count + 8:
+            draft = new_draft(2 * count + 8)
         pieces, finish, gpu_time = fill(
-            jobs, row, due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS, suffix, 0.0,
-            piece_time, piece_gpus,
-        )  # fmt: skip
+            jobs, row, due[row], timeline, slots, Terms(NO, suffix, NO_HEAD, ALL_LEVELS, 0.0), draft
+        )
         met[row] = pieces > 0
         if pieces == 0:
-            pieces, finish, gpu_time = work_down(
-                jobs, row, times, free, count, first, origin, slot, True, piece_time, piece_gpus
-            )
+            pieces, finish, gpu_time = work_down(jobs, row, timeline, first, slots, YES, draft)
         if pieces > 0:
-            plans = set_plan(plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
-            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
-    return plans, met, times, free, count
+            plans = set_plan(plans, row, draft, pieces, finish, gpu_time)
+            timeline = occupy(timeline, plans, row, TAKE, NO)
+    return plans, met, timeline

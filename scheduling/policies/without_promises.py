@@ -64,7 +64,7 @@ def contest(problem: Problem, declined: BoolArray | None = None) -> Contest:
     Those are locked jobs, and jobs that only have to store their final weights.
     """
     jobs, count = problem.jobs, problem.count
-    _, free, _ = problem.open_timeline()
+    free = problem.open_timeline().free
     done = jobs.finished_at[:count] < inf
     storing = done & (jobs.finished_at[:count] + jobs.finishing[:count] > problem.origin + TIME_TOLERANCE)
     locked = jobs.locked[:count]

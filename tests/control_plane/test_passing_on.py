@@ -68,8 +68,7 @@ def test_gpus_that_another_job_waits_for_are_counted_once(leaving: Job, submit: 
     assert (by_id[leaving.pk].gpus_now, by_id[leaving.pk].locked) == (0, True), (
         "it can be planned when it has left"
     )
-    _, free, _ = build_problem(seen.snapshot).open_timeline()
-    assert free[0, 0] == 4 - len(held)
+    assert build_problem(seen.snapshot).open_timeline().free[0, 0] == 4 - len(held)
     assert {seen.claims[address] for address in held} == {coming.pk}
 
 

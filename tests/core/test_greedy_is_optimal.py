@@ -11,7 +11,8 @@ import pytest
 
 from scheduling.core.decide import admit
 from scheduling.core.elasticflow.admission import Admission
-from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
+from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.reallocation import EVERY_GRANT
 from scheduling.core.placement.repacking import Seating
@@ -55,10 +56,12 @@ def greedy_sizes(jobs: list[JobSnapshot], gpus: int) -> list[int]:
     admission = Admission(problem, PauseBudget(problem, Seating(problem.present_placement)))
     assert all(verdict.promised for verdict in admission.decide_newcomers())
     promised = np.ones(len(jobs), dtype=np.bool_)
+    growing = Growing(
+        np.arange(len(jobs)), promised, problem.due, problem.by_deadline, np.zeros(len(jobs), dtype=np.int64)
+    )
     plans, _ = grant_leftover(
-        problem.jobs, admission.plans, np.arange(len(jobs)), promised, problem.due, problem.by_deadline,
-        np.zeros(len(jobs), dtype=np.int64), *admission.timeline(admission.rows), problem.origin,
-        problem.slot, False, 0.0, EVERY_GRANT,
+        problem.jobs, admission.plans, growing, admission.timeline(admission.rows),
+        GrowthRules(problem.slots, False, 0.0), EVERY_GRANT,
     )  # fmt: skip
     return plans.gpus[:, 0].tolist()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.elasticflow.admission import stored_plans_keep
-from scheduling.core.elasticflow.elastic_allocation import grant_leftover
+from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.kernels import YES
 from scheduling.core.plans.timeline import Timeline, occupy_all
@@ -58,7 +58,7 @@ def problem() -> Problem:
 def present_plans(asked: Problem) -> Plans:
     """The stored plans, with when they end and the GPU time that they take."""
     plans = copy_plans(asked.stored)
-    late, too_many = stored_plans_keep(asked.jobs, plans, np.arange(3), 3, asked.due, *asked.open_timeline())
+    late, too_many = stored_plans_keep(asked.jobs, plans, np.arange(3), 3, asked.due, asked.open_timeline())
     assert not late.size
     assert not too_many
     return plans
@@ -72,17 +72,16 @@ def held_at(plans: Plans, at: float) -> int:
 
 def left_beside(asked: Problem, plans: Plans) -> Timeline:
     """What the plans leave free."""
-    return Timeline(*occupy_all(*asked.open_timeline(), plans, np.arange(3), YES))
+    return occupy_all(asked.open_timeline(), plans, np.arange(3), YES)
 
 
 def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
     asked = problem()
     plans = present_plans(asked)
     everybody, yes = np.arange(3), np.ones(3, dtype=np.bool_)
-    after, granted = grant_leftover(
-        asked.jobs, plans, everybody, yes, asked.due, asked.by_deadline, np.zeros(3, dtype=np.int64),
-        *left_beside(asked, plans), asked.origin, SLOT, False, 0.0, 1 << 40,
-    )  # fmt: skip
+    growing = Growing(everybody, yes, asked.due, asked.by_deadline, np.zeros(3, dtype=np.int64))
+    rules = GrowthRules(asked.slots, False, 0.0)
+    after, granted = grant_leftover(asked.jobs, plans, growing, left_beside(asked, plans), rules, 1 << 40)
     assert granted
     for at in (0.0, 5.0, 9.9):
         assert held_at(after, at) <= GPUS, f"after {at} s"
@@ -91,7 +90,7 @@ def test_no_more_is_granted_than_is_free_through_the_whole_slot() -> None:
 def test_no_more_is_grown_by_the_knapsack_either() -> None:
     asked = problem()
     plans = present_plans(asked)
-    rules = GrowthRules(asked.origin, SLOT, False, 0.0, 1.0)
+    rules = GrowthRules(asked.slots, False, 0.0, 1.0)
     after, _, _ = grow_by_knapsack(
         asked.jobs, plans, np.arange(3), np.ones(3, dtype=np.bool_), asked.due, left_beside(asked, plans),
         rules, 100

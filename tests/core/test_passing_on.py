@@ -26,8 +26,7 @@ def holding(name: str, *gpus: int, locked: bool = True) -> JobSnapshot:
 
 def test_gpus_that_pass_from_one_locked_job_to_another_are_taken_once() -> None:
     problem = build_problem(snapshot((4, 4), holding("leaves", 4, 5, 6, 7), holding("comes", 4, 5, 6, 7)))
-    _, free, _ = problem.open_timeline()
-    assert free[0, 0] == 4
+    assert problem.open_timeline().free[0, 0] == 4
 
 
 def test_a_promise_stands_while_gpus_beside_it_pass_from_one_job_to_another() -> None:

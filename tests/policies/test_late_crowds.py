@@ -10,11 +10,11 @@ from random import Random
 import numpy as np
 import pytest
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.kernels import NO
 from scheduling.core.plans.timeline import EVERYTHING, PROMISES, TAKE, occupy
 from scheduling.core.problem.problem import Problem, build_problem
-from scheduling.core.question.arrays import Plans, no_plans, set_plan
+from scheduling.core.question.arrays import Plans, new_draft, no_plans, set_plan
 from scheduling.core.question.snapshot import JobSnapshot, Snapshot
 from scheduling.policies import dispatching, policy_named
 from scheduling.policies.edf_kernels import work_down
@@ -59,24 +59,21 @@ def _one_of_a_crowd(rng: Random, name: str, pause: float) -> JobSnapshot:
 
 def by_the_book(problem: Problem, order: np.ndarray) -> tuple[Plans, np.ndarray]:
     """What `fill_or_rush` says, at length: every job is filled, and walks over the whole timeline."""
-    jobs, origin, slot = problem.jobs, problem.origin, problem.slot
-    times, free, count = problem.open_timeline()
-    free[PROMISES] = free[EVERYTHING]
+    jobs, slots = problem.jobs, problem.slots
+    timeline = problem.open_timeline()
+    timeline.free[PROMISES] = timeline.free[EVERYTHING]
     plans = no_plans(jobs.work.size)
     met = np.zeros(jobs.work.size, dtype=np.bool_)
     for row in order:
-        time, gpus = np.zeros(count + 8), np.zeros(count + 8, dtype=np.int64)
-        written = fill(
-            jobs, row, problem.due[row], times, free, count, NO, origin, slot, NO_HEAD, ALL_LEVELS,
-            problem.suffix, 0.0,
-            time, gpus,
-        )  # fmt: skip
+        draft = new_draft(timeline.pieces + 8)
+        terms = Terms(guarded=False, suffix=problem.suffix)
+        written = fill(jobs, row, problem.due[row], timeline, slots, terms, draft)
         met[row] = written[0] > 0
         if not met[row]:
-            written = work_down(jobs, row, times, free, count, 0, origin, slot, True, time, gpus)
+            written = work_down(jobs, row, timeline, 0, slots, True, draft)
         if written[0] > 0:
-            plans = Plans(*set_plan(plans, row, time, gpus, *written))
-            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
+            plans = set_plan(plans, row, draft, *written)
+            timeline = occupy(timeline, plans, row, TAKE, NO)
     return plans, met
 
 
@@ -85,12 +82,11 @@ def test_every_late_job_gets_the_plan_that_it_has_by_the_book(seed: int) -> None
     problem = build_problem(crowd(seed))
     rows = contest(problem).rows
     order = rows[problem.by_deadline[rows].argsort()]
-    times, free, count = problem.open_timeline()
-    free[PROMISES] = free[EVERYTHING]
+    timeline = problem.open_timeline()
+    timeline.free[PROMISES] = timeline.free[EVERYTHING]
     plans, met, *_ = fill_or_rush(
-        problem.jobs, no_plans(problem.jobs.work.size), order, problem.due, times, free, count,
-        problem.origin,
-        problem.slot, problem.suffix,
+        problem.jobs, no_plans(problem.jobs.work.size), order, problem.due, timeline, problem.slots,
+        problem.suffix,
     )  # fmt: skip
     expected, expected_met = by_the_book(problem, order)
     assert met.tolist() == expected_met.tolist()

@@ -15,13 +15,21 @@ from scheduling.core.elasticflow.bid_prices import BidPrices
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import Sparing
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget, charge_plans
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched
 from scheduling.core.kernels import YES, kernel
 from scheduling.core.plans.charging import charged_finish
-from scheduling.core.plans.timeline import TAKE, new_timeline, occupy, occupy_all, overbooked
+from scheduling.core.plans.timeline import (
+    EVERYTHING,
+    TAKE,
+    Timeline,
+    new_timeline,
+    occupy,
+    occupy_all,
+    overbooked,
+)
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.reasons import KeptRoom
@@ -51,9 +59,7 @@ def stored_plans_keep(
     rows: IntArray,
     own: int,
     due: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
+    timeline: Timeline,
 ) -> tuple[IntArray, bool]:
     """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
 
@@ -67,9 +73,10 @@ def stored_plans_keep(
         if row < own:
             plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
             late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
-    times, free, count = occupy_all(times, free, count, plans, rows[~late], YES)
-    for piece in range(count):
-        if free[0, piece] < 0:
+    timeline = occupy_all(timeline, plans, rows[~late], YES)
+    free = timeline.free
+    for piece in range(timeline.pieces):
+        if free[EVERYTHING, piece] < 0:
             return rows[late], True
     return rows[late], False
 
@@ -109,7 +116,7 @@ class Admission:
         self.sparing = Sparing(self)
         self.bid_prices = BidPrices(self)
         self._needed: GpuTimeNeeded | None = None
-        self._free_beside: tuple[Plans, int, tuple[FloatArray, IntArray, int]] | None = None
+        self._free_beside: tuple[Plans, int, Timeline] | None = None
         self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
         columns = problem.columns
@@ -139,7 +146,7 @@ class Admission:
         problem = self.problem
         overdue, too_many = stored_plans_keep(
             problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
-            *problem.open_timeline(),
+            problem.open_timeline(),
         )  # fmt: skip
         if too_many:
             return None
@@ -147,10 +154,10 @@ class Admission:
         if not late:
             return late
         lost = set(late)
-        times, free, count = self.timeline([row for row in self.rows if row not in lost])
+        timeline = self.timeline([row for row in self.rows if row not in lost])
         for row in list(late):
-            if self._fill_one(row, float(problem.due[row]), (times, free, count), guarded=False):
-                times, free, count = occupy(times, free, count, self.plans, row, TAKE, YES)
+            if self._fill_one(row, float(problem.due[row]), timeline, guarded=False):
+                timeline = occupy(timeline, self.plans, row, TAKE, YES)
                 late.remove(row)
         return late
 
@@ -213,8 +220,8 @@ class Admission:
         beside = self._free_beside
         known = beside is not None and beside[0] is self.plans and beside[1] == len(self.rows)
         if beside is not None and known and not changed_beside(self.plans, plans, row):
-            times, free, count = beside[2]
-            self._free_beside = (plans, len(self.rows) + 1, occupy(times, free, count, plans, row, TAKE, YES))
+            left = occupy(beside[2], plans, row, TAKE, YES)
+            self._free_beside = (plans, len(self.rows) + 1, left)
         self.plans = plans
         self.rows.append(row)
 
@@ -321,8 +328,7 @@ class Admission:
     def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
         """All promises filled from scratch in deadline order, without a newcomer's."""
         if suffix not in self._deadline_orders:
-            times, free, count = self.problem.open_timeline()
-            opened = occupy_all(times, free, count, self.plans, self.offers, YES)
+            opened = occupy_all(self.problem.open_timeline(), self.plans, self.offers, YES)
             self._deadline_orders[suffix] = DeadlineOrder(
                 self.problem, self.plans, opened, self.work, suffix=suffix
             )
@@ -357,8 +363,7 @@ class Admission:
         charge_plans(problem.jobs, plans, np.array([row]), *NOTHING_CHARGED)
         if plans.finish[row] > problem.due[row] + 2 * TIME_TOLERANCE:
             return None
-        _, free, count = self.timeline([*self.rows, row])
-        if overbooked(free, count):
+        if overbooked(self.timeline([*self.rows, row])):
             return None
         return self.budget.affordable(plans, [*self.rows, row])
 
@@ -373,7 +378,7 @@ class Admission:
         ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
         return ordered
 
-    def free_beside_promises(self) -> tuple[FloatArray, IntArray, int]:
+    def free_beside_promises(self) -> Timeline:
         """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the
         next."""
         kept = self._free_beside
@@ -381,15 +386,13 @@ class Admission:
             kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
         return kept[2]
 
-    def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]:
+    def timeline(self, rows: list[int], plans: Plans | None = None) -> Timeline:
         """What the plans of ``rows`` leave free."""
         problem = self.problem
-        times, free, count = problem.open_timeline()
         chosen = np.array(rows, dtype=np.int64)
-        timeline: tuple[FloatArray, IntArray, int] = occupy_all(
-            times, free, count, self.plans if plans is None else plans, chosen, True
-        )
-        self.work.add(chosen.size + timeline[2])
+        kept = self.plans if plans is None else plans
+        timeline = occupy_all(problem.open_timeline(), kept, chosen, True)
+        self.work.add(chosen.size + timeline.pieces)
         return timeline
 
     def filled_in_order(
@@ -412,14 +415,13 @@ class Admission:
         to_the_end: bool,
     ) -> tuple[Plans, IntArray]:
         problem = self.problem
-        opened = occupy_all(*problem.open_timeline(), self.plans, self.offers, YES)
-        filled, failing, _, _, _, walked = refill(
-            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, *opened,
-            guarded,
-            problem.origin, problem.slot, suffix, to_the_end,
+        opened = occupy_all(problem.open_timeline(), self.plans, self.offers, YES)
+        plans, failing, _, walked = refill(
+            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, opened,
+            problem.slots, Terms(guarded, suffix), to_the_end,
         )  # fmt: skip
         self.work.add(walked)
-        return Plans(*filled), failing
+        return plans, failing
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
         """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
@@ -445,7 +447,7 @@ class Admission:
         self,
         row: int,
         due: float,
-        timeline: tuple[FloatArray, IntArray, int],
+        timeline: Timeline,
         *,
         guarded: bool,
         suffix: bool | None = None,
@@ -453,27 +455,22 @@ class Admission:
         """Fill one job on a timeline; its plan is set when that succeeds."""
         problem = self.problem
         backwards = problem.suffix if suffix is None else suffix
-        times, free, count = timeline
-        self.work.add(count)
-        piece_time, piece_gpus = problem.scratch(count)
-        pieces, finish, gpu_time = fill(
-            problem.jobs, row, due, times, free, count, guarded, problem.origin, problem.slot,
-            NO_HEAD, ALL_LEVELS, backwards, 0.0, piece_time, piece_gpus,
-        )  # fmt: skip
+        self.work.add(timeline.pieces)
+        draft = problem.scratch(timeline.pieces)
+        terms = Terms(guarded, backwards)
+        pieces, finish, gpu_time = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
         if pieces:
-            self.plans = set_plan(self.plans, row, piece_time, piece_gpus, pieces, finish, gpu_time)
+            self.plans = set_plan(self.plans, row, draft, pieces, finish, gpu_time)
         return bool(pieces)
 
     def _alone(self, row: int, due: float) -> int:
         """GPUs the job needs with the cluster to itself (its peak), 0 if that is not enough."""
         problem = self.problem
-        times, free, count = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
-        piece_time, piece_gpus = problem.scratch(count)
-        pieces, _, _ = fill(
-            problem.jobs, row, due, times, free, count, True, problem.origin, problem.slot,
-            NO_HEAD, ALL_LEVELS, False, 0.0, piece_time, piece_gpus,
-        )  # fmt: skip
-        return int(piece_gpus[:pieces].max()) if pieces else 0
+        timeline = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
+        draft = problem.scratch(timeline.pieces)
+        terms = Terms(guarded=True, suffix=False)
+        pieces, _, _ = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
+        return int(draft.gpus[:pieces].max()) if pieces else 0
 
     def _fastest_alone(self, row: int) -> tuple[float, int]:
         """Shortest time to the stored result on the empty cluster, in seconds, and its GPUs."""
@@ -495,11 +492,11 @@ class Admission:
         job = self._facts(row)
         due = float(problem.due[row]) - problem.slack_seconds
         needed = self._alone(row, due)
-        times, free, count = self.sparing.room_for_newcomers()
-        before_due = np.flatnonzero(times[:count] < due)
-        left = free[:, :count].min(axis=0)[before_due]
+        timeline = self.sparing.room_for_newcomers()
+        before_due = np.flatnonzero(timeline.times[: timeline.pieces] < due)
+        left = timeline.free[:, : timeline.pieces].min(axis=0)[before_due]
         tightest = int(np.argmin(left))
-        at = float(times[before_due[tightest]])
+        at = float(timeline.times[before_due[tightest]])
         if first_failing is None or first_failing == row:
             return reasons.capacity(job, now, needed, int(left[tightest]), at)
         broken = self._facts(first_failing)

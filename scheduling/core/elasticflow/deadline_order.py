@@ -13,10 +13,11 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
-from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.plans.timeline import TAKE, occupy
-from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, set_plan
+from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
+from scheduling.core.kernels import YES, kernel
+from scheduling.core.plans.slots import Slots
+from scheduling.core.plans.timeline import TAKE, Timeline, copy_timeline, occupy
+from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, new_draft, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -34,56 +35,46 @@ def refill(
     plans: Plans,
     order: IntArray,
     carry: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    guarded: bool,
-    origin: float,
-    slot: float,
-    suffix: bool,
+    timeline: Timeline,
+    slots: Slots,
+    terms: Terms,
     to_the_end: bool,
-) -> tuple[Plans, IntArray, FloatArray, IntArray, int, int]:
+) -> tuple[Plans, IntArray, Timeline, int]:
     """Fill all jobs of ``order`` from scratch on a timeline.
 
     ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own.
     ``to_the_end``: go on after a job that cannot meet its deadline. Such a job takes nothing, so the plans of
-    the others are those without it. Returns (plans, rows that cannot meet their deadline, the timeline's
-    three values, pieces of the timelines that jobs were filled on).
+    the others are those without it. Returns (plans, rows that cannot meet their deadline, the timeline that
+    is left, pieces of the timelines that jobs were filled on).
     """
-    piece_time = np.zeros(64)
-    piece_gpus = np.zeros(64, dtype=np.int64)
+    draft = new_draft(timeline.pieces + 64)
     failed = [0 for _ in range(0)]
     walked = 0
     for job in order:
-        if piece_time.size < count + 8:
-            piece_time = np.zeros(2 * count + 8)
-            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
-        walked += count
-        pieces, finish, gpu_time = fill(
-            jobs, job, due[job], times, free, count, guarded, origin, slot, NO_HEAD, ALL_LEVELS, suffix,
-            carry[job], piece_time, piece_gpus,
-        )  # fmt: skip
+        if draft.time.size < timeline.pieces + 8:
+            draft = new_draft(2 * timeline.pieces + 8)
+        walked += timeline.pieces
+        its_terms = Terms(terms.guarded, terms.suffix, terms.head, terms.highest, carry[job])
+        pieces, finish, gpu_time = fill(jobs, job, due[job], timeline, slots, its_terms, draft)
         if pieces == 0:
             failed.append(job)
             plans.length[job] = 0
             if not to_the_end:
                 break
             continue
-        plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-        times, free, count = occupy(times, free, count, plans, job, TAKE, YES)
+        plans = set_plan(plans, job, draft, pieces, finish, gpu_time)
+        timeline = occupy(timeline, plans, job, TAKE, YES)
     result = np.empty(len(failed), dtype=np.int64)
     for index in range(len(failed)):
         result[index] = failed[index]
-    return plans, result, times, free, count, walked
+    return plans, result, timeline, walked
 
 
 class Mark(NamedTuple):
     """The timeline before the job at ``position`` of the order was filled."""
 
     position: int
-    times: FloatArray
-    free: IntArray
-    pieces: int
+    timeline: Timeline
 
 
 class Refilled(NamedTuple):
@@ -113,7 +104,7 @@ class DeadlineOrder:
         self,
         problem: Problem,
         plans: Plans,
-        opened: tuple[FloatArray, IntArray, int],
+        opened: Timeline,
         work: Work,
         *,
         suffix: bool,
@@ -123,7 +114,7 @@ class DeadlineOrder:
         self._work = work
         self._due = problem.due - problem.slack_seconds
         self._no_carry = np.zeros(problem.jobs.work.size)
-        self._kept = Refilled((), copy_plans(plans), (Mark(0, *opened),), 0, None)
+        self._kept = Refilled((), copy_plans(plans), (Mark(0, opened),), 0, None)
 
     def with_newcomer(self, rows: Sequence[int], row: int) -> Refilled:
         """All of ``rows`` and the newcomer filled, up to the first that fails. Nothing is kept of the
@@ -162,23 +153,21 @@ class DeadlineOrder:
             return refilled
         problem = self._problem
         kept = list(marks)
-        position, times, free, count = kept[-1]
-        times, free = times.copy(), free.copy()
+        position, timeline = kept[-1]
+        timeline = copy_timeline(timeline)
         while position < until:
             end = min(position + BETWEEN_MARKS, until)
-            filled, failed, times, free, count, walked = refill(
+            plans, failed, timeline, walked = refill(
                 problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry,
-                times,
-                free, count, YES, problem.origin, problem.slot, self._suffix, NO,
+                timeline, problem.slots, Terms(True, self._suffix), False,
             )  # fmt: skip
-            plans = Plans(*filled)
             self._work.add(walked)
             if failed.size:
                 row = int(failed[0])
                 return Refilled(order, plans, tuple(kept), order.index(row), row)
             position = end
             if position - kept[-1].position >= BETWEEN_MARKS:
-                kept.append(Mark(position, times.copy(), free.copy(), count))
+                kept.append(Mark(position, copy_timeline(timeline)))
         return Refilled(order, plans, tuple(kept), until, None)
 
 

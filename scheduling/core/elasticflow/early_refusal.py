@@ -14,6 +14,8 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.plans.slots import Slots
+from scheduling.core.plans.timeline import Timeline
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays
 from scheduling.core.question.snapshot import FloatArray, IntArray
@@ -65,9 +67,10 @@ def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> fl
 
 
 @kernel
-def must_have(jobs: JobArrays, job: int, due: float, origin: float, slot: float, until: float) -> float:
-    """GPU seconds between ``origin`` and ``until`` without which the job cannot end its last iteration by
+def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float) -> float:
+    """GPU seconds from the next slot on to ``until`` without which the job cannot end its last iteration by
     ``due``."""
+    origin = slots.origin
     count = jobs.level_count[job]
     if count == 0 or jobs.finished_at[job] < inf or until <= origin or due <= origin:
         return 0.0
@@ -76,7 +79,7 @@ def must_have(jobs: JobArrays, job: int, due: float, origin: float, slot: float,
         # The next slot of a locked job is out of the free GPUs already.
         for level in range(count):
             if jobs.levels[job, level] == jobs.gpus[job]:
-                work -= jobs.throughput[job, level] * slot
+                work -= jobs.throughput[job, level] * slots.seconds
     lowest = float(jobs.levels[job, 0])
     fastest = 0.0
     for level in range(count):
@@ -96,11 +99,11 @@ def must_have(jobs: JobArrays, job: int, due: float, origin: float, slot: float,
 
 @kernel
 def add_needs(
-    jobs: JobArrays, row: int, due: float, origin: float, slot: float, instants: FloatArray, needs: FloatArray
+    jobs: JobArrays, row: int, due: float, slots: Slots, instants: FloatArray, needs: FloatArray
 ) -> None:
     """Add what a job must have by each of the ``instants``, which ascend, to ``needs``."""
     for index in range(instants.size):
-        needed = must_have(jobs, row, due, origin, slot, instants[index])
+        needed = must_have(jobs, row, due, slots, instants[index])
         needs[index] += needed
         if instants[index] >= due + 2 * TIME_TOLERANCE:
             # From its deadline on it needs no more.
@@ -110,19 +113,18 @@ def add_needs(
 
 
 @kernel
-def sum_of_needs(
-    jobs: JobArrays, rows: IntArray, due: FloatArray, origin: float, slot: float, until: float
-) -> float:
+def sum_of_needs(jobs: JobArrays, rows: IntArray, due: FloatArray, slots: Slots, until: float) -> float:
     """What the jobs of ``rows`` must have until one time, in GPU seconds."""
     total = 0.0
     for row in rows:
-        total += must_have(jobs, row, due[row], origin, slot, until)
+        total += must_have(jobs, row, due[row], slots, until)
     return total
 
 
 @kernel
-def gpu_time_until(times: FloatArray, free: IntArray, count: int, until: float) -> float:
+def gpu_time_until(timeline: Timeline, until: float) -> float:
     """GPU seconds of the timeline before ``until``."""
+    times, free, count = timeline
     total = 0.0
     for piece in range(count):
         begin = times[piece]
@@ -136,11 +138,11 @@ def gpu_time_until(times: FloatArray, free: IntArray, count: int, until: float) 
 
 
 @kernel
-def gpu_time_by(times: FloatArray, free: IntArray, count: int, instants: FloatArray) -> FloatArray:
+def gpu_time_by(timeline: Timeline, instants: FloatArray) -> FloatArray:
     """GPU seconds of the timeline before each of the ``instants``."""
     there = np.empty(instants.size)
     for index in range(instants.size):
-        there[index] = gpu_time_until(times, free, count, instants[index])
+        there[index] = gpu_time_until(timeline, instants[index])
     return there
 
 
@@ -153,10 +155,9 @@ class GpuTimeNeeded:
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
         self._open = problem.open_timeline()
-        self._instants: FloatArray = problem.origin + problem.slot * STEP ** np.arange(
-            INSTANTS, dtype=np.float64
-        )
-        self._there = gpu_time_by(*self._open, self._instants)
+        steps = STEP ** np.arange(INSTANTS, dtype=np.float64)
+        self._instants: FloatArray = problem.origin + problem.slot * steps
+        self._there = gpu_time_by(self._open, self._instants)
         self._needs = np.zeros(INSTANTS)
         self._counted: list[int] = []
 
@@ -171,14 +172,14 @@ class GpuTimeNeeded:
         self._count(rows)
         due = float(problem.due[row]) - problem.slack_seconds
         own = np.zeros(INSTANTS)
-        add_needs(problem.jobs, row, due, problem.origin, problem.slot, self._instants, own)
+        add_needs(problem.jobs, row, due, problem.slots, self._instants, own)
         tolerated = 1.0 + ROUNDING * (1 + len(rows))
         if ((own > 0.0) & (self._needs + own > self._there * tolerated)).any():
             return True
         promised = np.array(self._counted, dtype=np.int64)
-        others = sum_of_needs(problem.jobs, promised, problem.due, problem.origin, problem.slot, due)
-        needed = must_have(problem.jobs, row, due, problem.origin, problem.slot, due)
-        return bool(others + needed > gpu_time_until(*self._open, due) * tolerated)
+        others = sum_of_needs(problem.jobs, promised, problem.due, problem.slots, due)
+        needed = must_have(problem.jobs, row, due, problem.slots, due)
+        return bool(others + needed > gpu_time_until(self._open, due) * tolerated)
 
     def _count(self, rows: Sequence[int]) -> None:
         """Bring what is counted to the promises there are; newcomers that were promised come last of them."""
@@ -188,7 +189,7 @@ class GpuTimeNeeded:
             self._counted = []
         for row in own[len(self._counted) :]:
             add_needs(
-                self._problem.jobs, row, self._problem.due[row], self._problem.origin, self._problem.slot,
+                self._problem.jobs, row, self._problem.due[row], self._problem.slots,
                 self._instants, self._needs,
             )  # fmt: skip
         self._counted = own

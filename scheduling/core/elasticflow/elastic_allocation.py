@@ -9,13 +9,24 @@ from __future__ import annotations
 
 import heapq
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
+from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, Terms, fill
 from scheduling.core.kernels import NO, kernel, whole
-from scheduling.core.plans.timeline import GIVE_BACK, TAKE, compact, free_until, occupy, piece_at
-from scheduling.core.question.arrays import BoolArray, JobArrays, Plans, planned_gpus, set_plan
+from scheduling.core.plans.slots import Slots
+from scheduling.core.plans.timeline import GIVE_BACK, TAKE, Timeline, compact, free_until, occupy, piece_at
+from scheduling.core.question.arrays import (
+    BoolArray,
+    Draft,
+    JobArrays,
+    Plans,
+    new_draft,
+    planned_gpus,
+    set_plan,
+)
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 LOWEST_LEVEL = whole(0)
@@ -30,32 +41,25 @@ def fill_unpromised(
     plans: Plans,
     order: IntArray,
     heads: IntArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
-) -> tuple[Plans, FloatArray, IntArray, int]:
+    timeline: Timeline,
+    slots: Slots,
+) -> tuple[Plans, Timeline]:
     """Plan jobs without a promise at their lowest level on what is left, in the given order.
 
     ``heads``: GPUs per row fixed for the next slot, or NO_HEAD. A job for which nothing is ever left
     gets no plan. Returns (plans, timeline).
     """
-    piece_time = np.zeros(count + 8)
-    piece_gpus = np.zeros(count + 8, dtype=np.int64)
+    draft = new_draft(timeline.pieces + 8)
     for job in order:
-        if piece_time.size < count + 8:
-            piece_time = np.zeros(2 * count + 8)
-            piece_gpus = np.zeros(2 * count + 8, dtype=np.int64)
-        pieces, finish, gpu_time = fill(
-            jobs, job, inf, times, free, count, NO, origin, slot, heads[job], LOWEST_LEVEL, NO, 0.0,
-            piece_time, piece_gpus,
-        )  # fmt: skip
+        if draft.time.size < timeline.pieces + 8:
+            draft = new_draft(2 * timeline.pieces + 8)
+        terms = Terms(NO, NO, heads[job], LOWEST_LEVEL, 0.0)
+        pieces, finish, gpu_time = fill(jobs, job, inf, timeline, slots, terms, draft)
         plans.length[job] = 0
         if pieces > 0:
-            plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
-            times, free, count = occupy(times, free, count, plans, job, TAKE, NO)
-    return plans, times, free, count
+            plans = set_plan(plans, job, draft, pieces, finish, gpu_time)
+            timeline = occupy(timeline, plans, job, TAKE, NO)
+    return plans, timeline
 
 
 @kernel
@@ -64,11 +68,8 @@ def pays(
     job: int,
     old: int,
     new: int,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
+    timeline: Timeline,
+    slots: Slots,
     minimum_gain: float,
 ) -> bool:
     """Whether going from level ``old`` to ``new`` wins more iterations than its pause costs.
@@ -86,6 +87,9 @@ def pays(
         if jobs.levels[job, level] == new:
             new_rate = jobs.throughput[job, level]
             new_pause = jobs.pause[job, level] if new != jobs.gpus[job] else 0.0
+    times, free, count = timeline
+    origin = slots.origin
+    slot = slots.seconds
     span = new_pause + jobs.work[job] / new_rate
     piece = piece_at(times, count, origin + slot)
     while piece < count and times[piece] < origin + span:
@@ -115,115 +119,107 @@ def _next_levels(jobs: JobArrays, job: int, held: int) -> tuple[int, int]:
     return following, present
 
 
+class Growing(NamedTuple):
+    """Jobs that may grow in the next slot: the ``rows`` that ask. The other columns are by row, for all jobs.
+
+    ``promised``, and when the last iteration must end by ``due``. ``rank``: tie order (deadline, submission,
+    id), dense. ``start_order``: order in which jobs without a promise and without GPUs come first for their
+    first level.
+    """
+
+    rows: IntArray
+    promised: BoolArray
+    due: FloatArray
+    rank: IntArray
+    start_order: IntArray
+
+
 @kernel
 def _best_step(
     jobs: JobArrays,
     plans: Plans,
     job: int,
-    promised: bool,
-    due: float,
+    growing: Growing,
     left: int,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
-    suffix: bool,
-    minimum_gain: float,
-    tried_time: FloatArray,
-    tried_gpus: IntArray,
-    best_time: FloatArray,
-    best_gpus: IntArray,
-) -> tuple[FloatArray, IntArray, int, tuple[int, float, int, float, float]]:
+    timeline: Timeline,
+    rules: GrowthRules,
+    tried: Draft,
+    best_draft: Draft,
+) -> tuple[Timeline, tuple[int, float, int, float, float]]:
     """The better of the steps open to a job that ``left`` GPUs allow.
 
-    The job's own plan is given back meanwhile; the new one is left in ``best_time`` and ``best_gpus``.
-    Returns (timeline, (target, GPU time saved per extra GPU, pieces, finish, GPU time)).
+    The job's own plan is given back meanwhile; the new one is left in ``best_draft``. Returns (timeline,
+    (target, GPU time saved per extra GPU, pieces, finish, GPU time)).
     """
-    held = planned_gpus(plans, job, origin)
+    tried_time, tried_gpus = tried
+    best_time, best_gpus = best_draft
+    promised = growing.promised[job]
+    due = growing.due[job]
+    held = planned_gpus(plans, job, rules.slots.origin)
     following, present = _next_levels(jobs, job, held)
     best = (NO_TARGET, 0.0, 0, inf, 0.0)
     if following == NO_TARGET or following - held > left:
-        return times, free, count, best
+        return timeline, best
     highest = ALL_LEVELS if promised else LOWEST_LEVEL
-    times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised)
+    timeline = occupy(timeline, plans, job, GIVE_BACK, promised)
     # Not ``held`` more than ``left``: a stored plan may give GPUs back before the slot ends.
-    room = free_until(times, free, count, origin + slot)
+    room = free_until(timeline, rules.slots.origin + rules.slots.seconds)
     for step in range(2):
         target = following if step == 0 else present
         if target == NO_TARGET or target - held > left or target > room:
             continue
-        if not pays(jobs, job, held, target, times, free, count, origin, slot, minimum_gain):
+        if not pays(jobs, job, held, target, timeline, rules.slots, rules.minimum_gain):
             continue
-        pieces, finish, gpu_time = fill(
-            jobs, job, due, times, free, count, promised, origin, slot, target, highest, suffix, 0.0,
-            tried_time, tried_gpus,
-        )  # fmt: skip
+        terms = Terms(promised, rules.suffix, target, highest, 0.0)
+        pieces, finish, gpu_time = fill(jobs, job, due, timeline, rules.slots, terms, tried)
         saved = round((plans.gpu_time[job] - gpu_time) / (target - held) * 1e9) / 1e9
         if pieces > 0 and (best[0] == NO_TARGET or saved > best[1]):
             best = (target, saved, pieces, finish, gpu_time)
             for piece in range(pieces):
                 best_time[piece] = tried_time[piece]
                 best_gpus[piece] = tried_gpus[piece]
-    times, free, count = occupy(times, free, count, plans, job, TAKE, promised)
-    return times, free, count, best
+    timeline = occupy(timeline, plans, job, TAKE, promised)
+    return timeline, best
 
 
 @kernel
 def grant_leftover(
-    jobs: JobArrays,
-    plans: Plans,
-    rows: IntArray,
-    promised: BoolArray,
-    due: FloatArray,
-    rank: IntArray,
-    start_order: IntArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    origin: float,
-    slot: float,
-    suffix: bool,
-    minimum_gain: float,
-    most_grants: int,
+    jobs: JobArrays, plans: Plans, growing: Growing, timeline: Timeline, rules: GrowthRules, most_grants: int
 ) -> tuple[Plans, list[int]]:
     """Algorithm 2: give the next slot's free GPUs away, level by level.
 
-    ``rank``: tie order (deadline, submission, id) as a dense ranking of all rows; ``start_order``:
-    order in which unpromised jobs without GPUs come first for their first level. At most
-    ``most_grants`` grants are made. Returns (plans, granted job per grant).
+    At most ``most_grants`` grants are made. Returns (plans, granted job per grant).
 
     The heap holds optimistic or outdated priorities: what is on top is computed afresh, and granted
     only if it is still on top then.
     """
+    promised = growing.promised
+    rank = growing.rank
+    start_order = growing.start_order
+    origin = rules.slots.origin
     job_of_rank = np.empty(rank.size, dtype=np.int64)
     for job in range(rank.size):
         job_of_rank[rank[job]] = job
-    left = free_until(times, free, count, origin + slot)
+    left = free_until(timeline, origin + rules.slots.seconds)
     granted = [0 for _ in range(0)]
     heap = [
-        (STARTING, -inf, rank[job]) for job in rows if plans.length[job] > 0 and jobs.finished_at[job] == inf
+        (STARTING, -inf, rank[job])
+        for job in growing.rows
+        if plans.length[job] > 0 and jobs.finished_at[job] == inf
     ]
     heapq.heapify(heap)
-    compacted = count
-    room = 2 * count + 16
-    tried_time = np.zeros(room)
-    tried_gpus = np.zeros(room, dtype=np.int64)
-    best_time = np.zeros(room)
-    best_gpus = np.zeros(room, dtype=np.int64)
+    compacted = timeline.pieces
+    room = 2 * timeline.pieces + 16
+    tried = new_draft(room)
+    best_draft = new_draft(room)
     while left > 0 and len(heap) > 0 and len(granted) < most_grants:
         _, _, position = heapq.heappop(heap)
         job = job_of_rank[position]
-        if room < count + 2 * plans.length[job] + 16:
-            room = 2 * (count + 2 * plans.length[job]) + 16
-            tried_time = np.zeros(room)
-            tried_gpus = np.zeros(room, dtype=np.int64)
-            best_time = np.zeros(room)
-            best_gpus = np.zeros(room, dtype=np.int64)
-        times, free, count, step = _best_step(
-            jobs, plans, job, promised[job], due[job], left, times, free, count, origin, slot, suffix,
-            minimum_gain, tried_time, tried_gpus, best_time, best_gpus,
-        )  # fmt: skip
+        if room < timeline.pieces + 2 * plans.length[job] + 16:
+            room = 2 * (timeline.pieces + 2 * plans.length[job]) + 16
+            tried = new_draft(room)
+            best_draft = new_draft(room)
+        timeline, step = _best_step(jobs, plans, job, growing, left, timeline, rules, tried, best_draft)
         target, saved, pieces, finish, gpu_time = step
         if target == NO_TARGET:
             continue  # GPUs left only get fewer: never again in this round
@@ -234,13 +230,13 @@ def grant_leftover(
         if len(heap) > 0 and entry > heap[0]:
             heapq.heappush(heap, entry)
             continue
-        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
-        plans = set_plan(plans, job, best_time, best_gpus, pieces, finish, gpu_time)
-        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
+        timeline = occupy(timeline, plans, job, GIVE_BACK, promised[job])
+        plans = set_plan(plans, job, best_draft, pieces, finish, gpu_time)
+        timeline = occupy(timeline, plans, job, TAKE, promised[job])
         left -= target - held
         granted.append(job)
-        if count > 2 * compacted:
-            count = compact(times, free, count)
-            compacted = max(count, 64)
+        if timeline.pieces > 2 * compacted:
+            timeline = compact(timeline)
+            compacted = max(timeline.pieces, 64)
         heapq.heappush(heap, (STARTING, -inf, position))
     return plans, granted

@@ -4,20 +4,21 @@ from __future__ import annotations
 
 from typing import NamedTuple, Protocol
 
+from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import Timeline
 from scheduling.core.question.arrays import BoolArray, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class GrowthRules(NamedTuple):
-    """When growth is worth it. ``relief``: seconds of everybody's completion that one GPU second needed less
-    later is worth."""
+    """When growth is worth it. ``minimum_gain``: iterations that a larger level must win beyond its pause.
+    ``relief``: seconds of everybody's completion that one GPU second needed less later is worth; Algorithm 2
+    does not ask for it."""
 
-    origin: float
-    slot: float
+    slots: Slots
     suffix: bool
     minimum_gain: float
-    relief: float
+    relief: float = 0.0
 
 
 class FirstGrowth(Protocol):

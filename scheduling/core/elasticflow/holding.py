@@ -14,31 +14,30 @@ import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.plans.charging import charged_finish
-from scheduling.core.plans.slots import slot_end
+from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, planned_gpus
 from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def _release_when_held(
-    jobs: JobArrays, plans: Plans, job: int, gpus: int, origin: float, slot: float
-) -> float:
+def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots: Slots) -> float:
     """Slot end at which the job is done when it keeps ``gpus`` GPUs from the next slot on."""
     if jobs.finished_at[job] < inf:
-        return slot_end(jobs.finished_at[job] + jobs.finishing[job], origin, slot)
+        return slot_end(jobs.finished_at[job] + jobs.finishing[job], slots)
     for level in range(jobs.level_count[job]):
         if jobs.levels[job, level] == gpus:
             pause = jobs.pause_left[job]
             if gpus != jobs.gpus[job]:
                 pause = max(pause, jobs.pause[job, level])
-            finish = origin + pause + jobs.work[job] / jobs.throughput[job, level]
-            return slot_end(finish + jobs.finishing[job], origin, slot)
+            finish = slots.origin + pause + jobs.work[job] / jobs.throughput[job, level]
+            return slot_end(finish + jobs.finishing[job], slots)
     return inf
 
 
 @kernel
-def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, origin: float, slot: float) -> float:
+def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> float:
     """First time after the next slot begins at which a plan takes more GPUs or a job is done."""
+    origin = slots.origin
     wake = inf
     for job in rows:
         count = plans.length[job]
@@ -46,7 +45,7 @@ def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, origin: float, slot
             continue
         held = planned_gpus(plans, job, origin)
         if held > 0:
-            release = _release_when_held(jobs, plans, job, held, origin, slot)
+            release = _release_when_held(jobs, plans, job, held, slots)
             if origin + TIME_TOLERANCE < release < wake:
                 wake = release
         before = held
@@ -60,15 +59,14 @@ def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, origin: float, slot
 
 
 @kernel
-def hold_until(
-    jobs: JobArrays, plans: Plans, rows: IntArray, until: float, origin: float, slot: float
-) -> None:
+def hold_until(jobs: JobArrays, plans: Plans, rows: IntArray, until: float, slots: Slots) -> None:
     """Let every plan keep its GPUs of the next slot until ``until``; the rest stays as it was.
 
     Plans that end earlier by that are cut as long after their new finish as they were held after the old one:
     that time is there for moves which placing all plans will force, and which no plan knows of by itself.
     """
     nothing = np.zeros(0)
+    origin = slots.origin
     for job in rows:
         count = plans.length[job]
         if count < 2:
@@ -83,7 +81,7 @@ def hold_until(
         spare = 0.0
         finish, _ = charged_finish(jobs, plans, job, nothing, nothing)
         if finish < inf:
-            released = slot_end(finish + jobs.finishing[job], origin, slot)
+            released = slot_end(finish + jobs.finishing[job], slots)
             spare = max(0.0, plans.time[job, count - 1] - released)
         # Pieces before ``until`` become one; the piece that is under way at ``until`` begins there.
         written = 1
@@ -102,7 +100,7 @@ def hold_until(
         if finish < inf:
             plans.finish[job] = finish
             plans.gpu_time[job] = gpu_time
-            _cut_after(plans, job, slot_end(finish + jobs.finishing[job], origin, slot) + spare)
+            _cut_after(plans, job, slot_end(finish + jobs.finishing[job], slots) + spare)
 
 
 @kernel

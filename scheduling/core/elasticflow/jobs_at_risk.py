@@ -6,13 +6,12 @@ from collections.abc import Iterable
 from math import inf
 from typing import NamedTuple
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, earliest_finish, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, earliest_finish, fill
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.kernels import NO
-from scheduling.core.plans.timeline import TAKE, occupy
+from scheduling.core.plans.timeline import TAKE, Timeline, occupy
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
-from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Hurried(NamedTuple):
@@ -24,7 +23,7 @@ class Hurried(NamedTuple):
 
     without_room: int
     ends: float
-    left: tuple[FloatArray, IntArray, int]
+    left: Timeline
 
     def later_than(self, other: Hurried) -> bool:
         """Whether the jobs end later in sum, or fewer of them at all."""
@@ -49,7 +48,7 @@ class Sparing:
         able = admission.problem.jobs.level_count > 0
         return admission.in_deadline_order([row for row in admission.at_risk if able[row]])
 
-    def room_for_newcomers(self) -> tuple[FloatArray, IntArray, int]:
+    def room_for_newcomers(self) -> Timeline:
         """What promises leave free, and the spared jobs with them."""
         if self.rows():
             return self._at_present().left
@@ -83,35 +82,36 @@ class Sparing:
     def _beside(self, plans: Plans, promised: list[int]) -> Hurried:
         """The spared jobs on what ``plans`` leave free, by which the promises to ``promised`` are kept."""
         rows = self.rows()
-        hurried, times, free, count = hurry(
-            self._admission.problem, copy_plans(plans), rows, *self._admission.timeline(promised, plans)
+        hurried, timeline = hurry(
+            self._admission.problem, copy_plans(plans), rows, self._admission.timeline(promised, plans)
         )
         planned = hurried.length[rows] > 0
         ends = hurried.finish[rows][planned]
-        return Hurried(len(rows) - ends.size, float(ends.sum()), (times, free, count))
+        return Hurried(len(rows) - ends.size, float(ends.sum()), timeline)
 
 
-def hurry(
-    problem: Problem, plans: Plans, rows: Iterable[int], times: FloatArray, free: IntArray, count: int
-) -> tuple[Plans, FloatArray, IntArray, int]:
+def hurry(problem: Problem, plans: Plans, rows: Iterable[int], timeline: Timeline) -> tuple[Plans, Timeline]:
     """Plan each of ``rows``, in this order, to end as early as the timeline allows; the reserve may be used.
 
     Demoted to their lowest level such jobs would be late for certain; a delay that passes must not do that.
     Returns the plans, without one for a job that finds no room at all, and what they leave free.
     """
     for row in rows:
-        scratch = problem.scratch(count)
-        earliest = earliest_finish(
-            problem.jobs, row, times, free, count, False, problem.origin, problem.slot, *scratch
-        )
+        draft = problem.scratch(timeline.pieces)
+        earliest = earliest_finish(problem.jobs, row, timeline, False, problem.slots, draft)
         plans.length[row] = 0
         if earliest == inf:
             continue
         pieces, finish, gpu_time = fill(
-            problem.jobs, row, earliest + TIME_TOLERANCE, times, free, count, False, problem.origin,
-            problem.slot, NO_HEAD, ALL_LEVELS, False, 0.0, *scratch,
-        )  # fmt: skip
+            problem.jobs,
+            row,
+            earliest + TIME_TOLERANCE,
+            timeline,
+            problem.slots,
+            Terms(guarded=False, suffix=False),
+            draft,
+        )
         if pieces:
-            plans = set_plan(plans, row, *scratch, pieces, finish, gpu_time)
-            times, free, count = occupy(times, free, count, plans, row, TAKE, NO)
-    return plans, times, free, count
+            plans = set_plan(plans, row, draft, pieces, finish, gpu_time)
+            timeline = occupy(timeline, plans, row, TAKE, NO)
+    return plans, timeline

@@ -9,19 +9,58 @@ without pauses both are exactly the paper's.
 from __future__ import annotations
 
 from math import ceil, inf
+from typing import NamedTuple
 
 from scheduling.core.kernels import ZERO, kernel, whole
-from scheduling.core.plans.slots import slot_end
-from scheduling.core.plans.timeline import capacities, piece_at
-from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays
+from scheduling.core.plans.slots import Slots, slot_end
+from scheduling.core.plans.timeline import Timeline, capacities, piece_at
+from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 NO_HEAD = whole(-1)
 ALL_LEVELS = whole(-1)
 NO_GPUS = whole(0)
 WITHOUT_SWITCH = -inf
+NO_LEVEL_BEFORE = whole(-1)
 MOST_GUESSES = 2
 """Guesses of the slot to rise in, one after another, before the slots in question are halved."""
+
+
+class Terms(NamedTuple):
+    """How a job is planned.
+
+    ``guarded``: as a promise, which leaves the failure reserve alone. ``suffix``: by the suffix variant of
+    filling. ``head``: GPU count fixed for the first slot, or NO_HEAD. ``highest``: column of the highest
+    level allowed, or ALL_LEVELS. ``carry``: further seconds of pause that the plan must be able to absorb.
+    """
+
+    guarded: bool
+    suffix: bool
+    head: int = NO_HEAD
+    highest: int = ALL_LEVELS
+    carry: float = 0.0
+
+
+class Capacity(NamedTuple):
+    """What a timeline leaves for one kind of work: ``gpus`` free in each piece, from ``times`` on."""
+
+    times: FloatArray
+    gpus: IntArray
+
+
+class Head(NamedTuple):
+    """The job holds so many GPUs until then whatever is free."""
+
+    gpus: int
+    until: float
+
+
+class LevelCap(NamedTuple):
+    """The highest level: column ``low`` of the curve before ``switch_at``, ``high`` after."""
+
+    low: int
+    high: int
+    switch_at: float
 
 
 @kernel
@@ -83,34 +122,31 @@ def _walk(
     jobs: JobArrays,
     job: int,
     due: float,
-    times: FloatArray,
-    room: IntArray,
-    origin: float,
-    slot: float,
-    head: int,
-    head_until: float,
-    switch_at: float,
-    low: int,
-    high: int,
+    capacity: Capacity,
+    slots: Slots,
+    head: Head,
+    cap: LevelCap,
     carry: float,
-    out_time: FloatArray,
-    out_gpus: IntArray,
+    draft: Draft,
 ) -> tuple[int, float, float]:
-    """Walk forward under a level cap: column ``low`` before ``switch_at``, ``high`` after.
+    """Walk forward under a level cap.
 
-    ``room``: GPUs free in each piece of the timeline. Until ``head_until`` the job holds ``head`` GPUs
-    whatever is free. Returns (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by
-    ``due`` or the GPUs cannot be held until the final weights are stored. It is given up as soon as the
-    fastest level under the cap can no longer do the work by ``due``.
+    Returns (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the
+    GPUs cannot be held until the final weights are stored. It is given up as soon as the fastest level under
+    the cap can no longer do the work by ``due``.
     """
     # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted
     # as in use and released again each time, which costs ten times as much as the reading.
     levels = jobs.levels[job]
     throughput = jobs.throughput[job]
     pauses = jobs.pause[job]
+    times, room = capacity
+    out_time, out_gpus = draft
+    head_gpus, head_until = head
+    low, high, switch_at = cap
     held = jobs.gpus[job]
     held_index = _column(jobs, job, held)
-    head_index = _column(jobs, job, head)
+    head_index = _column(jobs, job, head_gpus)
     pause_left = jobs.pause_left[job]
     work = jobs.work[job]
     fastest = _fastest(throughput, high)
@@ -119,8 +155,8 @@ def _walk(
     pieces = 0
     run_gpus = -1
     run_until = -inf
-    at = origin
-    piece = piece_at(times, count, origin)
+    at = slots.origin
+    piece = piece_at(times, count, slots.origin)
     while (
         piece < count
         and at < due
@@ -129,7 +165,7 @@ def _walk(
         end = times[piece + 1] if piece + 1 < count else inf
         if at < head_until - TIME_TOLERANCE:
             end = head_until
-            wanted = head
+            wanted = head_gpus
             index = head_index
         else:
             early = at < switch_at - TIME_TOLERANCE
@@ -164,7 +200,7 @@ def _walk(
             productive = stop - at - pause_left
             if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
                 finish = at + pause_left + work / rate
-                release = slot_end(finish + jobs.finishing[job], origin, slot)
+                release = slot_end(finish + jobs.finishing[job], slots)
                 if not _can_hold(times, room, piece, held, head_until, release):
                     return 0, inf, 0.0
                 out_time[pieces] = release
@@ -182,20 +218,15 @@ def _walk(
 
 @kernel
 def _storing_only(
-    jobs: JobArrays,
-    job: int,
-    due: float,
-    times: FloatArray,
-    room: IntArray,
-    origin: float,
-    slot: float,
-    out_time: FloatArray,
-    out_gpus: IntArray,
+    jobs: JobArrays, job: int, due: float, capacity: Capacity, slots: Slots, draft: Draft
 ) -> tuple[int, float, float]:
     """Plan of a job without iterations left: hold GPUs until the final weights are stored.
 
     It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
     """
+    times, room = capacity
+    out_time, out_gpus = draft
+    origin = slots.origin
     out_time[0] = origin
     out_gpus[0] = 0
     finish = jobs.finished_at[job]
@@ -213,7 +244,7 @@ def _storing_only(
             finish = begin + jobs.pause[job, 0]
         if finish > due + TIME_TOLERANCE:
             break
-        release = slot_end(finish + jobs.finishing[job], origin, slot)
+        release = slot_end(finish + jobs.finishing[job], slots)
         if room[piece] < gpus and not jobs.locked[job]:
             continue
         if not _can_hold(times, room, piece, gpus, begin, release):
@@ -252,46 +283,34 @@ def _next_slot(
 
 @kernel
 def fill(
-    jobs: JobArrays,
-    job: int,
-    due: float,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    guarded: bool,
-    origin: float,
-    slot: float,
-    head: int,
-    highest: int,
-    suffix: bool,
-    carry: float,
-    out_time: FloatArray,
-    out_gpus: IntArray,
+    jobs: JobArrays, job: int, due: float, timeline: Timeline, slots: Slots, terms: Terms, draft: Draft
 ) -> tuple[int, float, float]:
     """Plan one job on free capacity that excludes its own plan.
 
-    ``due``: the last iteration must end by then. ``head``: GPU count fixed for the first slot, or
-    NO_HEAD. ``highest``: column of the highest level allowed, or ALL_LEVELS. ``carry``: further
-    seconds of pause that the plan must be able to absorb. A locked job keeps its GPUs in the first
-    slot. Returns (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met.
-    ``out_time`` and ``out_gpus`` need ``count`` + 8 room.
+    ``due``: the last iteration must end by then. A locked job keeps its GPUs in the first slot. Returns
+    (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met. ``draft`` needs room for 8 pieces
+    more than the timeline has.
     """
-    room = capacities(free, count, guarded)
+    capacity = Capacity(timeline.times, capacities(timeline, terms.guarded))
     if jobs.finished_at[job] < inf:
-        return _storing_only(jobs, job, due, times, room, origin, slot, out_time, out_gpus)
+        return _storing_only(jobs, job, due, capacity, slots, draft)
+    origin = slots.origin
+    slot = slots.seconds
+    suffix = terms.suffix
+    head = terms.head
     head_until = origin
     if jobs.locked[job]:
         head = jobs.gpus[job]
     elif head == NO_HEAD and jobs.earliest[job] > origin:
-        head = 0
+        head = NO_GPUS
         head_until = jobs.earliest[job]
     if head != NO_HEAD and head_until == origin:
         head_until = origin + slot
     head_column = _column(jobs, job, head)
     head_work = jobs.throughput[job, head_column] * slot if head_column >= 0 else 0.0
     top = jobs.level_count[job] - 1
-    if highest != ALL_LEVELS:
-        top = min(top, highest)
+    if terms.highest != ALL_LEVELS:
+        top = min(top, terms.highest)
     level = ZERO
     switch = WITHOUT_SWITCH
     sure = -1  # suffix: last slot known to do, once the level is found
@@ -304,8 +323,9 @@ def fill(
             level += 1
             continue
         written, finish, gpu_time = _walk(
-            jobs, job, due, times, room, origin, slot, head, head_until, switch, level - 1, level, carry,
-            out_time, out_gpus,
+            jobs, job, due, capacity, slots, Head(head, head_until), LevelCap(level - 1, level, switch),
+            terms.carry,
+            draft,
         )  # fmt: skip
         if sure < 0:
             if written == 0:
@@ -330,31 +350,21 @@ def fill(
 
 @kernel
 def earliest_finish(
-    jobs: JobArrays,
-    job: int,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
-    guarded: bool,
-    origin: float,
-    slot: float,
-    out_time: FloatArray,
-    out_gpus: IntArray,
+    jobs: JobArrays, job: int, timeline: Timeline, guarded: bool, slots: Slots, draft: Draft
 ) -> float:
     """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job
     keeps its GPUs for a slot."""
-    room = capacities(free, count, guarded)
+    capacity = Capacity(timeline.times, capacities(timeline, guarded))
     best = inf
     head = NO_GPUS
-    head_until = max(origin, jobs.earliest[job])
+    head_until = max(slots.origin, jobs.earliest[job])
     if jobs.locked[job]:
         head = jobs.gpus[job]
-        head_until = origin + slot
+        head_until = slots.origin + slots.seconds
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
-            jobs, job, inf, times, room, origin, slot, head, head_until, WITHOUT_SWITCH, NO_HEAD, level, 0.0,
-            out_time,
-            out_gpus,
+            jobs, job, inf, capacity, slots, Head(head, head_until),
+            LevelCap(NO_LEVEL_BEFORE, level, WITHOUT_SWITCH), 0.0, draft,
         )  # fmt: skip
         if written > 0 and finish < best:
             best = finish

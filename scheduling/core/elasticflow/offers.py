@@ -68,7 +68,7 @@ class _OfferSearch:
         self.row = row
         self.problem: Problem = admission.problem
         hold = self.problem.settings.offer_hold_seconds
-        self.start = float(slot_end(hold, self.problem.origin, self.problem.slot))
+        self.start = float(slot_end(hold, self.problem.slots))
         self.problem.jobs.earliest[row] = self.start
         self.asked = float(self.problem.columns.deadline_at[row]) - self.problem.now
 
@@ -113,12 +113,12 @@ class _OfferSearch:
     def _earliest_finish_beside_present_plans(self) -> float:
         """The earliest last iteration over all level caps, all other plans as they are."""
         problem = self.problem
-        times, free, count = self.admission.sparing.room_for_newcomers()
-        piece_time, piece_gpus = problem.scratch(count)
+        timeline = self.admission.sparing.room_for_newcomers()
+        draft = problem.scratch(timeline.pieces)
         return float(
             earliest_finish(
-                problem.jobs, self.row, times, free, count, True, problem.origin, problem.slot,
-                piece_time, piece_gpus,
+                problem.jobs, self.row, timeline, True, problem.slots,
+                draft,
             )
         )  # fmt: skip
 

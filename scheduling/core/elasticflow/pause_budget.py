@@ -15,7 +15,7 @@ from math import inf, log2
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
 from scheduling.core.kernels import YES, kernel
 from scheduling.core.placement.foresight import foresee_planned_moves, promised_part
 from scheduling.core.placement.occupancy import Occupancy
@@ -24,7 +24,14 @@ from scheduling.core.plans.charging import charged_finish, grouped_by_job
 from scheduling.core.plans.timeline import free_until, occupy_all
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import PLANNED_CHANGE, Work
-from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, planned_gpus, set_plan
+from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
+    Plans,
+    copy_plans,
+    new_draft,
+    planned_gpus,
+    set_plan,
+)
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 BASE_SECONDS = 2.0
@@ -126,23 +133,20 @@ def charge_and_find_late(  # type: ignore[no-untyped-def]
 
 @kernel
 def _refill_with_carry(  # type: ignore[no-untyped-def]
-    jobs, plans, job, others, due, times, free, count, guarded, origin, slot, keep_head, suffix, carry
+    jobs, plans, job, others, due, timeline, guarded, slots, keep_head, suffix, carry
 ):  # fmt: skip
     """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
-    times, free, count = occupy_all(times, free, count, plans, others, YES)
-    head = planned_gpus(plans, job, origin) if keep_head else NO_HEAD
+    timeline = occupy_all(timeline, plans, others, YES)
+    head = planned_gpus(plans, job, slots.origin) if keep_head else NO_HEAD
     # A stored plan may give GPUs back within the slot, and another count on them.
-    if keep_head and not jobs.locked[job] and head > free_until(times, free, count, origin + slot):
+    if keep_head and not jobs.locked[job] and head > free_until(timeline, slots.origin + slots.seconds):
         return plans, False
-    piece_time = np.zeros(count + 8)
-    piece_gpus = np.zeros(count + 8, dtype=np.int64)
-    pieces, finish, gpu_time = fill(
-        jobs, job, due, times, free, count, guarded, origin, slot, head, ALL_LEVELS, suffix, carry,
-        piece_time, piece_gpus,
-    )  # fmt: skip
+    draft = new_draft(timeline.pieces + 8)
+    terms = Terms(guarded, suffix, head, ALL_LEVELS, carry)
+    pieces, finish, gpu_time = fill(jobs, job, due, timeline, slots, terms, draft)
     if pieces == 0:
         return plans, False
-    return set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time), True
+    return set_plan(plans, job, draft, pieces, finish, gpu_time), True
 
 
 class PauseBudget:
@@ -269,12 +273,13 @@ class PauseBudget:
         if row >= problem.count:
             return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
+            mended: Plans
             mended, fits = _refill_with_carry(
-                problem.jobs, plans, row, rows[rows != row], self._latest[row], *problem.open_timeline(),
-                guarded, problem.origin, problem.slot, keep_head, problem.suffix, carry,
+                problem.jobs, plans, row, rows[rows != row], self._latest[row], problem.open_timeline(),
+                guarded, problem.slots, keep_head, problem.suffix, carry,
             )  # fmt: skip
             if fits:
-                return Plans(*mended)
+                return mended
         return None
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:

@@ -7,10 +7,11 @@ from typing import Protocol
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
+from scheduling.core.plans.timeline import Timeline
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work
 from scheduling.core.question.arrays import Plans
-from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.question.snapshot import FloatArray
 
 
 class Promises(Protocol):
@@ -28,9 +29,9 @@ class Promises(Protocol):
 
     def deadline_order(self, *, suffix: bool) -> DeadlineOrder: ...
 
-    def timeline(self, rows: list[int], plans: Plans | None = None) -> tuple[FloatArray, IntArray, int]: ...
+    def timeline(self, rows: list[int], plans: Plans | None = None) -> Timeline: ...
 
-    def free_beside_promises(self) -> tuple[FloatArray, IntArray, int]: ...
+    def free_beside_promises(self) -> Timeline: ...
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None: ...
 

@@ -15,11 +15,16 @@ from math import inf
 import numpy as np
 
 from scheduling.core.elasticflow.admission import Admission
-from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, fill_unpromised, grant_leftover
+from scheduling.core.elasticflow.elastic_allocation import (
+    LOWEST_LEVEL,
+    Growing,
+    fill_unpromised,
+    grant_leftover,
+)
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import hold_until, next_wake
 from scheduling.core.elasticflow.jobs_at_risk import hurry
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
 from scheduling.core.elasticflow.pause_budget import NO_CHARGES, PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew
@@ -30,7 +35,7 @@ from scheduling.core.placement.repacking import Seating, repack_promises_first, 
 from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work
-from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, differing, set_plan
+from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_plans, differing, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 EVERY_GRANT = 1 << 40
@@ -155,18 +160,17 @@ class Planner:
             return plans
         problem = self.problem
         promised = set(self.admission.rows)
-        times, free, count = self.admission.timeline(self.admission.rows, plans)
+        timeline = self.admission.timeline(self.admission.rows, plans)
         others = [
             row
             for row in range(problem.count)
             if row not in promised and row not in rows and plans.length[row] > 0
         ]
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
-        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
-        plans, _, _, _ = fill_unpromised(
-            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), times, free, count,
-            problem.origin,
-            problem.slot,
+        timeline = _occupy_unpromised(timeline, plans, np.array(others, dtype=np.int64))
+        plans, _ = fill_unpromised(
+            problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), timeline,
+            problem.slots,
         )  # fmt: skip
         return plans
 
@@ -175,7 +179,7 @@ class Planner:
         GPUs or ends."""
         problem = self.problem
         concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
-        return float(next_wake(problem.jobs, plans, concerned, problem.origin, problem.slot))
+        return float(next_wake(problem.jobs, plans, concerned, problem.slots))
 
     def _no_heads(self) -> IntArray:
         return np.full(self.problem.jobs.work.size, NO_HEAD)
@@ -186,9 +190,9 @@ class Planner:
             return plans
         problem = self.problem
         heads = self._wanted(plans)
-        plans, _, _, _ = fill_unpromised(
+        plans, _ = fill_unpromised(
             problem.jobs, plans, np.array(unpromised, dtype=np.int64), heads,
-            *self.admission.timeline(self.admission.rows, plans), problem.origin, problem.slot,
+            self.admission.timeline(self.admission.rows, plans), problem.slots,
         )  # fmt: skip
         return plans
 
@@ -273,18 +277,15 @@ class Planner:
         """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held
         until something has to change."""
         problem = self.problem
-        settings = problem.settings
         promised_rows = self.admission.rows
         plans = copy_plans(base)
-        times, free, count = self.admission.timeline(promised_rows, plans)
+        timeline = self.admission.timeline(promised_rows, plans)
         self._forget_lost_plans(plans, unpromised)
         hurried = [row for row in unpromised if row in self.admission.at_risk]
-        plans, times, free, count = hurry(
-            problem, plans, self.admission.in_deadline_order(hurried), times, free, count
-        )
+        plans, timeline = hurry(problem, plans, self.admission.in_deadline_order(hurried), timeline)
         order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
-        plans, times, free, count = fill_unpromised(
-            problem.jobs, plans, order, self._no_heads(), times, free, count, problem.origin, problem.slot
+        plans, timeline = fill_unpromised(
+            problem.jobs, plans, order, self._no_heads(), timeline, problem.slots
         )
         promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
         promised[promised_rows] = True
@@ -294,9 +295,9 @@ class Planner:
         rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
         growing = rows[~problem.jobs.locked[rows]]
         due = np.where(promised, self._grant_due(plans), inf)
+        rules = self._growth_rules(growing)
         grown = 0
         if self.growth is not None and unpromised:
-            timeline = Timeline(times, free, count)
             plans, timeline, grown = self.growth(
                 problem.jobs,
                 plans,
@@ -304,18 +305,14 @@ class Planner:
                 promised,
                 due,
                 timeline,
-                self._growth_rules(growing),
+                rules,
                 most_grants,
             )
-            times, free, count = timeline
-        plans, granted = grant_leftover(
-            problem.jobs, plans, growing, promised, due, problem.by_deadline, start_order, times, free, count,
-            problem.origin, problem.slot, problem.suffix, settings.minimum_gain_iterations,
-            most_grants - grown,
-        )  # fmt: skip
+        asking = Growing(growing, promised, due, problem.by_deadline, start_order)
+        plans, granted = grant_leftover(problem.jobs, plans, asking, timeline, rules, most_grants - grown)
         wake = self.next_wake(plans, rows.tolist())
         if hold and wake < inf:
-            hold_until(problem.jobs, plans, rows, wake, problem.origin, problem.slot)
+            hold_until(problem.jobs, plans, rows, wake, problem.slots)
         return plans, grown + len(granted)
 
     def _growth_rules(self, rows: IntArray) -> GrowthRules:
@@ -324,7 +321,7 @@ class Planner:
         problem = self.problem
         relief = max(1, rows.size) / max(1, problem.gpus)
         gain = problem.settings.minimum_gain_iterations
-        return GrowthRules(problem.origin, problem.slot, problem.suffix, gain, relief)
+        return GrowthRules(problem.slots, problem.suffix, gain, relief)
 
     def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
         """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
@@ -409,23 +406,19 @@ class Planner:
         """The plans with one job held to ``gpus`` GPUs in the next slot: in time if it was promised."""
         problem = self.problem
         promised = [other for other in self.admission.rows if other != row]
-        times, free, count = self.admission.timeline(promised, plans)
-        scratch = problem.scratch(count)
+        timeline = self.admission.timeline(promised, plans)
+        draft = problem.scratch(timeline.pieces)
         if row not in unpromised:
             due = float(problem.due[row])
-            pieces, finish, gpu_time = fill(
-                problem.jobs, row, due, times, free, count, False, problem.origin, problem.slot, gpus,
-                ALL_LEVELS, problem.suffix, 0.0, *scratch,
-            )  # fmt: skip
+            terms = Terms(guarded=False, suffix=problem.suffix, head=gpus)
+            pieces, finish, gpu_time = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
             if pieces:
                 return self._planned(plans, row, pieces, finish, gpu_time)
         others = [other for other in unpromised if other != row and plans.length[other] > 0]
-        times, free, count = _occupy_unpromised(times, free, count, plans, np.array(others, dtype=np.int64))
-        scratch = problem.scratch(count)
-        pieces, finish, gpu_time = fill(
-            problem.jobs, row, inf, times, free, count, False, problem.origin, problem.slot, gpus,
-            LOWEST_LEVEL, False, 0.0, *scratch,
-        )  # fmt: skip
+        timeline = _occupy_unpromised(timeline, plans, np.array(others, dtype=np.int64))
+        draft = problem.scratch(timeline.pieces)
+        terms = Terms(guarded=False, suffix=False, head=gpus, highest=LOWEST_LEVEL)
+        pieces, finish, gpu_time = fill(problem.jobs, row, inf, timeline, problem.slots, terms, draft)
         return self._planned(plans, row, pieces, finish, gpu_time)
 
     def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
@@ -434,14 +427,10 @@ class Planner:
             plans.length[row] = 0
             plans.finish[row] = inf
             return plans
-        held: Plans = set_plan(
-            plans, row, self.problem.scratch_time, self.problem.scratch_gpus, pieces, finish, gpu_time
-        )
-        return held
+        draft = Draft(self.problem.scratch_time, self.problem.scratch_gpus)
+        return set_plan(plans, row, draft, pieces, finish, gpu_time)
 
 
 @kernel
-def _occupy_unpromised(
-    times: FloatArray, free: IntArray, count: int, plans: Plans, rows: IntArray
-) -> tuple[FloatArray, IntArray, int]:
-    return occupy_all(times, free, count, plans, rows, NO)
+def _occupy_unpromised(timeline: Timeline, plans: Plans, rows: IntArray) -> Timeline:
+    return occupy_all(timeline, plans, rows, NO)

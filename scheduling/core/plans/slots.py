@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from math import ceil
+from typing import NamedTuple
 
 from scheduling.core.kernels import kernel
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
+class Slots(NamedTuple):
+    """The grid of slots from now on: the next one begins at ``origin`` and each lasts ``seconds``."""
+
+    origin: float
+    seconds: float
+
+
 @kernel
-def slot_end(at: float, origin: float, slot: float) -> float:
+def slot_end(at: float, slots: Slots) -> float:
     """The first slot boundary at or after ``at``."""
+    origin = slots.origin
     if at <= origin + TIME_TOLERANCE:
         return origin
-    return origin + ceil((at - origin - TIME_TOLERANCE) / slot) * slot
+    return origin + ceil((at - origin - TIME_TOLERANCE) / slots.seconds) * slots.seconds

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from scheduling.core.kernels import ONE, ZERO, kernel
-from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, no_plans, set_plan, widened
+from scheduling.core.plans.slots import Slots
+from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, no_plans, set_plan, widened
 from scheduling.core.question.snapshot import FloatArray, HeldOffer, IntArray, StoredPlan
 
 
@@ -78,7 +79,7 @@ def _cut(
                     out_time[written] = at
                     out_gpus[written] = level
                     written += 1
-        plans = set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
+        plans = set_plan(plans, job, Draft(out_time, out_gpus), written, np.inf, 0.0)
         offset += pieces[job]
     return plans
 
@@ -120,8 +121,10 @@ def recut(plans: Plans, rows: IntArray, held: IntArray, elapsed: float, origin: 
 
 
 @kernel
-def pin_head(plans: Plans, job: int, gpus: int, origin: float, slot: float) -> Plans:
+def pin_head(plans: Plans, job: int, gpus: int, slots: Slots) -> Plans:
     """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
+    origin = slots.origin
+    slot = slots.seconds
     count = plans.length[job]
     out_time = np.zeros(count + 3)
     out_gpus = np.zeros(count + 3, dtype=np.int64)
@@ -142,7 +145,7 @@ def pin_head(plans: Plans, job: int, gpus: int, origin: float, slot: float) -> P
         out_gpus[written] = plans.gpus[job, piece]
         written += 1
     plans.reserved_until[job] = origin + slot
-    return set_plan(plans, job, out_time, out_gpus, written, np.inf, 0.0)
+    return set_plan(plans, job, Draft(out_time, out_gpus), written, np.inf, 0.0)
 
 
 @kernel

@@ -18,10 +18,10 @@ from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks, blocks_of
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.reserve import reserved_gpus
-from scheduling.core.plans.slots import slot_end
+from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, with_offers
-from scheduling.core.plans.timeline import new_timeline, take
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Placements, Plans
+from scheduling.core.plans.timeline import Timeline, copy_timeline, new_timeline, take
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, Draft, JobArrays, Placements, Plans
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
 from scheduling.core.question.snapshot import (
     Fill,
@@ -86,6 +86,11 @@ class Problem:
         return self.settings.slot_seconds
 
     @property
+    def slots(self) -> Slots:
+        """The grid of slots, as kernels see it."""
+        return Slots(float(self.origin), float(self.slot))
+
+    @property
     def suffix(self) -> bool:
         """Whether progressive filling is the suffix variant."""
         return self.settings.fill is Fill.SUFFIX
@@ -111,22 +116,20 @@ class Problem:
         columns = self.columns
         return columns.addresses[columns.offsets[row] : columns.offsets[row + 1]]
 
-    def open_timeline(self) -> tuple[FloatArray, IntArray, int]:
+    def open_timeline(self) -> Timeline:
         """Capacity before any plan: without blocked GPUs, and without locked jobs' next slot."""
-        times, free, count = self._open
-        return times.copy(), free.copy(), count
+        return copy_timeline(self._open)
 
     @cached_property
-    def _open(self) -> tuple[FloatArray, IntArray, int]:
+    def _open(self) -> Timeline:
         timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
         for until in np.unique(self.blocked_until).tolist():
             gpus = int((self.blocked_until == until).sum())
-            timeline = take(*timeline, self.origin, until, gpus, True)
+            timeline = take(timeline, self.origin, until, gpus, True)
         locked = self._gpus_of_locked()
         if locked:
-            timeline = take(*timeline, self.origin, self.origin + self.slot, locked, True)
-        times, free, count = timeline
-        return times, free, int(count)
+            timeline = take(timeline, self.origin, self.origin + self.slot, locked, True)
+        return timeline
 
     def _gpus_of_locked(self) -> int:
         """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count
@@ -165,12 +168,12 @@ class Problem:
         """Whether any start, move or rescale costs time."""
         return bool(self.jobs.pause.any())
 
-    def scratch(self, pieces: int) -> tuple[FloatArray, IntArray]:
+    def scratch(self, pieces: int) -> Draft:
         """Working room for a plan filled on a timeline of that many pieces."""
         if self.scratch_time.size < pieces + 8:
             self.scratch_time = np.zeros(2 * pieces + 8)
             self.scratch_gpus = np.zeros(2 * pieces + 8, dtype=np.int64)
-        return self.scratch_time, self.scratch_gpus
+        return Draft(self.scratch_time, self.scratch_gpus)
 
     def stored_plan(self, plans: Plans, index: int) -> StoredPlan:
         """One plan in the snapshot's terms, with the frozen head in front."""
@@ -270,8 +273,9 @@ def problem_from(
         due = np.concatenate((due, [_offered_due(offer, now) for offer in offers]))
         stored = with_offers(stored, offers, now, origin)
         _judge_offers(jobs, stored, due, columns.count)
+    slots = Slots(origin, float(settings.slot_seconds))
     for row in np.flatnonzero(columns.locked).tolist():
-        stored = pin_head(stored, row, jobs.gpus[row], origin, float(settings.slot_seconds))
+        stored = pin_head(stored, row, jobs.gpus[row], slots)
     addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
     return Problem(
         now=now,
@@ -303,7 +307,9 @@ def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> di
     """
     until: dict[int, float] = {}
     for block in snapshot.blocked:
-        end = float(slot_end(block.until - snapshot.now, origin, snapshot.settings.slot_seconds))
+        end = float(
+            slot_end(block.until - snapshot.now, Slots(origin, float(snapshot.settings.slot_seconds)))
+        )
         if end > origin + TIME_TOLERANCE:
             for address in block.addresses:
                 until[address] = max(end, until.get(address, 0.0))
@@ -378,11 +384,11 @@ def _job_arrays(
         pause_left = np.concatenate((pause_left, np.zeros(extra)))
         gpus = np.concatenate((gpus, np.zeros(extra, dtype=np.int64)))
         locked = np.concatenate((locked, np.zeros(extra, dtype=np.bool_)))
-    arrays: JobArrays = work_off_head(
-        curves.levels, curves.throughput, curves.pause, work, gpus, pause_left, finishing, locked,
-        origin, cluster_gpus, extra,
+    at_present = JobArrays(
+        curves.levels, curves.throughput, curves.pause, np.zeros(gpus.size, dtype=np.int64), work, gpus,
+        pause_left, np.full(gpus.size, inf), finishing, locked, np.full(gpus.size, origin),
     )  # fmt: skip
-    return arrays
+    return work_off_head(at_present, origin, cluster_gpus, extra)
 
 
 def _extended(column: FloatArray, offered: FloatArray, known: BoolArray) -> FloatArray:
@@ -416,21 +422,14 @@ def _offer_curve(offer: HeldOffer) -> ScalingCurve:
 
 
 @kernel
-def work_off_head(
-    levels: IntArray,
-    throughput: FloatArray,
-    pause: FloatArray,
-    remaining: FloatArray,
-    held: IntArray,
-    pause_left: FloatArray,
-    finishing: FloatArray,
-    locked: BoolArray,
-    origin: float,
-    cluster_gpus: int,
-    offers: int,
-) -> JobArrays:
-    """What every job has left when the frozen head of ``origin`` seconds ends. The last ``offers`` rows
-    wait."""
+def work_off_head(jobs: JobArrays, origin: float, cluster_gpus: int, offers: int) -> JobArrays:
+    """The jobs as they are when the frozen head of ``origin`` seconds ends, of jobs as they are now. The last
+    ``offers`` rows wait."""
+    levels = jobs.levels
+    throughput = jobs.throughput
+    remaining = jobs.work
+    held = jobs.gpus
+    pause_left = jobs.pause_left
     rows = held.size
     work = np.empty(rows)
     left = np.zeros(rows)
@@ -453,6 +452,6 @@ def work_off_head(
             if row < rows - offers:
                 finished_at[row] = pause_left[row] + remaining[row] / rate if remaining[row] > 0 else 0.0
     return JobArrays(
-        levels, throughput, pause, level_count, work, held, left, finished_at, finishing, locked,
-        np.full(rows, origin),
+        levels, throughput, jobs.pause, level_count, work, held, left, finished_at, jobs.finishing,
+        jobs.locked, jobs.earliest,
     )  # fmt: skip

@@ -70,6 +70,19 @@ class Plans(NamedTuple):
     reserved_until: FloatArray
 
 
+class Draft(NamedTuple):
+    """Room for the pieces of one plan that is being made: ``gpus[k]`` from ``time[k]`` on."""
+
+    time: FloatArray
+    gpus: IntArray
+
+
+@kernel
+def new_draft(pieces: int) -> Draft:
+    """Room for so many pieces."""
+    return Draft(np.zeros(pieces), np.zeros(pieces, dtype=np.int64))
+
+
 def no_plans(jobs: int, width: int = 8) -> Plans:
     """Room for ``jobs`` plans, none set."""
     return Plans(
@@ -111,23 +124,17 @@ def widened(plans: Plans, width: int) -> Plans:
 
 
 @kernel
-def set_plan(
-    plans: Plans,
-    job: int,
-    piece_time: FloatArray,
-    piece_gpus: IntArray,
-    pieces: int,
-    finish: float,
-    gpu_time: float,
-) -> Plans:
-    """Store one plan; returns the plans, in wider arrays when that was needed."""
+def set_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, gpu_time: float) -> Plans:
+    """Store one plan, the first ``pieces`` of a draft; returns the plans, in wider arrays when that was
+    needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
+    out_time, out_gpus = draft
     time = plans.time[job]
     gpus = plans.gpus[job]
     for piece in range(pieces):
-        time[piece] = piece_time[piece]
-        gpus[piece] = piece_gpus[piece]
+        time[piece] = out_time[piece]
+        gpus[piece] = out_gpus[piece]
     plans.length[job] = pieces
     plans.finish[job] = finish
     plans.gpu_time[job] = gpu_time

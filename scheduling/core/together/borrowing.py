@@ -133,7 +133,7 @@ def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Pl
         return problem.stored
     stored = copy_plans(problem.stored)
     for row in np.flatnonzero(rows).tolist():
-        stored = pin_head(stored, row, own_gpus[row], problem.origin, problem.slot)
+        stored = pin_head(stored, row, own_gpus[row], problem.slots)
     return stored
 
 

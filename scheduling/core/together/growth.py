@@ -14,7 +14,7 @@ import numpy as np
 
 from scheduling.core.elasticflow.elastic_allocation import LOWEST_LEVEL, pays
 from scheduling.core.elasticflow.first_growth import GrowthRules
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, Terms, fill
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
 from scheduling.core.plans.timeline import GIVE_BACK, TAKE, Timeline, free_until, occupy
@@ -23,6 +23,7 @@ from scheduling.core.question.arrays import (
     BoolArray,
     JobArrays,
     Plans,
+    new_draft,
     planned_gpus,
     set_plan,
 )
@@ -36,9 +37,7 @@ def growth_items(
     rows: IntArray,
     promised: BoolArray,
     due: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
+    timeline: Timeline,
     rules: GrowthRules,
     left: int,
 ) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
@@ -51,41 +50,36 @@ def growth_items(
     weight = [0 for _ in range(0)]
     value = [0.0 for _ in range(0)]
     size = [0 for _ in range(0)]
-    piece_time = np.zeros(2 * count + 64)
-    piece_gpus = np.zeros(2 * count + 64, dtype=np.int64)
+    draft = new_draft(2 * timeline.pieces + 64)
     for position in range(rows.size):
         job = rows[position]
-        held = planned_gpus(plans, job, rules.origin)
-        if piece_time.size < count + 2 * plans.length[job] + 16:
-            piece_time = np.zeros(2 * (count + 2 * plans.length[job]) + 16)
-            piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
+        held = planned_gpus(plans, job, rules.slots.origin)
+        if draft.time.size < timeline.pieces + 2 * plans.length[job] + 16:
+            draft = new_draft(2 * (timeline.pieces + 2 * plans.length[job]) + 16)
         highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
-        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
-        room = free_until(times, free, count, rules.origin + rules.slot)
+        timeline = occupy(timeline, plans, job, GIVE_BACK, promised[job])
+        room = free_until(timeline, rules.slots.origin + rules.slots.seconds)
         for level in range(jobs.level_count[job]):
             target = jobs.levels[job, level]
             if target <= held or target - held > left or target > room:
                 continue
-            if not pays(
-                jobs, job, held, target, times, free, count, rules.origin, rules.slot, rules.minimum_gain
-            ):
+            if not pays(jobs, job, held, target, timeline, rules.slots, rules.minimum_gain):
                 continue
             pieces, finish, gpu_time = fill(
-                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot, target,
-                highest,
-                rules.suffix, 0.0, piece_time, piece_gpus,
+                jobs, job, due[job], timeline, rules.slots,
+                Terms(promised[job], rules.suffix, target, highest, 0.0), draft,
             )  # fmt: skip
             if pieces == 0:
                 continue
             # GPUs of the next slot cost nothing: nobody else is planned on them.
-            worth = rules.relief * (plans.gpu_time[job] - gpu_time + (target - held) * rules.slot)
+            worth = rules.relief * (plans.gpu_time[job] - gpu_time + (target - held) * rules.slots.seconds)
             if not promised[job] and plans.finish[job] < inf:
                 worth += plans.finish[job] - finish
             if worth > TIME_TOLERANCE:
                 weight.append(target - held)
                 value.append(worth)
                 size.append(target)
-        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
+        timeline = occupy(timeline, plans, job, TAKE, promised[job])
         offsets[position + 1] = len(weight)
     return offsets, _whole_numbers(weight), _numbers(value), _whole_numbers(size)
 
@@ -114,34 +108,29 @@ def grow(
     sizes: IntArray,
     promised: BoolArray,
     due: FloatArray,
-    times: FloatArray,
-    free: IntArray,
-    count: int,
+    timeline: Timeline,
     rules: GrowthRules,
-) -> tuple[Plans, FloatArray, IntArray, int, int]:
+) -> tuple[Plans, Timeline, int]:
     """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans,
     timeline, jobs grown)."""
     grown = 0
-    piece_time = np.zeros(2 * count + 64)
-    piece_gpus = np.zeros(2 * count + 64, dtype=np.int64)
+    draft = new_draft(2 * timeline.pieces + 64)
     for position in range(rows.size):
         job = rows[position]
-        if piece_time.size < count + 2 * plans.length[job] + 16:
-            piece_time = np.zeros(2 * (count + 2 * plans.length[job]) + 16)
-            piece_gpus = np.zeros(2 * (count + 2 * plans.length[job]) + 16, dtype=np.int64)
+        if draft.time.size < timeline.pieces + 2 * plans.length[job] + 16:
+            draft = new_draft(2 * (timeline.pieces + 2 * plans.length[job]) + 16)
         highest = ALL_LEVELS if promised[job] else LOWEST_LEVEL
-        times, free, count = occupy(times, free, count, plans, job, GIVE_BACK, promised[job])
-        if sizes[position] <= free_until(times, free, count, rules.origin + rules.slot):
+        timeline = occupy(timeline, plans, job, GIVE_BACK, promised[job])
+        if sizes[position] <= free_until(timeline, rules.slots.origin + rules.slots.seconds):
             pieces, finish, gpu_time = fill(
-                jobs, job, due[job], times, free, count, promised[job], rules.origin, rules.slot,
-                sizes[position],
-                highest, rules.suffix, 0.0, piece_time, piece_gpus,
+                jobs, job, due[job], timeline, rules.slots,
+                Terms(promised[job], rules.suffix, sizes[position], highest, 0.0), draft,
             )  # fmt: skip
             if pieces > 0:
-                plans = set_plan(plans, job, piece_time, piece_gpus, pieces, finish, gpu_time)
+                plans = set_plan(plans, job, draft, pieces, finish, gpu_time)
                 grown += 1
-        times, free, count = occupy(times, free, count, plans, job, TAKE, promised[job])
-    return plans, times, free, count, grown
+        timeline = occupy(timeline, plans, job, TAKE, promised[job])
+    return plans, timeline, grown
 
 
 def grow_by_knapsack(
@@ -158,11 +147,11 @@ def grow_by_knapsack(
 
     ``rows``: jobs that may grow, in a fixed order; only those with a plan and iterations left do.
     """
-    left = int(free_until(*timeline, rules.origin + rules.slot))
+    left = int(free_until(timeline, rules.slots.origin + rules.slots.seconds))
     rows = rows[(plans.length[rows] > 0) & (jobs.finished_at[rows] == inf)]
     if left == 0 or rows.size == 0 or most == 0:
         return plans, timeline, 0
-    offsets, weight, value, size = growth_items(jobs, plans, rows, promised, due, *timeline, rules, left)
+    offsets, weight, value, size = growth_items(jobs, plans, rows, promised, due, timeline, rules, left)
     if not weight.size:
         return plans, timeline, 0
     row_of_item = np.repeat(rows, np.diff(offsets))
@@ -172,7 +161,7 @@ def grow_by_knapsack(
     chosen = choose_items(ItemGroups(offsets, weight, value, present), left).chosen
     chosen = chosen[chosen != NO_ITEM]
     chosen = chosen[np.argsort(-value[chosen], kind="stable")][:most]
-    plans, times, free, count, grown = grow(
-        jobs, plans, row_of_item[chosen], size[chosen], promised, due, *timeline, rules
+    plans, timeline, grown = grow(
+        jobs, plans, row_of_item[chosen], size[chosen], promised, due, timeline, rules
     )
-    return plans, Timeline(times, free, count), int(grown)
+    return plans, timeline, int(grown)
