@@ -136,6 +136,16 @@ def _placing_order(demands: Demands, jobs: IntArray, demanded: IntArray) -> IntA
     return order
 
 
+class Pending(NamedTuple):
+    """Jobs that wait to start, one a row: the ``gpus`` of their bases on each kind (two rows), the kind that
+    each ``prefers``, and whether it fits on servers that are ``alone`` its own."""
+
+    jobs: IntArray
+    gpus: IntArray
+    prefers: IntArray
+    alone: BoolArray
+
+
 def admit_bases(
     fleet: Fleet,
     room: Room,
@@ -193,7 +203,7 @@ def admit_strictly(
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     gpus, prefers = base_table(demands, jobs, naive)
     placed, started, head = _place_in_turn(
-        room, jobs, gpus, prefers, demands.gpus_per_worker, alone, grouping
+        room, Pending(jobs, gpus, prefers, alone), demands.gpus_per_worker, grouping
     )
     waiting = np.flatnonzero(~started)
     reason = np.where(alone[waiting], int(Skip.HELD_UP), int(Skip.UNSCHEDULABLE))
@@ -206,16 +216,11 @@ def admit_strictly(
 
 @kernel
 def _place_in_turn(
-    room: Room,
-    jobs: IntArray,
-    gpus: IntArray,
-    prefers: IntArray,
-    gpus_per_worker: IntArray,
-    alone: BoolArray,
-    grouping: Grouping,
+    room: Room, pending: Pending, gpus_per_worker: IntArray, grouping: Grouping
 ) -> tuple[IntArray, BoolArray, int]:
     """Placements, who started, and the position of the job that holds up the queue (their number if none
     does)."""
+    jobs, gpus, prefers, alone = pending
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
     for position in range(jobs.size):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import heapq
 from dataclasses import dataclass
 from enum import StrEnum
+from typing import NamedTuple
 
 import numpy as np
 
@@ -85,14 +86,21 @@ def _exceeds_range(demands: Demands, job: int, workers: int, kind: int, elsewher
     ) * base_on(demands, job, kind)
 
 
+class Decided(NamedTuple):
+    """What is decided so far, by kind (row) and job (column): workers of the ``base`` and ``extra`` ones; and
+    what was ``held`` before this division."""
+
+    base: IntArray
+    extra: IntArray
+    held: Held
+
+
 @kernel
 def _flexible_items(
     demands: Demands,
     jobs: IntArray,
     kind: int,
-    base: IntArray,
-    extra: IntArray,
-    held: Held,
+    decided: Decided,
     capacity: int,
     efficiency: float,
     change_seconds: float,
@@ -100,11 +108,12 @@ def _flexible_items(
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]:
     """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
-    ``extra[kind, job]`` are the extra workers held; those on the other kind stay. An item's value is the time
-    it saves against no extra workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's
-    work, per second. A job that runs already, ``held``, loses ``change_seconds`` with any other number than
-    it has now. Items heavier than ``capacity`` are left out.
+    Extra workers decided on the other kind stay. An item's value is the time it saves against no extra
+    workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second. A job
+    that runs already loses ``change_seconds`` with any other number than it has now. Items heavier than
+    ``capacity`` are left out.
     """
+    base, extra, held = decided
     speeds = speeds_on(demands, kind)
     offsets = np.zeros(jobs.size + 1, dtype=np.int64)
     most = 0
@@ -248,7 +257,14 @@ def share_out(
         return more, ()
     by_rate = rules.growth is Growth.GREATEST_GAIN
     offsets, number, weight, value, present = _flexible_items(
-        demands, jobs, kind, base, extra, held, capacity, rules.efficiency, rules.change_seconds, by_rate
+        demands,
+        jobs,
+        kind,
+        Decided(base, extra, held),
+        capacity,
+        rules.efficiency,
+        rules.change_seconds,
+        by_rate,
     )
     if by_rate:
         chosen = _greatest_gain(offsets, weight, value, capacity)
@@ -276,10 +292,10 @@ def share_out_together(
     """
     more = np.zeros_like(base)
     capacity = capacities[OWNED] * rules.expansion + capacities[LENT]
-    known = (base, extra, held)
+    decided = Decided(base, extra, held)
     parts = [
         _flexible_items(
-            demands, jobs[kind], kind, *known, most, rules.efficiency, rules.change_seconds, False
+            demands, jobs[kind], kind, decided, most, rules.efficiency, rules.change_seconds, False
         )
         for kind, most in ((OWNED, capacity // rules.expansion), (LENT, capacity))
     ]

@@ -7,9 +7,8 @@ import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.base_and_flexible import Demands
-from scheduling.core.lyra.fleet import WorkerMap
 from scheduling.core.lyra.flexible_demands import extra_counted_from
-from scheduling.core.lyra.worker_placement import Grouping, Room, place_flexible, return_flexible
+from scheduling.core.lyra.worker_placement import Grouping, Kept, Room, place_flexible, return_flexible
 from scheduling.core.question.snapshot import IntArray
 
 
@@ -24,29 +23,28 @@ def _all_counted_from(demands: Demands, base: IntArray, jobs: IntArray, kind: in
 
 def place_extra(
     room: Room,
-    workers: WorkerMap,
+    kept: Kept,
     demands: Demands,
     base: IntArray,
     wanted: IntArray,
     kind: int,
-    kept: IntArray,
     grouping: Grouping,
 ) -> tuple[IntArray, IntArray]:
     """Place ``wanted`` extra workers per job on one kind of servers; what does not fit is dropped.
 
-    ``kept``, flexible workers per entry of ``workers`` that stay where they are, is filled in. Returns the
-    placements of the others and how many workers each job got.
+    ``kept`` is filled in. Returns the placements of those that do not stay where they are and how many
+    workers each job got.
     """
     jobs = np.flatnonzero(wanted)
-    got = return_flexible(room, workers, demands.gpus_per_worker, jobs, kind, wanted, kept, grouping)
+    got = return_flexible(room, kept, demands.gpus_per_worker, jobs, kind, wanted, grouping)
     missing = jobs[got[jobs] < wanted[jobs]]
     if missing.size == 0:
         return np.zeros((0, 4), dtype=np.int64), got
     gpus = demands.gpus_per_worker[missing]
     missing = missing[np.lexsort((missing, -wanted[missing] * gpus, -gpus))]
     beyond = _all_counted_from(demands, base, missing, kind)
-    placed, freed = place_flexible(room, workers, demands, missing, kind, wanted, got, beyond, kept, grouping)
+    placed, freed = place_flexible(room, kept, demands, missing, kind, wanted, got, beyond, grouping)
     if freed:
-        again, _ = place_flexible(room, workers, demands, missing, kind, wanted, got, beyond, kept, grouping)
+        again, _ = place_flexible(room, kept, demands, missing, kind, wanted, got, beyond, grouping)
         placed = np.concatenate((placed, again))
     return placed, got

@@ -16,12 +16,13 @@ from scheduling.core.lyra.base_and_flexible import (
     listed_extra,
     speeds_on,
 )
-from scheduling.core.lyra.base_demands import BaseDemandsMet, Skip, fits_alone
+from scheduling.core.lyra.base_demands import BaseDemandsMet, Pending, Skip, fits_alone
 from scheduling.core.lyra.fleet import Fleet, WorkerMap
 from scheduling.core.lyra.worker_changes import edited_map
 from scheduling.core.lyra.worker_placement import (
     Grouping,
     Held,
+    Kept,
     Room,
     as_rows,
     give_up_returned,
@@ -50,13 +51,13 @@ def divide_in_turn(
     With ``strict`` the first job that does not fit holds up those behind it. Nobody mixes kinds. Returns who
     started and the new map.
     """
-    kept = workers.flexible.copy()
+    kept = Kept(workers, workers.flexible.copy())
     _seat_flexible(room, workers, demands.gpus_per_worker)
     latest_first = np.lexsort((-np.arange(demands.grown_at.size), -demands.grown_at))
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     gpus, prefers = base_table(demands, jobs, naive)
     placed, started, enough = _start_in_turn(
-        room, held, workers, demands, jobs, gpus, prefers, alone, latest_first, kept, grouping, strict
+        room, held, kept, demands, Pending(jobs, gpus, prefers, alone), latest_first, grouping, strict
     )
     waiting = np.flatnonzero(~started)
     reason = np.where(enough[waiting], int(Skip.FRAGMENTED), int(Skip.NO_ROOM))
@@ -64,7 +65,7 @@ def divide_in_turn(
         reason[np.isin(waiting, waiting[alone[waiting]][1:])] = Skip.HELD_UP
     reason[~alone[waiting]] = Skip.UNSCHEDULABLE
     admission = BaseDemandsMet(np.sort(jobs[started]), placed, jobs[waiting], reason)
-    after = edited_map(workers, kept, placed)
+    after = edited_map(workers, kept.flexible, placed)
     if np.all(reason == Skip.UNSCHEDULABLE):
         grown = after.flexible.copy()
         _grow_in_turn(room, after, demands, grown)
@@ -84,18 +85,15 @@ def _seat_flexible(room: Room, workers: WorkerMap, gpus_per_worker: IntArray) ->
 def _start_in_turn(
     room: Room,
     held: Held,
-    workers: WorkerMap,
+    kept: Kept,
     demands: Demands,
-    jobs: IntArray,
-    demanded: IntArray,
-    prefers: IntArray,
-    alone: BoolArray,
+    pending: Pending,
     latest_first: IntArray,
-    kept: IntArray,
     grouping: Grouping,
     strict: bool,
 ) -> tuple[IntArray, BoolArray, BoolArray]:
     """Placements, who started, and for whom enough GPUs were there but scattered."""
+    jobs, demanded, prefers, alone = pending
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
     enough = np.zeros(jobs.size, dtype=np.bool_)
@@ -109,10 +107,10 @@ def _start_in_turn(
             if number == 0 or started[position]:
                 continue
             gang = place_gang(room, kind, gpus, number, grouping)
-            if len(gang) == 0 and number * gpus <= _reclaimable(room, workers, demands, kept, kind):
+            if len(gang) == 0 and number * gpus <= _reclaimable(room, kept, demands, kind):
                 enough[position] = True
                 gang = _start_by_shrinking(
-                    room, held, workers, demands, kind, gpus, number, latest_first, kept, grouping
+                    room, held, kept, demands, kind, gpus, number, latest_first, grouping
                 )
             for server, count in gang:
                 placed.append((job, server, count, 0))
@@ -123,8 +121,9 @@ def _start_in_turn(
 
 
 @kernel
-def _reclaimable(room: Room, workers: WorkerMap, demands: Demands, kept: IntArray, kind: int) -> int:
+def _reclaimable(room: Room, kept: Kept, demands: Demands, kind: int) -> int:
     """GPUs of one kind that are free or held by flexible workers."""
+    workers = kept.workers
     gpus = 0
     for server in range(room.free.size):
         if room.kind[server] == kind:
@@ -132,7 +131,7 @@ def _reclaimable(room: Room, workers: WorkerMap, demands: Demands, kept: IntArra
     for job in range(demands.gpus_per_worker.size):
         for entry in range(workers.offsets[job], workers.offsets[job + 1]):
             if room.kind[workers.server[entry]] == kind:
-                gpus += kept[entry] * demands.gpus_per_worker[job]
+                gpus += kept.flexible[entry] * demands.gpus_per_worker[job]
     return gpus
 
 
@@ -140,34 +139,34 @@ def _reclaimable(room: Room, workers: WorkerMap, demands: Demands, kept: IntArra
 def _start_by_shrinking(
     room: Room,
     held: Held,
-    workers: WorkerMap,
+    kept: Kept,
     demands: Demands,
     kind: int,
     gpus: int,
     number: int,
     latest_first: IntArray,
-    kept: IntArray,
     grouping: Grouping,
 ) -> list[tuple[int, int]]:
     """Let grown jobs give back step by step, the latest first, until the gang fits; else leave all as it
     was."""
-    free, flexible, kept_before = room.free.copy(), room.flexible.copy(), kept.copy()
+    workers = kept.workers
+    free, flexible, kept_before = room.free.copy(), room.flexible.copy(), kept.flexible.copy()
     speeds = speeds_on(demands, kind)
     for other in latest_first:
         extra = 0
         for entry in range(workers.offsets[other], workers.offsets[other + 1]):
             if room.kind[workers.server[entry]] == kind:
-                extra += kept[entry]
+                extra += kept.flexible[entry]
         while extra > 0:
             fewer = listed_extra(speeds, other, held.base[kind, other], extra - 1)
-            give_up_returned(room, workers, other, kind, demands.gpus_per_worker[other], extra - fewer, kept)
+            give_up_returned(room, kept, other, kind, demands.gpus_per_worker[other], extra - fewer)
             extra = fewer
             gang = place_gang(room, kind, gpus, number, grouping)
             if len(gang) > 0:
                 return gang
     room.free[:] = free
     room.flexible[:] = flexible
-    kept[:] = kept_before
+    kept.flexible[:] = kept_before
     return [(0, 0) for _ in range(0)]
 
 

@@ -36,7 +36,7 @@ from scheduling.core.lyra.flexible_placing import place_extra
 from scheduling.core.lyra.flexible_round_robin import divide_in_turn
 from scheduling.core.lyra.knapsack import Choice
 from scheduling.core.lyra.worker_changes import edited_map, roles_with, worker_changes_between
-from scheduling.core.lyra.worker_placement import Grouping, tear_down, usable_gpus
+from scheduling.core.lyra.worker_placement import Grouping, Kept, tear_down, usable_gpus
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -203,7 +203,13 @@ class _Tick:
             placed = []
             for kind in kinds:
                 rows, got = place_extra(
-                    room, self.workers, self.demands, self.base, wanted[kind], kind, self.kept, self.grouping
+                    room,
+                    Kept(self.workers, self.kept),
+                    self.demands,
+                    self.base,
+                    wanted[kind],
+                    kind,
+                    self.grouping,
                 )
                 placed.append(rows)
                 extra[kind, jobs[kind]] = got[jobs[kind]]

@@ -56,6 +56,14 @@ class Held(NamedTuple):
     flexible: IntArray
 
 
+class Kept(NamedTuple):
+    """The ``workers`` before this division and, of each of their entries, how many ``flexible`` ones stay
+    there; these are changed in place."""
+
+    workers: WorkerMap
+    flexible: IntArray
+
+
 @kernel
 def tear_down(
     gpus: IntArray, on_loan: BoolArray, workers: WorkerMap, gpus_per_worker: IntArray
@@ -204,19 +212,22 @@ def place_bases(
 
 
 @kernel
-def _next_to_return(
-    room: Room, workers: WorkerMap, job: int, kept: IntArray, kind: int, gpus: int, grouping: Grouping
-) -> int:
+def _next_to_return(room: Room, kept: Kept, job: int, kind: int, gpus: int, grouping: Grouping) -> int:
     """Of the places where the job had flexible workers, the next one to take up again, or NOWHERE.
 
     The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the
     first one.
     """
+    workers = kept.workers
     apart = grouping.apart and kind == LENT
     best = NOWHERE
     for entry in range(workers.offsets[job], workers.offsets[job + 1]):
         server = workers.server[entry]
-        if workers.flexible[entry] == kept[entry] or room.kind[server] != kind or room.free[server] < gpus:
+        if (
+            workers.flexible[entry] == kept.flexible[entry]
+            or room.kind[server] != kind
+            or room.free[server] < gpus
+        ):
             continue
         if apart and not grouping.holes and room.base[server] > 0:
             continue
@@ -232,45 +243,44 @@ def _next_to_return(
 @kernel
 def return_flexible(
     room: Room,
-    workers: WorkerMap,
+    kept: Kept,
     gpus_per_worker: IntArray,
     jobs: IntArray,
     kind: int,
     wanted: IntArray,
-    kept: IntArray,
     grouping: Grouping,
 ) -> IntArray:
-    """Put flexible workers back where they were, as many as each job may have on that kind.
-
-    ``kept``, per entry of ``workers``, is filled in. Returns how many each job has got.
-    """
+    """Put flexible workers back where they were, as many as each job may have on that kind. Returns how many
+    each job has got."""
+    workers = kept.workers
     returned = np.zeros(wanted.size, dtype=np.int64)
     for job in jobs:
         gpus = gpus_per_worker[job]
         while returned[job] < wanted[job]:
-            entry = _next_to_return(room, workers, job, kept, kind, gpus, grouping)
+            entry = _next_to_return(room, kept, job, kind, gpus, grouping)
             if entry == NOWHERE:
                 break
             server = workers.server[entry]
             number = min(
-                workers.flexible[entry] - kept[entry], room.free[server] // gpus, wanted[job] - returned[job]
+                workers.flexible[entry] - kept.flexible[entry],
+                room.free[server] // gpus,
+                wanted[job] - returned[job],
             )
             put(room, server, number, gpus, YES)
-            kept[entry] += number
+            kept.flexible[entry] += number
             returned[job] += number
     return returned
 
 
 @kernel
-def give_up_returned(
-    room: Room, workers: WorkerMap, job: int, kind: int, gpus: int, surplus: int, kept: IntArray
-) -> None:
+def give_up_returned(room: Room, kept: Kept, job: int, kind: int, gpus: int, surplus: int) -> None:
     """Take away workers that had returned, from the servers with the fewest flexible workers first."""
+    workers = kept.workers
     while surplus > 0:
         worst = NOWHERE
         for entry in range(workers.offsets[job], workers.offsets[job + 1]):
             server = workers.server[entry]
-            if kept[entry] == 0 or room.kind[server] != kind:
+            if kept.flexible[entry] == 0 or room.kind[server] != kind:
                 continue
             if worst != NOWHERE:
                 more = room.flexible_before[server] - room.flexible_before[workers.server[worst]]
@@ -279,8 +289,8 @@ def give_up_returned(
             worst = entry
         if worst == NOWHERE:
             return
-        number = min(kept[worst], surplus)
-        kept[worst] -= number
+        number = min(kept.flexible[worst], surplus)
+        kept.flexible[worst] -= number
         surplus -= number
         put(room, workers.server[worst], -number, gpus, YES)
 
@@ -288,14 +298,13 @@ def give_up_returned(
 @kernel
 def place_flexible(
     room: Room,
-    workers: WorkerMap,
+    kept: Kept,
     demands: Demands,
     jobs: IntArray,
     kind: int,
     wanted: IntArray,
     got: IntArray,
     beyond: IntArray,
-    kept: IntArray,
     grouping: Grouping,
 ) -> tuple[IntArray, bool]:
     """Place the flexible workers that could not return, by best fit, in the given order of jobs.
@@ -324,7 +333,7 @@ def place_flexible(
             if taken < number:
                 found.append((server, number - taken))
         if surplus > 0:
-            give_up_returned(room, workers, job, kind, gpus, surplus, kept)
+            give_up_returned(room, kept, job, kind, gpus, surplus)
             freed = True
         for server, number in found:
             placed.append((job, server, 0, number))
