@@ -72,6 +72,14 @@ def test_the_images_copy_only_what_there_is():
     assert [source for source in sources if not (PROJECT / source).exists()] == []
 
 
+def test_every_room_of_the_control_plane_is_in_its_image():
+    rooms = tomllib.loads((PROJECT / "pyproject.toml").read_text())["tool"]["importlinter"]["root_packages"]
+    dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
+    target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
+    assert target is not None
+    assert set(rooms) <= set(re.findall(r"^COPY (\w+) \1$", target[1], re.MULTILINE))
+
+
 def test_what_the_emulated_inference_scheduler_imports_is_in_its_image():
     dockerfile = (PROJECT / "docker" / "Dockerfile").read_text()
     target = re.search(r"AS control-plane\n(.*?)^FROM ", dockerfile, re.MULTILINE | re.DOTALL)
