@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 
-from cluster.core.lending import LendingRule
-from cluster.core.lending_replay import follow
-from cluster.forecasting.evaluation import forecast_errors, margin_covering, reclaims_ahead
-from cluster.forecasting.forecaster import SAMPLES_PER_DAY, Forecaster, ForecasterError
-from cluster.forecasting.registry import FORECASTERS, make_forecaster
-from cluster.forecasting.rolling import rolling_forecasts
+from lending.core.lending_rule import LendingRule
+from lending.core.replay import follow
+from lending.forecasting.evaluation import forecast_errors, margin_covering, reclaims_ahead
+from lending.forecasting.forecaster import SAMPLES_PER_DAY, Forecaster, ForecasterError
+from lending.forecasting.registry import FORECASTERS, make_forecaster
+from lending.forecasting.rolling import rolling_forecasts
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import FloatArray, UsageSeries
 from simulation.workloads.errors import TraceError

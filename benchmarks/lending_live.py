@@ -40,16 +40,16 @@ from typing import Any
 import psycopg2
 
 from benchmarks.forecaster import COVERED
-from cluster.core.lending import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
-from cluster.forecasting.evaluation import forecast_errors, margin_covering
-from cluster.forecasting.forecaster import SAMPLES_PER_DAY
-from cluster.forecasting.registry import make_forecaster
-from cluster.forecasting.rolling import LONGEST_HISTORY
 from launch import Platform, PlatformSettings
 from launch.agents import INFERENCE_CLUSTER
 from launch.credentials import Credentials
 from launch.folders import PROJECT
 from launch.waiting import wait_until
+from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
+from lending.forecasting.evaluation import forecast_errors, margin_covering
+from lending.forecasting.forecaster import SAMPLES_PER_DAY
+from lending.forecasting.registry import make_forecaster
+from lending.forecasting.rolling import LONGEST_HISTORY
 from punctual.client import Client
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import FloatArray
@@ -185,7 +185,7 @@ class Scene:
     def forecasts(self, since: datetime) -> dict[datetime, dict[str, Any]]:
         """What was expected of the periods that ended later, by their ends."""
         found = self.rows(
-            "select period_ends_at, usage, forecaster from cluster_usageforecast where period_ends_at > %s",
+            "select period_ends_at, usage, forecaster from lending_usageforecast where period_ends_at > %s",
             since,
         )
         return {ends_at: {"forecast": usage, "forecaster": name} for ends_at, usage, name in found}

@@ -15,8 +15,8 @@ import argparse
 
 import numpy as np
 
-from cluster.core.lending import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
-from cluster.core.lending_replay import LendingHistory, follow
+from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
+from lending.core.replay import LendingHistory, follow
 from simulation.inference.catalogue import read_usage
 
 PERIODS_PER_DAY = 288

@@ -3,22 +3,9 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.db.models import Model
 from django.http import HttpRequest
 
-from cluster.models import (
-    Agent,
-    Cluster,
-    EnrolmentToken,
-    ForecasterTraining,
-    Gpu,
-    InferenceCluster,
-    LendingEvent,
-    LoanOrder,
-    ReclaimedServer,
-    ReclaimOrder,
-    Server,
-)
+from cluster.models import Agent, Cluster, EnrolmentToken, Gpu, Server
 
 
 @admin.register(Cluster)
@@ -89,64 +76,3 @@ class EnrolmentTokenAdmin(admin.ModelAdmin):
 
     def has_change_permission(self, request: HttpRequest, obj: EnrolmentToken | None = None) -> bool:
         return False
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):
-    """What only the platform itself writes."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-
-@admin.register(InferenceCluster)
-class InferenceClusterAdmin(admin.ModelAdmin):
-    """Operators' settings are changed here or by the API; its scheduler's credential is issued by the API
-    alone."""
-
-    list_display = ("name", "lending", "headroom_fraction", "forecaster", "asks_back_by_forecast")
-    readonly_fields = ("name", "cluster", "created_at", "credential_issued_at")
-    exclude = ("account", "credential_digest")
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-
-class ReclaimedServerInline(admin.TabularInline):
-    model = ReclaimedServer
-    extra = 0
-    can_delete = False
-
-    def has_change_permission(self, request: HttpRequest, obj: ReclaimedServer | None = None) -> bool:
-        return False
-
-
-@admin.register(LoanOrder)
-class LoanOrderAdmin(ReadOnlyAdmin):
-    list_display = ("id", "inference_cluster", "source", "created_at", "state", "server_names")
-    list_select_related = ("inference_cluster",)
-
-
-@admin.register(ReclaimOrder)
-class ReclaimOrderAdmin(ReadOnlyAdmin):
-    list_display = ("id", "inference_cluster", "source", "created_at", "count", "wanted_by", "state")
-    list_select_related = ("inference_cluster",)
-    inlines = (ReclaimedServerInline,)
-
-
-@admin.register(LendingEvent)
-class LendingEventAdmin(ReadOnlyAdmin):
-    list_display = ("happened_at", "inference_cluster", "kind", "message", "at_home", "on_loan", "reclaiming")
-    list_select_related = ("inference_cluster",)
-
-
-@admin.register(ForecasterTraining)
-class ForecasterTrainingAdmin(ReadOnlyAdmin):
-    list_display = ("id", "inference_cluster", "forecaster", "state", "created_at", "finished_at", "error")
-    list_select_related = ("inference_cluster",)
-    exclude = ("lease_token",)

@@ -78,37 +78,6 @@ LENDING_COLOURS = {
 }
 
 
-class OrderSource(models.TextChoices):
-    """Who moves servers: the inference scheduler, an operator by hand, or the platform by its forecast."""
-
-    SCHEDULER = "scheduler", "Inference scheduler"
-    OPERATOR = "operator", "Operator"
-    FORECAST = "forecast", "Forecast"
-
-
-class LoanState(models.TextChoices):
-    """`pending` until carried out; `withdrawn` when the servers were asked back first; `refused` with a
-    reason."""
-
-    PENDING = "pending", "Pending"
-    DONE = "done", "Done"
-    WITHDRAWN = "withdrawn", "Withdrawn"
-    REFUSED = "refused", "Refused"
-
-
-class ReclaimState(models.TextChoices):
-    """`pending` until servers are chosen, `reclaiming` until all are empty and back, then confirmed by their
-    scheduler."""
-
-    PENDING = "pending", "Pending"
-    RECLAIMING = "reclaiming", "Reclaiming"
-    RETURNED = "returned", "Returned"
-    CONFIRMED = "confirmed", "Confirmed"
-
-
-OPEN_RECLAIM_STATES = (ReclaimState.PENDING, ReclaimState.RECLAIMING)
-
-
 class WorkState(models.TextChoices):
     """How far work is that waits in a row for a worker: the training of a forecaster, a simulated run."""
 

@@ -40,6 +40,7 @@ INSTALLED_APPS = [
     "projects",
     "cluster",
     "scheduling",
+    "lending",
     "simulation",
     "dashboard",
     "workers.tasks",
@@ -194,9 +195,9 @@ SPECTACULAR_SETTINGS = {
         "ServerState": "cluster.choices.ServerState",
         "LendingState": "cluster.choices.LendingState",
         "Whitelist": "cluster.choices.Whitelist",
-        "LoanState": "cluster.choices.LoanState",
-        "ReclaimState": "cluster.choices.ReclaimState",
-        "OrderSource": "cluster.choices.OrderSource",
+        "LoanState": "lending.choices.LoanState",
+        "ReclaimState": "lending.choices.ReclaimState",
+        "OrderSource": "lending.choices.OrderSource",
     },
 }
 

@@ -13,7 +13,8 @@ from django.contrib.auth.hashers import make_password
 from django.utils import timezone
 from factory.django import DjangoModelFactory
 
-from cluster.models import Agent, Cluster, Gpu, InferenceCluster, Server, UtilisationSample
+from cluster.models import Agent, Cluster, Gpu, Server, UtilisationSample
+from lending.models import InferenceCluster
 from projects.models import ApiToken, Membership, Project, Role, User, token_digest
 from scheduling.choices import AssignmentState, CurveState, GenerationState, Goal, JobState, ServiceClass
 from scheduling.models import (

@@ -21,7 +21,15 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 END_TO_END = [TESTS / "end_to_end", TESTS / "chaos"]
 PLATFORM = [
-    TESTS / name for name in ("control_plane", "dashboard", "platform", "simulation/product", "streams")
+    TESTS / name
+    for name in (
+        "control_plane",
+        "dashboard",
+        "lending/control_plane",
+        "platform",
+        "simulation/product",
+        "streams",
+    )
 ]
 LOWER_PRIORITY = ["nice", "-n", "5"]
 

@@ -94,7 +94,7 @@ class Server(models.Model):
     sandbox = models.CharField(max_length=20, blank=True)
     #: Its home where it is an inference server; dedicated training servers have none.
     inference_cluster = models.ForeignKey(
-        "cluster.InferenceCluster", on_delete=models.PROTECT, null=True, blank=True, related_name="servers"
+        "lending.InferenceCluster", on_delete=models.PROTECT, null=True, blank=True, related_name="servers"
     )
     lending_state = models.CharField(
         max_length=10, choices=LendingState.choices, default=LendingState.TRAINING
@@ -205,7 +205,7 @@ class EnrolmentToken(models.Model):
     server_name = models.CharField(max_length=100, blank=True)
     #: The agent's server belongs to this inference cluster.
     inference_cluster = models.ForeignKey(
-        "cluster.InferenceCluster", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
+        "lending.InferenceCluster", on_delete=models.CASCADE, null=True, blank=True, related_name="+"
     )
     created_by = models.ForeignKey(settings.AUTH_USER_MODEL, on_delete=models.SET_NULL, null=True)
     created_at = models.DateTimeField(default=timezone.now)

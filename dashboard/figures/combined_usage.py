@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from cluster.lending_history import CombinedPoint
-from cluster.lending_selectors import combined_usage_history
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure
+from lending.core.history import CombinedPoint
+from lending.selectors.history import combined_usage_history
 
 
 def figure(points: list[CombinedPoint]) -> go.Figure | None:

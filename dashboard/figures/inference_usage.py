@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import plotly.graph_objects as go
 
-from cluster.lending_history import UsagePoint
-from cluster.lending_selectors import UsageHistory, usage_history
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure, plain_text
 from dashboard.templatetags.punctual_display import duration_text
+from lending.core.history import UsagePoint
+from lending.selectors.history import UsageHistory, usage_history
 
 MOST_SOURCES = 3
 

@@ -7,10 +7,10 @@ import math
 import plotly.graph_objects as go
 
 from cluster.choices import LENDING_COLOURS, LendingState
-from cluster.lending_history import ServerCounts
-from cluster.lending_selectors import servers_history
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure
+from lending.core.history import ServerCounts
+from lending.selectors.history import servers_history
 
 #: From the bottom up: what is on the training whitelist lies below what is not.
 _STACK = (

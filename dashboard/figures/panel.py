@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 
 import plotly.graph_objects as go
 
-from cluster.models import InferenceCluster
+from lending.models import InferenceCluster
 from projects.models import User
 from scheduling.models import Job
 

@@ -10,8 +10,9 @@ from django.utils import timezone
 from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
-from cluster.choices import SERVER_COLOURS, LoanState, ReclaimState, ServerState, WorkState
-from cluster.models import LoanOrder, ReclaimOrder
+from cluster.choices import SERVER_COLOURS, ServerState, WorkState
+from lending.choices import LoanState, ReclaimState
+from lending.models import LoanOrder, ReclaimOrder
 from scheduling.choices import JOB_COLOURS, JobState, PromiseOutcome
 from scheduling.models import Job
 from simulation.choices import RUN_COLOURS

@@ -12,16 +12,16 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from plotly.utils import PlotlyJSONEncoder
 
-from cluster.inference_selectors import servers_at_home, standing
-from cluster.lending_history import condensed
-from cluster.lending_order_selectors import order_found, order_shortfalls, orders_page, reclaim_row
-from cluster.lending_selectors import combined_usage_history, inference_cluster_chosen, lending_counters
-from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder
 from dashboard.figures import LENDING_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
-from scheduling.selectors.lending_page import borrowed_use, promises_touched
-from scheduling.selectors.reclaim_explanation import (
+from lending.core.history import condensed
+from lending.models import InferenceCluster, LoanOrder, ReclaimOrder
+from lending.selectors.effects_on_jobs import borrowed_use, promises_touched
+from lending.selectors.history import combined_usage_history, inference_cluster_chosen, lending_counters
+from lending.selectors.inference_clusters import servers_at_home, standing
+from lending.selectors.orders import order_found, order_shortfalls, orders_page, reclaim_row
+from lending.selectors.reclaim_explanation import (
     alternatives,
     chosen_servers,
     job_fates,

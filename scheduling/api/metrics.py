@@ -5,9 +5,10 @@ Everything is read afresh, so any web process answers alike and a restart loses 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import datetime, timedelta
 from math import ceil
+from typing import ClassVar
 
 from django.db.models import Avg, Count, Max
 from django.http import HttpResponse
@@ -23,7 +24,6 @@ from cluster.selectors import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.models import Scope
-from scheduling.api.lending_metrics import lending_metrics
 from scheduling.models import Decision
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
@@ -37,16 +37,19 @@ class MetricsView(ApiView):
 
     token_scopes = {"GET": Scope.OPERATE}
     schema = None
+    #: What is collected at each scrape; given where the address is, so that rooms above this one have a say.
+    collectors: ClassVar[Sequence[Callable[[], Collector]]] = ()
 
     def get(self, request: Request) -> HttpResponse:
         require_operator(self.user)
         registry = CollectorRegistry()
-        registry.register(PlatformCollector())
+        for collector in self.collectors:
+            registry.register(collector())
         return HttpResponse(generate_latest(registry), content_type=CONTENT_TYPE_LATEST)
 
 
 class PlatformCollector(Collector):
-    """The platform's state as gauges."""
+    """GPUs, jobs, servers and the planner as gauges."""
 
     def describe(self) -> Iterator[Metric]:
         return iter(())
@@ -58,7 +61,6 @@ class PlatformCollector(Collector):
         cluster = cluster_shown()
         if cluster is not None:
             yield from _planner(cluster)
-        yield from lending_metrics(timezone.now())
 
 
 def _labelled(name: str, text: str, label: str, values: dict[str, float] | dict[str, int]) -> Metric:

@@ -1,6 +1,6 @@
 """Addresses of functions, jobs, decisions and the cluster below /api/v1/."""
 
-from django.urls import include, path
+from django.urls import path
 
 from projects.api import converters as _converters  # noqa: F401 - registers them
 from scheduling.api.views import cluster, decisions, functions, job_records, jobs
@@ -41,11 +41,9 @@ urlpatterns = [
     path("servers/<row:server_id>/", cluster.ServerView.as_view(), name="server"),
     path("servers/<row:server_id>/drain/", cluster.DrainView.as_view(), name="server-drain"),
     path("servers/<row:server_id>/undrain/", cluster.UndrainView.as_view(), name="server-undrain"),
-    path("inference-clusters/", include("scheduling.api.inference_urls")),
     path("gpus/", cluster.GpusView.as_view(), name="gpus"),
     path("agents/", cluster.AgentsView.as_view(), name="agents"),
     path("agents/<row:agent_id>/revoke/", cluster.AgentRevokeView.as_view(), name="agent-revoke"),
-    path("enrolment-tokens/", cluster.EnrolmentTokensView.as_view(), name="enrolment-tokens"),
     path("decisions/", decisions.DecisionsView.as_view(), name="decisions"),
     path("decisions/<row:decision_id>/", decisions.DecisionView.as_view(), name="decision"),
     path("decisions/<row:decision_id>/snapshot/", decisions.SnapshotView.as_view(), name="decision-snapshot"),

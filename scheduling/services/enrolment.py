@@ -13,7 +13,7 @@ from django.db import transaction
 from django.utils import timezone
 
 from cluster.choices import LendingState, ServerState, Whitelist
-from cluster.models import Agent, Cluster, EnrolmentToken, InferenceCluster, Server
+from cluster.models import Agent, Cluster, EnrolmentToken, Server
 from projects.errors import DomainError, InvalidRequest
 from projects.models import User, token_digest
 from scheduling.services.inventory import inventory_update
@@ -50,18 +50,17 @@ def enrolment_token_create(
     created_by: User | None,
     server_name: str = "",
     cluster: Cluster | None = None,
-    inference_cluster: InferenceCluster | None = None,
+    inference_cluster_id: int | None = None,
 ) -> str:
     """A token that lets one agent enrol once within a day. Returned once; stored as a digest.
 
-    With ``inference_cluster`` the agent's server is one of its servers, at home there.
+    With ``inference_cluster_id`` the agent's server is at home in that inference cluster, which lends to
+    ``cluster``.
     """
     token = f"enrol_{secrets.token_urlsafe(32)}"
-    if inference_cluster is not None:
-        cluster = inference_cluster.cluster
     EnrolmentToken.objects.create(
         cluster=cluster or cluster_get_or_create(),
-        inference_cluster=inference_cluster,
+        inference_cluster_id=inference_cluster_id,
         digest=token_digest(token),
         server_name=server_name,
         created_by=created_by,

@@ -16,7 +16,6 @@ from cluster.models import UtilisationSample
 from projects.services import expire_idempotency_records
 from scheduling.choices import TERMINAL_STATES
 from scheduling.models import AppliedEvent, Checkpoint, Decision, Incident, Job, LogChunk
-from scheduling.services.lending_usage import forget_old_usage
 from scheduling.services.progress import MAXIMUM_LOG_BYTES
 
 log = structlog.get_logger(__name__)
@@ -33,7 +32,6 @@ def keep_house() -> None:
     Incident.objects.filter(last_at__lt=now - retention, snapshot__isnull=False).update(snapshot=None)
     AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
     UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
-    forget_old_usage(now)
     expire_idempotency_records()
     trim_logs()
     delete_old_checkpoints(now)

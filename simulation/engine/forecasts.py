@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cluster.forecasting.registry import make_forecaster
-from cluster.forecasting.rolling import rolling_forecasts
+from lending.forecasting.registry import make_forecaster
+from lending.forecasting.rolling import rolling_forecasts
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.sharing import Lending
 

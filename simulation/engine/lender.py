@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cluster.core.lending import LendingRule
+from lending.core.lending_rule import LendingRule
 from scheduling.core.lyra.fleet import NO_ROLE
 from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
 from scheduling.core.question.arrays import TIME_TOLERANCE

@@ -10,11 +10,12 @@ from datetime import datetime
 import numpy as np
 from django.db.models import Count
 
-from cluster.models import Cluster, Gpu, InferenceCluster, UsageSample
+from cluster.models import Cluster, Gpu
+from lending.models import InferenceCluster, UsageSample
+from lending.services.usage import recent_usage
 from scheduling.choices import CurveState
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import measured_curves_on
-from scheduling.services.lending_usage import recent_usage
 from scheduling.services.snapshots import Pool, core_curve
 from simulation.live.state import LiveInference
 from simulation.reports.style import duration

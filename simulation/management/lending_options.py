@@ -9,7 +9,7 @@ from dataclasses import replace
 from math import inf
 from typing import Any
 
-from cluster.forecasting.registry import FORECASTERS
+from lending.forecasting.registry import FORECASTERS
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from scheduling.core.question.snapshot import AGEING_WEIGHT
 from scheduling.core.question.two_phase_options import TwoPhaseOptions

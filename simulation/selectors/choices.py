@@ -8,9 +8,9 @@ from typing import Any
 from django.conf import settings
 
 from cluster.choices import DrainState, ServerState
-from cluster.forecasting.registry import FORECASTERS
 from cluster.models import Gpu
 from cluster.selectors import cluster_shown
+from lending.forecasting.registry import FORECASTERS
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from scheduling.core.question.snapshot import Newcomers

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from cluster.core.lending import HEADROOM_FRACTION
+from lending.core.lending_rule import HEADROOM_FRACTION
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from simulation.choices import MEASURED_USAGE, NO_FORECASTER, StudySource
 from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings

@@ -17,7 +17,8 @@ from django.db import transaction
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from cluster.models import ForecasterTraining, InferenceCluster, LoanOrder, ReclaimOrder, Server
+from cluster.models import Server
+from lending.models import ForecasterTraining, InferenceCluster, LoanOrder, ReclaimOrder
 from projects.models import ApiToken, Invitation, Project, Role, User
 from scheduling.models import Decision, FunctionVersion, Job
 from simulation.models import SimulationRun, SimulationStudy

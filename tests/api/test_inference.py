@@ -10,7 +10,8 @@ import pytest
 from django.utils import timezone
 from rest_framework.test import APIClient
 
-from cluster.models import EnrolmentToken, LoanOrder, Server, UsageSample
+from cluster.models import EnrolmentToken, Server
+from lending.models import LoanOrder, UsageSample
 from tests import factories as make
 from tests.api.conftest import World
 

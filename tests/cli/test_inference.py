@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import InferenceCluster, Server, UsageSample
+from cluster.models import Server
+from lending.models import InferenceCluster, UsageSample
+from lending.services.orchestrator import orchestrate
 from projects.models import User
-from scheduling.services.lending_orchestrator import orchestrate
 from tests.cli.conftest import Run
 from tests.cli.test_real_api import log_in
 from tests.factories import PASSWORD, InferenceServerFactory

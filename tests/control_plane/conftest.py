@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster, InferenceCluster
+from cluster.models import Cluster
+from lending.models import InferenceCluster
+from lending.services.inference_clusters import inference_cluster_create
 from projects.models import Membership, Role
 from scheduling.models import FunctionVersion, Job
 from scheduling.services.jobs import JobRequest, job_submit
-from scheduling.services.lending_clusters import inference_cluster_create
 from tests.control_plane.simulated_agent import SimulatedAgent
 from tests.factories import FunctionVersionFactory, MembershipFactory, UserFactory
 

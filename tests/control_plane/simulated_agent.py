@@ -11,7 +11,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cluster.models import Agent, InferenceCluster
+from cluster.models import Agent
+from lending.models import InferenceCluster
+from lending.services.inference_clusters import server_token_create
 from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.reports import ReportAnswer, apply_report
@@ -50,8 +52,12 @@ class SimulatedAgent:
     ) -> SimulatedAgent:
         enrolled = agent_enrol(
             {
-                "token": enrolment_token_create(
-                    created_by=None, server_name=name, inference_cluster=inference_cluster
+                "token": (
+                    enrolment_token_create(created_by=None, server_name=name)
+                    if inference_cluster is None
+                    else server_token_create(
+                        inference_cluster=inference_cluster, created_by=None, server_name=name
+                    )
                 ),
                 "name": name,
                 "address": "127.0.0.1",

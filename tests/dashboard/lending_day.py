@@ -12,17 +12,17 @@ from uuid import UUID
 
 from django.utils import timezone
 
-from cluster.choices import WHITELIST_OF, LendingState, LoanState, OrderSource, ReclaimState
-from cluster.models import (
+from cluster.choices import WHITELIST_OF, LendingState
+from cluster.models import Server, UtilisationSample
+from lending.choices import LoanState, OrderSource, ReclaimState
+from lending.models import (
     InferenceCluster,
     LendingEvent,
     LoanOrder,
     ReclaimedServer,
     ReclaimOrder,
-    Server,
     UsageForecast,
     UsageSample,
-    UtilisationSample,
 )
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome, ServiceClass
 from scheduling.models import Assignment, Job

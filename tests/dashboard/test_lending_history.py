@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cluster.lending_history import (
+from dashboard.figures import combined_usage as combined_figure
+from dashboard.figures import inference_usage, lending_servers
+from lending.core.history import (
     CombinedPoint,
     InferenceSide,
     Membership,
@@ -25,10 +27,8 @@ from cluster.lending_history import (
     seconds_in,
     server_steps,
 )
-from cluster.lending_selectors import ForecastPoint, LendingCounters, UsageHistory
-from dashboard.figures import combined_usage as combined_figure
-from dashboard.figures import inference_usage, lending_servers
-from scheduling.selectors.reclaim_explanation import why_chosen
+from lending.selectors.history import ForecastPoint, LendingCounters, UsageHistory
+from lending.selectors.reclaim_explanation import why_chosen
 
 NOON = datetime(2030, 1, 31, 12, tzinfo=UTC)
 ONE_PM = NOON + timedelta(hours=1)

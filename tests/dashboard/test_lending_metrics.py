@@ -12,7 +12,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 from prometheus_client.parser import text_string_to_metric_families
 
-from scheduling.api.lending_metrics import lending_metrics
+from lending.api.metrics import lending_metrics
 from tests import factories
 from tests.dashboard.lending_day import build_day
 

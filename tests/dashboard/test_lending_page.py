@@ -15,11 +15,11 @@ from playwright.sync_api import Browser, Page, Route, expect
 from pytest_django.live_server_helper import LiveServer
 from redis import Redis
 
-from cluster.choices import OrderSource
-from cluster.models import InferenceCluster, LoanOrder, ReclaimOrder
-from scheduling.services.lending_usage import forecast_usage, usage_report
-from scheduling.services.loans import carry_out_loans, loan_order_create
-from scheduling.services.reclaiming import begin_reclaims, reclaim_confirm, reclaim_order_create
+from lending.choices import OrderSource
+from lending.models import InferenceCluster, LoanOrder, ReclaimOrder
+from lending.services.loans import carry_out_loans, loan_order_create
+from lending.services.reclaiming import begin_reclaims, reclaim_confirm, reclaim_order_create
+from lending.services.usage import forecast_usage, usage_report
 from tests import factories
 from tests.dashboard.lending_day import Day, build_day
 from tests.dashboard.scenario import Scenario, build

@@ -15,15 +15,17 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from cluster.choices import LendingState, OrderSource, ReclaimState, Whitelist
-from cluster.models import InferenceCluster, ReclaimOrder, UsageSample, UtilisationSample
+from cluster.choices import LendingState, Whitelist
+from cluster.models import UtilisationSample
 from dashboard.figures import LENDING_PANELS
+from lending.choices import OrderSource, ReclaimState
+from lending.models import InferenceCluster, ReclaimOrder, UsageSample
+from lending.selectors.effects_on_jobs import borrowed_use, promises_touched
+from lending.services.orchestrator import orchestrate
+from lending.services.reclaiming import reclaim_order_create
 from projects.models import User
 from scheduling.choices import AssignmentState, PromiseOutcome
 from scheduling.models import Assignment, Job
-from scheduling.selectors.lending_page import borrowed_use, promises_touched
-from scheduling.services.lending_orchestrator import orchestrate
-from scheduling.services.reclaiming import reclaim_order_create
 from tests import factories
 from tests.dashboard.lending_day import Day, build_day
 

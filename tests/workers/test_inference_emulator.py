@@ -15,13 +15,15 @@ import numpy as np
 import pytest
 from django.utils import timezone
 
-from cluster.choices import LendingState, LoanState, ReclaimState
-from cluster.forecasting.persistence import Persistence
-from cluster.models import Gpu, InferenceCluster, LoanOrder, ReclaimOrder, Server, UsageSample
+from cluster.choices import LendingState
+from cluster.models import Gpu, Server
 from config.wsgi import application
+from lending.choices import LoanState, ReclaimState
+from lending.forecasting.persistence import Persistence
+from lending.models import InferenceCluster, LoanOrder, ReclaimOrder, UsageSample
+from lending.services import usage as lending_usage
+from lending.services.orchestrator import orchestrate
 from punctual.client import Client
-from scheduling.services import lending_usage
-from scheduling.services.lending_orchestrator import orchestrate
 from simulation.inference.usage import UsageSeries
 from tests import factories as make
 from workers.inference_emulator.emulator import Emulator

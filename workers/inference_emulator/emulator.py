@@ -11,7 +11,7 @@ from typing import Any
 
 import structlog
 
-from cluster.core.lending import LendingRule
+from lending.core.lending_rule import LendingRule
 from punctual.client.inference import Inference
 from punctual.errors import (
     ConflictError,

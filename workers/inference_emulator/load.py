@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 from textwrap import shorten
 
-from cluster.core.lending import ROUNDING_GUARD
+from lending.core.lending_rule import ROUNDING_GUARD
 from simulation.inference.usage import UsageSeries
 
 MOST_SOURCE_CHARACTERS = 200

@@ -8,7 +8,7 @@ import os
 from celery import shared_task
 from django.db import OperationalError
 
-from scheduling.services import lending_orchestrator, lending_trainings, lending_usage
+from lending.services import orchestrator, trainings, usage
 
 _RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
 #: Nobody waits for a model: without one the last sample is the forecast.
@@ -18,19 +18,19 @@ _NICENESS = 10
 @shared_task(name="workers.tasks.orchestrate", **_RETRY)
 def orchestrate() -> None:
     """Ask back what forecasts want, work off loan and reclaim orders."""
-    lending_orchestrator.orchestrate()
+    orchestrator.orchestrate()
 
 
 @shared_task(name="workers.tasks.work_off_orders", **_RETRY)
 def work_off_orders() -> None:
     """Begin orders whose time has come, and send home the servers that hold no work any more."""
-    lending_orchestrator.work_off_orders()
+    orchestrator.work_off_orders()
 
 
 @shared_task(name="workers.tasks.forecast_usage", **_RETRY)
 def forecast_usage(inference_cluster_id: int) -> None:
     """Say what is expected of an inference cluster's next period."""
-    lending_usage.forecast_usage(inference_cluster_id)
+    usage.forecast_usage(inference_cluster_id)
 
 
 @shared_task(name="workers.tasks.train_forecaster", soft_time_limit=1740, time_limit=1800, **_RETRY)
@@ -38,16 +38,16 @@ def train_forecaster(training_id: int) -> None:
     """Run a queued training."""
     if os.getpriority(os.PRIO_PROCESS, 0) < _NICENESS:
         os.setpriority(os.PRIO_PROCESS, 0, _NICENESS)
-    lending_trainings.training_run(training_id)
+    trainings.training_run(training_id)
 
 
 @shared_task(name="workers.tasks.start_trainings", **_RETRY)
 def start_trainings() -> None:
     """Queue the trainings whose day has come."""
-    lending_trainings.start_due_trainings()
+    trainings.start_due_trainings()
 
 
 @shared_task(name="workers.tasks.sweep_trainings", **_RETRY)
 def sweep_trainings() -> None:
     """Queue trainings again whose worker is gone."""
-    lending_trainings.sweep_trainings()
+    trainings.sweep_trainings()

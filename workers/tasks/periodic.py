@@ -5,7 +5,9 @@ from __future__ import annotations
 
 from celery import shared_task
 from django.db import OperationalError
+from django.utils import timezone
 
+from lending.services.usage import forget_old_usage
 from scheduling.services import curves, drain, environments, housekeeping, leases, planning, wakeups
 
 #: A database that is away or full comes back; the task is tried again, and the next tick would do the same.
@@ -53,3 +55,4 @@ def build_environments() -> None:
 def keep_house() -> None:
     """Delete what its time is up for."""
     housekeeping.keep_house()
+    forget_old_usage(timezone.now())

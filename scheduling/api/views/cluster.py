@@ -12,19 +12,17 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 
 from cluster.api import serializers as cluster_shapes
-from cluster.inference_selectors import inference_cluster_get
-from cluster.models import Agent, Gpu, InferenceCluster, Server
+from cluster.models import Agent, Gpu, Server
 from cluster.selectors import agent_get, agents_known, cluster_shown, gpus_known, server_get, servers_known
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.api.serializers import ProblemSerializer
-from projects.errors import InvalidRequest, NotFound
 from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
 from scheduling.services.drain import server_drain, server_undrain
-from scheduling.services.enrolment import TOKEN_VALID_FOR, agent_revoke, enrolment_token_create
+from scheduling.services.enrolment import agent_revoke
 
 
 class BrokenPromiseSerializer(serializers.Serializer):
@@ -204,37 +202,3 @@ class AgentRevokeView(ApiView):
     def _revoke(self, agent_id: int) -> Response:
         agent_revoke(agent=agent_get(agent_id))
         return Response(cluster_shapes.AgentSerializer(agent_get(agent_id)).data)
-
-
-@extend_schema(tags=["cluster"])
-class EnrolmentTokensView(ApiView):
-    """Letting agents in."""
-
-    token_scopes = {"POST": Scope.OPERATE}
-    remembers_answers = False
-
-    @extend_schema(
-        operation_id="enrolment_token_create",
-        summary="Create an enrolment token (operator)",
-        description="Lets one agent enrol once. The token is in this answer alone.",
-        request=cluster_shapes.EnrolmentTokenRequestSerializer,
-        responses={201: cluster_shapes.EnrolmentTokenSerializer},
-    )
-    def post(self, request: Request) -> Response:
-        require_operator(self.user)
-        body = self.read(cluster_shapes.EnrolmentTokenRequestSerializer)
-        name = body["inference_cluster"]
-        token = enrolment_token_create(
-            created_by=self.user,
-            server_name=body["server_name"],
-            inference_cluster=_inference_cluster_named(name) if name else None,
-        )
-        answer = {**body, "token": token, "valid_seconds": int(TOKEN_VALID_FOR.total_seconds())}
-        return Response(cluster_shapes.EnrolmentTokenSerializer(answer).data, status=201)
-
-
-def _inference_cluster_named(name: str) -> InferenceCluster:
-    try:
-        return inference_cluster_get(name)
-    except NotFound as error:
-        raise InvalidRequest(error.detail, errors={"inference_cluster": [error.detail]}) from error

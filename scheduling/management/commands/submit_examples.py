@@ -11,10 +11,11 @@ from django.core.management.base import BaseCommand, CommandError
 from django.utils import timezone
 
 from projects.models import Membership, Project
-from scheduling.management.commands.bootstrap_demo import DEMO_PROJECT
 from scheduling.services.functions import function_upload
 from scheduling.services.jobs import JobRequest, job_submit
 
+#: The project that `bootstrap_demo` makes.
+DEMO_PROJECT = "demo"
 EXAMPLES: tuple[dict[str, Any], ...] = (
     {
         "file": "image_classifier.py",

@@ -13,7 +13,8 @@ import numpy as np
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster, InferenceCluster, UsageSample
+from cluster.models import Cluster
+from lending.models import InferenceCluster, UsageSample
 from projects.errors import InvalidRequest
 from scheduling.models import CurveLevel, Job
 from scheduling.services.borrowed import key_on
@@ -37,9 +38,9 @@ from tests.control_plane.conftest import (  # noqa: F401 - fixtures
     submit,
     version,
 )
-from tests.control_plane.lending import ask_back, known_on_eight, lend, servers_of
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
 from tests.factories import ScalingCurveFactory
+from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of
 from tests.simulation.product.conftest import runs_of
 
 pytestmark = pytest.mark.django_db(transaction=True)

@@ -1,1 +1,0 @@
-"""What the cluster decides by arithmetic alone: no Django, no clock, no I/O."""

@@ -1,0 +1,1 @@
+"""Its REST API: shapes, addresses, the inference scheduler's credential, gauges."""

@@ -1,0 +1,6 @@
+from django.apps import AppConfig
+
+
+class LendingConfig(AppConfig):
+    name = "lending"
+    verbose_name = "Lending"

@@ -1,0 +1,1 @@
+"""What lending decides by arithmetic alone: no Django, no clock, no I/O."""

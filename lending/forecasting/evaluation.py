@@ -1,0 +1,188 @@
+"""How good forecasts are, and what they are good for (Lyra section 3.6; spec 2.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lending.core.lending_rule import IntArray, LendingRule
+from lending.core.replay import LendingHistory, follow
+from lending.forecasting.forecaster import (
+    WINDOW,
+    FitReport,
+    FloatArray,
+    Forecaster,
+    ForecasterError,
+    Progress,
+    mean_squared_error,
+)
+
+EVALUATED_SAMPLES = 1_440
+"""Five days: what Lyra reports its error on (Lyra section 3.6)."""
+
+PERSISTENCE, PERFECT = "persistence", "perfect"
+
+
+@dataclass(frozen=True, slots=True)
+class ForecastErrors:
+    """Mean squared error by forecaster on the last ``samples`` of a curve, none of which was learned from.
+
+    ``errors`` always holds `PERSISTENCE`, and `PERFECT` where it is known what a perfect forecaster of the
+    curve would say. ``forecasts``: what each said, shape (samples,); ``truth``: what came.
+    """
+
+    samples: int
+    errors: Mapping[str, float]
+    fits: Mapping[str, FitReport]
+    truth: FloatArray
+    forecasts: Mapping[str, FloatArray] = field(repr=False)
+
+    def ratio_to_persistence(self, name: str) -> float:
+        """A forecaster's error over that of the last sample as forecast; below 1 is better, and 1 when both
+        are 0."""
+        persistence = self.errors[PERSISTENCE]
+        return self.errors[name] / persistence if persistence else 1.0
+
+
+def forecast_errors(
+    samples: ArrayLike,
+    forecasters: Iterable[Forecaster],
+    *,
+    evaluated_samples: int = EVALUATED_SAMPLES,
+    expected: ArrayLike | None = None,
+    progress: Progress | None = None,
+) -> ForecastErrors:
+    """Fit each forecaster to all but the last ``evaluated_samples`` and compare its forecasts of these, one
+    period ahead.
+
+    ``samples`` has shape (n,) and no gap; ``expected``, of the same shape, is the curve without noise where
+    it is known.
+
+    Raises ForecasterError when samples are missing or too few, TooFewSamples when a model needs more to learn
+    from.
+    """
+    # A copy, since what is returned outlives the call.
+    values = np.array(samples, dtype=np.float64)
+    begin = values.size - evaluated_samples
+    if evaluated_samples < 1 or begin <= WINDOW or not np.isfinite(values).all():
+        raise ForecasterError(
+            f"errors on {evaluated_samples} of {values.size} samples cannot be taken: there must be some, "
+            "without a gap, and others before them to learn from"
+        )
+    truth = values[begin:]
+    forecasts: dict[str, FloatArray] = {}
+    fits: dict[str, FitReport] = {}
+    for forecaster in forecasters:
+        fits[forecaster.name] = forecaster.fit(values[:begin], progress)
+        windows = np.lib.stride_tricks.sliding_window_view(values[:-1], forecaster.window)
+        forecasts[forecaster.name] = forecaster.forecast_many(windows[-evaluated_samples:])
+    forecasts.setdefault(PERSISTENCE, values[begin - 1 : -1])
+    if expected is not None:
+        forecasts[PERFECT] = np.array(expected, dtype=np.float64)[begin:]
+    errors = {name: mean_squared_error(said, truth) for name, said in forecasts.items()}
+    return ForecastErrors(evaluated_samples, errors, fits, truth, forecasts)
+
+
+@dataclass(frozen=True, slots=True)
+class Shortfall:
+    """Servers missing in the inference cluster over a history: in how many periods, how many at worst, how
+    many on average."""
+
+    periods: int
+    servers_at_worst: int
+    servers_on_average: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReclaimTiming:
+    """Whether servers were asked back before they were missed.
+
+    Of ``reclaims`` operations ``ahead`` began while measured usage alone asked for no server back; after
+    ``ahead_and_needed`` of these the next sample did. The same in servers: ``servers_ahead`` of ``servers``
+    were asked back beyond what measured usage alone asked for.
+
+    ``shortfall`` is that of the history itself. The other four follow the plain lending rule over the same
+    usage, with and without forecast and headroom.
+    """
+
+    reclaims: int
+    ahead: int
+    ahead_and_needed: int
+    servers: int
+    servers_ahead: int
+    shortfall: Shortfall
+    with_forecast_and_headroom: Shortfall
+    with_forecast_only: Shortfall
+    with_headroom_only: Shortfall
+    with_neither: Shortfall
+
+    @property
+    def share_ahead(self) -> float | None:
+        """Share of reclaims that began before usage rose; None when there was no reclaim."""
+        return self.ahead / self.reclaims if self.reclaims else None
+
+
+def reclaims_ahead(
+    rule: LendingRule,
+    usage: ArrayLike,
+    forecasts: ArrayLike,
+    history: LendingHistory | None = None,
+    *,
+    periods_to_return: int = 0,
+) -> ReclaimTiming:
+    """What forecasting came to over ``usage``, shape (n,), with ``forecasts`` as `follow` takes them.
+
+    ``history`` is what was lent and asked back in truth; None: what ``rule`` would have done.
+    ``periods_to_return``: how long servers take to come home where the rule is followed.
+
+    Raises ValueError for usage outside 0 to 1 and shapes that differ.
+    """
+    samples = np.asarray(usage, dtype=np.float64)
+    without_headroom = LendingRule(rule.servers, 0.0, rule.forecast_margin_fraction)
+
+    def followed(which: LendingRule, expected: ArrayLike | None) -> LendingHistory:
+        return follow(which, samples, expected, periods_to_return=periods_to_return)
+
+    both = followed(rule, forecasts)
+    history = both if history is None else history
+    if history.on_loan.shape != samples.shape:
+        raise ValueError(f"a history of {history.on_loan.size} decisions does not fit {samples.size} samples")
+    staying = history.on_loan - history.being_returned
+    by_usage = rule.targets(samples)
+    asked_by_usage = np.maximum(0, staying - by_usage)
+    asked_next = np.append(staying[:-1] > by_usage[1:], False)
+    reclaims = history.reclaimed > 0
+    ahead = reclaims & (asked_by_usage == 0)
+    return ReclaimTiming(
+        reclaims=int(reclaims.sum()),
+        ahead=int(ahead.sum()),
+        ahead_and_needed=int((ahead & asked_next).sum()),
+        servers=int(history.reclaimed.sum()),
+        servers_ahead=int(np.maximum(0, history.reclaimed - asked_by_usage).sum()),
+        shortfall=_shortfall(history.shortfall),
+        with_forecast_and_headroom=_shortfall(both.shortfall),
+        with_forecast_only=_shortfall(followed(without_headroom, forecasts).shortfall),
+        with_headroom_only=_shortfall(followed(rule, None).shortfall),
+        with_neither=_shortfall(followed(without_headroom, None).shortfall),
+    )
+
+
+def margin_covering(forecasts: FloatArray, truth: FloatArray, share: float) -> float:
+    """What must be added to forecasts so that ``share`` of the samples that came did not exceed them; at
+    least 0.
+
+    For `LendingRule.forecast_margin_fraction`, from a past on which the forecaster was not fitted. Raises
+    ForecasterError for a share outside 0 to 1 or no sample.
+    """
+    if not 0.0 <= share <= 1.0 or not truth.size:
+        raise ForecasterError(f"no margin covers {share:g} of {truth.size} samples")
+    return max(0.0, float(np.quantile(truth - forecasts, share)))
+
+
+def _shortfall(servers: IntArray) -> Shortfall:
+    if not servers.size:
+        return Shortfall(0, 0, 0.0)
+    return Shortfall(int((servers > 0).sum()), int(servers.max()), float(servers.mean()))

@@ -1,0 +1,181 @@
+"""The recurrent network that Lyra forecasts with (Lyra section 3.6; spec 2.2). The only file here that needs
+PyTorch.
+
+Published: long short-term memory, ten samples, two hidden layers, Adam, mean squared error. Width, learning
+rate, batch, epochs and early stop are the spec's, the way to scale samples is ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor, nn
+
+from lending.forecasting.forecaster import (
+    SAMPLES_PER_DAY,
+    FitReport,
+    FloatArray,
+    Forecaster,
+    ForecasterError,
+    Progress,
+    mean_squared_error,
+    training_windows,
+)
+from lending.forecasting.storage import pack, unpack
+
+HIDDEN_LAYERS, WIDTH = 2, 32
+
+_SCALE = "scale"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the network is trained.
+
+    It stops after ``patience`` epochs without a lower error on the windows set aside; the best weights are
+    kept.
+    """
+
+    learning_rate: float = 1e-3
+    batch: int = 64
+    epochs: int = 50
+    patience: int = 10
+
+
+class UsageNetwork(nn.Module):
+    """Windows of scaled samples, shape (n, window), to the next scaled sample, shape (n,).
+
+    What the layers give is added to the window's mean: they need not learn how high usage is, only where it
+    goes.
+    """
+
+    def __init__(self, width: int = WIDTH) -> None:
+        super().__init__()
+        self.recurrent = nn.LSTM(input_size=1, hidden_size=width, num_layers=HIDDEN_LAYERS, batch_first=True)
+        self.output = nn.Linear(width, 1)
+
+    def forward(self, windows: Tensor) -> Tensor:
+        """The network's answer after the last sample of each window."""
+        states, _ = self.recurrent(windows.unsqueeze(-1))
+        return windows.mean(dim=1) + self.output(states[:, -1]).squeeze(-1)
+
+
+class LongShortTermMemory(Forecaster):
+    """Seeded and single-threaded: the same samples give the same weights on the same machine."""
+
+    name = "lstm"
+    # From one or two days it comes to forecasts that are worse than the last sample.
+    least_samples: ClassVar[int] = 3 * SAMPLES_PER_DAY
+
+    def __init__(self, seed: int = 0, training: Training | None = None) -> None:
+        self._seed = seed
+        self._training = training if training is not None else Training()
+        self._network: UsageNetwork | None = None
+        # Mean and standard deviation of what was learned from; the network sees samples in these units.
+        self._mean, self._deviation = 0.0, 1.0
+
+    @property
+    def fitted(self) -> bool:
+        """Whether there is a network."""
+        return self._network is not None
+
+    def fit(self, samples: ArrayLike, progress: Progress | None = None) -> FitReport:
+        """Train a new network. Raises TooFewSamples, and whatever ``progress`` raises."""
+        windows, following, learned = training_windows(self, samples)
+        mean, deviation = float(windows[:learned].mean()), float(windows[:learned].std()) or 1.0
+        with _one_thread():
+            network, epochs = self._train(
+                _tensor((windows - mean) / deviation),
+                _tensor((following - mean) / deviation),
+                learned,
+                progress,
+            )
+        self._network, self._mean, self._deviation = network, mean, deviation
+        return FitReport(
+            windows=learned,
+            epochs=epochs,
+            error=mean_squared_error(self._predict(windows[learned:]), following[learned:]),
+            persistence_error=mean_squared_error(windows[learned:, -1], following[learned:]),
+        )
+
+    def _train(
+        self, windows: Tensor, following: Tensor, learned: int, progress: Progress | None
+    ) -> tuple[UsageNetwork, int]:
+        settings = self._training
+        network = _new_network(self._seed)
+        order = torch.Generator().manual_seed(self._seed)
+        optimizer = torch.optim.Adam(network.parameters(), lr=settings.learning_rate)
+        lowest, best, best_epoch, epoch = float("inf"), deepcopy(network.state_dict()), 0, 0
+        while epoch < settings.epochs and epoch - best_epoch < settings.patience:
+            if progress is not None:
+                progress(epoch, settings.epochs)
+            for rows in torch.randperm(learned, generator=order).split(settings.batch):
+                optimizer.zero_grad()
+                nn.functional.mse_loss(network(windows[rows]), following[rows]).backward()
+                optimizer.step()
+            epoch += 1
+            with torch.inference_mode():
+                error = float(nn.functional.mse_loss(network(windows[learned:]), following[learned:]))
+            if error < lowest:
+                lowest, best, best_epoch = error, deepcopy(network.state_dict()), epoch
+        network.load_state_dict(best)
+        return network, epoch
+
+    def to_bytes(self) -> bytes:
+        """Weights and scale. Raises ForecasterError when there are none."""
+        if self._network is None:
+            raise ForecasterError(f"{self.name} has learned nothing that could be stored")
+        weights = {key: tensor.numpy() for key, tensor in self._network.state_dict().items()}
+        return pack(self.name, {**weights, _SCALE: np.array([self._mean, self._deviation])})
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Self:
+        """Raises ForecasterError when ``data`` does not hold the weights of such a network."""
+        arrays = unpack(cls.name, data)
+        scale = arrays.pop(_SCALE, np.zeros(0))
+        network = _new_network(0)
+        expected = {key: tuple(tensor.shape) for key, tensor in network.state_dict().items()}
+        if scale.shape != (2,) or {key: array.shape for key, array in arrays.items()} != expected:
+            raise ForecasterError(f"these are no weights of {cls.name}: {sorted(arrays)}")
+        network.load_state_dict({key: torch.from_numpy(array) for key, array in arrays.items()})
+        forecaster = cls()
+        forecaster._network = network
+        forecaster._mean, forecaster._deviation = scale.tolist()
+        return forecaster
+
+    def _predict(self, windows: FloatArray) -> FloatArray:
+        assert self._network is not None  # only asked when fitted
+        with _one_thread(), torch.inference_mode():
+            scaled: FloatArray = (
+                self._network(_tensor((windows - self._mean) / self._deviation)).numpy().astype(np.float64)
+            )
+        return scaled * self._deviation + self._mean
+
+
+def _new_network(seed: int) -> UsageNetwork:
+    # The program's own random numbers go on as if nothing had been drawn.
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        return UsageNetwork()
+
+
+def _tensor(values: FloatArray) -> Tensor:
+    return torch.from_numpy(np.ascontiguousarray(values, dtype=np.float32))
+
+
+@contextmanager
+def _one_thread() -> Iterator[None]:
+    """One thread for so small a network; the process' own number comes back afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

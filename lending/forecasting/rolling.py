@@ -1,0 +1,52 @@
+"""Forecasts over a whole curve as they would have been made: from the past alone, with a new fit every day
+(spec 2.2)."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from lending.forecasting.forecaster import (
+    SAMPLES_PER_DAY,
+    FloatArray,
+    Forecaster,
+    Progress,
+    TooFewSamples,
+)
+
+LONGEST_HISTORY = 14 * SAMPLES_PER_DAY
+"""Older samples are not learned from any more: two weeks hold every day of the week twice."""
+
+
+def rolling_forecasts(
+    samples: ArrayLike,
+    forecaster: Forecaster,
+    *,
+    retrain_every: int = SAMPLES_PER_DAY,
+    longest_history: int = LONGEST_HISTORY,
+    progress: Progress | None = None,
+) -> FloatArray:
+    """What was expected of the next sample at each instant: entry t is made of samples 0 to t, shape (n,).
+
+    The forecaster is fitted anew after every ``retrain_every`` samples to the last ``longest_history`` of
+    them; until there are enough, the last sample is the forecast. Before the first sample there is no number.
+
+    Raises ValueError when ``retrain_every`` is below 1, and whatever ``progress`` raises.
+    """
+    if retrain_every < 1:
+        raise ValueError(f"a forecaster cannot be fitted every {retrain_every} samples")
+    values = np.asarray(samples, dtype=np.float64)
+    forecasts = np.full(values.size, np.nan)
+    # A window that begins before the first sample has gaps there, which are bridged.
+    padded = np.concatenate((np.full(forecaster.window - 1, np.nan), values))
+    windows = np.lib.stride_tricks.sliding_window_view(padded, forecaster.window)
+    for first in range(0, values.size, retrain_every):
+        if first:
+            # Until there are enough samples, the last one is the forecast.
+            with suppress(TooFewSamples):
+                forecaster.fit(values[max(0, first - longest_history) : first], progress)
+        block = windows[first : first + retrain_every]
+        forecasts[first : first + len(block)] = forecaster.forecast_many(block)
+    return forecasts

@@ -1,0 +1,100 @@
+"""Inference clusters, whose idle servers may be lent to training (Lyra section 3.3), and what happened to
+their servers."""
+
+from __future__ import annotations
+
+from django.conf import settings
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from cluster.choices import LendingState
+from cluster.models.machines import Cluster
+from lending.core.lending_rule import HEADROOM_FRACTION, HYSTERESIS_FRACTION, LendingRule
+
+
+class InferenceCluster(models.Model):
+    """Servers that serve requests, under a scheduler of their own that alone decides how many are lent and
+    when.
+
+    ``account`` is nobody's: it is inactive, so that it opens no other door, and stands for the scheduler
+    where the platform remembers who asked. The scheduler's credential is stored as a digest.
+    """
+
+    name = models.SlugField(max_length=64, unique=True)
+    #: The training cluster that its servers are lent to.
+    cluster = models.ForeignKey(Cluster, on_delete=models.PROTECT, related_name="inference_clusters")
+    account = models.OneToOneField(settings.AUTH_USER_MODEL, on_delete=models.PROTECT, related_name="+")
+    credential_digest = models.CharField(max_length=64, unique=True, null=True, blank=True)
+    credential_issued_at = models.DateTimeField(null=True, blank=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    #: Off: nothing more is lent; what is on loan stays until it is asked back.
+    lending = models.BooleanField(default=True)
+    #: Share of its servers that is never lent.
+    headroom_fraction = models.FloatField(default=HEADROOM_FRACTION)
+    #: Added to every forecast, as a share of its GPUs.
+    forecast_margin_fraction = models.FloatField(default=0.0)
+    #: A server is lent only where usage could rise by so much of the cluster before it had to be asked back.
+    hysteresis_fraction = models.FloatField(default=HYSTERESIS_FRACTION)
+    forecaster = models.CharField(max_length=40, default="lstm")
+    #: The platform itself asks servers back ahead of a forecast rise, for schedulers that leave that to it.
+    asks_back_by_forecast = models.BooleanField(default=False)
+    #: Length of a usage sample; a forecast is for the period that follows.
+    period_seconds = models.FloatField(default=300.0)
+    #: The least time that a server stays: none is lent that was needed or expected to be needed in it, and a
+    #: forecast alone asks none back that was lent later.
+    minimum_hold_seconds = models.FloatField(default=600.0)
+    #: Fewer servers than this are not moved on their own, unless measured usage needs them.
+    minimum_gain_servers = models.PositiveIntegerField(default=1)
+    #: How servers are chosen once jobs have to be preempted (`scheduling/core/lyra/reclaiming/choosing.py`).
+    reclaim_method = models.CharField(max_length=10, default="improved")
+
+    class Meta:
+        ordering = ["id"]
+        constraints = [
+            models.CheckConstraint(
+                condition=Q(headroom_fraction__gte=0.0, headroom_fraction__lte=1.0)
+                & Q(forecast_margin_fraction__gte=0.0, forecast_margin_fraction__lte=1.0)
+                & Q(hysteresis_fraction__gte=0.0, hysteresis_fraction__lte=1.0),
+                name="inference_fractions_are_fractions",
+            ),
+            models.CheckConstraint(
+                condition=Q(period_seconds__gt=0.0, minimum_hold_seconds__gte=0.0),
+                name="inference_times_are_times",
+            ),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    def rule(self) -> LendingRule:
+        """What it may lend, by the servers that it has now."""
+        return LendingRule(
+            self.servers.count(),
+            self.headroom_fraction,
+            self.forecast_margin_fraction,
+            self.hysteresis_fraction,
+        )
+
+    def servers_in(self, *states: LendingState) -> int:
+        """How many of its servers are in one of the states."""
+        return self.servers.filter(lending_state__in=states).count()
+
+
+class LendingEvent(models.Model):
+    """One line of the history of an inference cluster's servers, with how many were where afterwards. Only
+    added to."""
+
+    inference_cluster = models.ForeignKey(InferenceCluster, on_delete=models.CASCADE, related_name="events")
+    happened_at = models.DateTimeField(default=timezone.now)
+    kind = models.CharField(max_length=40)
+    message = models.TextField()
+    detail = models.JSONField(default=dict)
+    at_home = models.PositiveIntegerField()
+    on_loan = models.PositiveIntegerField()
+    reclaiming = models.PositiveIntegerField()
+
+    class Meta:
+        ordering = ["id"]
+        indexes = [models.Index(fields=["inference_cluster", "happened_at"], name="lending_event_by_time")]

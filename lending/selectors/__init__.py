@@ -1,0 +1,1 @@
+"""The queries that read it."""

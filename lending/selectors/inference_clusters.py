@@ -1,0 +1,195 @@
+"""Reading inference clusters: their servers, usage, forecasts and orders."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from uuid import UUID
+
+from django.db.models import Count, Max, QuerySet
+from django.utils import timezone
+
+from cluster.choices import LendingState
+from cluster.models import Server
+from lending.choices import LoanState, ReclaimState
+from lending.core.lending_rule import LendingDecision
+from lending.models import (
+    ForecasterTraining,
+    InferenceCluster,
+    LoanOrder,
+    ReclaimOrder,
+    UsageForecast,
+    UsageSample,
+)
+from projects.errors import NotFound
+
+
+@dataclass(frozen=True, slots=True)
+class LendingStanding:
+    """Where an inference cluster stands: servers by state, what it needs, what its rule would do now.
+
+    ``forecast`` is for the period after the newest ``usage``; both and ``decision`` are None before the first
+    sample. ``recent_peak``: the largest share of its GPUs that was used or expected within the least time
+    that a server stays; ``settled``: servers on loan for at least so long. The rule takes both.
+    """
+
+    servers: int
+    at_home: int
+    on_loan: int
+    reclaiming: int
+    reserve: int
+    settled: int
+    recent_peak: float
+    loans_pending: int
+    reclaims_open: int
+    usage: UsageSample | None
+    forecast: UsageForecast | None
+    decision: LendingDecision | None
+
+
+def inference_clusters() -> QuerySet[InferenceCluster]:
+    return InferenceCluster.objects.select_related("cluster")
+
+
+def servers_at_home(inference_cluster: InferenceCluster) -> list[str]:
+    """Names of the servers that are not lent."""
+    at_home = inference_cluster.servers.filter(lending_state=LendingState.INFERENCE)
+    return list(at_home.order_by("name").values_list("name", flat=True))
+
+
+def inference_cluster_get(name: str) -> InferenceCluster:
+    """One inference cluster.
+
+    Raises:
+        NotFound: there is none of that name.
+    """
+    found = inference_clusters().filter(name=name).first()
+    if found is None:
+        raise NotFound(f"There is no inference cluster called {name}.")
+    return found
+
+
+def recent_peak(inference_cluster: InferenceCluster) -> float:
+    """The largest share of its GPUs, 0 to 1, that was measured or expected within the least time that a
+    server stays.
+
+    That time ends with the newest sample: one that comes late is not less of a peak.
+    """
+    newest = inference_cluster.usage_samples.aggregate(at=Max("period_ends_at"))["at"]
+    if newest is None:
+        return 0.0
+    since = newest - timedelta(seconds=inference_cluster.minimum_hold_seconds)
+    margin = inference_cluster.forecast_margin_fraction
+    measured = inference_cluster.usage_samples.filter(period_ends_at__gte=since)
+    # A forecast is made a period before the one that it is for.
+    expected = inference_cluster.forecasts.filter(period_ends_at__gt=since)
+    highest = [
+        measured.aggregate(peak=Max("usage"))["peak"],
+        (expected.aggregate(peak=Max("usage"))["peak"] or -margin) + margin,
+    ]
+    return min(1.0, max(0.0, *(share or 0.0 for share in highest)))
+
+
+def settled_servers(inference_cluster: InferenceCluster, now: datetime) -> int:
+    """How many of its servers have been on loan for the least time that a server stays."""
+    since = now - timedelta(seconds=inference_cluster.minimum_hold_seconds)
+    lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
+    return lent.filter(lending_changed_at__lte=since).count()
+
+
+def standing(inference_cluster: InferenceCluster) -> LendingStanding:
+    """Count its servers and say what its lending rule would do with the newest sample and forecast."""
+    counts = dict(
+        inference_cluster.servers.order_by().values_list("lending_state").annotate(count=Count("pk"))
+    )
+    at_home, on_loan, reclaiming = (
+        counts.get(state, 0)
+        for state in (LendingState.INFERENCE, LendingState.ON_LOAN, LendingState.RECLAIMING)
+    )
+    rule, peak = inference_cluster.rule(), recent_peak(inference_cluster)
+    settled = settled_servers(inference_cluster, timezone.now())
+    usage = inference_cluster.usage_samples.order_by("-period_ends_at").first()
+    forecast = decision = None
+    if usage is not None:
+        following = usage.period_ends_at + timedelta(seconds=inference_cluster.period_seconds)
+        forecast = inference_cluster.forecasts.filter(period_ends_at=following).first()
+        decision = rule.decide(
+            usage.usage,
+            None if forecast is None else forecast.usage,
+            on_loan=on_loan + reclaiming,
+            being_returned=reclaiming,
+            recent_peak=peak,
+            settled=settled,
+        )
+    return LendingStanding(
+        servers=at_home + on_loan + reclaiming,
+        at_home=at_home,
+        on_loan=on_loan,
+        reclaiming=reclaiming,
+        reserve=rule.reserve,
+        settled=settled,
+        recent_peak=peak,
+        loans_pending=inference_cluster.loan_orders.filter(state=LoanState.PENDING).count(),
+        reclaims_open=inference_cluster.reclaim_orders.filter(
+            state__in=[ReclaimState.PENDING, ReclaimState.RECLAIMING]
+        ).count(),
+        usage=usage,
+        forecast=forecast,
+        decision=decision,
+    )
+
+
+def servers_lendable(inference_cluster: InferenceCluster) -> QuerySet[Server]:
+    """All of its servers, wherever they are, with their GPUs."""
+    return inference_cluster.servers.prefetch_related("gpus")
+
+
+def usage_between(
+    inference_cluster: InferenceCluster, since: datetime, until: datetime
+) -> tuple[list[UsageSample], list[UsageForecast]]:
+    """Samples and forecasts of the periods that end in this time, oldest first: what a chart draws."""
+    window = {"period_ends_at__gte": since, "period_ends_at__lte": until}
+    return (
+        list(inference_cluster.usage_samples.filter(**window)),
+        list(inference_cluster.forecasts.filter(**window)),
+    )
+
+
+def loan_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> LoanOrder:
+    """One of its loan orders.
+
+    Raises:
+        NotFound: it has none of that id.
+    """
+    order = inference_cluster.loan_orders.filter(pk=order_id).first()
+    if order is None:
+        raise NotFound(f"There is no loan order {order_id}.")
+    return order
+
+
+def reclaim_orders(inference_cluster: InferenceCluster) -> QuerySet[ReclaimOrder]:
+    return inference_cluster.reclaim_orders.prefetch_related("servers__server")
+
+
+def reclaim_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> ReclaimOrder:
+    """One of its reclaim orders with its servers.
+
+    Raises:
+        NotFound: it has none of that id.
+    """
+    order = reclaim_orders(inference_cluster).filter(pk=order_id).first()
+    if order is None:
+        raise NotFound(f"There is no reclaim order {order_id}.")
+    return order
+
+
+def training_get(inference_cluster: InferenceCluster, training_id: int) -> ForecasterTraining:
+    """One training of its forecasters.
+
+    Raises:
+        NotFound: it has none of that id.
+    """
+    training = inference_cluster.trainings.filter(pk=training_id).first()
+    if training is None:
+        raise NotFound(f"There is no training {training_id}.")
+    return training

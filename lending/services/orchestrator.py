@@ -1,0 +1,47 @@
+"""The resource orchestrator (Lyra section 3.3; spec 1.2): works off orders, on instruction and periodically.
+
+It keeps nothing between its runs: what there is to do follows from rows, so it may run twice, at once, late
+or not at all.
+"""
+
+from __future__ import annotations
+
+import structlog
+from django.utils import timezone
+
+from lending.models import InferenceCluster
+from lending.services.loans import carry_out_loans
+from lending.services.reclaiming import begin_reclaims, return_servers
+from lending.services.usage import ask_back
+
+log = structlog.get_logger(__name__)
+
+
+def orchestrate() -> None:
+    """Ask back what the next period needs, where the platform is to do that, and work off all orders."""
+    for inference_cluster in InferenceCluster.objects.all():
+        ask_back(inference_cluster, timezone.now())
+    work_off_orders()
+
+
+def work_off_orders() -> int:
+    """Do what has become due. Returns how many servers and orders moved.
+
+    Reclaims come before loans: what is asked back must not be lent first (spec 2.1).
+    """
+    moved = 0
+    for inference_cluster in InferenceCluster.objects.all():
+        now = timezone.now()
+        begun = begin_reclaims(inference_cluster, now)
+        returned = return_servers(inference_cluster)
+        lent = carry_out_loans(inference_cluster, now)
+        moved += begun + returned + lent
+        if begun or returned or lent:
+            log.info(
+                "servers moved",
+                inference_cluster=inference_cluster.name,
+                reclaims_begun=begun,
+                servers_returned=returned,
+                servers_lent=lent,
+            )
+    return moved

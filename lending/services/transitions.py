@@ -1,0 +1,54 @@
+"""The one way in which servers change between home and loan, and their whitelist with them (Lyra section 3.3;
+spec 1.7). Callers hold the cluster's row."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count
+
+from cluster.choices import LENDING_TRANSITIONS, WHITELIST_OF, LendingState
+from cluster.models import Server
+from lending.models import InferenceCluster, LendingEvent
+
+
+class ForbiddenLendingTransition(Exception):
+    """A change that the state machine does not know: a defect, never a user's fault."""
+
+
+def move_servers(servers: Collection[Server], state: LendingState, now: datetime) -> None:
+    """Put all of the servers into ``state`` and on its whitelist, in one statement.
+
+    Raises:
+        ForbiddenLendingTransition: one of them is, in the database, not where such a step begins. Roll back.
+    """
+    before = [known for known, following in LENDING_TRANSITIONS.items() if state in following]
+    moved = Server.objects.filter(pk__in=[server.pk for server in servers], lending_state__in=before).update(
+        lending_state=state, whitelist=WHITELIST_OF[state], lending_changed_at=now
+    )
+    if moved != len(servers):
+        names = ", ".join(server.name for server in servers)
+        raise ForbiddenLendingTransition(f"{names}: not all of them can become {state}")
+    for server in servers:
+        server.lending_state, server.whitelist, server.lending_changed_at = state, WHITELIST_OF[state], now
+
+
+def note_event(
+    inference_cluster: InferenceCluster, kind: str, message: str, now: datetime, **detail: Any
+) -> LendingEvent:
+    """Add one line to the history, with how many servers are where now."""
+    counts = dict(
+        inference_cluster.servers.order_by().values_list("lending_state").annotate(count=Count("pk"))
+    )
+    return LendingEvent.objects.create(
+        inference_cluster=inference_cluster,
+        happened_at=now,
+        kind=kind,
+        message=message,
+        detail=detail,
+        at_home=counts.get(LendingState.INFERENCE, 0),
+        on_loan=counts.get(LendingState.ON_LOAN, 0),
+        reclaiming=counts.get(LendingState.RECLAIMING, 0),
+    )

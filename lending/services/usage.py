@@ -1,0 +1,210 @@
+"""What inference clusters report of their usage, what is expected of it, and what the platform asks back for
+that (Lyra section 3.6; spec 2.2)."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+import numpy as np
+import structlog
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.choices import LendingState
+from lending.choices import OrderSource
+from lending.forecasting.forecaster import WINDOW, Forecaster, ForecasterError
+from lending.forecasting.persistence import Persistence
+from lending.forecasting.registry import load_forecaster
+from lending.models import (
+    InferenceCluster,
+    LendingEvent,
+    ReclaimOrder,
+    TrainedForecaster,
+    UsageForecast,
+    UsageSample,
+)
+from lending.selectors.inference_clusters import settled_servers
+from lending.services.reclaiming import reclaim_order_create
+from projects.errors import InvalidRequest
+from scheduling.services.records import lock_cluster
+from scheduling.services.wakeups import hint, wake
+
+log = structlog.get_logger(__name__)
+
+#: Clocks differ a little; a period that ends later than this is a mistake.
+CLOCK_DIFFERENCE = timedelta(minutes=1)
+#: Samples are kept as long.
+OLDEST_SAMPLE = timedelta(days=90)
+#: A sample older than so many periods says nothing about what is needed now.
+STALE_PERIODS = 2.5
+#: The period that a forecast is for has begun when it is made: what it needs is wanted at once, and a tenth
+#: of the period hardly shows in its mean. Orders for the period's end would wait until only a return's
+#: longest time is left.
+WANTED_WITHIN_PERIODS = 0.1
+PERSISTENCE = Persistence.name
+
+
+@transaction.atomic
+def usage_report(*, inference_cluster: InferenceCluster, samples: Sequence[Mapping[str, Any]]) -> int:
+    """Store samples; one that was reported before is replaced. Returns how many periods were new.
+
+    Raises:
+        InvalidRequest: a period ends in the future, ended too long ago, or is named twice.
+    """
+    now = timezone.now()
+    ends = [sample["period_ends_at"] for sample in samples]
+    if any(end > now + CLOCK_DIFFERENCE for end in ends):
+        raise InvalidRequest(
+            "A period ends in the future.", errors={"samples": ["A period is not over yet."]}
+        )
+    if any(end < now - OLDEST_SAMPLE for end in ends):
+        raise InvalidRequest("A period ended too long ago.", errors={"samples": ["At most 90 days back."]})
+    if len(set(ends)) < len(ends):
+        raise InvalidRequest("A period is named twice.", errors={"samples": ["Name each period once."]})
+    away = inference_cluster.servers_in(LendingState.ON_LOAN, LendingState.RECLAIMING)
+    rule = inference_cluster.rule()
+    before = inference_cluster.usage_samples.filter(period_ends_at__in=ends).count()
+    UsageSample.objects.bulk_create(
+        [
+            UsageSample(
+                inference_cluster=inference_cluster,
+                period_ends_at=sample["period_ends_at"],
+                usage=sample["usage"],
+                reported_at=now,
+                on_loan_servers=away,
+                shortfall_servers=rule.shortfall(sample["usage"], away),
+                seen_shortfall_servers=sample.get("shortfall_servers"),
+                source=sample.get("source", UsageSample.MEASURED),
+            )
+            for sample in samples
+        ],
+        update_conflicts=True,
+        unique_fields=["inference_cluster", "period_ends_at"],
+        update_fields=["usage", "reported_at", "seen_shortfall_servers", "source"],
+    )
+    hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
+    wake("forecast_usage", inference_cluster_id=inference_cluster.pk)
+    # Where nobody forecasts, measured usage still asks back what it needs.
+    wake("orchestrate")
+    return len(samples) - before
+
+
+def forget_old_usage(now: datetime) -> None:
+    """Delete samples, forecasts and lines of history that are too old to be looked at."""
+    UsageSample.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
+    UsageForecast.objects.filter(period_ends_at__lt=now - OLDEST_SAMPLE).delete()
+    LendingEvent.objects.filter(happened_at__lt=now - OLDEST_SAMPLE).delete()
+
+
+def recent_usage(inference_cluster: InferenceCluster, periods: int) -> tuple[np.ndarray, datetime] | None:
+    """Usage in the last ``periods`` periods, oldest first, and when the newest ended; None without a sample.
+
+    A period that was not reported is not a number.
+    """
+    newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
+    if newest is None:
+        return None
+    period = inference_cluster.period_seconds
+    since = newest.period_ends_at - timedelta(seconds=period * (periods - 0.5))
+    usage = np.full(periods, np.nan)
+    rows = inference_cluster.usage_samples.filter(period_ends_at__gt=since)
+    for ends_at, value in rows.values_list("period_ends_at", "usage"):
+        age = round((newest.period_ends_at - ends_at).total_seconds() / period)
+        if 0 <= age < periods:
+            usage[periods - 1 - age] = value
+    first = int(np.flatnonzero(np.isfinite(usage))[0])
+    return usage[first:], newest.period_ends_at
+
+
+def forecast_usage(inference_cluster_id: int) -> UsageForecast | None:
+    """Say what is expected of the next period, and ask servers back where the platform is to do that.
+
+    Without a trained model, or where it cannot be used, the last sample is the forecast. None before the
+    first sample.
+    """
+    inference_cluster = InferenceCluster.objects.filter(pk=inference_cluster_id).first()
+    found = None if inference_cluster is None else recent_usage(inference_cluster, WINDOW)
+    if inference_cluster is None or found is None:
+        return None
+    usage, ended_at = found
+    forecaster, trained = _forecaster(inference_cluster)
+    forecast, _ = UsageForecast.objects.update_or_create(
+        inference_cluster=inference_cluster,
+        period_ends_at=ended_at + timedelta(seconds=inference_cluster.period_seconds),
+        defaults={
+            "usage": forecaster.forecast(usage),
+            "forecaster": forecaster.name,
+            "trained": trained,
+            "made_at": timezone.now(),
+        },
+    )
+    hint(f"cluster:{inference_cluster.cluster_id}", kind="usage")
+    wake("orchestrate")
+    return forecast
+
+
+def _forecaster(inference_cluster: InferenceCluster) -> tuple[Forecaster, TrainedForecaster | None]:
+    """The newest model of the cluster's forecaster that is better than none; persistence where there is
+    none."""
+    trained = inference_cluster.trained_forecasters.filter(forecaster=inference_cluster.forecaster).first()
+    if trained is None or trained.error >= trained.persistence_error:
+        return Persistence(), None
+    try:
+        return load_forecaster(trained.forecaster, bytes(trained.content)), trained
+    except ForecasterError as error:
+        log.warning("forecaster not usable", inference_cluster=inference_cluster.name, error=str(error))
+        return Persistence(), None
+
+
+@transaction.atomic
+def ask_back(inference_cluster: InferenceCluster, now: datetime) -> ReclaimOrder | None:
+    """Ask for the servers that the coming period needs, for inference schedulers that leave it to the
+    platform.
+
+    A forecast alone takes no server that was lent a short time ago, and none where too few would move to be
+    worth it; measured usage takes what it needs. The order's id follows from the sample, so that asking again
+    changes nothing.
+    """
+    if not inference_cluster.asks_back_by_forecast:
+        return None
+    # Two orchestrators at once would count the same servers twice.
+    lock_cluster(inference_cluster.cluster_id)
+    newest = inference_cluster.usage_samples.order_by("-period_ends_at").first()
+    if newest is None:
+        return None
+    period = timedelta(seconds=inference_cluster.period_seconds)
+    if now - newest.period_ends_at > STALE_PERIODS * period:
+        return None
+    forecast = inference_cluster.forecasts.filter(period_ends_at=newest.period_ends_at + period).first()
+    count = _wanted(inference_cluster, newest.usage, None if forecast is None else forecast.usage, now)
+    if not count:
+        return None
+    order_id = uuid.uuid5(
+        uuid.NAMESPACE_OID, f"{inference_cluster.pk}:{newest.pk}:{forecast.pk if forecast else 'measured'}"
+    )
+    if ReclaimOrder.objects.filter(pk=order_id).exists():
+        return None
+    order, _ = reclaim_order_create(
+        inference_cluster=inference_cluster,
+        order_id=order_id,
+        count=count,
+        wanted_by=newest.period_ends_at + WANTED_WITHIN_PERIODS * period,
+        source=OrderSource.FORECAST,
+    )
+    return order
+
+
+def _wanted(inference_cluster: InferenceCluster, usage: float, forecast: float | None, now: datetime) -> int:
+    lent = inference_cluster.servers.filter(lending_state=LendingState.ON_LOAN)
+    being_returned = inference_cluster.servers_in(LendingState.RECLAIMING)
+    asked = sum(inference_cluster.reclaim_orders.filter(state="pending").values_list("count", flat=True))
+    on_loan = lent.count() + being_returned
+    counts = {"on_loan": on_loan, "being_returned": min(on_loan, being_returned + asked)}
+    rule = inference_cluster.rule()
+    settled = settled_servers(inference_cluster, now)
+    measured = rule.decide(usage, None, **counts).reclaim
+    foreseen = rule.decide(usage, forecast, **counts, settled=settled).reclaim
+    return foreseen if foreseen >= inference_cluster.minimum_gain_servers else measured

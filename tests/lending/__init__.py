@@ -1,0 +1,1 @@
+"""Lending: its rule, its forecasters, its orders on a living control plane, its tables."""

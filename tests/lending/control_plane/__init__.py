@@ -1,0 +1,1 @@
+"""Loans and reclaims beside jobs, with simulated agents."""

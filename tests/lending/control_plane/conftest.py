@@ -1,0 +1,12 @@
+"""The cluster, its people and its servers, as on the control plane without lending."""
+
+from __future__ import annotations
+
+from tests.control_plane.conftest import (  # noqa: F401 - fixtures
+    borrowed,
+    cluster,
+    inference,
+    owned,
+    submit,
+    version,
+)

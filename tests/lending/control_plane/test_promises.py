@@ -1,0 +1,136 @@
+"""A promised job takes borrowed GPUs of its own kind for as long as they are there, and none of its promise
+rests on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from cluster.choices import LendingState
+from cluster.models import Cluster
+from lending.choices import ReclaimState
+from lending.models import InferenceCluster
+from lending.services.orchestrator import orchestrate
+from scheduling.choices import JobState, PromiseOutcome
+from scheduling.models import Job
+from scheduling.services.generations import coming_generation, live_generation
+from scheduling.services.planning import run_planner
+from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.test_failures import fall_silent
+from tests.lending.control_plane.orders import ask_back, known_on_eight, lend, servers_of, states
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+Submit = Callable[..., Job]
+
+
+def on_owned_servers(
+    owned: SimulatedAgent, borrowed: tuple[SimulatedAgent, SimulatedAgent], submit: Submit
+) -> Job:
+    """A promised job with time to spare on its cluster's own server."""
+    job = submit("slo", seconds=36_000, iterations=1_000_000)
+    settle(owned, *borrowed)
+    job.refresh_from_db()
+    assert (job.promise_outcome, servers_of(job)) == (PromiseOutcome.OPEN, {"node-1"})
+    known_on_eight(job)
+    return job
+
+
+def about_to_grow(
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+) -> Job:
+    """The same, with its growth onto a borrowed server decided and not obeyed yet."""
+    job = on_owned_servers(owned, borrowed, submit)
+    lend(inference, "serving-1")
+    run_planner("test")
+    assert "serving-1" in servers_of(job)
+    return job
+
+
+@pytest.fixture
+def promised(
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+) -> Job:
+    """A promised job with time to spare that has grown onto a server on loan."""
+    job = on_owned_servers(owned, borrowed, submit)
+    lend(inference, "serving-1")
+    settle(owned, *borrowed)
+    return job
+
+
+def test_a_promised_job_grows_onto_a_server_on_loan_of_its_own_kind(promised: Job) -> None:
+    promised.refresh_from_db()
+    assert servers_of(promised) == {"node-1", "serving-1"}
+    assert promised.state == JobState.RUNNING
+
+
+def test_its_growth_onto_a_server_that_is_asked_back_meanwhile_is_broken_off(
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+) -> None:
+    job = about_to_grow(inference, owned, borrowed, submit)
+    before = live_generation(job)
+    ask_back(inference, 1)
+    assert (live_generation(job), coming_generation(job)) == (before, None)
+
+
+def test_a_change_of_its_owned_gpus_is_not_broken_off_with_it(
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    submit: Submit,
+) -> None:
+    job = about_to_grow(inference, owned, borrowed, submit)
+    live, coming = live_generation(job), coming_generation(job)
+    assert live is not None
+    assert coming is not None
+    # As though the plan counted on one owned GPU more from now on.
+    extra = live.assignments.first()
+    assert extra is not None
+    extra.delete()
+    ask_back(inference, 1)
+    assert coming_generation(job) == coming
+
+
+def test_it_shrinks_to_its_own_servers_when_that_is_asked_back_and_its_promise_stands(
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    promised: Job,
+) -> None:
+    order = ask_back(inference, 1)
+    assert order.choice["servers"][0]["group"] == "flexible"
+    settle(owned, *borrowed)
+    orchestrate()
+    order.refresh_from_db()
+    promised.refresh_from_db()
+    assert (order.state, states()["serving-1"]) == (ReclaimState.RETURNED, LendingState.INFERENCE)
+    assert (promised.state, servers_of(promised)) == (JobState.RUNNING, {"node-1"})
+    assert order.outcome["preempted_jobs"] == 0
+    assert (promised.promise_outcome, promised.at_risk) == (PromiseOutcome.OPEN, False)
+
+
+def test_its_promise_stands_though_the_borrowed_server_is_lost(
+    cluster: Cluster,
+    inference: InferenceCluster,
+    owned: SimulatedAgent,
+    borrowed: tuple[SimulatedAgent, SimulatedAgent],
+    promised: Job,
+) -> None:
+    assert servers_of(promised) == {"node-1", "serving-1"}
+    fall_silent(borrowed[0], cluster)
+    settle(owned, borrowed[1])
+    promised.refresh_from_db()
+    assert (promised.state, servers_of(promised)) == (JobState.RUNNING, {"node-1"})
+    assert (promised.promise_outcome, promised.at_risk, promised.failures) == (PromiseOutcome.OPEN, False, 0)
+    assert states()["serving-1"] == LendingState.ON_LOAN, "until it is asked back, or heard of again"
+    assert ask_back(inference, 1).state == ReclaimState.RETURNED
