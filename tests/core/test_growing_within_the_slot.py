@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
-from scheduling.core.elasticflow.admission import stored_plans_keep
 from scheduling.core.elasticflow.elastic_allocation import Growing, grant_leftover
 from scheduling.core.elasticflow.first_growth import GrowthRules
 from scheduling.core.kernels import YES
+from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Plans, copy_plans

@@ -19,10 +19,9 @@ from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget, charge_plans
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched
-from scheduling.core.kernels import YES, kernel
-from scheduling.core.plans.charging import charged_finish
+from scheduling.core.kernels import YES
+from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import (
-    EVERYTHING,
     TAKE,
     Timeline,
     new_timeline,
@@ -36,7 +35,6 @@ from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.problem.work import NEWCOMER, Work
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
-    JobArrays,
     Plans,
     changed_beside,
     copy_plans,
@@ -50,35 +48,6 @@ SEVERAL = 8
 """Newcomers of one decision from which on it pays to count the GPU time that promises must have."""
 NO_JOBS = np.zeros(0, dtype=np.int64)
 NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
-
-
-@kernel
-def stored_plans_keep(
-    jobs: JobArrays,
-    plans: Plans,
-    rows: IntArray,
-    own: int,
-    due: FloatArray,
-    timeline: Timeline,
-) -> tuple[IntArray, bool]:
-    """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
-
-    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the
-    plans' finish is set.
-    """
-    nothing = np.zeros(0)
-    late = np.zeros(rows.size, dtype=np.bool_)
-    for position in range(rows.size):
-        row = rows[position]
-        if row < own:
-            plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
-            late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
-    timeline = occupy_all(timeline, plans, rows[~late], YES)
-    free = timeline.free
-    for piece in range(timeline.pieces):
-        if free[EVERYTHING, piece] < 0:
-            return rows[late], True
-    return rows[late], False
 
 
 class Admission:

@@ -10,9 +10,19 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.kernels import ONE, ZERO, kernel
+from scheduling.core.kernels import ONE, YES, ZERO, kernel
+from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.slots import Slots
-from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, no_plans, set_plan, widened
+from scheduling.core.plans.timeline import EVERYTHING, Timeline, occupy_all
+from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
+    Draft,
+    JobArrays,
+    Plans,
+    no_plans,
+    set_plan,
+    widened,
+)
 from scheduling.core.question.snapshot import FloatArray, HeldOffer, IntArray, StoredPlan
 
 
@@ -176,3 +186,32 @@ def flatten(
             written += 1
         offsets[position + 1] = written
     return start, gpus, offsets
+
+
+@kernel
+def stored_plans_keep(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    own: int,
+    due: FloatArray,
+    timeline: Timeline,
+) -> tuple[IntArray, bool]:
+    """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
+
+    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the
+    plans' finish is set.
+    """
+    nothing = np.zeros(0)
+    late = np.zeros(rows.size, dtype=np.bool_)
+    for position in range(rows.size):
+        row = rows[position]
+        if row < own:
+            plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
+            late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
+    timeline = occupy_all(timeline, plans, rows[~late], YES)
+    free = timeline.free
+    for piece in range(timeline.pieces):
+        if free[EVERYTHING, piece] < 0:
+            return rows[late], True
+    return rows[late], False
