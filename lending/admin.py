@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from django.contrib import admin
-from django.db.models import Model
 from django.http import HttpRequest
 
 from lending.models import (
@@ -14,19 +13,7 @@ from lending.models import (
     ReclaimedServer,
     ReclaimOrder,
 )
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):
-    """What only the platform itself writes."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
+from projects.read_only_admin import ReadOnlyAdmin
 
 
 @admin.register(InferenceCluster)

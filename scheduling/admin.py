@@ -7,6 +7,7 @@ from django.contrib import admin
 from django.db.models import Model, QuerySet
 from django.http import HttpRequest
 
+from projects.read_only_admin import ReadOnlyAdmin
 from scheduling.models import (
     Decision,
     Environment,
@@ -18,19 +19,6 @@ from scheduling.models import (
     Offer,
     ScalingCurve,
 )
-
-
-class ReadOnlyAdmin(admin.ModelAdmin):
-    """Rows to be looked at."""
-
-    def has_add_permission(self, request: HttpRequest) -> bool:
-        return False
-
-    def has_change_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
-
-    def has_delete_permission(self, request: HttpRequest, obj: Model | None = None) -> bool:
-        return False
 
 
 @admin.register(Function)
