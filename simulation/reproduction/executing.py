@@ -11,55 +11,16 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from multiprocessing.synchronize import Event
 from pathlib import Path
-from typing import Any, Protocol
 
-from simulation.engine.run import Progress, Simulation
-from simulation.reproduction.runs import (
-    RunSpec,
-    run_key,
-    settings_of,
-    slo_jobs_possible_alone,
-    slo_jobs_possible_as_requested,
-    workload_of,
-)
-from simulation.reproduction.store import ResultStore, RunResult, result_of
+from simulation.engine.run import Progress
+from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.store import ResultStore, RunResult
 from simulation.workloads.errors import TraceError
 
 Told = Callable[[int, int, str], None]
 """Told about runs: how many are done, how many there are, and what is being done."""
 
 POLL_SECONDS = 0.5
-
-
-class OwnRun(Protocol):
-    """A run that knows itself how it is made: those of other papers than ElasticFlow's."""
-
-    @property
-    def policy(self) -> str:
-        """The policy that is run."""
-
-    @property
-    def trace(self) -> str:
-        """The workload's name."""
-
-    @property
-    def seed(self) -> int:
-        """What is drawn is drawn by this."""
-
-    def described(self) -> str:
-        """How the numbers of this run are made, in one line."""
-
-    def as_json(self) -> dict[str, Any]:
-        """The fields as plain values."""
-
-    def key(self) -> str:
-        """A name for the result: equal for equal jobs, settings and program."""
-
-    def run(self, progress: Progress | None = None) -> RunResult:
-        """The run to its end."""
-
-
-AnyRun = RunSpec | OwnRun
 logger = logging.getLogger(__name__)
 
 
@@ -67,18 +28,18 @@ logger = logging.getLogger(__name__)
 class Results:
     """What there is of the runs asked for: results, and in a sentence why one is missing."""
 
-    by_spec: dict[Any, RunResult] = field(default_factory=dict)
-    failed: dict[Any, str] = field(default_factory=dict)
+    by_spec: dict[RunSpec, RunResult] = field(default_factory=dict)
+    failed: dict[RunSpec, str] = field(default_factory=dict)
     interrupted: bool = False
     reused: int = 0
 
-    def get(self, spec: AnyRun) -> RunResult | None:
+    def get(self, spec: RunSpec) -> RunResult | None:
         """The result of a run, None where it is missing."""
         return self.by_spec.get(spec)
 
 
 def make_results(
-    specs: Sequence[AnyRun],
+    specs: Sequence[RunSpec],
     folder: Path,
     *,
     processes: int = 1,
@@ -93,15 +54,13 @@ def make_results(
     """
     results = Results()
     store = ResultStore(folder)
-    todo: list[tuple[AnyRun, str]] = []
-    ordered = sorted(
-        dict.fromkeys(specs), key=lambda spec: (spec.trace, spec.seed)
-    )  # a workload is read once
+    todo: list[tuple[RunSpec, str]] = []
+    ordered = sorted(dict.fromkeys(specs), key=lambda spec: spec.place)  # a workload is read once
     told = told or (lambda done, count, name: None)
     try:
         for spec in ordered:
             try:
-                key = _key(spec)
+                key = spec.key()
             except (TraceError, ValueError) as error:
                 results.failed[spec] = str(error)
                 continue
@@ -120,7 +79,7 @@ def make_results(
                 results.by_spec[spec] = result
             else:
                 results.failed[spec] = result
-            told(ahead + number, len(ordered), f"{spec.policy} on {spec.trace}")
+            told(ahead + number, len(ordered), spec.name)
     except KeyboardInterrupt:
         results.interrupted = True
     for spec in ordered:
@@ -129,13 +88,13 @@ def make_results(
     return results
 
 
-Made = Iterator[tuple[AnyRun, str, RunResult | str]]
+Made = Iterator[tuple[RunSpec, str, RunResult | str]]
 
 
-def _here(todo: Sequence[tuple[AnyRun, str]], progress: Progress | None) -> Made:
+def _here(todo: Sequence[tuple[RunSpec, str]], progress: Progress | None) -> Made:
     for spec, key in todo:
         try:
-            yield spec, key, run(spec, progress)
+            yield spec, key, spec.run(progress)
         except Exception as error:
             logger.exception("the run %s failed", spec.described())
             yield spec, key, _failure(error)
@@ -146,33 +105,13 @@ def _failure(error: BaseException) -> str:
     return f"failed: {type(error).__name__}: {error}"
 
 
-def _key(spec: AnyRun) -> str:
-    return run_key(spec) if isinstance(spec, RunSpec) else spec.key()
-
-
-def run(spec: AnyRun, progress: Progress | None = None) -> RunResult:
-    """One run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
-    trace."""
-    if not isinstance(spec, RunSpec):
-        return spec.run(progress)
-    workload = workload_of(spec)
-    outcome = Simulation(workload, settings_of(spec, workload), progress=progress).run()
-    if outcome.interrupted:
-        raise KeyboardInterrupt
-    bounds = {
-        "slo_jobs_possible_alone": slo_jobs_possible_alone(spec, workload),
-        "slo_jobs_possible_as_requested": slo_jobs_possible_as_requested(workload),
-    }
-    return result_of(outcome, bounds)
-
-
-def _in_processes(todo: Sequence[tuple[AnyRun, str]], processes: int) -> Made:
+def _in_processes(todo: Sequence[tuple[RunSpec, str]], processes: int) -> Made:
     # Spawned, not forked: the bar draws in a thread, and compiled loops do not survive a fork everywhere.
     context = multiprocessing.get_context("spawn")
     stop = context.Event()
     with ProcessPoolExecutor(processes, context, initializer=_prepare, initargs=(stop,)) as pool:
         with _stopping(stop, pool):
-            waiting: dict[Future[RunResult | None], tuple[AnyRun, str]] = {
+            waiting: dict[Future[RunResult | None], tuple[RunSpec, str]] = {
                 pool.submit(_run_elsewhere, spec, key): (spec, key) for spec, key in todo
             }
             while waiting:
@@ -208,7 +147,7 @@ def _prepare(stop: Event) -> None:
     _stop = stop
 
 
-def _run_elsewhere(spec: AnyRun, key: str) -> RunResult | None:
+def _run_elsewhere(spec: RunSpec, key: str) -> RunResult | None:
     """A run in another process; None where it was ended early. Raises RuntimeError where it would not be the
     run asked for."""
 
@@ -216,9 +155,9 @@ def _run_elsewhere(spec: AnyRun, key: str) -> RunResult | None:
         if _stop is not None and _stop.is_set():
             raise KeyboardInterrupt
 
-    if _key(spec) != key:
+    if spec.key() != key:
         raise RuntimeError("program or traces were changed since the command began: run it again")
     try:
-        return run(spec, look)
+        return spec.run(look)
     except KeyboardInterrupt:
         return None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,12 +15,10 @@ from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
 import simulation.reports
-from simulation.reproduction.acceptance import counts, overall_checks
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
-from simulation.reproduction.rows import Row
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport
+from simulation.reproduction.paper import Paper
+from simulation.reproduction.rows import Row, counts
 
-TITLE = "ElasticFlow, reproduced"
 _OWN_PAGE = Path(__file__).parent / "page"
 _SHARED_PAGE = Path(simulation.reports.__file__).parent / "page"
 
@@ -29,12 +27,17 @@ _SHARED_PAGE = Path(simulation.reports.__file__).parent / "page"
 class Comparison:
     """Everything that the report says."""
 
+    title: str
     context: Context
     reports: Sequence[FigureReport]
     checks: Sequence[Check]
     left_out: Sequence[str]
     made_at: datetime
-    title: str = TITLE
+
+    @property
+    def rows(self) -> list[Row]:
+        """The rows of all figures."""
+        return [row for report in self.reports for row in report.rows]
 
     def as_json(self) -> dict[str, Any]:
         """The comparison as plain values."""
@@ -47,7 +50,7 @@ class Comparison:
             "published_from": self.context.published.source,
             "runs": len(results.by_spec),
             "left_out": list(self.left_out),
-            "counts": counts(self.reports),
+            "counts": counts(self.rows),
             "verdicts": verdicts(self),
             "checks": [check.as_json() for check in self.checks],
             "figures": [
@@ -69,17 +72,13 @@ class Comparison:
 
 
 def compare(
-    context: Context,
-    figures: Sequence[FigureDefinition],
-    left_out: Sequence[str] = (),
-    *,
-    title: str = TITLE,
-    checks: Callable[[Context, Sequence[FigureReport]], Sequence[Check]] = overall_checks,
+    paper: Paper, context: Context, figures: Sequence[FigureDefinition], left_out: Sequence[str] = ()
 ) -> Comparison:
-    """The report of these figures from what results there are. ``left_out``: what was not run and why, in
-    sentences."""
+    """The report of these figures of a paper from what results there are. ``left_out``: what was not run and
+    why, in sentences."""
     reports = [figure.report(context) for figure in figures]
-    return Comparison(context, reports, checks(context, reports), left_out, datetime.now(UTC), title)
+    checks = paper.checks(context, reports)
+    return Comparison(paper.title, context, reports, checks, left_out, datetime.now(UTC))
 
 
 def verdicts(comparison: Comparison) -> dict[str, int]:
@@ -116,7 +115,7 @@ def page(comparison: Comparison) -> str:
         title=comparison.title,
         comparison=comparison,
         results=comparison.context.results,
-        counts=counts(comparison.reports),
+        counts=counts(comparison.rows),
         verdicts=verdicts(comparison),
         sections=sections,
         checks=[("All figures", check) for check in comparison.checks]
@@ -138,30 +137,9 @@ def _section(report: FigureReport, figures: dict[str, Any]) -> dict[str, Any]:
     return {
         "report": report,
         "cards": cards,
-        "lines": [_line(row) for row in report.rows],
         "causes": _causes(report.rows),
-        "unexplained": [_cell_name(row) for row in report.rows if row.beyond_band and not row.explanations],
+        "unexplained": [row.name for row in report.rows if row.beyond_band and not row.explanations],
     }
-
-
-def _line(row: Row) -> dict[str, Any]:
-    result = row.result
-    return {
-        "row": row,
-        "cells": [
-            _number(row.published), _number(row.authors), _number(row.ours),
-            _number(row.quotient, ".2f"), _number(row.difference, "+.3f"),
-            _number(row.ratio_published, ".2f"), _number(row.ratio_ours, ".2f"),
-            f"{result.met:,}" if result else "–", f"{result.declined:,}" if result else "–",
-            f"{result.late:,}" if result else "–", f"{result.summary['admitted_late']:,}" if result else "–",
-        ],
-    }  # fmt: skip
-
-
-def _number(value: float | None, form: str = ".3f") -> str:
-    if value is None:
-        return "–"
-    return f"{value:,.1f}" if form == ".3f" and abs(value) >= 10 else f"{value:{form}}"
 
 
 def _causes(rows: Sequence[Row]) -> list[dict[str, Any]]:
@@ -170,13 +148,8 @@ def _causes(rows: Sequence[Row]) -> list[dict[str, Any]]:
     for row in rows:
         for each in row.explanations:
             entry = found.setdefault(each.cause, {"cause": each.cause, "fact": each.fact, "cells": {}})
-            entry["cells"].setdefault(each.evidence, []).append(_cell_name(row))
+            entry["cells"].setdefault(each.evidence, []).append(row.name)
     return list(found.values())
-
-
-def _cell_name(row: Row) -> str:
-    variant = f" ({row.variant.value})" if row.variant.value else ""
-    return f"{row.policy}{variant}, {row.x}"
 
 
 def _embedded(value: Any) -> Markup:

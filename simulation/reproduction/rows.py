@@ -1,33 +1,17 @@
-"""Published values beside ours: one row a number, with what it is made of and the arithmetic of comparing
-them."""
+"""One published value and ours: what every paper's rows have, and how many of them agree."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
 from dataclasses import dataclass
-from enum import StrEnum
-from statistics import fmean
-from typing import Any
-
-from simulation.reproduction.runs import RunSpec
-from simulation.reproduction.store import RunResult
+from typing import Any, ClassVar
 
 RATIO_BAND = 0.05
 """Shares of jobs on time that differ by more than this are explained (five jobs in a hundred)."""
 
 RELATIVE_BAND = 0.10
 """The same for other metrics, as a share of the published value."""
-
-
-class Variant(StrEnum):
-    """How a policy of ours stands to the published one."""
-
-    AS_PUBLISHED = "as the published code"
-    AS_DESCRIBED = "as the text"
-    ONE_BY_ONE = "newcomers one by one"
-    TOGETHER = "newcomers of a slot together"
-    OURS = "ours"
-    ONLY = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,32 +24,51 @@ class Explanation:
     evidence: str
 
 
-@dataclass(frozen=True)
-class Row:
-    """One published number and ours.
+@dataclass(frozen=True, kw_only=True)
+class Row(ABC):
+    """One published number and ours. What else is told of it, a paper's own rows add.
 
-    ``authors``: what the authors' own simulator gives for it, where somebody has run it. ``ratio_published``
-    and ``ratio_ours``: ElasticFlow's value over this one, published and ours (ours: with newcomers one by
-    one). ``spread``: lowest and highest value of ours over the draws of deadlines run, where there are
-    several. ``shares``: values are shares of jobs on time; else they are held against a relative band.
+    ``x``: the place on the figure's horizontal axis. ``shares``: values are shares of jobs on time; else
+    they are held against a relative band. ``missing``: why there is no value of ours. ``spread``: lowest and
+    highest value of ours over several draws, where there are several.
     """
 
     figure: str
     x: str
     series: str
-    policy: str
-    variant: Variant
     published: float | None
     ours: float | None
-    spec: RunSpec
-    result: RunResult | None = None
-    authors: float | None = None
-    ratio_published: float | None = None
-    ratio_ours: float | None = None
     shares: bool = True
     missing: str = ""
     spread: tuple[float, float] | None = None
     explanations: tuple[Explanation, ...] = ()
+
+    text_columns: ClassVar[tuple[str, ...]]
+    """What the text cells of `cells` are, as the page's table heads them."""
+    number_columns: ClassVar[tuple[str, ...]]
+    """The same for the numbers behind them."""
+    note: ClassVar[str]
+    """What a reader of these columns has to know."""
+
+    @property
+    @abstractmethod
+    def name(self) -> str:
+        """Whose value it is and where, in a few words."""
+
+    @property
+    @abstractmethod
+    def made(self) -> str:
+        """How our number was made, in one line."""
+
+    @property
+    @abstractmethod
+    def by_published_rules(self) -> bool:
+        """Whether ours follows the code behind the published value, as far as that is known; other rows
+        differ on purpose."""
+
+    @abstractmethod
+    def cells(self) -> tuple[str, ...]:
+        """The row as text, a cell for each of the columns."""
 
     @property
     def difference(self) -> float | None:
@@ -88,32 +91,21 @@ class Row:
 
     def as_json(self) -> dict[str, Any]:
         """The row as plain values; each says how it was made."""
-        result = self.result
         return {
             "figure": self.figure,
             "x": self.x,
             "series": self.series,
-            "policy": self.policy,
-            "variant": self.variant.value,
             "published": self.published,
-            "authors_simulator": self.authors,
             "ours": self.ours,
             "ours_over_published": self.quotient,
             "difference": self.difference,
             "ours_over_draws": list(self.spread) if self.spread else None,
-            "elasticflow_over_this_published": self.ratio_published,
-            "elasticflow_over_this_ours": self.ratio_ours,
-            "on_time": result.met if result else None,
-            "declined": result.declined if result else None,
-            "late": result.late if result else None,
-            "admitted_late": result.summary["admitted_late"] if result else None,
-            "slo_jobs": result.slo_jobs if result else None,
             "beyond_band": self.beyond_band,
             "explanations": [
                 {"cause": each.cause, "fact": each.fact, "evidence": each.evidence}
                 for each in self.explanations
             ],
-            "made": self.spec.described(),
+            "made": self.made,
             "missing": self.missing,
         }
 
@@ -123,37 +115,28 @@ def over(value: float | None, base: float | None) -> float | None:
     return value / base if value is not None and base else None
 
 
-@dataclass(frozen=True, slots=True)
-class Means:
-    """The two means of ElasticFlow's advantage over one baseline, over the same traces.
+def number(value: float | None, form: str = ".3f") -> str:
+    """A number as the page's tables show it."""
+    if value is None:
+        return "–"
+    return f"{value:,.1f}" if form == ".3f" and abs(value) >= 10 else f"{value:{form}}"
 
-    ``mean_of_ratios`` is what the paper calls the average: it is dominated by traces on which the baseline is
-    close to
-    0. ``ratio_of_means`` divides the mean values.
+
+def counts(rows: Iterable[Row]) -> dict[str, int]:
+    """How many values were compared, how many lie beyond their band, and how many of these nothing explains.
+
+    ``..._by_published_rules``: the same of rows that follow the published code.
     """
-
-    mean_of_ratios: float | None
-    ratio_of_means: float | None
-    traces: int
-
-
-def both_means(pairs: Iterable[tuple[float | None, float | None]]) -> Means:
-    """Both means of pairs (ElasticFlow's value, the baseline's); pairs that lack a value are left out.
-
-    A baseline of 0 has no ratio, and leaves the pair out of the mean of ratios alone.
-    """
-    known = [(mine, theirs) for mine, theirs in pairs if mine is not None and theirs is not None]
-    ratios = [mine / theirs for mine, theirs in known if theirs > 0]
-    base = sum(theirs for _, theirs in known)
-    return Means(
-        fmean(ratios) if ratios else None,
-        sum(mine for mine, _ in known) / base if base > 0 else None,
-        len(known),
-    )
-
-
-def find(rows: Sequence[Row], x: str, policy: str, variant: Variant | None = None) -> Row | None:
-    """The row of a policy at a place, or None."""
-    return next(
-        (row for row in rows if row.x == x and row.policy == policy and variant in (None, row.variant)), None
-    )
+    rows = list(rows)
+    compared = [row for row in rows if row.difference is not None]
+    beyond = [row for row in compared if row.beyond_band]
+    by_code = [row for row in compared if row.by_published_rules]
+    return {
+        "compared": len(compared),
+        "within_band": len(compared) - len(beyond),
+        "compared_by_published_rules": len(by_code),
+        "within_band_by_published_rules": sum(not row.beyond_band for row in by_code),
+        "beyond_band": len(beyond),
+        "unexplained": sum(not row.explanations for row in beyond),
+        "not_run": sum(row.ours is None for row in rows),
+    }

@@ -18,7 +18,7 @@ from scheduling.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[2]
 PACKAGES = ("scheduling", "simulation")
-ENGINE = ("simulation.engine.run", "simulation.reports.summary", "simulation.reproduction.store")
+ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}
 )
@@ -27,10 +27,11 @@ watch."""
 
 
 @cache
-def code_digest(policy: str) -> str:
-    """The digest of engine, core and policy as they are on disk. Raises ValueError for an unknown policy."""
+def code_digest(policy: str, results: str) -> str:
+    """The digest of engine, core, policy and ``results``, the module that says what is kept of a run, as they
+    are on disk. Raises ValueError for an unknown policy."""
     digest = hashlib.sha256()
-    for module in sorted(imported_by(*ENGINE, type(policy_named(policy)).__module__)):
+    for module in sorted(imported_by(*ENGINE, results, type(policy_named(policy)).__module__)):
         digest.update(module.encode() + b"\0" + _path(module).read_bytes())
     digest.update(f"python {sys.version_info[:2]}".encode())
     return digest.hexdigest()

@@ -9,16 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
-from scheduling.core.question.snapshot import FloatArray
-from simulation.outcome import JobEnd, Outcome
-from simulation.reports import measures
-from simulation.reports.steps import steps
+from simulation.outcome import Outcome
 from simulation.reports.summary import summary
-
-MOST_STEPS = 600
-"""Histories are kept as so many means over equal spans: areas stay exact."""
 
 MOST_BROKEN = 20
 
@@ -27,10 +19,8 @@ MOST_BROKEN = 20
 class RunResult:
     """What came of one run.
 
-    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: more figures
-    (`peak_cluster_efficiency`, `slo_jobs_possible_alone`, `slo_jobs_possible_as_requested`). ``series``:
-    ``hours`` since the run began, and at these ``gpus_used``, ``cluster_efficiency``, ``jobs_running``,
-    ``submitted``, ``admitted`` and ``declined`` (the last three counted from the start).
+    ``summary``: the JSON summary of `simulation.reports.summary`. ``facts``: more figures by name.
+    ``series``: numbers in order by name. Which facts and series there are, the paper's own ``results`` says.
     """
 
     summary: dict[str, Any]
@@ -64,55 +54,11 @@ class RunResult:
         return ratio
 
 
-def result_of(outcome: Outcome, bounds: dict[str, int]) -> RunResult:
-    """What is kept of an outcome. ``bounds``: counts of jobs that any policy could have met at most, by
-    name."""
+def short_summary(outcome: Outcome) -> dict[str, Any]:
+    """The JSON summary of an outcome, with the first broken invariants alone."""
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])
-    efficiency = outcome.cluster.cluster_efficiency
-    return RunResult(
-        summary=facts,
-        facts={
-            "peak_cluster_efficiency": float(efficiency.max()) if efficiency.size else 0.0,
-            **bounds,
-        },
-        series=_series(outcome),
-    )
-
-
-def _series(outcome: Outcome) -> dict[str, list[float]]:
-    cluster, jobs = outcome.cluster, outcome.jobs
-    if not cluster.time.size:
-        return {}
-    begin = measures.begin_at(outcome)
-    kept = steps(
-        cluster.time,
-        np.array([measures.gpus_used(cluster), cluster.cluster_efficiency, cluster.jobs_running]),
-        outcome.end_at,
-        MOST_STEPS,
-    )
-    declined = measures.has_end(jobs, JobEnd.DECLINED)
-    admitted = measures.is_decided(jobs) & ~declined
-    counted = {
-        "submitted": jobs.submitted_at,
-        "admitted": jobs.submitted_at[admitted],
-        "declined": jobs.submitted_at[declined],
-    }
-    return {
-        "hours": _rounded((kept.time - begin) / 3600.0),
-        "gpus_used": _rounded(kept.values[0]),
-        "cluster_efficiency": _rounded(kept.values[1]),
-        "jobs_running": _rounded(kept.values[2]),
-        **{
-            name: _rounded(np.searchsorted(np.sort(times), kept.time, side="right").astype(np.float64))
-            for name, times in counted.items()
-        },
-    }
-
-
-def _rounded(values: FloatArray) -> list[float]:
-    rounded: list[float] = np.round(np.nan_to_num(values), 5).tolist()
-    return rounded
+    return facts
 
 
 class ResultStore:

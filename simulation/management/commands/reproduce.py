@@ -6,9 +6,8 @@ import json
 import sys
 import time
 from argparse import ArgumentParser
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -17,16 +16,12 @@ from django.core.management.base import BaseCommand, CommandError
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-from simulation.reproduction.acceptance import counts, overall_checks
-from simulation.reproduction.comparing import Context
 from simulation.reproduction.executing import Results, Told, make_results
-from simulation.reproduction.figures import FIGURES, FigureDefinition, figure_named
-from simulation.reproduction.figures.base import Check, FigureReport
-from simulation.reproduction.lyra.checks import finished
-from simulation.reproduction.lyra.figures import FIGURES as LYRA_FIGURES
-from simulation.reproduction.lyra.published import SOURCE as LYRA_SOURCE
-from simulation.reproduction.published import Published, read_published
-from simulation.reproduction.reporting import TITLE, Comparison, compare, verdicts, write_json, write_page
+from simulation.reproduction.figure import Context, FigureDefinition
+from simulation.reproduction.paper import Paper
+from simulation.reproduction.papers import PAPERS
+from simulation.reproduction.reporting import Comparison, compare, verdicts, write_json, write_page
+from simulation.reproduction.rows import counts
 from simulation.workloads.errors import TraceError
 from simulation.workloads.public_traces import (
     ELASTICFLOW,
@@ -38,32 +33,6 @@ from simulation.workloads.public_traces import (
 from simulation.workloads.throughputs import LONG_TABLE
 
 REFRESH_SECONDS = 0.2
-
-
-@dataclass(frozen=True)
-class Paper:
-    """What can be reproduced of one paper: its figures by name, its published values, and what should hold
-    over all of them."""
-
-    title: str
-    report: str
-    figures: Mapping[str, FigureDefinition]
-    published: Callable[[], Published]
-    checks: Callable[[Context, Sequence[FigureReport]], Sequence[Check]]
-    needs_models: bool
-
-
-PAPERS = {
-    "elasticflow": Paper(TITLE, "report.html", FIGURES, read_published, overall_checks, True),
-    "lyra": Paper(
-        "Lyra, reproduced",
-        "report-lyra.html",
-        LYRA_FIGURES,
-        lambda: Published({}, LYRA_SOURCE),
-        finished,
-        False,
-    ),
-}
 
 
 class Command(BaseCommand):
@@ -80,15 +49,13 @@ class Command(BaseCommand):
         length.add_argument(
             "--short",
             action="store_true",
-            help="minutes (default): fewer traces and one seed; for lyra an eighth of the cluster",
+            help=f"minutes (default): {_of_each(lambda paper: paper.short)}",
         )
-        length.add_argument(
-            "--full", action="store_true", help="all traces, three seeds; for lyra the whole cluster"
-        )
+        length.add_argument("--full", action="store_true", help=_of_each(lambda paper: paper.full))
         parser.add_argument("--only", help=f"figures, with commas between: {_figure_names()}")
         parser.add_argument("--json", type=Path, help="write the comparison here; - for standard output")
         parser.add_argument(
-            "--report", type=Path, help="write the page here; usual: report.html in the folder"
+            "--report", type=Path, help="write the page here; usual: a file of the paper in the folder"
         )
         parser.add_argument(
             "--folder", type=Path, help="results are kept here; usual: reproduction in the data folder"
@@ -114,7 +81,7 @@ class Command(BaseCommand):
             with _progress(sys.stderr) as (told, progress):
                 results = make_results(specs, folder, processes=options["jobs"], told=told, progress=progress)
             context = Context(published, results, options["full"])
-            comparison = compare(context, figures, left_out, title=paper.title, checks=paper.checks)
+            comparison = compare(paper, context, figures, left_out)
             write_page(comparison, report)
             if options["json"] is not None and str(options["json"]) != "-":
                 write_json(comparison, options["json"])
@@ -136,7 +103,7 @@ class Command(BaseCommand):
         for check in checks:
             verdict = {True: "met    ", False: "NOT MET", None: "unknown"}[check.met]
             self.stdout.write(f"{verdict}  {check.name}: {check.figures}")
-        found, results = counts(comparison.reports), comparison.context.results
+        found, results = counts(comparison.rows), comparison.context.results
         told = verdicts(comparison)
         self.stdout.write(
             f"{told['met']} met, {told['not_met']} not met, {told['not_known']} not known; "
@@ -155,8 +122,12 @@ class Command(BaseCommand):
         )
 
 
+def _of_each(version: Callable[[Paper], str]) -> str:
+    return "; ".join(f"{name}: {version(paper)}" for name, paper in PAPERS.items())
+
+
 def _figure_names() -> str:
-    return "; ".join(f"{name}: {', '.join(paper.figures)}" for name, paper in PAPERS.items())
+    return _of_each(lambda paper: ", ".join(paper.figures))
 
 
 def _figures(paper: Paper, only: str | None) -> tuple[Sequence[FigureDefinition], list[str]]:
@@ -165,25 +136,18 @@ def _figures(paper: Paper, only: str | None) -> tuple[Sequence[FigureDefinition]
         chosen = list(paper.figures.values())
     else:
         names = [name.strip() for name in only.split(",") if name.strip()]
-        chosen = list(
-            {figure.name: figure for figure in (figure_named(name, paper.figures) for name in names)}.values()
-        )
+        chosen = list({figure.name: figure for figure in map(paper.figure_named, names)}.values())
         if not chosen:
             raise ValueError("--only names no figure")
     if traces_folder() is not None:
         return chosen, []
     left = [figure.name for figure in chosen if figure.needs_traces]
-    models = (
-        ", and the synthetic figures draw built-in models instead of the measured ones: their levels cannot "
-        "be compared"
-        if paper.needs_models
-        else ""
-    )
     return [figure for figure in chosen if not figure.needs_traces], [
         (
-            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out{models}. Set "
-            f"{VARIABLE} to a folder with elasticflow/traces ({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and "
-            f"elasticflow/throughput.csv (made of {THROUGHPUTS[LONG_TABLE]})."
+            f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out"
+            f"{paper.without_traces}. Set {VARIABLE} to a folder with elasticflow/traces "
+            f"({ELASTICFLOW_TRACES}; {ELASTICFLOW}) and elasticflow/throughput.csv (made of "
+            f"{THROUGHPUTS[LONG_TABLE]})."
         )
     ]
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureReport
+from simulation.reproduction.figure import Check, Context, FigureReport
 from simulation.reproduction.lyra.measuring import (
     JCT,
     WAITING,

@@ -8,8 +8,7 @@ from scheduling.core.question.snapshot import FloatArray
 from simulation.outcome import Outcome
 from simulation.reports import measures
 from simulation.reports.lending import training_usage
-from simulation.reports.summary import summary
-from simulation.reproduction.store import MOST_BROKEN, RunResult
+from simulation.reproduction.store import RunResult, short_summary
 
 DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
@@ -24,13 +23,11 @@ def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) ->
     (overall), ``on_loan_usage_by_day``, and by reclaim ``wanted``, ``preempted``, ``running``,
     ``collateral``.
     """
-    facts = summary(outcome)
-    facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])
     overall = overall_usage(outcome, inference_servers, usage)
     jobs, loans = outcome.jobs, outcome.loans
     reclaims = () if loans is None else loans.reclaims
     return RunResult(
-        summary=facts,
+        summary=short_summary(outcome),
         facts={
             "training_usage": training_usage(outcome) or 0.0,
             "overall_usage": float(overall.mean()) if overall.size else 0.0,

@@ -12,11 +12,12 @@ import numpy as np
 
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
-from simulation.engine.run import Progress, Simulation
+from simulation.engine.run import Progress
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
-from simulation.reproduction.lyra.results import result_of
+from simulation.reproduction.lyra import results
+from simulation.reproduction.runs import simulated
 from simulation.reproduction.sources import code_digest
 from simulation.reproduction.store import RunResult
 from simulation.workloads.catalogue import load_workload
@@ -82,8 +83,18 @@ class LyraSpec:
 
     @property
     def trace(self) -> str:
-        """The workload's name, by which runs are put in order."""
+        """The workload's name."""
         return self.size.trace
+
+    @property
+    def name(self) -> str:
+        """The policy and the workload."""
+        return f"{self.policy} on {self.trace}"
+
+    @property
+    def place(self) -> tuple[str, int]:
+        """Workload and seed: one workload."""
+        return self.trace, self.seed
 
     def described(self) -> str:
         """How the numbers of this run are made, in one line."""
@@ -117,18 +128,16 @@ class LyraSpec:
             "spec": self.as_json(),
             "workload": _digest(workload_of(self)),
             "usage": "" if usage is None else hashlib.sha256(usage.usage.tobytes()).hexdigest(),
-            "code": code_digest(self.policy),
+            "code": code_digest(self.policy, results.__name__),
         }
         return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
 
     def run(self, progress: Progress | None = None) -> RunResult:
         """The run to its end. Raises KeyboardInterrupt where it was ended early, TraceError for a missing
         trace."""
-        outcome = Simulation(workload_of(self), settings_of(self), progress=progress).run()
-        if outcome.interrupted:
-            raise KeyboardInterrupt
+        outcome = simulated(workload_of(self), settings_of(self), progress)
         usage = read_usage(self.usage, seed=self.seed).usage
-        return result_of(outcome, inference_servers=self.size.inference_servers, usage=usage)
+        return results.result_of(outcome, inference_servers=self.size.inference_servers, usage=usage)
 
 
 def settings_of(spec: LyraSpec) -> SimulationSettings:

@@ -9,8 +9,7 @@ from dataclasses import dataclass, replace
 import plotly.graph_objects as go
 
 from simulation.reports.style import PALETTE, Drawing, base_figure
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.measuring import FIRST_WAITING, JCT, WAITING, Ratio, mean_ratio, pairs_of
 from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
 from simulation.reproduction.lyra.specs import LyraSpec, Override

@@ -11,12 +11,12 @@ from django.core.management import call_command
 from django.core.management.base import CommandError
 from playwright.sync_api import expect, sync_playwright
 
-from simulation.reproduction.figures import FIGURES
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.figures import FIGURES
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
 from simulation.workloads import public_traces
 from simulation.workloads.public_traces import VARIABLE
 from tests.dashboard.chromium import open_chromium
-from tests.simulation.reproduction.small import JOBS, traces
+from tests.simulation.reproduction.elasticflow.small import JOBS, traces
 
 
 @pytest.fixture
@@ -114,7 +114,7 @@ def test_figures_that_need_no_trace_are_the_synthetic_ones():
     }  # fmt: skip
     for figure in FIGURES.values():
         for full in (False, True):
-            specs = [spec for spec in figure.runs(full) if isinstance(spec, RunSpec)]
+            specs = [spec for spec in figure.runs(full) if isinstance(spec, ElasticFlowSpec)]
             assert figure.needs_traces or all(spec.synthetic for spec in specs)
 
 

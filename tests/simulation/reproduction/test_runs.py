@@ -7,20 +7,21 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from simulation.reproduction import executing, sources
-from simulation.reproduction.executing import make_results, run
-from simulation.reproduction.runs import (
-    RunSpec,
+from simulation.reproduction import sources
+from simulation.reproduction.elasticflow import specs
+from simulation.reproduction.elasticflow.specs import (
+    ElasticFlowSpec,
     held_until_instants,
-    run_key,
     slo_jobs_possible_alone,
     slo_jobs_possible_as_requested,
     workload_of,
 )
+from simulation.reproduction.executing import make_results
+from simulation.reproduction.papers import PAPERS
 from simulation.workloads.public_traces import VARIABLE
-from tests.simulation.reproduction.small import JOBS, traces
+from tests.simulation.reproduction.elasticflow.small import JOBS, traces
 
-SMALL = RunSpec("edf", "testbed_195job", 2, 4, 60.0)
+SMALL = ElasticFlowSpec("edf", "testbed_195job", 2, 4, 60.0)
 
 
 @pytest.fixture(autouse=True)
@@ -29,8 +30,8 @@ def small_traces(tmp_path, monkeypatch):
 
 
 def test_a_result_is_known_by_jobs_settings_and_program(monkeypatch):
-    key = run_key(SMALL)
-    assert key == run_key(replace(SMALL))
+    key = SMALL.key()
+    assert key == replace(SMALL).key()
     others = [
         replace(SMALL, policy="edf_artifact"),
         replace(SMALL, servers=3),
@@ -39,9 +40,9 @@ def test_a_result_is_known_by_jobs_settings_and_program(monkeypatch):
         replace(SMALL, jobs=3),
         replace(SMALL, hold_arrivals=True),
     ]
-    assert len({key, *map(run_key, others)}) == len(others) + 1
-    monkeypatch.setattr("simulation.reproduction.runs.code_digest", lambda policy: "another program")
-    assert run_key(SMALL) != key
+    assert len({key, *(other.key() for other in others)}) == len(others) + 1
+    monkeypatch.setattr(specs, "code_digest", lambda policy, results: "another program")
+    assert SMALL.key() != key
 
 
 def test_another_policy_may_change_without_making_results_old():
@@ -59,6 +60,16 @@ def test_another_policy_may_change_without_making_results_old():
     assert "scheduling.core.elasticflow.minimum_satisfactory_share" in sources.imported_by(
         *sources.ENGINE, "scheduling.policies.elasticflow"
     )
+
+
+def test_what_a_paper_keeps_of_a_run_makes_results_old_when_it_changes():
+    """Each paper's own module of results, and no other paper's."""
+    for paper in PAPERS:
+        results = f"simulation.reproduction.{paper}.results"
+        modules = sources.imported_by(*sources.ENGINE, results)
+        assert {"simulation.reproduction.store", "simulation.reports.summary", results} <= modules
+        assert not {f"simulation.reproduction.{other}.results" for other in set(PAPERS) - {paper}} & modules
+        assert sources.code_digest("edf", results) != sources.code_digest("edf", "simulation.engine.run")
 
 
 def test_some_jobs_can_be_cut_out_from_a_time_on():
@@ -91,7 +102,7 @@ def test_results_made_before_are_used_again(tmp_path):
 
 def test_a_result_that_cannot_be_read_is_made_again(tmp_path):
     first = make_results([SMALL], tmp_path)
-    (tmp_path / "runs" / f"{run_key(SMALL)}.json").write_text("{half of it")
+    (tmp_path / "runs" / f"{SMALL.key()}.json").write_text("{half of it")
     again = make_results([SMALL], tmp_path)
     assert (again.reused, again.by_spec[SMALL].met) == (0, first.by_spec[SMALL].met)
 
@@ -127,7 +138,8 @@ def test_a_run_that_fails_costs_no_other_and_is_named(tmp_path, monkeypatch):
             raise ZeroDivisionError("made to fail")
         return run(spec, progress)
 
-    monkeypatch.setattr(executing, "run", failing)
+    run = ElasticFlowSpec.run
+    monkeypatch.setattr(ElasticFlowSpec, "run", failing)
     other = replace(SMALL, policy="tiresias")
     results = make_results([SMALL, other], tmp_path)
     assert results.failed == {SMALL: "failed: ZeroDivisionError: made to fail"}

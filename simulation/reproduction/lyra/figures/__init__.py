@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from simulation.reproduction.figures.base import FigureDefinition
+from simulation.reproduction.figure import FigureDefinition
 from simulation.reproduction.lyra.figures import (
     examples,
     fungible,

@@ -10,8 +10,7 @@ import numpy as np
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.knapsack import NO_ITEM, ItemGroups, choose_items
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.specs import LyraSpec
 
 LAYOUT = {"a": {1: 8, 2: 8}, "b": {3: 8}, "c": {4: 8, 5: 2}, "d": {5: 2, 6: 8}}

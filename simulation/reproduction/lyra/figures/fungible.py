@@ -5,7 +5,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.reproduction.figures.base import Check
+from simulation.reproduction.figure import Check
 from simulation.reproduction.lyra.figures.sensitivity import ALL_FUNGIBLE_ARE_ELASTIC, NAIVE
 from simulation.reproduction.lyra.published import TABLE_35, TABLE_36
 from simulation.reproduction.lyra.schemes import SCHEMES, SEEDS

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.reproduction.figures.base import Check
+from simulation.reproduction.figure import Check
 from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
 from simulation.reproduction.lyra.sweeps import Measured, Point, find, sweep
 

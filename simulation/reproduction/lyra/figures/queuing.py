@@ -14,8 +14,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, Table
+from simulation.reproduction.figure import Check, Context, Table
 from simulation.reproduction.lyra.measuring import JCT, WAITING, column
 from simulation.reproduction.lyra.published import BASELINE as TOLD
 from simulation.reproduction.lyra.published import TABLE_35, TABLE_38, mean_of_last_hundredth

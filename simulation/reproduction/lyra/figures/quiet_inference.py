@@ -13,8 +13,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, Table
+from simulation.reproduction.figure import Check, Context, Table
 from simulation.reproduction.lyra.figures.queuing import BANDED, BASE, NEAREST, SCALED
 from simulation.reproduction.lyra.figures.sensitivity import ALL_FUNGIBLE_ARE_ELASTIC
 from simulation.reproduction.lyra.measuring import JCT, WAITING, Ratio, mean_ratio, pairs_of

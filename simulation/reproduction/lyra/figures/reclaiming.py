@@ -9,8 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from simulation.reports.style import PALETTE, Drawing, base_figure
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.checks import pairs
 from simulation.reproduction.lyra.measuring import JCT, WAITING, of_rows
 from simulation.reproduction.lyra.published import NOT_TO_CHASE, TABLE_37

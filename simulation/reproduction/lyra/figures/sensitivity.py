@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from simulation.reproduction.figures.base import Check, FigureDefinition
+from simulation.reproduction.figure import Check, FigureDefinition
 from simulation.reproduction.lyra.published import BASELINE as TOLD
 from simulation.reproduction.lyra.published import NOT_TO_CHASE, TABLE_36, TABLE_39
 from simulation.reproduction.lyra.schemes import POLLUX, SCALED, SCHEMES, SEEDS, size_of

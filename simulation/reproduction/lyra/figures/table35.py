@@ -9,8 +9,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from simulation.reports.style import PALETTE, Drawing, base_figure
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import FigureDefinition, FigureReport, Table
+from simulation.reproduction.figure import Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.lyra.checks import BANDED, bands, must_hold
 from simulation.reproduction.lyra.measuring import (
     JCT,

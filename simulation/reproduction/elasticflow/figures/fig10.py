@@ -5,25 +5,25 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
-from simulation.reproduction.comparing import (
+from simulation.reproduction.elasticflow.comparing import (
     BASELINES,
     ELASTICFLOW,
-    Context,
     compared,
     contenders,
     on_time,
     specs_of,
 )
-from simulation.reproduction.drawings import bars, histories
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
-from simulation.reproduction.generator import NAME
-from simulation.reproduction.rows import Row, Variant, find, over
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.drawings import bars, histories
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.generator import NAME
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.elasticflow.tables import MAKESPAN, MEAN_EFFICIENCY, ON_TIME, PEAK_EFFICIENCY
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport
+from simulation.reproduction.rows import over
 from simulation.reproduction.store import RunResult
-from simulation.reproduction.tables import MAKESPAN, MEAN_EFFICIENCY, ON_TIME, PEAK_EFFICIENCY
 
-BASE = RunSpec("", f"{NAME}:jobs=100,tightest=1.5,loosest=1.5", 16, 8, 240.0, seed=1)
+BASE = ElasticFlowSpec("", f"{NAME}:jobs=100,tightest=1.5,loosest=1.5", 16, 8, 240.0, seed=1)
 WHO = contenders((*BASELINES, ELASTICFLOW))
 DRAWN = ("elasticflow", "punctual", "edf_artifact", "gandiva_artifact", "tiresias", "themis", "chronus")
 
@@ -53,7 +53,7 @@ METRICS: dict[str, tuple[Callable[[RunResult], float | None], bool]] = {
 }
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy; nothing of these jobs is left to chance."""
     return specs_of(BASE, WHO)
 
@@ -85,7 +85,7 @@ def report(context: Context) -> FigureReport:
     )
 
 
-def _checks(rows: Sequence[Row]) -> list[Check]:
+def _checks(rows: Sequence[PolicyRow]) -> list[Check]:
     flow = _ours(rows, MEAN_EFFICIENCY, "elasticflow")
     bars = {one.policy: _ours(rows, MEAN_EFFICIENCY, one.policy) for one in WHO if one.series != ELASTICFLOW}
     text = {one.policy for one in WHO if one.variant is Variant.AS_DESCRIBED}
@@ -112,7 +112,7 @@ def _checks(rows: Sequence[Row]) -> list[Check]:
     ]
 
 
-def _ours(rows: Sequence[Row], metric: str, policy: str) -> float | None:
+def _ours(rows: Sequence[PolicyRow], metric: str, policy: str) -> float | None:
     row = find(rows, metric, policy, Variant.ONE_BY_ONE if policy == "elasticflow" else None)
     return row.ours if row is not None else None
 

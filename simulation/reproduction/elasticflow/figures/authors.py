@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from simulation.reproduction.comparing import Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import agreement
-from simulation.reproduction.figures import fig6b, fig8a, fig8b
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table, at_least
-from simulation.reproduction.rows import Row, Variant, find
-from simulation.reproduction.runs import RunSpec
-from simulation.reproduction.tables import AUTHORS_STOPPED_AFTER_SECONDS, AUTHORS_WALL_SECONDS
+from simulation.reproduction.elasticflow.comparing import compared, contenders, specs_of
+from simulation.reproduction.elasticflow.drawings import agreement
+from simulation.reproduction.elasticflow.figures import fig6b, fig8a, fig8b
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.elasticflow.tables import AUTHORS_STOPPED_AFTER_SECONDS, AUTHORS_WALL_SECONDS
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table, at_least
 
 BAND = 0.05
 WHO = contenders(
     ("EDF", "EDF+AdmissionControl", "Gandiva", "Tiresias", "Themis", "EDF+ElasticScaling", "ElasticFlow")
 )
-PLACES: dict[tuple[str, str], RunSpec] = {
+PLACES: dict[tuple[str, str], ElasticFlowSpec] = {
     ("6b", fig6b.PLACE): fig6b.BASE,
     ("8a", fig8a.PLACE): fig8a.BASE,
     ("8b", "cluster10"): fig8b.base("cluster10"),
@@ -31,7 +31,7 @@ AIMS = {
 }
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy of the table on its five traces."""
     return [spec for base in PLACES.values() for spec in specs_of(base, WHO)]
 
@@ -59,7 +59,7 @@ def report(context: Context) -> FigureReport:
     )
 
 
-def _shares(rows: Sequence[Row]) -> Table:
+def _shares(rows: Sequence[PolicyRow]) -> Table:
     kept = [row for row in rows if row.authors is not None or row.variant is Variant.OURS]
     values: list[dict[str, Any]] = [
         {
@@ -111,7 +111,7 @@ def _times(context: Context) -> Table:
     )
 
 
-def _aims(rows: Sequence[Row]) -> list[Check]:
+def _aims(rows: Sequence[PolicyRow]) -> list[Check]:
     checks = []
     for policy, aims in AIMS.items():
         for trace, least in aims.items():
@@ -134,7 +134,7 @@ def _aims(rows: Sequence[Row]) -> list[Check]:
     return checks
 
 
-def _bands(held: Sequence[Row]) -> list[Check]:
+def _bands(held: Sequence[PolicyRow]) -> list[Check]:
     checks = []
     for policy in HELD_AGAINST:
         mine = [row for row in held if row.policy == policy and row.ours is not None]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from scheduling.core.question.snapshot import AdmissionRule
-from simulation.reproduction.executing import AnyRun, Results
-from simulation.reproduction.published import Published
-from simulation.reproduction.rows import Row, Variant, over
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.elasticflow.tables import AUTHORS_SIMULATOR
+from simulation.reproduction.figure import Context
+from simulation.reproduction.rows import over
 from simulation.reproduction.store import RunResult
-from simulation.reproduction.tables import AUTHORS_SIMULATOR
 
 ELASTICFLOW = "ElasticFlow"
 
@@ -33,7 +33,7 @@ class Contender:
             return f"{self.policy}, {self.variant.value}"
         return self.policy
 
-    def spec(self, base: RunSpec) -> RunSpec:
+    def spec(self, base: ElasticFlowSpec) -> ElasticFlowSpec:
         """The run of this policy on the workload and cluster of ``base``."""
         return replace(base, policy=self.policy, admission=self.admission, hold_arrivals=self.hold_arrivals)
 
@@ -66,19 +66,6 @@ CONTENDERS: dict[str, tuple[Contender, ...]] = {
 BASELINES = ("EDF", "Gandiva", "Tiresias", "Themis", "Chronus")
 
 
-@dataclass(frozen=True)
-class Context:
-    """What figures are made from."""
-
-    published: Published
-    results: Results
-    full: bool
-
-    def get(self, spec: AnyRun) -> RunResult | None:
-        """The result of a run, None where it is missing."""
-        return self.results.get(spec)
-
-
 Value = Callable[[RunResult], float | None]
 
 
@@ -92,7 +79,7 @@ def contenders(series: Iterable[str]) -> list[Contender]:
     return [one for name in series for one in CONTENDERS[name]]
 
 
-def specs_of(base: RunSpec, who: Sequence[Contender]) -> list[RunSpec]:
+def specs_of(base: ElasticFlowSpec, who: Sequence[Contender]) -> list[ElasticFlowSpec]:
     """Their runs on one workload and cluster."""
     return [one.spec(base) for one in who]
 
@@ -101,14 +88,14 @@ def compared(
     context: Context,
     figure: str,
     x: str,
-    base: RunSpec,
+    base: ElasticFlowSpec,
     who: Sequence[Contender],
     *,
     value: Value = on_time,
     shares: bool = True,
     missing: dict[str, str] | None = None,
     draws: Sequence[int] = (),
-) -> list[Row]:
+) -> list[PolicyRow]:
     """Rows of one place of a figure, ratios to ElasticFlow included.
 
     ``missing``: why a policy has no value here. ``draws``: further draws of deadlines, whose values make the
@@ -127,7 +114,7 @@ def compared(
         known = [each for each in [ours, *spread] if each is not None]
         itself = one.series == ELASTICFLOW
         rows.append(
-            Row(
+            PolicyRow(
                 figure=figure,
                 x=x,
                 series=one.series,
@@ -148,6 +135,6 @@ def compared(
     return rows
 
 
-def _value(context: Context, spec: RunSpec, value: Value) -> float | None:
+def _value(context: Context, spec: ElasticFlowSpec, value: Value) -> float | None:
     result = context.get(spec)
     return value(result) if result is not None else None

@@ -1,20 +1,16 @@
-"""What should hold over all runs at once, and the counts that a reader looks for first."""
+"""What should hold over all runs at once."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from scheduling.core.question.snapshot import AdmissionRule
-from simulation.reproduction.comparing import BASELINES, Context
-from simulation.reproduction.figures.base import Check, FigureReport
-from simulation.reproduction.rows import Row, Variant
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.comparing import BASELINES
+from simulation.reproduction.elasticflow.rows import PolicyRow
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureReport
 from simulation.reproduction.store import RunResult
-
-PUBLISHED_RULES = (Variant.AS_PUBLISHED, Variant.TOGETHER, Variant.ONLY)
-"""Variants that follow the code behind the published bars, as far as that is known; the others differ on
-purpose."""
 
 
 def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Check]:
@@ -22,12 +18,18 @@ def overall_checks(context: Context, reports: Sequence[FigureReport]) -> list[Ch
     return [_best_everywhere(context), _promises_kept(context), _complete(context, reports)]
 
 
+def _runs(context: Context) -> Iterator[tuple[ElasticFlowSpec, RunResult]]:
+    for spec, result in context.results.by_spec.items():
+        if isinstance(spec, ElasticFlowSpec):
+            yield spec, result
+
+
 def _best_everywhere(context: Context) -> Check:
     name = (
         "punctual has at least as many jobs on time as every other policy, on every workload and cluster run"
     )
-    by_place: dict[RunSpec, dict[str, int]] = {}
-    for spec, result in context.results.by_spec.items():
+    by_place: dict[ElasticFlowSpec, dict[str, int]] = {}
+    for spec, result in _runs(context):
         if not spec.hold_arrivals:
             at = by_place.setdefault(_place(spec), {})
             at[spec.policy] = max(at.get(spec.policy, 0), result.met)
@@ -46,18 +48,14 @@ def _best_everywhere(context: Context) -> Check:
     return Check(name, not beaten, "; ".join(beaten) or f"{compared} workloads compared")
 
 
-def _place(spec: RunSpec) -> RunSpec:
+def _place(spec: ElasticFlowSpec) -> ElasticFlowSpec:
     """The run without its policy and admission rule: all of one place have the same jobs and cluster."""
     return replace(spec, policy="", admission=AdmissionRule.PER_JOB)
 
 
 def _promises_kept(context: Context) -> Check:
     name = "elasticflow and punctual: no admitted job is late in any run"
-    runs = [
-        (spec, result)
-        for spec, result in context.results.by_spec.items()
-        if spec.policy in ("elasticflow", "punctual")
-    ]
+    runs = [(spec, result) for spec, result in _runs(context) if spec.policy in ("elasticflow", "punctual")]
     broken = [
         f"{spec.policy} on {spec.trace}: {result.summary['admitted_late']}"
         for spec, result in runs
@@ -70,35 +68,13 @@ def _promises_kept(context: Context) -> Check:
 
 def _complete(context: Context, reports: Sequence[FigureReport]) -> Check:
     name = "Every baseline has its ratio to ElasticFlow beside the published one, dropped and late jobs apart"
-    rows = [row for report in reports for row in report.rows if row.result is not None]
-    baselines = [row for row in rows if row.series in BASELINES and row.ours]
+    baselines = [
+        row
+        for report in reports
+        for row in report.rows
+        if isinstance(row, PolicyRow) and row.result is not None and row.series in BASELINES and row.ours
+    ]
     lacking = [row for row in baselines if row.ratio_published is not None and row.ratio_ours is None]
     if not baselines or (lacking and context.results.failed):
         return Check(name, None, "some runs are missing" if baselines else "not run")
     return Check(name, not lacking, f"{len(baselines)} baseline values, {len(lacking)} without a ratio")
-
-
-def counts(reports: Sequence[FigureReport]) -> dict[str, int]:
-    """How many values were compared, how many lie beyond their band, and how many of these nothing explains.
-
-    ``..._by_published_rules``: the same of variants that follow the published code.
-    """
-    rows: list[Row] = [row for report in reports for row in report.rows]
-    compared = [row for row in rows if row.difference is not None]
-    beyond = [row for row in compared if row.beyond_band]
-    by_code = [row for row in compared if row.variant in PUBLISHED_RULES]
-    return {
-        "compared": len(compared),
-        "within_band": len(compared) - len(beyond),
-        "compared_by_published_rules": len(by_code),
-        "within_band_by_published_rules": sum(not row.beyond_band for row in by_code),
-        "beyond_band": len(beyond),
-        "unexplained": sum(not row.explanations for row in beyond),
-        "not_run": sum(row.ours is None for row in rows),
-    }
-
-
-def possible(result: RunResult) -> str:
-    """The bound that no policy can pass, in words."""
-    alone = int(result.facts["slo_jobs_possible_alone"])
-    return f"{alone:,} of {result.slo_jobs:,} jobs could be on time with the empty cluster to themselves"

@@ -5,23 +5,22 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.reproduction.comparing import (
+from simulation.reproduction.elasticflow.comparing import (
     BASELINES,
     ELASTICFLOW,
-    Context,
     Value,
     compared,
     contenders,
     specs_of,
 )
-from simulation.reproduction.drawings import curves
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
-from simulation.reproduction.generator import NAME
-from simulation.reproduction.rows import Row, Variant, find
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.drawings import curves
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.generator import NAME
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.elasticflow.tables import SHARES
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport
 from simulation.reproduction.store import RunResult
-from simulation.reproduction.tables import SHARES
 
 WHO = contenders((*BASELINES, ELASTICFLOW))
 SHORT_SHARES = (10, 30, 50, 70, 90)
@@ -30,10 +29,10 @@ MOSTLY_DEADLINES = 50
 """Up to this share ElasticFlow is to be best; beyond it few jobs with deadlines are left, and EDF may win."""
 
 
-def base(share: int) -> RunSpec:
+def base(share: int) -> ElasticFlowSpec:
     """200 jobs, one in 900 s, on 64 GPUs, a share of them (in percent) without deadline."""
     trace = f"{NAME}:jobs=200,mean_interarrival_seconds=900,best_effort_share={share / 100:g}"
-    return RunSpec("", trace, 8, 8, 240.0)
+    return ElasticFlowSpec("", trace, 8, 8, 240.0)
 
 
 def shares(full: bool) -> tuple[int, ...]:
@@ -41,7 +40,7 @@ def shares(full: bool) -> tuple[int, ...]:
     return SHARES if full else SHORT_SHARES
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy at every share; in the full version for three draws."""
     return [
         replace(spec, deadline_draw=draw)
@@ -66,8 +65,8 @@ def gain_over_gandiva(gandiva: RunResult | None) -> Value:
 def report(context: Context) -> FigureReport:
     """Both parts over the share of best effort."""
     shown, further = shares(context.full), FURTHER_DRAWS if context.full else ()
-    on_time_rows: list[Row] = []
-    gain_rows: list[Row] = []
+    on_time_rows: list[PolicyRow] = []
+    gain_rows: list[PolicyRow] = []
     for share in shown:
         place = f"{share}%"
         on_time_rows += compared(context, "11a", place, base(share), WHO, draws=further)
@@ -92,7 +91,7 @@ def report(context: Context) -> FigureReport:
     )  # fmt: skip
 
 
-def _check(rows: Sequence[Row], share: int) -> Check:
+def _check(rows: Sequence[PolicyRow], share: int) -> Check:
     place = f"{share}%"
     flow = find(rows, place, "elasticflow", Variant.ONE_BY_ONE)
     others = [row for row in rows if row.x == place and row.series != ELASTICFLOW and row.ours is not None]

@@ -16,7 +16,7 @@ from simulation.reports.style import (
     base_figure,
     plain_text,
 )
-from simulation.reproduction.rows import Row, Variant
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant
 from simulation.reproduction.store import RunResult
 
 AUTHORS = WARNING
@@ -24,7 +24,7 @@ NOTHING = "None of its runs is there."
 
 
 def bars(
-    name: str, title: str, rows: Sequence[Row], *, axis: str = "share on time", form: str = ".3f"
+    name: str, title: str, rows: Sequence[PolicyRow], *, axis: str = "share on time", form: str = ".3f"
 ) -> Drawing:
     """One group of bars a row: published, the authors' simulator where known, and ours."""
     note = "Grey: published. Orange: the authors' own simulator, where it is known. Blue: ours."
@@ -56,13 +56,13 @@ def bars(
     return Drawing(name, title, note, figure, wide=True)
 
 
-def _label(row: Row, several: bool) -> str:
+def _label(row: PolicyRow, several: bool) -> str:
     parts = [row.x] if several else []
     parts.append(row.policy + (" (batch)" if row.variant is Variant.TOGETHER else ""))
     return plain_text(", ".join(parts), 44)
 
 
-def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = False) -> Drawing:
+def agreement(name: str, title: str, rows: Sequence[PolicyRow], *, authors: bool = False) -> Drawing:
     """Every value as a point: published (or the authors' simulator) across, ours up. On the line both are
     equal."""
     other = "authors' simulator" if authors else "published"
@@ -84,7 +84,7 @@ def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = Fal
             go.Scatter(x=[0, 1], y=[shift, 1 + shift], mode="lines", line={"color": colour, "width": width},
                        hoverinfo="skip", showlegend=False)
         )  # fmt: skip
-    drawn: dict[str, list[tuple[Row, float]]] = {}
+    drawn: dict[str, list[tuple[PolicyRow, float]]] = {}
     for row, value in kept:
         drawn.setdefault(_label(row, several=False), []).append((row, value))
     for number, (label, points) in enumerate(drawn.items()):
@@ -103,13 +103,13 @@ def agreement(name: str, title: str, rows: Sequence[Row], *, authors: bool = Fal
     return Drawing(name, title, note, figure, wide=True)
 
 
-def curves(name: str, title: str, rows: Sequence[Row], axis: str) -> Drawing:
+def curves(name: str, title: str, rows: Sequence[PolicyRow], axis: str) -> Drawing:
     """Values over the places of a figure: published dashed, ours solid, one colour a series."""
     note = (
         "Dashed: published. Solid: ours, as the published code where there is such a variant. Dotted: "
         "punctual."
     )
-    first: dict[str, Row] = {}
+    first: dict[str, PolicyRow] = {}
     for row in rows:
         first.setdefault(row.series, row)
     kept = [row for row in rows if row.ours is not None]

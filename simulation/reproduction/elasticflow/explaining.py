@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.generator import NAME as GENERATOR
-from simulation.reproduction.rows import Explanation, Row, Variant
-from simulation.reproduction.tables import AUTHORS_SIMULATOR_ONE_BY_ONE, LIKELY_CLUSTER
+from simulation.reproduction.elasticflow.generator import NAME as GENERATOR
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant
+from simulation.reproduction.elasticflow.tables import AUTHORS_SIMULATOR_ONE_BY_ONE, LIKELY_CLUSTER
+from simulation.reproduction.figure import Context
+from simulation.reproduction.rows import Explanation
 
 TESTBED_FIGURES = ("6a", "6b")
 SYNTHETIC_FIGURES = ("9", "10", "11a", "11b")
@@ -28,8 +29,8 @@ PART_OF_DIFFERENCE = 0.2
 class Case:
     """A row that needs explaining, the rows of the same report, and what it was all made from."""
 
-    row: Row
-    rows: Sequence[Row]
+    row: PolicyRow
+    rows: Sequence[PolicyRow]
     context: Context
 
     @property
@@ -83,7 +84,7 @@ def cause(name: str, fact: str) -> Callable[[Evidence], Evidence]:
     return register
 
 
-def explained(rows: Sequence[Row], context: Context) -> list[Row]:
+def explained(rows: Sequence[PolicyRow], context: Context) -> list[PolicyRow]:
     """The rows, those beyond their band with every cause that applies; without any a row stands
     unexplained."""
     return [

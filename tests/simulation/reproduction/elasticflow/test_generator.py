@@ -9,10 +9,9 @@ import numpy as np
 import pytest
 
 from scheduling.core.question.snapshot import ServiceClass
-from simulation.reproduction.executing import run
-from simulation.reproduction.figures import fig10, fig11
-from simulation.reproduction.runs import workload_of
-from simulation.reproduction.tables import FIGURE_10, MAKESPAN, ON_TIME
+from simulation.reproduction.elasticflow.figures import fig10, fig11
+from simulation.reproduction.elasticflow.specs import workload_of
+from simulation.reproduction.elasticflow.tables import FIGURE_10, MAKESPAN, ON_TIME
 from tests.simulation.workloads.helpers import assert_same, public_data
 
 
@@ -26,7 +25,7 @@ def with_public_data():
 def test_makespan_and_deadlines_of_figure_10_come_out_as_in_the_published_logs(policy):
     """Nothing of its jobs is drawn without a seed, and these two policies are deterministic."""
     series = {"edf_artifact": "EDF", "tiresias": "Tiresias"}[policy]
-    result = run(replace(fig10.BASE, policy=policy))
+    result = replace(fig10.BASE, policy=policy).run()
     assert fig10.makespan_hours(result) == pytest.approx(FIGURE_10[MAKESPAN][series], abs=0.05)
     assert result.ratio == pytest.approx(FIGURE_10[ON_TIME][series])
 

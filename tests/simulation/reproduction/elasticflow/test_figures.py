@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from simulation.reproduction.acceptance import overall_checks
-from simulation.reproduction.figures import fig8b, fig9, fig11, vectors
-from simulation.reproduction.tables import FIGURE_9
-from tests.simulation.reproduction.small import context, result
+from simulation.reproduction.elasticflow.acceptance import overall_checks
+from simulation.reproduction.elasticflow.figures import fig8b, fig9, fig11, vectors
+from simulation.reproduction.elasticflow.tables import FIGURE_9
+from tests.simulation.reproduction.elasticflow.small import context, result
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 
 
 def test_both_means_of_figure_8b_are_over_the_traces_run_on_both_sides():
@@ -62,9 +62,7 @@ def test_best_effort_gains_are_held_against_gandiva_as_published():
     quick.summary["best_effort_mean_jct_seconds"] = 2000.0
     runs = {replace(base, policy="gandiva_artifact"): slow, replace(base, policy="tiresias"): quick}
     report = fig11.report(context({("11b", "Tiresias", "10%"): 1.44}, by_spec=runs))
-    row = next(
-        row for row in report.rows if row.figure == "11b" and row.policy == "tiresias" and row.x == "10%"
-    )
+    row = next(row for row in report.rows if row.figure == "11b" and row.name == "tiresias, 10%")
     assert row.ours == pytest.approx(1.5)
     assert not row.beyond_band
 

@@ -4,20 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.reproduction.comparing import BASELINES, ELASTICFLOW, Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import bars
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, at_least, within
-from simulation.reproduction.figures.fig6b import met
-from simulation.reproduction.rows import Row, Variant, find
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.comparing import (
+    BASELINES,
+    ELASTICFLOW,
+    compared,
+    contenders,
+    specs_of,
+)
+from simulation.reproduction.elasticflow.drawings import bars
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.figures.fig6b import met
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, at_least, within
 
 PLACE = "64 T4 GPUs, 195 jobs"
-BASE = RunSpec("", "t4_195job", 16, 4, 60.0)
+BASE = ElasticFlowSpec("", "t4_195job", 16, 4, 60.0)
 WHO = contenders((*BASELINES, "Pollux", ELASTICFLOW))
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy on the trace."""
     return specs_of(BASE, WHO)
 
@@ -35,7 +41,7 @@ def report(context: Context) -> FigureReport:
     )
 
 
-def _checks(rows: Sequence[Row]) -> list[Check]:
+def _checks(rows: Sequence[PolicyRow]) -> list[Check]:
     return [
         within("EDF as published, jobs on time", met(find(rows, PLACE, "edf_artifact")), 23, 2),
         within("Tiresias, jobs on time", met(find(rows, PLACE, "tiresias")), 56, 3),

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from simulation.reproduction.comparing import Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import bars
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport
-from simulation.reproduction.generator import NAME
-from simulation.reproduction.rows import Row, Variant, find
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.comparing import compared, contenders, specs_of
+from simulation.reproduction.elasticflow.drawings import bars
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.generator import NAME
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport
 
 SERIES = ("EDF", "EDF+AdmissionControl", "EDF+ElasticScaling", "ElasticFlow")
 WHO = contenders(SERIES)
@@ -26,9 +26,9 @@ LADDERS = {
 }
 
 
-def base(servers: int) -> RunSpec:
+def base(servers: int) -> ElasticFlowSpec:
     """1,000 jobs, one in 1,500 s, on so many servers of eight GPUs."""
-    return RunSpec("", f"{NAME}:jobs=1000", servers, 8, 240.0)
+    return ElasticFlowSpec("", f"{NAME}:jobs=1000", servers, 8, 240.0)
 
 
 def draws(full: bool) -> tuple[int, ...]:
@@ -37,7 +37,7 @@ def draws(full: bool) -> tuple[int, ...]:
     return FURTHER_DRAWS if full else ()
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy on every cluster, in the full version for three draws of deadlines."""
     return [
         replace(spec, deadline_draw=draw)
@@ -73,7 +73,7 @@ def report(context: Context) -> FigureReport:
     )
 
 
-def _checks(rows: Sequence[Row]) -> list[Check]:
+def _checks(rows: Sequence[PolicyRow]) -> list[Check]:
     checks = []
     for name, ladder in LADDERS.items():
         for servers in SERVERS[:2]:
@@ -97,7 +97,7 @@ def _checks(rows: Sequence[Row]) -> list[Check]:
     return checks
 
 
-def _value(rows: Sequence[Row], servers: int, policy: str) -> float | None:
+def _value(rows: Sequence[PolicyRow], servers: int, policy: str) -> float | None:
     variant = Variant.ONE_BY_ONE if policy == "elasticflow" else None
     row = find(rows, place(servers), policy, variant)
     return row.ours if row is not None else None

@@ -6,15 +6,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 
 PROFILING, SCALING = "12a", "12b"
 GPUS_AFTER = {"1->2 GPU": 2, "2->1 GPU": 1, "8->16 GPU": 16, "16->8 GPU": 8, "migrate 8 GPU": 8}
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """None: nothing here is simulated."""
     return ()
 

@@ -7,36 +7,14 @@ Where that file is missing, the figures that need no trace are compared with the
 from __future__ import annotations
 
 import csv
-from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
-from simulation.reproduction.tables import FIGURE_9, FIGURE_10, FIGURE_11A, FIGURE_11B, SHARES
+from simulation.reproduction.elasticflow.tables import FIGURE_9, FIGURE_10, FIGURE_11A, FIGURE_11B, SHARES
+from simulation.reproduction.figure import Published
 from simulation.workloads.public_traces import traces_folder
 
 PLACE = "elasticflow/paper_figures.csv"
 ORIGINAL = "GitHub pkusys/ElasticFlow, plot_figure/"
-
-
-@dataclass(frozen=True)
-class Published:
-    """Published values by figure, series and place on the horizontal axis. ``source``: where they were
-    read."""
-
-    values: Mapping[tuple[str, str, str], float]
-    source: str
-
-    def get(self, figure: str, series: str, x: str) -> float | None:
-        """The published value, or None where the figure has none."""
-        return self.values.get((figure, series, x))
-
-    def series(self, figure: str) -> tuple[str, ...]:
-        """The series of a figure in the order of the file."""
-        return tuple(dict.fromkeys(series for name, series, _ in self.values if name == figure))
-
-    def places(self, figure: str) -> tuple[str, ...]:
-        """The places on the horizontal axis of a figure."""
-        return tuple(dict.fromkeys(x for name, _, x in self.values if name == figure))
 
 
 def read_published(folder: Path | None = None) -> Published:

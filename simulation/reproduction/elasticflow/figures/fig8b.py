@@ -6,13 +6,19 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from simulation.reproduction.comparing import BASELINES, ELASTICFLOW, Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import agreement, bars
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
-from simulation.reproduction.rows import Means, Row, Variant, both_means, find
-from simulation.reproduction.runs import RunSpec
-from simulation.reproduction.tables import LIKELY_CLUSTER, STATED_MEAN_OF_RATIOS
+from simulation.reproduction.elasticflow.comparing import (
+    BASELINES,
+    ELASTICFLOW,
+    compared,
+    contenders,
+    specs_of,
+)
+from simulation.reproduction.elasticflow.drawings import agreement, bars
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.rows import Means, PolicyRow, Variant, both_means, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.elasticflow.tables import LIKELY_CLUSTER, STATED_MEAN_OF_RATIOS
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.workloads.public_traces import PUBLIC_TRACES
 
 CLUSTERS = tuple(f"cluster{number:02d}" for number in range(1, 11))
@@ -24,12 +30,12 @@ SHORT = ("cluster01", "cluster06", "cluster10", PHILLY)
 WHO = contenders((*BASELINES, ELASTICFLOW))
 
 
-def base(place: str) -> RunSpec:
+def base(place: str) -> ElasticFlowSpec:
     """The workload and cluster of one trace, as its authors simulate it."""
     known = PUBLIC_TRACES[FILES[place]]
     if known.servers is None or known.gpus_per_server is None or known.slot_seconds is None:
         raise ValueError(f"no published cluster is known for trace {known.name}")
-    return RunSpec("", known.name, known.servers, known.gpus_per_server, known.slot_seconds)
+    return ElasticFlowSpec("", known.name, known.servers, known.gpus_per_server, known.slot_seconds)
 
 
 def places(full: bool) -> tuple[str, ...]:
@@ -37,7 +43,7 @@ def places(full: bool) -> tuple[str, ...]:
     return (*CLUSTERS, PHILLY) if full else SHORT
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy on every trace, and once more where the stated cluster cannot be the published one."""
     specs = [spec for place in places(full) for spec in specs_of(base(place), WHO)]
     for (_, place), (servers, gpus) in LIKELY_CLUSTER.items():
@@ -78,7 +84,7 @@ def report(context: Context) -> FigureReport:
     )
 
 
-def means(context: Context, rows: Sequence[Row], shown: Sequence[str]) -> Table:
+def means(context: Context, rows: Sequence[PolicyRow], shown: Sequence[str]) -> Table:
     """Both means for every baseline: published and ours over the traces that were run, and the paper's over
     ten."""
     values: list[dict[str, Any]] = []
@@ -122,7 +128,7 @@ def means(context: Context, rows: Sequence[Row], shown: Sequence[str]) -> Table:
     )  # fmt: skip
 
 
-def _flow(rows: Sequence[Row], place: str) -> Row | None:
+def _flow(rows: Sequence[PolicyRow], place: str) -> PolicyRow | None:
     return find(rows, place, "elasticflow", Variant.ONE_BY_ONE)
 
 

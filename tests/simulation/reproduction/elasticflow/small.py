@@ -5,11 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from simulation.reproduction.comparing import Context
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
 from simulation.reproduction.executing import Results
-from simulation.reproduction.published import Published
-from simulation.reproduction.rows import Row, Variant
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.figure import Context, Published
 from simulation.reproduction.store import RunResult
 
 COUNTS = (1, 2, 4, 8, 16)
@@ -91,13 +90,13 @@ def context(published: dict[tuple[str, str, str], float], *, full: bool = False,
     return Context(Published(published, "a test"), Results(**results), full)
 
 
-def row(policy: str, series: str, published: float, ours: float, **other: Any) -> Row:
+def row(policy: str, series: str, published: float, ours: float, **other: Any) -> PolicyRow:
     """A row of Figure 8(a) with 200 jobs."""
     told: dict[str, Any] = {
         "figure": "8a",
         "x": "64 T4 GPUs, 195 jobs",
         "variant": Variant.ONLY,
-        "spec": RunSpec(policy, "t4_195job", 16, 4, 60.0),
+        "spec": ElasticFlowSpec(policy, "t4_195job", 16, 4, 60.0),
         "result": result(round(ours * 200), 200),
     }
-    return Row(policy=policy, series=series, published=published, ours=ours, **(told | other))
+    return PolicyRow(policy=policy, series=series, published=published, ours=ours, **(told | other))

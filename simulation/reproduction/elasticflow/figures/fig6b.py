@@ -8,16 +8,23 @@ from dataclasses import replace
 import numpy as np
 
 from simulation.engine.settings import Pauses
-from simulation.reproduction.comparing import BASELINES, ELASTICFLOW, Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import bars, histories
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, at_least, within
-from simulation.reproduction.rows import Row, Variant, find, over
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.comparing import (
+    BASELINES,
+    ELASTICFLOW,
+    compared,
+    contenders,
+    specs_of,
+)
+from simulation.reproduction.elasticflow.drawings import bars, histories
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.rows import PolicyRow, Variant, find
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, at_least, within
+from simulation.reproduction.rows import over
 from simulation.reproduction.store import RunResult
 
 PLACE = "128 GPUs, 195 jobs"
-BASE = RunSpec("", "testbed_195job", 16, 8, 240.0)
+BASE = ElasticFlowSpec("", "testbed_195job", 16, 8, 240.0)
 WHO = contenders((*BASELINES, ELASTICFLOW))
 WITHOUT_PAUSES = replace(BASE, policy="elasticflow", pauses=Pauses.NONE)
 SHOWN_HOURS = 96.0
@@ -26,7 +33,7 @@ SHOWN_HOURS = 96.0
 DRAWN = ("elasticflow", "punctual", "edf_artifact", "tiresias", "themis", "chronus")
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy, and ElasticFlow without pauses."""
     return [*specs_of(BASE, WHO), WITHOUT_PAUSES]
 
@@ -79,7 +86,7 @@ def _notes(context: Context, flow: RunResult | None) -> list[str]:
     return notes
 
 
-def _checks(context: Context, rows: Sequence[Row]) -> list[Check]:
+def _checks(context: Context, rows: Sequence[PolicyRow]) -> list[Check]:
     edf = find(rows, PLACE, "edf_artifact")
     flow = find(rows, PLACE, "elasticflow", Variant.ONE_BY_ONE)
     free = context.get(WITHOUT_PAUSES)
@@ -102,7 +109,7 @@ def _checks(context: Context, rows: Sequence[Row]) -> list[Check]:
     ]  # fmt: skip
 
 
-def met(row: Row | None) -> float | None:
+def met(row: PolicyRow | None) -> float | None:
     """Jobs on time of a row, None where it was not run."""
     return float(row.result.met) if row is not None and row.result is not None else None
 

@@ -1,15 +1,50 @@
-"""What a figure of the comparison is: the runs it needs, and the report made from their results."""
+"""What a figure of a paper is: the runs it needs, and the report made from their results."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from simulation.reports.style import Drawing
-from simulation.reproduction.comparing import Context
-from simulation.reproduction.executing import AnyRun
+from simulation.reproduction.executing import Results
 from simulation.reproduction.rows import Row
+from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.store import RunResult
+
+
+@dataclass(frozen=True)
+class Published:
+    """Published values by figure, series and place on the horizontal axis. ``source``: where they were
+    read."""
+
+    values: Mapping[tuple[str, str, str], float]
+    source: str
+
+    def get(self, figure: str, series: str, x: str) -> float | None:
+        """The published value, or None where the figure has none."""
+        return self.values.get((figure, series, x))
+
+    def series(self, figure: str) -> tuple[str, ...]:
+        """The series of a figure in the order of the file."""
+        return tuple(dict.fromkeys(series for name, series, _ in self.values if name == figure))
+
+    def places(self, figure: str) -> tuple[str, ...]:
+        """The places on the horizontal axis of a figure."""
+        return tuple(dict.fromkeys(x for name, _, x in self.values if name == figure))
+
+
+@dataclass(frozen=True)
+class Context:
+    """What figures are made from. ``full``: whether the full version is wanted, or the short one."""
+
+    published: Published
+    results: Results
+    full: bool
+
+    def get(self, spec: RunSpec) -> RunResult | None:
+        """The result of a run, None where it is missing."""
+        return self.results.get(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +101,7 @@ class FigureDefinition:
     name: str
     title: str
     needs_traces: bool
-    runs: Callable[[bool], Sequence[AnyRun]]
+    runs: Callable[[bool], Sequence[RunSpec]]
     report: Callable[[Context], FigureReport]
     also_called: tuple[str, ...] = ()
 

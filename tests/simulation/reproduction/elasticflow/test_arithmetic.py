@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from simulation.reproduction.comparing import BASELINES, ELASTICFLOW
-from simulation.reproduction.figures import fig8b
-from simulation.reproduction.published import PLACE, read_published
-from simulation.reproduction.rows import both_means, over
-from simulation.reproduction.tables import STATED_MEAN_OF_RATIOS
-from tests.simulation.reproduction.small import row
+from simulation.reproduction.elasticflow.comparing import BASELINES, ELASTICFLOW
+from simulation.reproduction.elasticflow.figures import fig8b
+from simulation.reproduction.elasticflow.published import PLACE, read_published
+from simulation.reproduction.elasticflow.rows import both_means
+from simulation.reproduction.elasticflow.tables import STATED_MEAN_OF_RATIOS
+from simulation.reproduction.rows import over
+from tests.simulation.reproduction.elasticflow.small import row
 from tests.simulation.workloads.helpers import public_data
 
 

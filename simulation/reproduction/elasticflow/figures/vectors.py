@@ -13,10 +13,10 @@ from scheduling.core.question.snapshot import AdmissionRule, ServiceClass
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.reports.summary import summary
-from simulation.reproduction.comparing import ELASTICFLOW, Context
-from simulation.reproduction.figures.base import Check, FigureDefinition, FigureReport, Table
+from simulation.reproduction.elasticflow.comparing import ELASTICFLOW
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
 from simulation.reproduction.rows import over
-from simulation.reproduction.runs import RunSpec
 from simulation.workloads.catalogue import load_workload
 from simulation.workloads.errors import TraceError
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
@@ -32,7 +32,7 @@ TESTED_BY: dict[str, str] = {
     **{f"V{number}": PLACEMENT for number in (8, 19, 20)},
     "V24": "tests/policies/test_tiresias.py",
     "V25": "tests/simulation/workloads/test_importers.py",
-    "V26": "tests/simulation/reproduction/test_arithmetic.py",
+    "V26": "tests/simulation/reproduction/elasticflow/test_arithmetic.py",
 }
 KIND = "example"
 C3 = {1: 1.0, 2: 1.5}
@@ -40,7 +40,7 @@ C4 = {1: 1.0, 2: 1.5, 4: 2.0}
 RATIOS = {"EDF": 7.65, "Gandiva": 3.17, "Tiresias": 1.46, "Themis": 1.71, "Chronus": 1.62}
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """None: the examples take no time and are computed where they are reported."""
     return ()
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.rows import Variant
-from simulation.reproduction.runs import RunSpec
-from tests.simulation.reproduction.small import context, result, row
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.rows import Variant
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from tests.simulation.reproduction.elasticflow.small import context, result, row
 
 PLACE = "64 T4 GPUs, 195 jobs"
 
@@ -88,7 +88,7 @@ def test_built_in_models_in_place_of_the_measured_ones_are_told():
 
 
 def test_another_cluster_is_a_cause_only_where_it_comes_nearer():
-    spec = RunSpec("tiresias", "philly_103959", 32, 8, 60.0)
+    spec = ElasticFlowSpec("tiresias", "philly_103959", 32, 8, 60.0)
     drawn = row("tiresias", "Tiresias", 0.32, 0.465, figure="8b", x="philly", spec=spec)
     small = replace(spec, servers=4, gpus_per_server=8)
     assert "Probably another cluster" in causes([drawn], by_spec={small: result(66, 200)})

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from simulation.reproduction.comparing import Context, compared, contenders, specs_of
-from simulation.reproduction.drawings import bars
-from simulation.reproduction.explaining import explained
-from simulation.reproduction.figures.base import FigureDefinition, FigureReport
-from simulation.reproduction.runs import RunSpec
+from simulation.reproduction.elasticflow.comparing import compared, contenders, specs_of
+from simulation.reproduction.elasticflow.drawings import bars
+from simulation.reproduction.elasticflow.explaining import explained
+from simulation.reproduction.elasticflow.specs import ElasticFlowSpec
+from simulation.reproduction.figure import Context, FigureDefinition, FigureReport
 
 PLACE = "32 GPUs, 25 jobs"
 SERIES = ("EDF", "Gandiva", "Tiresias", "Themis", "Chronus", "Pollux", "ElasticFlow")
 NO_POLLUX = "Pollux needs tables of statistical efficiency, and the public ones are of T4 GPUs"
-BASE = RunSpec("", "testbed_195job", 4, 8, 240.0, begin_at=3_733_274.0, jobs=25)
+BASE = ElasticFlowSpec("", "testbed_195job", 4, 8, 240.0, begin_at=3_733_274.0, jobs=25)
 WHO = contenders(name for name in SERIES if name != "Pollux")
 
 
-def runs(full: bool) -> Sequence[RunSpec]:
+def runs(full: bool) -> Sequence[ElasticFlowSpec]:
     """Every policy on the stand-in."""
     return specs_of(BASE, WHO)
 

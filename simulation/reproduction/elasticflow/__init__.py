@@ -1,0 +1,1 @@
+"""ElasticFlow's evaluation (section 6), simulated again beside what was published."""

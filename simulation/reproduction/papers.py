@@ -1,0 +1,9 @@
+"""Papers that can be reproduced. A paper is a folder beside this file and a name here."""
+
+from __future__ import annotations
+
+from simulation.reproduction.elasticflow import paper as elasticflow
+from simulation.reproduction.lyra import paper as lyra
+from simulation.reproduction.paper import Paper
+
+PAPERS: dict[str, Paper] = {each.PAPER.name: each.PAPER for each in (elasticflow, lyra)}
