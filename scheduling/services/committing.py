@@ -18,7 +18,7 @@ from scheduling.choices import Goal
 from scheduling.core.question.decision import ChangeKind, FoundOffer
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.recording import pack_snapshot
-from scheduling.core.question.snapshot import StoredPlan
+from scheduling.core.question.snapshot import Snapshot, StoredPlan
 from scheduling.models import Decision, Job
 from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (
@@ -27,7 +27,7 @@ from scheduling.services.generations import (
     suspend_live,
     training_generations,
 )
-from scheduling.services.plan_json import plan_to_json
+from scheduling.services.plan_json import plan_to_json, same_plan
 from scheduling.services.records import Note, record_all
 from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
@@ -56,7 +56,7 @@ def commit_decision(
     concerned = {verdict.job_id for verdict in decision.verdicts} | {
         change.job_id for change in decision.changes
     }
-    jobs = _jobs_of(concerned, (set(decision.plans) | set(decision.at_risk)) - concerned)
+    jobs = _jobs_of(concerned, _changed(pool.snapshot, decision) - concerned)
     newly_at_risk = [job_id for job_id in decision.at_risk if job_id in jobs and not jobs[job_id].at_risk]
     row = None
     if decision.verdicts or decision.changes or newly_at_risk:
@@ -71,6 +71,20 @@ def commit_decision(
     if reallocated:
         take_sample(cluster, pool)
     return row
+
+
+def _changed(snapshot: Snapshot, decision: CoreDecision) -> set[str]:
+    """Whose plan or risk is another than the snapshot says. No fact has moved since it was read, so the rows
+    of all others need not be looked at."""
+    before = {job.id: job for job in snapshot.jobs}
+    at_risk = set(decision.at_risk)
+    planned = {
+        job_id
+        for job_id, plan in decision.plans.items()
+        if job_id not in before or not same_plan(plan, before[job_id].stored_plan)
+    }
+    told = (set(decision.plans) | at_risk) & set(before)
+    return planned | {job_id for job_id in told if before[job_id].at_risk != (job_id in at_risk)}
 
 
 def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, Job]:

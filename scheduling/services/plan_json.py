@@ -36,5 +36,17 @@ def plan_from_json(stored: Mapping[str, Any] | None) -> StoredPlan | None:
     )
 
 
+def same_plan(one: StoredPlan | None, other: StoredPlan | None) -> bool:
+    """Whether two plans say the same."""
+    if one is None or other is None:
+        return one is other
+    return one is other or (
+        one.finish_at == other.finish_at
+        and np.array_equal(one.start, other.start)
+        and np.array_equal(one.end, other.end)
+        and np.array_equal(one.gpus, other.gpus)
+    )
+
+
 def _finite(value: Any) -> float | None:
     return float(value) if math.isfinite(float(value)) else None
