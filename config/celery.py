@@ -13,7 +13,7 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].add(PoolWatch)
-for _module in ("periodic", "simulations", "lending"):
+for _module in ("periodic", "long_tasks", "simulations", "lending"):
     app.autodiscover_tasks(["workers.tasks"], related_name=_module)
 
 
@@ -28,12 +28,10 @@ app.conf.beat_schedule = {
     "expire-leases": _every(1.0, "expire_leases"),
     "sweep-outbox": _every(2.0, "sweep_outbox"),
     "refine-curves": _every(15.0, "refine_curves"),
-    "build-environments": _every(5.0, "build_environments"),
     "housekeeping": _every(60.0, "housekeeping"),
-    "sweep-simulations": _every(5.0, "sweep_simulations"),
+    "sweep-long-tasks": _every(5.0, "sweep_long_tasks"),
     "delete-simulation-orphans": _every(600.0, "delete_simulation_orphans"),
     "orchestrate": _every(300.0, "orchestrate"),
     "work-off-orders": _every(2.0, "work_off_orders"),
     "start-trainings": _every(900.0, "start_trainings"),
-    "sweep-trainings": _every(30.0, "sweep_trainings"),
 }

@@ -48,7 +48,7 @@ SIMULATION_RUN_SECONDS = int(os.environ.get("SIMULATION_RUN_SECONDS", "3000"))
 
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
-    "workers.tasks.build_environments": {"queue": "long"},
+    "workers.tasks.build_environment": {"queue": "long"},
     "workers.tasks.forecast_usage": {"queue": "forecasting"},
     "workers.tasks.train_forecaster": {"queue": "forecasting"},
     "workers.tasks.simulate_run": {"queue": "simulations"},

@@ -127,6 +127,8 @@ class CurveState(models.TextChoices):
 
 
 class EnvironmentState(models.TextChoices):
+    """How far the work on an environment is, as users are told."""
+
     PENDING = "pending", "Pending"
     BUILDING = "building", "Building"
     READY = "ready", "Ready"

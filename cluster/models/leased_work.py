@@ -6,7 +6,7 @@ import os
 import secrets
 import socket
 from datetime import datetime, timedelta
-from typing import Any, Self
+from typing import Self
 
 from django.db import models
 from django.db.models import Q
@@ -61,12 +61,6 @@ class LeasedWork(models.Model):
         """The row as long as ``token`` holds it: an update of this writes nothing once the lease is
         another's."""
         return type(self)._default_manager.filter(pk=self.pk, state=WorkState.RUNNING, lease_token=token)
-
-    def end(self, token: str, **values: Any) -> bool:
-        """Write ``values`` (the final state among them) and give up the lease. False where it was another's
-        already."""
-        no_lease = {"lease_token": "", "lease_owner": "", "lease_expires_at": None}
-        return bool(self.held(token).update(**no_lease, finished_at=timezone.now(), **values))
 
     @classmethod
     def lock_lost(cls, now: datetime) -> models.QuerySet[Self]:

@@ -6,17 +6,13 @@ for a model.
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
 import numpy as np
 import structlog
-from django.db import IntegrityError, OperationalError, transaction
+from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from cluster.choices import FINAL_WORK_STATES, WorkState
 from lending.forecasting.forecaster import (
     SAMPLES_PER_DAY,
     FitReport,
@@ -29,17 +25,11 @@ from lending.forecasting.rolling import LONGEST_HISTORY
 from lending.models import ForecasterTraining, InferenceCluster, TrainedForecaster
 from lending.services.usage import PERSISTENCE, recent_usage
 from projects.errors import Conflict
+from scheduling.services.long_tasks import Attempt, LongTask
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
 
-#: A worker that is alive renews its lease at every epoch, which takes a second or two.
-LEASE = timedelta(seconds=120)
-#: Epochs may be short: the row is written no more often than this.
-RENEW_SECONDS = 0.5
-#: A message older than this has expired in the broker; the sweep sends another.
-MESSAGE_LASTS = timedelta(seconds=65)
-MOST_ATTEMPTS = 3
 #: A model is made anew so often.
 RETRAIN_AFTER = timedelta(days=1)
 KEPT_MODELS = 5
@@ -47,20 +37,13 @@ KEPT_MODELS = 5
 LEAST_SAMPLES = 3 * SAMPLES_PER_DAY
 
 
-class TrainingStopped(Exception):
-    """It was cancelled, or another worker has it: nothing more of it may be written."""
-
-
-@dataclass(frozen=True)
-class ClaimedTraining:
-    """A training that this worker holds, and the token under which it may write."""
-
-    training: ForecasterTraining
-    token: str
-
-    def end(self, **values: Any) -> bool:
-        """End the training. False where it is another worker's already."""
-        return self.training.end(self.token, **values)
+TRAININGS = LongTask(
+    rows=ForecasterTraining,
+    topic="train_forecaster",
+    argument="training_id",
+    related=("inference_cluster",),
+    progress={"epochs_done": 0, "epochs_at_most": 0},
+)
 
 
 def training_start(
@@ -80,93 +63,51 @@ def training_start(
                 inference_cluster=inference_cluster,
                 forecaster=name,
                 created_by=created_by,
-                wake_at=timezone.now() + MESSAGE_LASTS,
             )
-            wake("train_forecaster", training_id=training.pk)
+            TRAININGS.announce(training)
     except IntegrityError as error:
         raise Conflict(f"A training of {name} is queued or under way already.") from error
     return training
 
 
-@transaction.atomic
 def training_cancel(*, training: ForecasterTraining) -> ForecasterTraining:
     """Cancel at once while it is queued, at its next epoch while it runs. A finished one stays as it is."""
-    training = ForecasterTraining.objects.select_for_update().get(pk=training.pk)
-    if training.state in FINAL_WORK_STATES:
-        return training
-    training.cancel_requested = True
-    if training.state == WorkState.QUEUED:
-        training.state, training.finished_at = WorkState.CANCELLED, timezone.now()
-    training.save(update_fields=["cancel_requested", "state", "finished_at"])
-    return training
+    return TRAININGS.cancel(training)
 
 
 def training_run(training_id: int) -> bool:
     """Train, if it is queued and nobody else takes it. Returns whether a model was stored."""
-    claimed = _claim(training_id)
-    if claimed is None:
-        return False
-    try:
-        return _train(claimed)
-    except TrainingStopped:
-        log.info("training stopped", training=training_id)
-        claimed.end(state=WorkState.CANCELLED)
-    except (ForecasterError, ValueError) as error:
-        claimed.end(state=WorkState.FAILED, error=str(error)[:2000])
-    except OperationalError:
-        raise  # the database is away: the lease runs out, and another attempt follows
-    except Exception as error:
-        claimed.end(state=WorkState.FAILED, error=f"{type(error).__name__}: {error}"[:2000])
-        raise
-    return False
+    return TRAININGS.work_off(training_id, _train, explain=_explained)
 
 
-@transaction.atomic
-def _claim(training_id: int) -> ClaimedTraining | None:
-    training = ForecasterTraining.lock_queued(training_id, "inference_cluster")
-    if training is None:
-        return None
-    token = training.take(LEASE)
-    training.epochs_done = training.epochs_at_most = 0
-    training.save()
-    return ClaimedTraining(training, token)
+def _explained(error: Exception) -> str | None:
+    return str(error) if isinstance(error, (ForecasterError, ValueError)) else None
 
 
-def _train(claimed: ClaimedTraining) -> bool:
-    training = claimed.training
+def _train(attempt: Attempt[ForecasterTraining]) -> bool:
+    training = attempt.row
     found = recent_usage(training.inference_cluster, LONGEST_HISTORY)
     if found is None:
         raise TooFewSamples("no usage has been reported yet")
     usage, ended_at = found
     forecaster = make_forecaster(training.forecaster)
-    report = forecaster.fit(usage, _Progress(claimed))
-    return _store(claimed, forecaster, report, int(np.isfinite(usage).sum()), ended_at)
 
+    def told(epochs_done: int, epochs_at_most: int) -> None:
+        attempt.told(epochs_done=epochs_done, epochs_at_most=epochs_at_most)
 
-class _Progress:
-    """Renews the lease between epochs. Raises TrainingStopped where the training shall not go on."""
-
-    def __init__(self, claimed: ClaimedTraining) -> None:
-        self._claimed = claimed
-        self._next = 0.0
-
-    def __call__(self, epochs_done: int, epochs_at_most: int) -> None:
-        if time.monotonic() < self._next:
-            return
-        self._next = time.monotonic() + RENEW_SECONDS
-        held = self._claimed.training.held(self._claimed.token)
-        kept = held.update(
-            lease_expires_at=timezone.now() + LEASE, epochs_done=epochs_done, epochs_at_most=epochs_at_most
-        )
-        if not kept or held.filter(cancel_requested=True).exists():
-            raise TrainingStopped
+    report = forecaster.fit(usage, told)
+    return _store(attempt, forecaster, report, int(np.isfinite(usage).sum()), ended_at)
 
 
 def _store(
-    claimed: ClaimedTraining, forecaster: Forecaster, report: FitReport, samples: int, learned_until: datetime
+    attempt: Attempt[ForecasterTraining],
+    forecaster: Forecaster,
+    report: FitReport,
+    samples: int,
+    learned_until: datetime,
 ) -> bool:
     """Model and end of the training in one transaction; a stale worker's model is thrown away."""
-    training = claimed.training
+    training = attempt.row
     with transaction.atomic():
         trained = TrainedForecaster.objects.create(
             inference_cluster=training.inference_cluster,
@@ -177,13 +118,12 @@ def _store(
             error=report.error,
             persistence_error=report.persistence_error,
         )
-        if not claimed.end(
-            state=WorkState.DONE,
+        if not attempt.finish(
             trained=trained,
             epochs_done=report.epochs,
             epochs_at_most=max(report.epochs, training.epochs_at_most),
         ):
-            transaction.set_rollback(True)
+            trained.delete()
             return False
         _forget_old_models(training)
         wake("forecast_usage", inference_cluster_id=training.inference_cluster_id)
@@ -226,27 +166,4 @@ def start_due_trainings() -> int:
         except Conflict:
             continue  # an operator was quicker
         count += 1
-    return count
-
-
-def sweep_trainings() -> int:
-    """Queue trainings again whose worker is gone, and send messages again that were lost. Returns how
-    many."""
-    now = timezone.now()
-    count = 0
-    with transaction.atomic():
-        for training in ForecasterTraining.lock_lost(now):
-            error = f"Its worker process was lost {training.attempts} times."
-            if training.take_back(now, most_attempts=MOST_ATTEMPTS, error=error):
-                training.wake_at = now
-            training.save()
-            count += 1
-        overdue = ForecasterTraining.objects.select_for_update(skip_locked=True).filter(
-            state=WorkState.QUEUED, wake_at__lte=now
-        )
-        for training in overdue:
-            training.wake_at = now + MESSAGE_LASTS
-            training.save(update_fields=["wake_at"])
-            wake("train_forecaster", training_id=training.pk)
-            count += 1
     return count

@@ -7,9 +7,18 @@ from typing import Any
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
+from cluster.choices import WorkState
 from projects.api.base import StrictSerializer
 from scheduling.choices import EnvironmentState
 from scheduling.models import FunctionVersion
+
+_TOLD = {
+    WorkState.QUEUED: EnvironmentState.PENDING,
+    WorkState.RUNNING: EnvironmentState.BUILDING,
+    WorkState.DONE: EnvironmentState.READY,
+    WorkState.CANCELLED: EnvironmentState.FAILED,
+    WorkState.FAILED: EnvironmentState.FAILED,
+}
 
 
 class BundleFileSerializer(serializers.Serializer):
@@ -52,8 +61,8 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
     def get_requirements(self, version: FunctionVersion) -> dict[str, Any] | None:
         if not version.requirements_digest:
             return None
-        state = getattr(version, "environment_state", None) or EnvironmentState.PENDING
-        return {"digest": version.requirements_digest, "state": state}
+        work = getattr(version, "environment_state", None) or WorkState.QUEUED
+        return {"digest": version.requirements_digest, "state": _TOLD[WorkState(work)]}
 
 
 class UploadSerializer(StrictSerializer):

@@ -7,8 +7,9 @@ from django.db import models
 from django.db.models import Q
 from django.utils import timezone
 
+from cluster.models.leased_work import LeasedWork, lease_constraints
 from projects.models import Project
-from scheduling.choices import CurveState, EnvironmentState
+from scheduling.choices import CurveState
 
 
 class Bundle(models.Model):
@@ -58,24 +59,18 @@ class FunctionVersion(models.Model):
         ]
 
 
-class Environment(models.Model):
+class Environment(LeasedWork):
     """Installed requirements, an overlay on the runtime's environment, keyed by the digest of the file's
     text."""
 
     digest = models.CharField(max_length=64, primary_key=True)
     requirements = models.TextField()
-    state = models.CharField(
-        max_length=10, choices=EnvironmentState.choices, default=EnvironmentState.PENDING
-    )
     log = models.TextField(blank=True)
     uri = models.CharField(max_length=500, blank=True)
     size_bytes = models.BigIntegerField(default=0)
-    lease_owner = models.CharField(max_length=200, blank=True)
-    lease_token = models.CharField(max_length=40, blank=True)
-    lease_expires_at = models.DateTimeField(null=True, blank=True)
-    attempts = models.PositiveIntegerField(default=0)
-    created_at = models.DateTimeField(default=timezone.now)
-    finished_at = models.DateTimeField(null=True, blank=True)
+
+    class Meta:
+        constraints = lease_constraints("environment")
 
 
 class ScalingCurve(models.Model):

@@ -6,12 +6,9 @@ wait.
 
 from __future__ import annotations
 
-import os
-import secrets
 import subprocess
 import tarfile
 import tempfile
-from datetime import timedelta
 from pathlib import Path
 from typing import IO
 
@@ -19,12 +16,12 @@ import fsspec
 import structlog
 from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
-from django.utils import timezone
 
-from scheduling.choices import TERMINAL_STATES, EnvironmentState
+from cluster.choices import WorkState
+from scheduling.choices import TERMINAL_STATES
 from scheduling.models import Environment, Job
 from scheduling.services.lifecycle import fail_job
+from scheduling.services.long_tasks import Attempt, LongTask
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.requirement_installer import RequirementInstaller
 from scheduling.services.wakeups import wake
@@ -32,53 +29,39 @@ from scheduling.services.wakeups import wake
 log = structlog.get_logger(__name__)
 
 BUILD_LIMIT_SECONDS = 1500
-LEASE = timedelta(seconds=BUILD_LIMIT_SECONDS + 60)
+NOT_INSTALLED = "its requirements could not be installed."
 
 
-def build_environments() -> int:
-    """Build every environment that waits, one after another. Returns how many were built or failed."""
-    count = 0
-    while (environment := _claim()) is not None:
-        count += 1
-        _build(environment)
-    return count
+def build_environment(digest: str) -> bool:
+    """Build it, if it is queued and nobody else takes it. Returns whether it can be used now."""
+    return BUILDS.work_off(digest, _build, explain=lambda error: None)
 
 
 def open_environment(digest: str) -> IO[bytes] | None:
     """The archive of a built environment, or None."""
-    environment = Environment.objects.filter(pk=digest, state=EnvironmentState.READY).first()
+    environment = Environment.objects.filter(pk=digest, state=WorkState.DONE).first()
     if environment is None:
         return None
     opened: IO[bytes] = fsspec.open(environment.uri, "rb").open()
     return opened
 
 
-@transaction.atomic
-def _claim() -> Environment | None:
-    now = timezone.now()
-    waiting = Q(state=EnvironmentState.PENDING) | Q(state=EnvironmentState.BUILDING, lease_expires_at__lt=now)
-    environment = (
-        Environment.objects.select_for_update(skip_locked=True).filter(waiting).order_by("created_at").first()
-    )
-    if environment is None:
-        return None
-    environment.state = EnvironmentState.BUILDING
-    environment.lease_owner = f"{os.uname().nodename}:{os.getpid()}"
-    environment.lease_token = secrets.token_hex(16)
-    environment.lease_expires_at = now + LEASE
-    environment.attempts += 1
-    environment.save()
-    return environment
-
-
-def _build(environment: Environment) -> None:
+def _build(attempt: Attempt[Environment]) -> bool:
+    environment = attempt.row
     with tempfile.TemporaryDirectory(prefix="environment-") as folder:
         overlay = Path(folder) / "overlay"
         ok, output = _install(environment.requirements, Path(folder), overlay)
-        uri, size = _store(environment.digest, Path(folder), overlay) if ok else ("", 0)
-    if _finish(environment, ok=ok, output=output, uri=uri, size=size):
+        attempt.told()
+        if ok:
+            uri, size = _store(environment.digest, Path(folder), overlay)
+            counts = attempt.finish(log=output, uri=uri, size_bytes=size)
+        else:
+            counts = attempt.fail(NOT_INSTALLED, log=output)
+    # A slower twin's result is thrown away.
+    if counts:
         log.info("environment built" if ok else "environment failed", digest=environment.digest)
         _tell_jobs(environment.digest, ok=ok, output=output)
+    return ok and counts
 
 
 def _install(requirements: str, folder: Path, overlay: Path) -> tuple[bool, str]:
@@ -104,20 +87,6 @@ def _store(digest: str, folder: Path, overlay: Path) -> tuple[str, int]:
     return uri, archive.stat().st_size
 
 
-def _finish(environment: Environment, *, ok: bool, output: str, uri: str, size: int) -> bool:
-    """Write the result if the lease is still ours; a slower twin's result is thrown away."""
-    return bool(
-        Environment.objects.filter(pk=environment.pk, lease_token=environment.lease_token).update(
-            state=EnvironmentState.READY if ok else EnvironmentState.FAILED,
-            log=output,
-            uri=uri,
-            size_bytes=size,
-            lease_expires_at=None,
-            finished_at=timezone.now(),
-        )
-    )
-
-
 @transaction.atomic
 def _tell_jobs(digest: str, *, ok: bool, output: str) -> None:
     jobs = Job.objects.filter(function_version__requirements_digest=digest).exclude(state__in=TERMINAL_STATES)
@@ -130,7 +99,17 @@ def _tell_jobs(digest: str, *, ok: bool, output: str) -> None:
             fail_job(
                 job,
                 "environment_failed",
-                "its requirements could not be installed.",
+                NOT_INSTALLED,
                 cluster,
                 traceback=output,
             )
+
+
+def _given_up(environment: Environment) -> None:
+    _tell_jobs(environment.digest, ok=False, output=environment.error)
+
+
+BUILDS = LongTask(
+    rows=Environment, topic="build_environment", argument="digest", given_up=_given_up,
+    lost="Its worker process was lost {attempts} times while it installed them.",
+)  # fmt: skip

@@ -12,6 +12,7 @@ from projects.models import Project, User
 from projects.services.openness import lock_open_project
 from scheduling.bundles import BundleFacts, BundleLimits, ReadingBounds, read_bundle_apart
 from scheduling.models import Bundle, Environment, Function, FunctionVersion
+from scheduling.services.environments import BUILDS
 from scheduling.services.quotas import check_bundle_bytes
 
 
@@ -53,9 +54,11 @@ def _store(
         digest=facts.digest, defaults={"content": content, "size_bytes": facts.size_bytes}
     )
     if facts.requirements is not None:
-        Environment.objects.get_or_create(
+        environment, new = Environment.objects.get_or_create(
             digest=facts.requirements.digest, defaults={"requirements": facts.requirements.text}
         )
+        if new:
+            BUILDS.announce(environment)
     latest = FunctionVersion.objects.filter(function=function).aggregate(number=Max("number"))["number"]
     version = FunctionVersion.objects.create(
         function=function,

@@ -117,8 +117,6 @@ def job_submit(
     record(job, "submitted", f"Submitted by {owner.username}.", actor=owner.username)
     # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
-    if request.function_version.requirements_digest:
-        wake("build_environments")
     return job
 
 

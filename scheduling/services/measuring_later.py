@@ -14,11 +14,11 @@ from itertools import islice
 
 from django.db.models import F
 
+from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
 from scheduling.choices import (
     UNDECIDED_STATES,
     CurveState,
-    EnvironmentState,
     GenerationState,
     JobState,
     Purpose,
@@ -113,7 +113,7 @@ def _may_be_measured(job: Job, curve: ScalingCurve, now: datetime) -> bool:
     )
     digest = job.function_version.requirements_digest
     # Without a row they are installed with the measurement, as everywhere.
-    missing = Environment.objects.filter(pk=digest).exclude(state=EnvironmentState.READY)
+    missing = Environment.objects.filter(pk=digest).exclude(state=WorkState.DONE)
     return (
         not missing.exists()
         and tries.count() < MAXIMUM_ATTEMPTS

@@ -13,13 +13,13 @@ import structlog
 from django.db.models import Count, F, Max, Q
 from django.utils import timezone
 
+from cluster.choices import WorkState
 from cluster.models import Cluster
 from punctual.protocol.limits import MEMORY_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
     CurveState,
-    EnvironmentState,
     GenerationState,
     JobState,
     Purpose,
@@ -76,7 +76,7 @@ class Measurement:
 
 def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
     """Undecided jobs that will never get a curve, with the reason. A few queries, however many wait."""
-    failed = Environment.objects.filter(state=EnvironmentState.FAILED).values("pk")
+    failed = Environment.objects.filter(state=WorkState.FAILED).values("pk")
     hopeless = (
         Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
         .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
@@ -134,7 +134,7 @@ def fail_unmeasurable(cluster: Cluster) -> None:
     """End the jobs that will never get a curve. The caller holds the cluster's row."""
     for job, reason in unmeasurable_jobs(cluster):
         environment = _environment(job)
-        failed = environment is not None and environment.state == EnvironmentState.FAILED
+        failed = environment is not None and environment.state == WorkState.FAILED
         kind = None if failed else kind_left(kinds_to_ask(cluster, job.service_class), job, measured=False)
         if kind is not None and job.curve is not None:
             ask_elsewhere(job, kind, Refusal(job.curve.gpu_kind, "not_measured", reason))
@@ -265,7 +265,7 @@ def _waiting_jobs(cluster: Cluster) -> list[Job]:
     states = dict(Environment.objects.values_list("pk", "state"))
     for job in jobs.order_by("submitted_at", "id"):
         digest = job.function_version.requirements_digest
-        ready = not digest or states.get(digest, EnvironmentState.READY) == EnvironmentState.READY
+        ready = not digest or states.get(digest, WorkState.DONE) == WorkState.DONE
         if ready and job.curve_id not in measuring and job.curve_id is not None:
             chosen.setdefault(job.curve_id, job)
     return list(chosen.values())

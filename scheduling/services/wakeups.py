@@ -31,8 +31,12 @@ log = structlog.get_logger(__name__)
 SWEEP_AFTER = timedelta(seconds=3)
 #: A wake-up older than this has been overtaken by the periodic ticks.
 FORGET_AFTER = timedelta(minutes=5)
+#: The broker drops a message to a worker that nobody took for so long.
+MESSAGE_SECONDS = 60
+#: When one counts as lost.
+MESSAGE_LASTS = timedelta(seconds=MESSAGE_SECONDS + 5)
 TASK_TOPICS = (
-    "plan", "reconcile", "build_environments", "simulate_run", "compare_runs", "orchestrate",
+    "plan", "reconcile", "build_environment", "simulate_run", "compare_runs", "orchestrate",
     "forecast_usage",
     "train_forecaster",
 )  # fmt: skip
@@ -123,7 +127,7 @@ def _send(message: OutboxMessage) -> bool:
 def _deliver_or_log(topic: str, payload: dict[str, Any]) -> bool:
     try:
         if topic in TASK_TOPICS:
-            current_app.send_task(f"workers.tasks.{topic}", kwargs=payload, expires=60)
+            current_app.send_task(f"workers.tasks.{topic}", kwargs=payload, expires=MESSAGE_SECONDS)
         else:
             redis_client().publish(f"punctual:{topic}", json.dumps(payload))
     except (RedisError, OperationalError, OSError) as error:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import tempfile
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import structlog
 from django.conf import settings
-from django.db import OperationalError
 
 from scheduling.core.question.snapshot import Fill, Newcomers
+from scheduling.services.long_tasks import Attempt
 from simulation import store
 from simulation.choices import StudySource
 from simulation.engine.beginning import begin_under_way
@@ -23,9 +24,8 @@ from simulation.models import SimulationRun, SimulationStudy
 from simulation.outcome import Outcome
 from simulation.reports.parquet import write_parquet
 from simulation.reports.summary import summary
-from simulation.services.heartbeat import CancelledByOperator, Heartbeat, LeaseLost, TookTooLong
 from simulation.services.lending import sharing_of
-from simulation.services.runs import ClaimedRun, run_claim, run_fail, run_finish, run_stop
+from simulation.services.runs import RUNS
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError
 from simulation.workloads.options import WorkloadOptions
@@ -39,50 +39,50 @@ def execute_run(run_id: int) -> bool:
 
     Raises whatever is wrong with the simulator itself, after the run has been marked as failed.
     """
-    claimed = run_claim(run_id)
-    if claimed is None:
-        return False
-    try:
-        with Heartbeat(
-            claimed, longest_seconds=float(settings.SIMULATION_LIMITS["run_seconds"])
-        ) as heartbeat:
-            outcome = simulated(claimed.study, claimed.run, heartbeat)
-            return _store(claimed, outcome)
-    except CancelledByOperator:
-        run_stop(claimed)
-    except LeaseLost:
-        log.warning("simulation run was given to another worker", run=run_id)
-    except (TookTooLong, TraceError, ValueError, OSError) as error:
-        run_fail(claimed, str(error))
-        log.warning("simulation run failed", run=run_id, error=str(error))
-    except MemoryError:
-        run_fail(claimed, "There is not enough memory for it; take fewer jobs or GPUs.")
-    except OperationalError:
-        raise  # the database is away: the lease runs out, and another attempt follows
-    except Exception as error:
-        run_fail(
-            claimed,
-            f"The simulator stopped with {type(error).__name__}: {error}. The log of the worker says more.",
+    return RUNS.work_off(
+        run_id,
+        _simulate,
+        explain=_explained,
+        longest_seconds=float(settings.SIMULATION_LIMITS["run_seconds"]),
+    )
+
+
+def _simulate(attempt: Attempt[SimulationRun]) -> bool:
+    def told(jobs_ended: int, jobs_total: int, simulated_seconds: float) -> None:
+        attempt.told(
+            jobs_ended=jobs_ended,
+            jobs_total=max(jobs_total, jobs_ended),
+            simulated_seconds=simulated_seconds,
         )
-        raise
-    return False
+
+    return _store(attempt, simulated(attempt.row.study, attempt.row, told))
 
 
-def simulated(study: SimulationStudy, run: SimulationRun, heartbeat: Heartbeat) -> Outcome:
-    """One run of a study. Raises RunStopped when it shall not go on, TraceError for a trace that cannot be
-    used."""
+def _explained(error: Exception) -> str | None:
+    if isinstance(error, MemoryError):
+        return "There is not enough memory for it; take fewer jobs or GPUs."
+    return str(error) if isinstance(error, (TraceError, ValueError, OSError)) else None
+
+
+def simulated(study: SimulationStudy, run: SimulationRun, told: Callable[[int, int, float], None]) -> Outcome:
+    """One run of a study. ``told`` hears how many of how many jobs have ended by which simulated second, and
+    raises when it shall not go on.
+
+    Raises:
+        TraceError: the trace cannot be used.
+    """
     workload = workload_for(study)
     workload = replace(workload, notes=(*workload.notes, *study.notes))
     limit = int(settings.SIMULATION_LIMITS["jobs"])
     if workload.jobs > limit:
         raise TraceError(f"the trace has more than {limit} jobs; limit them")
-    heartbeat.told(0, workload.jobs, 0.0)
+    told(0, workload.jobs, 0.0)
     asked = settings_for(study, run, workload)
     # Jobs of the live cluster were submitted before time 0, when nothing fails any more.
     failures = [
         one for one in drawn_failures(study.failures_per_server_day, asked, workload) if one.at >= 0.0
     ]
-    simulation = Simulation(workload, asked, failures, progress=heartbeat.told)
+    simulation = Simulation(workload, asked, failures, progress=told)
     if study.source == StudySource.LIVE:
         state = unpack(bytes(study.live_state or b""))
         # Of the servers on loan those stay so that the run has, where its servers are like the live ones.
@@ -128,13 +128,19 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
     )
 
 
-def _store(claimed: ClaimedRun, outcome: Outcome) -> bool:
+def _store(attempt: Attempt[SimulationRun], outcome: Outcome) -> bool:
     """Files first, then the row that points to them; without the row the files go again."""
-    key = f"{store.study_folder(claimed.study.pk)}/run-{claimed.run.pk}-{claimed.token[:12]}"
+    run, found = attempt.row, summary(outcome)
+    key = f"{store.study_folder(run.study_id)}/run-{run.pk}-{attempt.token[:12]}"
     with tempfile.TemporaryDirectory(prefix="simulation-") as folder:
         store.put(write_parquet(outcome, Path(folder)), key)
-    if run_finish(claimed, summary=summary(outcome), results_key=key):
-        log.info("simulation run done", run=claimed.run.pk, seconds=round(outcome.wall_seconds, 3))
+    how_far = {
+        "jobs_ended": found["jobs"],
+        "jobs_total": found["jobs"],
+        "simulated_seconds": found["simulated_seconds"],
+    }
+    if attempt.finish(summary=found, results_key=key, **how_far):
+        log.info("simulation run done", run=run.pk, seconds=round(outcome.wall_seconds, 3))
         return True
     store.remove(key)
-    raise LeaseLost
+    return False

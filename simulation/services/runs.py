@@ -1,43 +1,21 @@
-"""The life of a run in rows: claimed under a lease, renewed, ended; lost ones are found and queued again."""
+"""Runs as long tasks, the comparisons that follow from them, and what is found missing of either."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from datetime import timedelta
-from typing import Any
 
-import structlog
 from django.db import transaction
 from django.db.models import Count, Q
 from django.utils import timezone
 
 from cluster.choices import WorkState
+from scheduling.services.long_tasks import LongTask
 from scheduling.services.wakeups import hint, wake
 from simulation import store
 from simulation.models import SimulationRun, SimulationStudy
 
-log = structlog.get_logger(__name__)
-
-#: A worker that is alive renews its lease twice a second.
-LEASE = timedelta(seconds=30)
-#: A message older than this has expired in the broker (`scheduling/services/wakeups.py`); the sweep sends
-#: another.
-MESSAGE_LASTS = timedelta(seconds=65)
-#: Runs that are told of at once: a long queue must not fill the broker with messages that expire in it.
-MOST_MESSAGES = 32
-#: A run whose workers died this often is given up: it would take a fourth one with it.
-MOST_ATTEMPTS = 3
 #: A comparison is made right after a run; one that is still missing after this long was lost with its worker.
 COMPARISON_LATE = timedelta(seconds=60)
-
-
-@dataclass(frozen=True)
-class ClaimedRun:
-    """A run that this worker holds, and the token under which it may write."""
-
-    run: SimulationRun
-    study: SimulationStudy
-    token: str
 
 
 def tell_pages(kind: str = "simulations") -> None:
@@ -46,117 +24,25 @@ def tell_pages(kind: str = "simulations") -> None:
     hint("cluster:simulations", kind=kind)
 
 
+RUNS = LongTask(
+    rows=SimulationRun,
+    topic="simulate_run",
+    argument="run_id",
+    related=("study",),
+    progress={"jobs_total": 0, "jobs_ended": 0, "simulated_seconds": 0.0},
+    lost="Its worker process was lost {attempts} times; a run may be too large for the memory there is.",
+    tell=lambda run: tell_pages(),
+)
+
+
 def study_of(run_id: int) -> int | None:
     """The run's study; None where the run was deleted."""
     return SimulationRun.objects.filter(pk=run_id).values_list("study_id", flat=True).first()
 
 
-@transaction.atomic
-def run_claim(run_id: int) -> ClaimedRun | None:
-    """Take a queued run. None where it is not queued, or somebody else takes it at this moment."""
-    run = SimulationRun.lock_queued(run_id, "study")
-    if run is None:
-        return None
-    token = run.take(LEASE)
-    run.jobs_total = run.jobs_ended = 0
-    run.simulated_seconds = 0.0
-    run.save()
-    tell_pages()
-    return ClaimedRun(run, run.study, token)
-
-
-def run_renew(
-    claimed: ClaimedRun, *, jobs_ended: int, jobs_total: int, simulated_seconds: float
-) -> bool | None:
-    """Say how far the run is and keep its lease. Returns whether it shall stop; None where the lease is
-    lost."""
-    kept = claimed.run.held(claimed.token).update(
-        lease_expires_at=timezone.now() + LEASE,
-        jobs_ended=jobs_ended,
-        jobs_total=jobs_total,
-        simulated_seconds=simulated_seconds,
-    )
-    if not kept:
-        return None
-    tell_pages()
-    return SimulationRun.objects.filter(pk=claimed.run.pk).values_list("cancel_requested", flat=True).first()
-
-
-def run_finish(claimed: ClaimedRun, *, summary: dict[str, Any], results_key: str) -> bool:
-    """Write the result. False where the run is no longer this worker's: the result is thrown away."""
-    return _end(
-        claimed,
-        state=WorkState.DONE,
-        summary=summary,
-        results_key=results_key,
-        jobs_ended=summary["jobs"],
-        jobs_total=summary["jobs"],
-        simulated_seconds=summary["simulated_seconds"],
-    )
-
-
-def run_fail(claimed: ClaimedRun, error: str) -> bool:
-    """End the run with a sentence on why."""
-    return _end(claimed, state=WorkState.FAILED, error=error[:2000] or "It failed without a word.")
-
-
-def run_stop(claimed: ClaimedRun) -> bool:
-    """End the run as its operator asked."""
-    return _end(claimed, state=WorkState.CANCELLED)
-
-
-def _end(claimed: ClaimedRun, **values: Any) -> bool:
-    ended = claimed.run.end(claimed.token, **values)
-    tell_pages()
-    return ended
-
-
-# What is found missing --------------------------------------------------------------------------------
-
-
 def sweep_runs() -> int:
-    """Queue runs again whose worker is gone, send messages that were lost, ask for comparisons that are
-    missing.
-
-    Returns how many things it put right.
-    """
-    return _take_back_expired() + _wake_queued() + _wake_comparisons()
-
-
-@transaction.atomic
-def _take_back_expired() -> int:
-    now = timezone.now()
-    count = 0
-    for run in SimulationRun.lock_lost(now):
-        count += 1
-        error = (
-            f"Its worker process was lost {run.attempts} times; a run may be too large for the memory there "
-            f"is."
-        )
-        if run.take_back(now, most_attempts=MOST_ATTEMPTS, error=error):
-            run.wake_at = now + MESSAGE_LASTS
-            run.jobs_ended = run.jobs_total = 0
-            run.simulated_seconds = 0.0
-            wake("simulate_run", run_id=run.pk)
-        run.save()
-        log.warning("simulation run lost its worker", run=run.pk, attempts=run.attempts, state=run.state)
-        tell_pages()
-    return count
-
-
-@transaction.atomic
-def _wake_queued() -> int:
-    now = timezone.now()
-    queued = SimulationRun.objects.filter(state=WorkState.QUEUED)
-    room = max(0, MOST_MESSAGES - queued.filter(wake_at__gt=now).count())
-    overdue = queued.select_for_update(skip_locked=True).filter(wake_at__lte=now).order_by("id")[:room]
-    count = 0
-    for run in overdue:
-        count += 1
-        run.wake_at = now + MESSAGE_LASTS
-        run.save(update_fields=["wake_at"])
-        wake("simulate_run", run_id=run.pk)
-    return count
+    """`LongTask.sweep`, and ask for comparisons that are missing. Returns how many things it put right."""
+    return RUNS.sweep() + _wake_comparisons()
 
 
 @transaction.atomic

@@ -8,12 +8,11 @@ from django.conf import settings
 from django.db import transaction
 from django.utils import timezone
 
-from cluster.choices import FINAL_WORK_STATES, WorkState
+from cluster.choices import FINAL_WORK_STATES
 from projects.errors import Conflict, QuotaExceeded
 from projects.models import User
 from scheduling.core.question.snapshot import Newcomers
 from scheduling.services.jobs import default_cluster
-from scheduling.services.wakeups import wake
 from simulation import store
 from simulation.choices import StudySource
 from simulation.live.capture import capture, live_settings
@@ -38,7 +37,7 @@ from simulation.services.lending import (
     loan_notes,
     loans_of_live,
 )
-from simulation.services.runs import MESSAGE_LASTS, tell_pages
+from simulation.services.runs import RUNS, tell_pages
 from simulation.workloads.catalogue import TraceListing, gpu_types_of, load_workload, reference_gpu_type
 from simulation.workloads.errors import TraceError, listed
 
@@ -78,10 +77,8 @@ def study_start(*, actor: User, request: StudyRequest) -> SimulationStudy:
             notes=notes,
             **columns,
         )
-        now = timezone.now()
         for asked in runs:
-            run = SimulationRun.objects.create(study=study, wake_at=now + MESSAGE_LASTS, **asked._asdict())
-            wake("simulate_run", run_id=run.pk)
+            RUNS.announce(SimulationRun.objects.create(study=study, **asked._asdict()))
         tell_pages()
     return study
 
@@ -198,11 +195,12 @@ def study_cancel(*, study: SimulationStudy) -> int:
     Raises:
         Conflict: every run is finished.
     """
-    open_runs = study.runs.exclude(state__in=FINAL_WORK_STATES).select_for_update().order_by("id")
-    count = sum(_cancel(run) for run in open_runs)
-    if not count:
+    open_runs = list(study.runs.exclude(state__in=FINAL_WORK_STATES).select_for_update().order_by("id"))
+    if not open_runs:
         raise Conflict(f"Every run of study {study.pk} is finished.")
-    return count
+    for run in open_runs:
+        RUNS.cancel(run)
+    return len(open_runs)
 
 
 @transaction.atomic
@@ -215,18 +213,7 @@ def run_cancel(*, run: SimulationRun) -> SimulationRun:
     current = SimulationRun.objects.select_for_update().get(pk=run.pk)
     if current.finished():
         raise Conflict(f"Run {run.pk} is {current.state} already.")
-    _cancel(current)
-    return current
-
-
-def _cancel(run: SimulationRun) -> bool:
-    run.cancel_requested = True
-    if run.state == WorkState.QUEUED:
-        run.state = WorkState.CANCELLED
-        run.finished_at = timezone.now()
-    run.save(update_fields=["cancel_requested", "state", "finished_at"])
-    tell_pages()
-    return True
+    return RUNS.cancel(current)
 
 
 @transaction.atomic

@@ -95,7 +95,8 @@ def world(tmp_path: Path, settings: Any) -> World:
     Environment.objects.create(
         digest=ENVIRONMENT,
         requirements="x",
-        state="ready",
+        state="done",
+        finished_at=timezone.now(),
         uri=(tmp_path / "environment.tar.gz").as_uri(),
     )
     return made

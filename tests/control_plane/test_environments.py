@@ -9,14 +9,18 @@ import io
 import tarfile
 import zipfile
 from collections.abc import Callable
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from django.utils import timezone
 
-from scheduling.choices import EnvironmentState, JobState
+from cluster.choices import WorkState
+from scheduling.choices import JobState
 from scheduling.models import Environment, Job
-from scheduling.services.environments import build_environments, open_environment
+from scheduling.services.environments import BUILDS, build_environment, open_environment
+from scheduling.services.long_tasks import MOST_ATTEMPTS
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.factories import FunctionVersionFactory
@@ -64,15 +68,15 @@ def storage(tmp_path: Path, settings: Any) -> None:
 @pytest.mark.usefixtures("cluster", "storage", "wheels")
 def test_a_requirement_is_installed_once_and_packed_for_the_agents() -> None:
     environment = requirement("sundial==1.2\n")
-    assert build_environments() == 1
+    assert build_environment(environment.digest)
     environment.refresh_from_db()
-    assert environment.state == EnvironmentState.READY, environment.log
+    assert environment.state == WorkState.DONE, environment.log
     archive = open_environment(environment.digest)
     assert archive is not None
     with tarfile.open(fileobj=io.BytesIO(archive.read())) as packed:
         assert "sundial.py" in packed.getnames()
     archive.close()
-    assert build_environments() == 0
+    assert not build_environment(environment.digest), "once"
 
 
 @pytest.mark.usefixtures("storage", "wheels")
@@ -84,7 +88,7 @@ def test_a_requirement_that_does_not_exist_fails_the_job_with_the_log(submit: Ca
     settle(node)
     job.refresh_from_db()
     assert job.state == JobState.SUBMITTED, "nothing is measured before the environment is there"
-    build_environments()
+    build_environment(environment.digest)
     job.refresh_from_db()
     assert job.state == JobState.FAILED
     assert job.failure is not None
@@ -99,9 +103,9 @@ def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Pat
     release = importlib.metadata.version("torch").split("+")[0]
     add_wheel(wheels, "sundialtrainer", "3.0", f"torch (=={release})", "numpy (>1.0)", "sundial")
     environment = requirement("sundialtrainer\nnumpy\n")
-    build_environments()
+    build_environment(environment.digest)
     environment.refresh_from_db()
-    assert environment.state == EnvironmentState.READY, environment.log
+    assert environment.state == WorkState.DONE, environment.log
     archive = open_environment(environment.digest)
     assert archive is not None
     with tarfile.open(fileobj=io.BytesIO(archive.read())) as packed:
@@ -120,7 +124,44 @@ def test_what_builds_on_pytorch_is_installed_beside_the_runtimes_own(wheels: Pat
 def test_another_pytorch_or_numpy_than_the_nodes_have_is_refused_in_words(wheels: Path, asked: str) -> None:
     add_wheel(wheels, "sundialtrainer", "3.0", "torch (<2)")
     environment = requirement(f"{asked}\n")
-    build_environments()
+    build_environment(environment.digest)
     environment.refresh_from_db()
-    assert environment.state == EnvironmentState.FAILED
+    assert environment.state == WorkState.FAILED
     assert f"The nodes bring torch {importlib.metadata.version('torch')} and numpy" in environment.log
+
+
+@pytest.mark.usefixtures("cluster", "storage", "wheels")
+def test_a_build_whose_worker_died_is_done_by_another_within_a_lease() -> None:
+    environment = requirement("sundial==1.2\n")
+    dead = BUILDS.attempt(environment.digest)
+    assert dead is not None
+    assert BUILDS.sweep() == 0, "its lease still runs"
+    lose_worker(environment)
+    assert BUILDS.sweep() == 1
+    assert build_environment(environment.digest)
+    assert not dead.fail("too late"), "whoever was taken for dead writes nothing"
+    environment.refresh_from_db()
+    assert (environment.state, environment.attempts) == (WorkState.DONE, 2)
+
+
+def test_a_build_that_takes_every_worker_with_it_fails_the_jobs_that_wait(
+    submit: Callable[..., Job],
+) -> None:
+    SimulatedAgent.enrol("node-1", 4, SPEED)
+    environment = requirement("sundial==1.2\n")
+    job = submit(seconds=600, version=FunctionVersionFactory.create(requirements_digest=environment.digest))
+    for _ in range(MOST_ATTEMPTS):
+        assert BUILDS.attempt(environment.digest) is not None
+        lose_worker(environment)
+        BUILDS.sweep()
+    job.refresh_from_db()
+    assert job.state == JobState.FAILED
+    assert job.failure is not None
+    assert job.failure["reason"] == "environment_failed"
+    assert "lost 3 times" in job.failure["traceback"]
+
+
+def lose_worker(environment: Environment) -> None:
+    Environment.objects.filter(pk=environment.pk).update(
+        lease_expires_at=timezone.now() - timedelta(seconds=1)
+    )

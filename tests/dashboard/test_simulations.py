@@ -240,9 +240,9 @@ def test_a_study_is_started_in_the_form_followed_live_and_compared(site: Site) -
     expect(page.locator(".runs tbody tr")).to_have_count(2)
     study = SimulationStudy.objects.get()
     first, second = study.runs.all()
-    claimed = runs.run_claim(first.pk)
-    assert claimed is not None
-    runs.run_renew(claimed, jobs_ended=6, jobs_total=15, simulated_seconds=7200.0)
+    attempt = runs.RUNS.attempt(first.pk)
+    assert attempt is not None
+    attempt.renew(jobs_ended=6, jobs_total=15, simulated_seconds=7200.0)
     expect(page.locator(f'[data-run="{first.pk}"]')).to_contain_text("6 of 15 jobs")
     SimulationRun.objects.filter(pk=first.pk).update(lease_expires_at=timezone.now())
     runs.sweep_runs()

@@ -45,9 +45,3 @@ def train_forecaster(training_id: int) -> None:
 def start_trainings() -> None:
     """Queue the trainings whose day has come."""
     trainings.start_due_trainings()
-
-
-@shared_task(name="workers.tasks.sweep_trainings", **_RETRY)
-def sweep_trainings() -> None:
-    """Queue trainings again whose worker is gone."""
-    trainings.sweep_trainings()

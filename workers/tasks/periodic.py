@@ -8,7 +8,7 @@ from django.db import OperationalError
 from django.utils import timezone
 
 from lending.services.usage import forget_old_usage
-from scheduling.services import curves, drain, environments, housekeeping, leases, planning, wakeups
+from scheduling.services import curves, drain, housekeeping, leases, planning, wakeups
 
 #: A database that is away or full comes back; the task is tried again, and the next tick would do the same.
 _RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries": 3}
@@ -43,12 +43,6 @@ def sweep_outbox() -> None:
 def refine_curves() -> None:
     """Sharpen scaling curves by what running jobs show."""
     curves.refine_curves()
-
-
-@shared_task(name="workers.tasks.build_environments", time_limit=3600, soft_time_limit=3500, **_RETRY)
-def build_environments() -> None:
-    """Install the requirements that functions wait for."""
-    environments.build_environments()
 
 
 @shared_task(name="workers.tasks.housekeeping", **_RETRY)

@@ -44,12 +44,6 @@ def compare_runs(study_id: int) -> None:
     refresh_comparison(study_id)
 
 
-@shared_task(name="workers.tasks.sweep_simulations", **_RETRY)
-def sweep_simulations() -> None:
-    """Queue runs again whose worker is gone, and repeat messages that were lost."""
-    runs.sweep_runs()
-
-
 @shared_task(name="workers.tasks.delete_simulation_orphans", **_RETRY)
 def delete_simulation_orphans() -> None:
     """Delete files of studies that exist no more."""

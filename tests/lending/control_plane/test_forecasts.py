@@ -25,8 +25,8 @@ from lending.models import (
 from lending.services import trainings as lending_trainings
 from lending.services.orchestrator import orchestrate
 from lending.services.trainings import (
+    TRAININGS,
     start_due_trainings,
-    sweep_trainings,
     training_cancel,
     training_run,
     training_start,
@@ -154,9 +154,9 @@ def test_a_cancelled_training_stops_at_its_next_epoch(
     training = training_start(inference_cluster=inference)
     train = lending_trainings._train
 
-    def cancelled_meanwhile(claimed: Any) -> bool:
+    def cancelled_meanwhile(attempt: Any) -> bool:
         training_cancel(training=training)
-        return train(claimed)
+        return train(attempt)
 
     monkeypatch.setattr(lending_trainings, "_train", cancelled_meanwhile)
     assert training_run(training.pk) is False
@@ -174,7 +174,7 @@ def test_a_worker_that_lost_its_lease_stores_nothing(
 
     def given_away(*arguments: Any) -> bool:
         ForecasterTraining.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-        sweep_trainings()
+        TRAININGS.sweep()
         return store(*arguments)
 
     monkeypatch.setattr(lending_trainings, "_store", given_away)
@@ -187,9 +187,9 @@ def test_a_worker_that_lost_its_lease_stores_nothing(
 def test_a_training_whose_workers_die_is_given_up_after_three(inference: InferenceCluster) -> None:
     training = training_start(inference_cluster=inference)
     for _ in range(3):
-        assert lending_trainings._claim(training.pk) is not None
+        assert TRAININGS.attempt(training.pk) is not None
         ForecasterTraining.objects.update(lease_expires_at=timezone.now() - timedelta(seconds=1))
-        sweep_trainings()
+        TRAININGS.sweep()
     training.refresh_from_db()
     assert training.state == WorkState.FAILED
     assert "lost 3 times" in training.error
@@ -198,9 +198,9 @@ def test_a_training_whose_workers_die_is_given_up_after_three(inference: Inferen
 def test_a_message_that_was_lost_is_sent_again(inference: InferenceCluster) -> None:
     training_start(inference_cluster=inference)
     OutboxMessage.objects.all().delete()
-    assert sweep_trainings() == 0
+    assert TRAININGS.sweep() == 0
     ForecasterTraining.objects.update(wake_at=timezone.now() - timedelta(seconds=1))
-    assert sweep_trainings() == 1
+    assert TRAININGS.sweep() == 1
 
 
 def test_a_forecaster_is_trained_every_day_once_there_are_samples_of_three(

@@ -13,11 +13,12 @@ from django.utils import timezone
 
 from cluster.choices import WorkState
 from scheduling.models import OutboxMessage
+from scheduling.services import long_tasks
 from simulation.engine.run import Simulation
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.reports.parquet import read_parquet, read_summary
 from simulation.selectors.studies import COMPARISON_FIGURES, comparison_of, report_open, study_get
-from simulation.services import executing, heartbeat, runs
+from simulation.services import executing, runs
 from simulation.services.comparing import refresh_comparison
 from simulation.services.executing import execute_run, workload_for
 from simulation.services.studies import run_cancel, study_cancel, study_delete
@@ -74,8 +75,8 @@ def test_a_run_is_executed_once_whatever_number_of_messages_names_it(start: Star
 
 def test_two_workers_never_hold_one_run(start: Start) -> None:
     run = runs_of(start())[0]
-    assert runs.run_claim(run.pk) is not None
-    assert runs.run_claim(run.pk) is None
+    assert runs.RUNS.attempt(run.pk) is not None
+    assert runs.RUNS.attempt(run.pk) is None
 
 
 def test_runs_of_one_study_are_of_the_same_jobs_and_compared_when_they_end(start: Start) -> None:
@@ -110,18 +111,18 @@ def test_one_policy_on_several_sizes_is_told_apart_by_its_servers(start: Start) 
 
 
 def test_progress_is_written_while_the_run_goes_on(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.005)
+    monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start(limit_jobs=40))[0]
     seen: list[tuple[int, int, float]] = []
-    renewed = runs.run_renew
+    renewed = long_tasks.Attempt.renew
 
-    def renew(claimed: runs.ClaimedRun, **how_far: Any) -> bool | None:
-        answer = renewed(claimed, **how_far)
+    def renew(attempt: long_tasks.Attempt[SimulationRun], **how_far: Any) -> bool | None:
+        answer = renewed(attempt, **how_far)
         row = fresh(run)
         seen.append((row.jobs_ended, row.jobs_total, row.simulated_seconds))
         return answer
 
-    monkeypatch.setattr(heartbeat, "run_renew", renew)
+    monkeypatch.setattr(long_tasks.Attempt, "renew", renew)
     slowed(monkeypatch, lambda: len(seen) >= 3)
     execute_run(run.pk)
     assert seen == sorted(seen)
@@ -143,20 +144,20 @@ def slowed(monkeypatch: pytest.MonkeyPatch, condition: Callable[[], bool]) -> No
 
 
 def test_a_running_run_stops_when_it_is_cancelled(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.005)
+    monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     study = start()
     run = runs_of(study)[0]
-    told = heartbeat.Heartbeat._renew
+    told = long_tasks.Attempt._renew
     stops: list[Any] = []
 
-    def renew(self: heartbeat.Heartbeat) -> None:
-        if self._jobs_ended and not fresh(run).cancel_requested:
+    def renew(self: long_tasks.Attempt[SimulationRun]) -> None:
+        if self._progress.get("jobs_ended") and not fresh(run).cancel_requested:
             run_cancel(run=run)
         told(self)
         if self._stop is not None:
             stops.append(self._stop)
 
-    monkeypatch.setattr(heartbeat.Heartbeat, "_renew", renew)
+    monkeypatch.setattr(long_tasks.Attempt, "_renew", renew)
     slowed(monkeypatch, lambda: bool(stops))
     assert not execute_run(run.pk)
     run = fresh(run)
@@ -174,7 +175,7 @@ def test_a_queued_run_is_cancelled_at_once_and_never_begun(start: Start) -> None
 
 def test_a_run_whose_worker_died_is_queued_again_and_finished_by_another(start: Start) -> None:
     run = runs_of(start())[0]
-    dead = runs.run_claim(run.pk)
+    dead = runs.RUNS.attempt(run.pk)
     assert dead is not None
     assert runs.sweep_runs() == 0, "its lease still runs"
     expire(run)
@@ -187,22 +188,22 @@ def test_a_run_whose_worker_died_is_queued_again_and_finished_by_another(start: 
 
 def test_a_worker_that_was_taken_for_dead_leaves_nothing(start: Start, store: Path) -> None:
     run = runs_of(start())[0]
-    slow = runs.run_claim(run.pk)
+    slow = runs.RUNS.attempt(run.pk)
     assert slow is not None
     expire(run)
     runs.sweep_runs()
-    assert runs.run_renew(slow, jobs_ended=1, jobs_total=2, simulated_seconds=3.0) is None
+    assert slow.renew(jobs_ended=1, jobs_total=2, simulated_seconds=3.0) is None
     assert execute_run(run.pk)
     done = fresh(run)
-    assert not runs.run_finish(slow, summary={"jobs": 1, "simulated_seconds": 1.0}, results_key="elsewhere")
-    assert not runs.run_fail(slow, "too late")
+    assert not slow.finish(summary={"jobs": 1, "simulated_seconds": 1.0}, results_key="elsewhere")
+    assert not slow.fail("too late")
     assert fresh(run).results_key == done.results_key
 
 
 def test_a_run_that_takes_every_worker_with_it_is_given_up(start: Start) -> None:
     run = runs_of(start())[0]
-    for _ in range(runs.MOST_ATTEMPTS):
-        assert runs.run_claim(run.pk) is not None
+    for _ in range(long_tasks.MOST_ATTEMPTS):
+        assert runs.RUNS.attempt(run.pk) is not None
         expire(run)
         runs.sweep_runs()
     run = fresh(run)
@@ -212,7 +213,7 @@ def test_a_run_that_takes_every_worker_with_it_is_given_up(start: Start) -> None
 
 def test_a_run_that_was_cancelled_while_its_worker_died_stays_cancelled(start: Start) -> None:
     run = runs_of(start())[0]
-    runs.run_claim(run.pk)
+    runs.RUNS.attempt(run.pk)
     run_cancel(run=run)
     expire(run)
     runs.sweep_runs()
@@ -233,7 +234,7 @@ def test_a_lost_message_is_sent_again(start: Start) -> None:
 
 @pytest.mark.usefixtures("undelivered")
 def test_a_long_queue_does_not_fill_the_broker(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runs, "MOST_MESSAGES", 2)
+    monkeypatch.setattr(long_tasks, "MOST_MESSAGES", 2)
     start(policies=("punctual", "edf", "themis"))
     OutboxMessage.objects.all().delete()
     SimulationRun.objects.update(wake_at=timezone.now() - timedelta(seconds=1))
@@ -279,19 +280,19 @@ def test_a_run_that_takes_too_long_ends_itself(
     start: Start, settings: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     settings.SIMULATION_LIMITS = {**settings.SIMULATION_LIMITS, "run_seconds": 0}
-    monkeypatch.setattr(heartbeat, "BEAT_SECONDS", 0.005)
+    monkeypatch.setattr(long_tasks, "BEAT_SECONDS", 0.005)
     run = runs_of(start())[0]
-    beats: list[heartbeat.Heartbeat] = []
-    renew = heartbeat.Heartbeat._renew
+    beats: list[long_tasks.Attempt[SimulationRun]] = []
+    renew = long_tasks.Attempt._renew
 
-    def noted(self: heartbeat.Heartbeat) -> None:
+    def noted(self: long_tasks.Attempt[SimulationRun]) -> None:
         renew(self)
         beats.append(self)
 
-    monkeypatch.setattr(heartbeat.Heartbeat, "_renew", noted)
+    monkeypatch.setattr(long_tasks.Attempt, "_renew", noted)
     slowed(monkeypatch, lambda: any(beat._stop for beat in beats))
     assert not execute_run(run.pk)
-    assert "longer than a run may" in fresh(run).error
+    assert "longer than it may" in fresh(run).error
 
 
 def test_deleting_a_study_removes_its_files(start: Start, store: Path) -> None:
