@@ -11,13 +11,12 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from punctual.names import shown
+from punctual.protocol.staged import reserved_because
 from scheduling.bundles.errors import BundleError
 
 #: Where the base class comes from, as users may write it.
 BASE_NAMES = frozenset({"punctual.TrainingFunction", "punctual.function.TrainingFunction"})
 REQUIRED_METHODS = ("init_model", "init_dataset", "init_optimizer", "train")
-#: What a bundle must not shadow: the runtime imports these.
-RESERVED_MODULES = frozenset({"numpy", "punctual", "torch", "workers"})
 MAXIMUM_ENTRY_CHARACTERS = 200
 MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
 #: As in the base class, for functions that do not say.
@@ -81,11 +80,9 @@ def parse_modules(modules: Mapping[str, tuple[str, bytes]]) -> dict[str, ClassIn
     """
     classes: dict[str, ClassInfo] = {}
     for module, (path, source) in modules.items():
-        if module.split(".")[0] in RESERVED_MODULES:
-            raise BundleError(
-                "reserved_name",
-                f"{path} would hide the package {module.split('.')[0]}; give it another name.",
-            )
+        hidden = reserved_because(module.split(".")[0])
+        if hidden is not None:
+            raise BundleError("reserved_name", f"{path} would hide {hidden}; give it another name.")
         tree = _parse(path, source)
         if not importable(module):
             continue  # a script beside the function

@@ -105,6 +105,11 @@ MALFORMED: dict[str, tuple[Callable[[], bytes], str]] = {
     "a syntax error": (lambda: zipped(("train.py", "def f(:\n  pass")), "bundle_syntax_error"),
     "text that is not UTF-8": (lambda: zipped(("train.py", b"# caf\xe9")), "bundle_not_utf8"),
     "a hidden package": (lambda: zipped(("torch/__init__.py", SOURCE)), "bundle_reserved_name"),
+    "a hidden package of ours": (lambda: zipped(("workers/train.py", SOURCE)), "bundle_reserved_name"),
+    "a hidden module of Python's": (
+        lambda: zipped(("train.py", SOURCE), ("queue.py", "")),
+        "bundle_reserved_name",
+    ),
     "two classes": (
         lambda: zipped(("a.py", SOURCE), ("b.py", SOURCE.replace("Classifier", "Other"))),
         "bundle_entry_needed",
@@ -123,6 +128,12 @@ def test_a_malformed_bundle_is_refused_for_its_own_reason(what: str) -> None:
     assert error.code == code
     assert error.errors
     assert error.status == 400
+
+
+def test_a_name_that_would_hide_another_is_refused_with_what_it_hides() -> None:
+    assert "Python's own module random" in refusal(SOURCE.encode(), "random.py").detail
+    inside = zipped(("train.py", SOURCE), ("mine/queue.py", ""), ("mine/__init__.py", ""))
+    assert facts(inside).entry == "train:Classifier", "within a package of its own it hides nothing"
 
 
 def test_a_name_that_is_there_twice_is_refused() -> None:

@@ -12,6 +12,7 @@ import textwrap
 import pytest
 
 from launch.folders import PROJECT
+from punctual.protocol.staged import STAGED
 
 #: Whether subdomains speak HTTPS too, and whether browsers should know before the first visit.
 CHOICES_OF_THE_SITE = {"security.W005", "security.W021"}
@@ -97,3 +98,9 @@ def test_the_images_are_given_every_folder_that_they_copy():
     for source in sources:
         assert (PROJECT / source).exists(), source
         assert any(fnmatch.fnmatch(source.split("/")[0], name) for name in seen), f"{source} is not handed in"
+
+
+def test_the_agents_image_has_what_is_staged_on_nodes():
+    agent = (PROJECT / "docker" / "Dockerfile").read_text().split(" AS agent\n")[1].split("\nFROM ")[0]
+    copied = {line.split()[1] for line in agent.splitlines() if line.startswith("COPY")}
+    assert set(STAGED) <= copied

@@ -1,5 +1,5 @@
-"""A private copy of the two packages that workers import, so that their `sys.path` never holds this
-repository's root."""
+"""A private copy of what workers import (`punctual/protocol/staged.py`), so that their `sys.path` never
+holds this repository's root."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import shutil
 import uuid
 from pathlib import Path
 
+from punctual.protocol.staged import STAGED
+
 SOURCE_ROOT = Path(__file__).resolve().parents[2]
-STAGED = ("punctual", "workers/__init__.py", "workers/runtime")
 
 
 def stage_runtime(folder: Path, source_root: Path | None = None) -> Path:
