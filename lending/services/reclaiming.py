@@ -191,8 +191,8 @@ def _break_off_changes(server_ids: Collection[int]) -> None:
         generation__purpose=Purpose.TRAINING,
         generation__state__in=COMING_STATES,
     ).exclude(state=AssignmentState.RELEASED)
-    for job in Job.objects.filter(pk__in=assigned.values("job_id")).order_by("pk"):
-        break_off_change(job, "a server that it was to use is given back")
+    for job in Job.objects.filter(pk__in=assigned.values("job_id")).select_related("cluster").order_by("pk"):
+        break_off_change(job, "a server that it was to use is given back", job.cluster)
 
 
 def return_servers(inference_cluster: InferenceCluster) -> int:

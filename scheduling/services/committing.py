@@ -24,9 +24,9 @@ from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (
     NewGeneration,
     create_generations,
-    suspend_live,
     training_generations,
 )
+from scheduling.services.lifecycle import suspend
 from scheduling.services.plan_json import plan_to_json, same_plan
 from scheduling.services.records import Note, record_all
 from scheduling.services.snapshots import Pool
@@ -226,7 +226,7 @@ def _apply_changes(
         if job.finished() or job.pk in coming:
             continue
         if change.kind == ChangeKind.SUSPEND:
-            suspend_live(job, change.reason)
+            suspend(job, change.reason)
         elif job.pk not in live or live[job.pk].goal == Goal.TRAIN:
             begun.append(change)
     made = create_generations(

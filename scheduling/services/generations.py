@@ -14,12 +14,11 @@ from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, Purpose, RetireReason
+from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
-from scheduling.services.records import record
 from scheduling.services.wakeups import wake_agents
 
 #: A successor or a generation that takes over: everything before `live`.
@@ -255,30 +254,12 @@ def let_go(job: Job, reason: str) -> None:
         retire(generation, RetireReason.LET_GO, reason)
 
 
-def suspend_live(job: Job, reason: str) -> None:
-    """Take all GPUs from the job; a living generation writes its state first.
-
-    A hand-over that is under way is let finish. Whoever wants the job suspended asks again then: the next
-    plan does, and for a job that its owner paused whatever ends the hand-over (`lifecycle.obey_owner`).
-    """
-    coming = coming_generation(job)
-    live = live_generation(job)
-    if coming is not None:
-        if coming.state == GenerationState.HANDOVER and live is not None:
-            # The old one may have stopped already.
-            return
-        retire(coming, RetireReason.LET_GO, reason)
-        if live is None and job.state == JobState.RUNNING:
-            job.state = JobState.SUSPENDED
-            job.save(update_fields=["state"])
-            record(job, "suspended", f"Suspended: {reason}.")
-    if live is not None and live.goal == Goal.TRAIN:
-        cluster = Cluster.objects.get(pk=job.cluster_id)
-        live.goal = Goal.SUSPEND
-        live.step_expires_at = timezone.now() + timedelta(seconds=cluster.suspend_timeout_seconds)
-        live.save(update_fields=["goal", "step_expires_at"])
-        tell_agents(live)
-        record(job, "suspending", f"Gives up its GPUs: {reason}.", generation=live.number)
+def tell_to_suspend(generation: Generation, seconds: float) -> None:
+    """Tell the living generation to write its state and to leave its GPUs within ``seconds``."""
+    generation.goal = Goal.SUSPEND
+    generation.step_expires_at = timezone.now() + timedelta(seconds=seconds)
+    generation.save(update_fields=["goal", "step_expires_at"])
+    tell_agents(generation)
 
 
 def release_cleared(agent: Agent, alive: Iterable[tuple[str, int, int]]) -> set[str]:

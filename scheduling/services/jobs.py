@@ -18,10 +18,11 @@ from projects.errors import Conflict, Unavailable
 from projects.models import Project, User
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
 from scheduling.curve_keys import curve_key, data_digest
+from scheduling.life_cycle.steps import PAUSED
 from scheduling.models import FunctionVersion, Job, ScalingCurve
-from scheduling.services.generations import let_go, suspend_live
+from scheduling.services.generations import let_go
 from scheduling.services.kinds import first_kind
-from scheduling.services.lifecycle import PAUSED
+from scheduling.services.lifecycle import suspend
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
 from scheduling.services.wakeups import redis_client, wake
@@ -189,7 +190,7 @@ def job_pause(*, job: Job, actor: User) -> Job:
     job.plan = None
     job.save()
     record(job, "paused", f"Paused by {actor.username}; the state is kept.", actor=actor.username)
-    suspend_live(job, reason=PAUSED)
+    suspend(job, PAUSED)
     planning_fact_changed(cluster)
     wake("plan", trigger=f"paused {job.pk}")
     return job

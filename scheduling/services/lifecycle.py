@@ -1,418 +1,230 @@
-"""The steps of a job's generations, driven by what agents report and by time-outs.
+"""The life of a job, carried out: facts are read from rows, `scheduling.life_cycle` says what is to be done,
+and here it is done. Callers hold the cluster's row.
 
-Level-triggered: `advance` looks at the rows and does the next step that they call for. Calling it once more,
-or much later, is harmless. Callers hold the cluster's row.
+Level-triggered: `advance` does every step that the rows call for. Calling it once more, or much later, is
+harmless.
 """
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
 
 from django.utils import timezone
 
 from cluster.models import Cluster
-from punctual.protocol.limits import MEMORY_EXCEEDED, PROCESSES_EXCEEDED
-from scheduling.choices import (
-    PLANNED_STATES,
-    GenerationState,
-    Goal,
-    JobState,
-    PromiseOutcome,
-    Purpose,
-    RetireReason,
-    VoidReason,
-)
-from scheduling.models import CurveLevel, Generation, Job, Worker
-from scheduling.services.blocking import release_bounds
+from scheduling.choices import GenerationState, JobState, PromiseOutcome, VoidReason
+from scheduling.life_cycle import events, steps
+from scheduling.life_cycle import instructions as to_do
+from scheduling.life_cycle.instructions import Fail, Instruction
+from scheduling.models import Generation, Job
 from scheduling.services.generations import (
-    COMING_STATES,
     begin_handover,
     begin_training,
-    coming_generation,
-    hold_gpus,
     let_go,
-    live_generation,
     retire,
-    suspend_live,
+    tell_to_suspend,
 )
+from scheduling.services.job_facts import facts_of, generation_facts, step_bounds
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.wakeups import wake
 
-#: How often a job may fail without having got further than before.
-MAXIMUM_FAILURES = 3
-#: Why a paused job's GPUs are taken, in its history.
-PAUSED = "paused by its owner"
-#: What a user has to mend: trying again would not help.
-_FUNCTIONS_FAULTS = (
-    "function_error",
-    "function_load_error",
-    "environment_failed",
-    "data_unavailable",
-    MEMORY_EXCEEDED,
-    PROCESSES_EXCEEDED,
-)
-_WAITING_PHASES = ("ready", "loading", "training")
-#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its
-#: usual ones never ends.
-STUCK_SECONDS = 5.0
-STUCK_ITERATIONS = 10.0
-#: A worker that ended well has said all it had to say; how long its last event may still be on its way.
-LAST_WORD_SECONDS = 30.0
+#: Steps that follow one another at once. A generation has not as many: more would be a circle.
+MOST_STEPS = 20
+
+
+class EndlessSteps(Exception):
+    """The rows of a job call for one step after another: the life cycle goes round in a circle."""
 
 
 def advance(job: Job, cluster: Cluster) -> None:
-    """Do every step that the job's rows call for now."""
-    now = timezone.now()
-    live = live_generation(job)
-    if live is not None:
-        _advance_live(job, live, cluster, now)
-        live = live_generation(job)
-    coming = coming_generation(job)
-    if coming is not None:
-        _advance_coming(job, coming, live, cluster, now)
-    for profiling in job.generations.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED):
-        _advance_profiling(job, profiling, cluster, now)
-    obey_owner(job)
+    """Do every step that the job's rows call for now.
 
-
-def obey_owner(job: Job) -> None:
-    """Take a job's GPUs that its owner paused, as soon as the step allows it that it was in.
-
-    No plan names a paused job, so nobody else would.
+    Raises:
+        EndlessSteps: they do not come to an end.
     """
-    if job.paused_by_owner and not job.finished():
-        suspend_live(job, PAUSED)
+    now = timezone.now()
+    bounds = step_bounds(cluster)
+    for _ in range(MOST_STEPS):
+        found = steps.next_steps(facts_of(job, holding=True), bounds, now)
+        if not found:
+            return
+        carry_out(job, found, cluster)
+    raise EndlessSteps(f"job {job.pk}: {found}")
+
+
+def suspend(job: Job, reason: str) -> None:
+    """Take all GPUs from the job; a living generation writes its state first. A hand-over that is under way
+    is let finish."""
+    cluster = Cluster.objects.get(pk=job.cluster_id)
+    carry_out(job, events.suspended(facts_of(job), reason, step_bounds(cluster)), cluster)
+
+
+def obey_owner(job: Job, cluster: Cluster) -> None:
+    """Take a paused job's GPUs as soon as the step allows it that it is in."""
+    if job.paused_by_owner:
+        carry_out(job, steps.owner_steps(facts_of(job), step_bounds(cluster)), cluster)
 
 
 def became_live(job: Job, generation: Generation, iteration: int, cluster: Cluster) -> None:
     """Rank 0 has done its first iteration: this generation trains, its predecessor is retired."""
-    if generation.state not in (GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER):
-        return
-    predecessor = live_generation(job)
-    if predecessor is not None:
-        retire(
-            predecessor,
-            RetireReason.TAKEN_OVER,
-            f"generation {generation.number} took over at iteration {iteration - 1}",
-        )
-    now = timezone.now()
-    generation.state = GenerationState.LIVE
-    generation.live_at = now
-    generation.step_expires_at = None
-    if generation.start and generation.start.get("from") == "handover":
-        generation.start_iteration = max(0, iteration - 1)
-    generation.save(update_fields=["state", "live_at", "step_expires_at", "start_iteration"])
-    job.iterations_done = iteration
-    job.iterations_reported_at = now
-    job.pause_until = None
-    job.save(update_fields=["iterations_done", "iterations_reported_at", "pause_until"])
-    gpus = f"{generation.world_size} GPU{'s' if generation.world_size > 1 else ''}"
-    if job.state == JobState.RUNNING:
-        record(job, "rescaled", f"Trains on {gpus} from iteration {iteration}.", generation=generation.number)
-    else:
-        move(
-            job,
-            JobState.RUNNING,
-            f"Trains on {gpus} from iteration {iteration}.",
-            generation=generation.number,
-        )
-    obey_owner(job)
-    planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} trains on {gpus}")
+    carry_out(job, events.first_iteration(facts_of(job), generation.number, iteration), cluster)
+    obey_owner(job, cluster)
 
 
-def became_suspended(job: Job, generation: Generation, cluster: Cluster) -> None:
-    """The state is durable and the generation has stopped: the job waits without a GPU."""
-    retire(generation, RetireReason.SUSPENDED, "suspended")
-    if job.state == JobState.RUNNING and coming_generation(job) is None:
-        move(job, JobState.SUSPENDED, f"Suspended at iteration {job.iterations_done}; the state is kept.")
-    planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} suspended")
-
-
-def break_off_change(job: Job, reason: str) -> bool:
+def break_off_change(job: Job, reason: str, cluster: Cluster) -> bool:
     """Retire a coming generation that nothing depends on yet, and leave the job as it was before. Returns
-    whether there was one.
-
-    Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a
-    hand-over that is under way, as the predecessor may have stopped for it, and what a promise may count on:
-    a promised job's start, and a change of the owned GPUs it has.
-    """
-    coming = coming_generation(job)
-    live = live_generation(job)
-    if coming is None or (live is not None and coming.goal != Goal.PREPARE):
-        return False
-    if job.promised and (live is None or _owned_gpus(coming) != _owned_gpus(live)):
-        return False
-    retire(coming, RetireReason.GIVEN_UP, reason)
-    job.pause_until = None
-    job.save(update_fields=["pause_until"])
-    then = "it trains on as before" if live is not None else "it waits for other GPUs"
-    record(
-        job,
-        "broken_off",
-        f"Generation {coming.number} on {coming.world_size} GPUs is broken off before it trained: {reason}; "
-        f"{then}.",
-        generation=coming.number,
-    )
-    if live is None and job.state == JobState.RUNNING:
-        move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
-    return True
-
-
-def _owned_gpus(generation: Generation) -> set[int]:
-    """GPUs of the cluster's own servers that the generation has."""
-    own = generation.assignments.filter(gpu__server__inference_cluster__isnull=True)
-    return set(own.values_list("gpu_id", flat=True))
+    whether there was one."""
+    found = events.broken_off(facts_of(job, owned_gpus=True), reason)
+    carry_out(job, found, cluster)
+    return bool(found)
 
 
 def lose_generation(job: Job, generation: Generation, reason: str, cluster: Cluster) -> None:
-    """A training generation is gone without having handed over: go on from the last durable state.
+    """A generation is gone without having handed over: go on from the last durable state."""
+    carry_out(job, events.lost(facts_of(job), generation_facts(generation), reason), cluster)
+    obey_owner(job, cluster)
 
-    One that was still coming is given up: its predecessor goes on, if it still trains.
-    """
-    was_live = generation.state == GenerationState.LIVE
-    if generation.state in COMING_STATES:
-        give_up(job, generation, live_generation(job), reason, cluster)
-        return
-    retire(generation, RetireReason.LOST, reason)
-    record(
-        job,
-        "interrupted",
-        f"Generation {generation.number} was lost: {reason}.",
-        generation=generation.number,
-    )
-    _go_on_from_checkpoint(job, cluster, was_live=was_live)
-    obey_owner(job)
-    planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} lost generation {generation.number}")
+
+def give_up(job: Job, reason: str, cluster: Cluster) -> None:
+    """The coming generation will not train: the old one goes on, or the job restarts from its last durable
+    state."""
+    carry_out(job, events.given_up(facts_of(job), reason), cluster)
+    obey_owner(job, cluster)
+
+
+def worker_failed(
+    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
+) -> None:
+    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do."""
+    fault = Fail(reason, message, traceback)
+    carry_out(job, events.worker_failed(facts_of(job), generation_facts(generation), fault), cluster)
+    obey_owner(job, cluster)
 
 
 def fail_job(job: Job, reason: str, message: str, cluster: Cluster, *, traceback: str = "") -> None:
     """End the job: its function, its environment or its data is at fault."""
-    let_go(job, reason)
-    job.failure = {"reason": reason, "message": message, "traceback": traceback}
+    carry_out(job, [Fail(reason, message, traceback)], cluster)
+
+
+# Carrying out ------------------------------------------------------------------------------------------
+
+
+def carry_out(job: Job, found: Sequence[Instruction], cluster: Cluster) -> None:
+    """Do what is to be done, in order."""
+    for instruction in found:
+        _HOW[type(instruction)](job, instruction, cluster)
+
+
+def _named(job: Job, number: int) -> Generation:
+    return job.generations.get(number=number)
+
+
+def _retire(job: Job, asked: to_do.Retire, cluster: Cluster) -> None:
+    retire(_named(job, asked.generation), asked.because, asked.reason)
+
+
+def _call_ready(job: Job, asked: to_do.CallReady, cluster: Cluster) -> None:
+    generation = _named(job, asked.generation)
+    generation.state, generation.ready_at = GenerationState.READY, timezone.now()
+    generation.save(update_fields=["state", "ready_at"])
+
+
+def _begin_training(job: Job, asked: to_do.BeginTraining, cluster: Cluster) -> None:
+    generation = _named(job, asked.generation)
+    if asked.seconds is not None:
+        generation.step_expires_at = timezone.now() + timedelta(seconds=asked.seconds)
+        generation.save(update_fields=["step_expires_at"])
+    begin_training(generation, job)
+
+
+def _begin_handover(job: Job, asked: to_do.BeginHandover, cluster: Cluster) -> None:
+    begin_handover(_named(job, asked.generation), _named(job, asked.predecessor), cluster)
+
+
+def _tell_to_suspend(job: Job, asked: to_do.TellToSuspend, cluster: Cluster) -> None:
+    tell_to_suspend(_named(job, asked.generation), asked.seconds)
+
+
+def _begin_measuring(job: Job, asked: to_do.BeginMeasuring, cluster: Cluster) -> None:
+    generation = _named(job, asked.generation)
+    generation.state, generation.live_at = GenerationState.LIVE, timezone.now()
+    generation.save(update_fields=["state", "live_at"])
+
+
+def _become_live(job: Job, asked: to_do.BecomeLive, cluster: Cluster) -> None:
+    generation, now = _named(job, asked.generation), timezone.now()
+    generation.state = GenerationState.LIVE
+    generation.live_at = now
+    generation.step_expires_at = None
+    if generation.start and generation.start.get("from") == "handover":
+        generation.start_iteration = max(0, asked.iteration - 1)
+    generation.save(update_fields=["state", "live_at", "step_expires_at", "start_iteration"])
+    job.iterations_done = asked.iteration
+    job.iterations_reported_at = now
+    job.pause_until = None
+    job.save(update_fields=["iterations_done", "iterations_reported_at", "pause_until"])
+
+
+def _go_back(job: Job, asked: to_do.GoBack, cluster: Cluster) -> None:
+    job.iterations_done, job.iterations_reported_at = asked.iteration, None
+    job.save(update_fields=["iterations_done", "iterations_reported_at"])
+
+
+def _no_pause(job: Job, asked: to_do.NoPause, cluster: Cluster) -> None:
+    job.pause_until = None
+    job.save(update_fields=["pause_until"])
+
+
+def _count_failure(job: Job, asked: to_do.CountFailure, cluster: Cluster) -> None:
+    job.failures, job.failed_at_iteration = asked.failures, asked.iteration
+    job.save(update_fields=["failures", "failed_at_iteration"])
+
+
+def _fail(job: Job, asked: Fail, cluster: Cluster) -> None:
+    let_go(job, asked.reason)
+    job.failure = {"reason": asked.reason, "message": asked.message, "traceback": asked.traceback}
     if job.promise_outcome == PromiseOutcome.OPEN:
         job.promise_outcome = PromiseOutcome.VOID
         job.void_reason = VoidReason.FUNCTION_FAILED
     if job.decided_at is None:
         job.decided_at = timezone.now()
     job.save()
-    move(job, JobState.FAILED, f"Failed: {message}", reason=reason)
+    move(job, JobState.FAILED, f"Failed: {asked.message}", reason=asked.reason)
+    _tell_planner(job, to_do.TellPlanner(f"{job.pk} failed"), cluster)
+
+
+def _move_to(job: Job, asked: to_do.MoveTo, cluster: Cluster) -> None:
+    move(job, asked.state, asked.message, **_of_generation(asked.generation))
+
+
+def _record(job: Job, asked: to_do.Record, cluster: Cluster) -> None:
+    record(job, asked.kind, asked.message, **_of_generation(asked.generation))
+
+
+def _of_generation(number: int | None) -> dict[str, Any]:
+    return {} if number is None else {"generation": number}
+
+
+def _tell_planner(job: Job, asked: to_do.TellPlanner, cluster: Cluster) -> None:
     planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} failed")
+    wake("plan", trigger=asked.trigger)
 
 
-def _because(reason: str) -> RetireReason:
-    """What ends a generation of which a worker said that it cannot go on. The agent ends a measurement whose
-    time is up."""
-    timed_out = reason == RetireReason.MEASURING_TIMEOUT
-    return RetireReason.MEASURING_TIMEOUT if timed_out else RetireReason.FAILED
-
-
-def worker_failed(
-    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
-) -> None:
-    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do.
-
-    A rank that raises takes its peers down with it, and any of them may be heard first: the function's error
-    counts even when the generation was given up for a lost peer before.
-    """
-    on_the_side = generation.purpose == Purpose.PROFILING and job.state in (
-        *PLANNED_STATES, JobState.DECLINED
-    )  # fmt: skip
-    if job.finished() and not on_the_side:
-        return
-    retired = generation.state == GenerationState.RETIRED
-    if on_the_side:
-        # More levels of a running job, which trains on without them, or of one that was declined.
-        retire(generation, _because(reason), f"{reason}: {message}")
-    elif reason in _FUNCTIONS_FAULTS and not (
-        retired and generation.retired_because == RetireReason.MEASURED
-    ):
-        _function_failed(job, generation, reason, message, traceback, cluster)
-    elif retired:
-        return
-    elif generation.purpose == Purpose.PROFILING:
-        retire(generation, _because(reason), f"{reason}: {message}")
-    else:
-        lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
-    planning_fact_changed(cluster)
-
-
-def _function_failed(
-    job: Job, generation: Generation, reason: str, message: str, traceback: str, cluster: Cluster
-) -> None:
-    """At once where it never trained; after several errors without progress between them where it did."""
-    if generation.number < job.last_generation and generation.state == GenerationState.RETIRED:
-        # Heard late, of a generation that has been replaced: what replaced it will tell.
-        return
-    progressed = job.iterations_done > job.failed_at_iteration
-    job.failures = 1 if progressed else job.failures + 1
-    job.failed_at_iteration = job.iterations_done
-    job.save(update_fields=["failures", "failed_at_iteration"])
-    if reason != "function_error" or generation.live_at is None or job.failures >= MAXIMUM_FAILURES:
-        fail_job(job, reason, message, cluster, traceback=traceback)
-    elif generation.state != GenerationState.RETIRED:
-        lose_generation(job, generation, f"{reason}: {message}"[:300], cluster)
-
-
-def _advance_live(job: Job, live: Generation, cluster: Cluster, now: datetime) -> None:
-    phases = _phases(live)
-    if live.goal == Goal.SUSPEND and (_all(phases, live, ("suspended", "exited")) and _stored(job, live)):
-        became_suspended(job, live, cluster)
-    elif live.goal == Goal.SUSPEND and live.step_expires_at and now > live.step_expires_at:
-        lose_generation(job, live, "it did not write its state in time", cluster)
-    elif live.goal == Goal.SUSPEND and _is_stuck(live, phases, cluster, now):
-        lose_generation(job, live, "it did not come to the end of its iteration", cluster)
-    elif live.goal == Goal.TRAIN and _lost(live, now):
-        lose_generation(job, live, "a worker is gone", cluster)
-
-
-def _is_stuck(live: Generation, phases: dict[int, str], cluster: Cluster, now: datetime) -> bool:
-    """Whether a generation that was told to suspend is still in the same iteration after far longer than one
-    takes.
-
-    Promises count on its GPUs. What it has begun to write it may finish.
-    """
-    if live.step_expires_at is None or not _all(phases, live, ("training",)):
-        return False
-    told_at = live.step_expires_at - timedelta(seconds=cluster.suspend_timeout_seconds)
-    level = CurveLevel.objects.filter(curve=live.curve_id, gpus=live.world_size).first()
-    if level is None or not level.iterations_per_second:
-        return False
-    longest = STUCK_SECONDS + STUCK_ITERATIONS / level.iterations_per_second
-    if live.curve is not None:
-        longest += 2 * live.curve.finishing_seconds
-    return (now - told_at).total_seconds() > longest
-
-
-def _advance_coming(
-    job: Job, coming: Generation, live: Generation | None, cluster: Cluster, now: datetime
-) -> None:
-    if coming.held_at is None and not hold_gpus(coming):
-        return
-    phases = _phases(coming)
-    if _lost(coming, now):
-        give_up(job, coming, live, "a worker did not start", cluster)
-        return
-    if coming.step_expires_at and now > coming.step_expires_at:
-        give_up(
-            job,
-            coming,
-            live,
-            f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time",
-            cluster,
-        )
-        return
-    if coming.state == GenerationState.PREPARING and _all(phases, coming, _WAITING_PHASES):
-        coming.state = GenerationState.READY
-        coming.ready_at = now
-        coming.save(update_fields=["state", "ready_at"])
-    if coming.state == GenerationState.READY and coming.goal == Goal.PREPARE:
-        if live is None:
-            coming.step_expires_at = now + timedelta(seconds=cluster.handover_timeout_seconds)
-            coming.save(update_fields=["step_expires_at"])
-            begin_training(coming, job)
-        elif live.goal == Goal.TRAIN:
-            begin_handover(coming, live, cluster)
-    elif coming.state == GenerationState.PREPARING and coming.goal == Goal.PREPARE and live is None:
-        begin_training(coming, job)
-
-
-def give_up(job: Job, coming: Generation, live: Generation | None, reason: str, cluster: Cluster) -> None:
-    """The way back to the old generation: it goes on if it still trains, else the job restarts from its
-    checkpoint."""
-    stopped_for_it = live is not None and live.goal == Goal.HAND_OVER
-    retire(coming, RetireReason.GIVEN_UP, reason)
-    record(
-        job, "change_failed", f"Generation {coming.number} was given up: {reason}.", generation=coming.number
-    )
-    if stopped_for_it and live is not None:
-        retire(live, RetireReason.GIVEN_UP, f"generation {coming.number} did not take over")
-        _go_on_from_checkpoint(job, cluster, was_live=True)
-    elif live is None:
-        _go_on_from_checkpoint(job, cluster, was_live=False)
-    obey_owner(job)
-    planning_fact_changed(cluster)
-    wake("plan", trigger=f"{job.pk} gave up generation {coming.number}")
-
-
-def _advance_profiling(job: Job, profiling: Generation, cluster: Cluster, now: datetime) -> None:
-    if profiling.held_at is None and not hold_gpus(profiling):
-        waited = (now - profiling.created_at).total_seconds()
-        if waited > release_bounds(cluster).suspending_seconds:
-            retire(
-                profiling,
-                RetireReason.BROKEN_OFF,
-                "the jobs that it was to displace did not leave in time",
-            )
-            planning_fact_changed(cluster)
-            wake("plan", trigger=f"profiling of {job.pk} ended")
-        return
-    phases = _phases(profiling)
-    if profiling.state == GenerationState.PREPARING and any(
-        phase == "profiling" for phase in phases.values()
-    ):
-        profiling.state = GenerationState.LIVE
-        profiling.live_at = now
-        profiling.save(update_fields=["state", "live_at"])
-    lost = _lost(profiling, now)
-    if lost or (profiling.step_expires_at and now > profiling.step_expires_at):
-        retire(
-            profiling,
-            RetireReason.LOST if lost else RetireReason.BROKEN_OFF,
-            "a worker is gone" if lost else "it took too long",
-        )
-        planning_fact_changed(cluster)
-        wake("plan", trigger=f"profiling of {job.pk} ended")
-
-
-def _go_on_from_checkpoint(job: Job, cluster: Cluster, *, was_live: bool) -> None:
-    """Roll the job's progress back to its last durable state and let what is coming, or the next plan, go on
-    from there."""
-    if was_live:
-        job.iterations_done = job.checkpoint.iteration if job.checkpoint else 0
-        job.iterations_reported_at = None
-        job.save(update_fields=["iterations_done", "iterations_reported_at"])
-    coming = coming_generation(job)
-    if coming is not None:
-        begin_training(coming, job)
-    elif job.state == JobState.RUNNING:
-        move(
-            job,
-            JobState.SUSPENDED,
-            f"Goes on from iteration {job.iterations_done} as soon as it has GPUs again.",
-        )
-
-
-def _lost(generation: Generation, now: datetime) -> bool:
-    """Whether a worker of the generation has failed, or is gone without a word."""
-    for phase, gone, ended, changed_at in Worker.objects.filter(generation=generation).values_list(
-        "phase", "gone", "exit", "changed_at"
-    ):
-        if phase == "failed":
-            return True
-        ended_well = phase == "completed" or bool(ended and ended.get("code") == 0)
-        overdue = (now - changed_at).total_seconds() > LAST_WORD_SECONDS
-        if (phase == "exited" or gone) and (not ended_well or overdue):
-            return True
-    return False
-
-
-def _phases(generation: Generation) -> dict[int, str]:
-    return {
-        rank: "exited" if gone else phase
-        for rank, phase, gone in Worker.objects.filter(generation=generation).values_list(
-            "rank", "phase", "gone"
-        )
-    }
-
-
-def _all(phases: dict[int, str], generation: Generation, wanted: tuple[str, ...]) -> bool:
-    return len(phases) == generation.world_size and all(phase in wanted for phase in phases.values())
-
-
-def _stored(job: Job, generation: Generation) -> bool:
-    """Whether the state that this generation stopped with is durable."""
-    return job.checkpoints.filter(generation=generation.number, reason="suspend").exists()
+_HOW: dict[type[Instruction], Callable[[Job, Any, Cluster], None]] = {
+    to_do.Retire: _retire,
+    to_do.CallReady: _call_ready,
+    to_do.BeginTraining: _begin_training,
+    to_do.BeginHandover: _begin_handover,
+    to_do.TellToSuspend: _tell_to_suspend,
+    to_do.BeginMeasuring: _begin_measuring,
+    to_do.BecomeLive: _become_live,
+    to_do.GoBack: _go_back,
+    to_do.NoPause: _no_pause,
+    to_do.CountFailure: _count_failure,
+    to_do.Fail: _fail,
+    to_do.MoveTo: _move_to,
+    to_do.Record: _record,
+    to_do.TellPlanner: _tell_planner,
+}

@@ -32,11 +32,11 @@ from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingC
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
-from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.generations import create_generation
 from scheduling.services.incidents import note_not_measured
 from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
-from scheduling.services.lifecycle import fail_job
+from scheduling.services.lifecycle import fail_job, suspend
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
 from scheduling.services.snapshots import Pool, pool_snapshot
@@ -225,7 +225,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
     ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
     for job_id in measurement.displaced:
         displaced = Job.objects.get(pk=job_id)
-        suspend_live(displaced, reason=f"a new function is measured for {job.pk}")
+        suspend(displaced, f"a new function is measured for {job.pk}")
     undecided = job.state in UNDECIDED_STATES
     generation = create_generation(
         job,

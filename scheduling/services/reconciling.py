@@ -86,7 +86,7 @@ def _waits_for_ever(job: Job, cluster: Cluster, now: datetime) -> str:
     longest = bounds.handover_seconds + bounds.suspending_seconds + bounds.silence_seconds
     if (now - coming.created_at).total_seconds() <= longest:
         return ""
-    give_up(job, coming, live_generation(job), f"its GPUs were not free after {longest:.0f} s", cluster)
+    give_up(job, f"its GPUs were not free after {longest:.0f} s", cluster)
     return f"it waited {longest:.0f} s for GPUs that were not left"
 
 

@@ -14,8 +14,8 @@ from cluster.models import Cluster
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.models import Generation, Job
 from scheduling.services.change_times import MOST_SECONDS, change_slack_seconds
-from scheduling.services.generations import suspend_live
 from scheduling.services.leases import reconcile
+from scheduling.services.lifecycle import suspend
 from scheduling.services.planning import run_planner
 from scheduling.services.records import lock_cluster
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
@@ -97,7 +97,7 @@ def test_a_job_that_does_not_come_to_the_end_of_its_iteration_loses_its_gpus_soo
     live = job.generations.get(state=GenerationState.LIVE)
     with transaction.atomic():
         lock_cluster(cluster.pk)
-        suspend_live(job, "its GPUs are needed for promises")
+        suspend(job, "its GPUs are needed for promises")
     for worker in owned.workers.values():
         worker.phase = phase  # the agent obeys, and the function hangs or its state is large
 

@@ -14,7 +14,8 @@ from cluster.models import Cluster
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.core.problem.problem import build_problem
 from scheduling.models import Generation, Job
-from scheduling.services.generations import create_generation, suspend_live
+from scheduling.services.generations import create_generation
+from scheduling.services.lifecycle import suspend
 from scheduling.services.records import lock_cluster
 from scheduling.services.snapshots import Pool, pool_snapshot
 from tests.control_plane.conftest import SPEED
@@ -40,7 +41,7 @@ def make_room(leaving: Job, coming: Job, *, measuring: bool = False) -> None:
         lock_cluster(leaving.cluster_id)
         live = leaving.generations.get(state=GenerationState.LIVE)
         gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
-        suspend_live(leaving, reason="makes room")
+        suspend(leaving, "makes room")
         create_generation(
             coming, gpus, epoch=1, reason="takes over",
             purpose=Purpose.PROFILING if measuring else Purpose.TRAINING,

@@ -1,0 +1,144 @@
+"""The steps of a job's generations that its rows call for (docs/protocols.md 1).
+
+Level-triggered: whoever asks once more, or much later, is told the step that is due then. Instructions that
+were carried out change the facts so that they are not given again.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+
+from scheduling.choices import GenerationState, Goal, JobState, RetireReason
+from scheduling.life_cycle.events import given_up, lost, suspended
+from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds
+from scheduling.life_cycle.instructions import (
+    BeginHandover,
+    BeginMeasuring,
+    BeginTraining,
+    CallReady,
+    Instruction,
+    MoveTo,
+    Retire,
+    TellPlanner,
+)
+
+#: Why a paused job's GPUs are taken, in its history.
+PAUSED = "paused by its owner"
+#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its
+#: usual ones never ends.
+STUCK_SECONDS = 5.0
+STUCK_ITERATIONS = 10.0
+#: A worker that ended well has said all it had to say; how long its last event may still be on its way.
+LAST_WORD_SECONDS = 30.0
+_WAITING = ("ready", "loading", "training")
+
+
+def next_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
+    """What the rows call for now; empty where they call for nothing. Asked again once it is done, there may
+    be more."""
+    found = _live_steps(job, bounds, now) or _coming_steps(job, bounds, now)
+    for measurement in job.measurements:
+        found = found or _measuring_steps(job, measurement, bounds, now)
+    return found or owner_steps(job, bounds)
+
+
+def owner_steps(job: JobFacts, bounds: StepBounds) -> list[Instruction]:
+    """Take the GPUs of a job that its owner paused, as soon as the step allows it that it is in.
+
+    No plan names a paused job, so nobody else would.
+    """
+    return suspended(job, PAUSED, bounds) if job.paused_by_owner and not job.finished() else []
+
+
+def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
+    live = job.live
+    if live is None:
+        return []
+    if live.goal == Goal.TRAIN:
+        return lost(job, live, "a worker is gone") if worker_missing(live, now) else []
+    if live.goal != Goal.SUSPEND:
+        return []
+    if live.all_are(("suspended", "exited")) and live.state_stored:
+        return _has_suspended(job, live)
+    if _overdue(live, now):
+        return lost(job, live, "it did not write its state in time")
+    if _is_stuck(live, bounds, now):
+        return lost(job, live, "it did not come to the end of its iteration")
+    return []
+
+
+def _has_suspended(job: JobFacts, live: GenerationFacts) -> list[Instruction]:
+    """The state is durable and the generation has stopped: the job waits without a GPU."""
+    found: list[Instruction] = [Retire(live.number, RetireReason.SUSPENDED, "suspended")]
+    if job.state == JobState.RUNNING and job.coming is None:
+        text = f"Suspended at iteration {job.iterations_done}; the state is kept."
+        found.append(MoveTo(JobState.SUSPENDED, text))
+    return [*found, TellPlanner(f"{job.id} suspended")]
+
+
+def _is_stuck(live: GenerationFacts, bounds: StepBounds, now: datetime) -> bool:
+    """Whether a generation that was told to suspend is still in the same iteration after far longer than one
+    takes.
+
+    Promises count on its GPUs. What it has begun to write it may finish.
+    """
+    if live.step_expires_at is None or not live.all_are(("training",)) or not live.iterations_per_second:
+        return False
+    told_at = live.step_expires_at - timedelta(seconds=bounds.suspend_seconds)
+    longest = STUCK_SECONDS + STUCK_ITERATIONS / live.iterations_per_second + 2 * live.storing_seconds
+    return (now - told_at).total_seconds() > longest
+
+
+def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
+    coming, live = job.coming, job.live
+    if coming is None or not coming.holds_gpus:
+        return []
+    if worker_missing(coming, now):
+        return given_up(job, "a worker did not start")
+    if _overdue(coming, now):
+        return given_up(job, f"it was not {'live' if coming.goal == Goal.TRAIN else 'ready'} in time")
+    if coming.state == GenerationState.PREPARING and coming.all_are(_WAITING):
+        return [CallReady(coming.number)]
+    if coming.goal != Goal.PREPARE:
+        return []
+    if live is None:
+        ready = coming.state == GenerationState.READY
+        return [BeginTraining(coming.number, bounds.handover_seconds if ready else None)]
+    if coming.state == GenerationState.READY and live.goal == Goal.TRAIN:
+        return [BeginHandover(live.number, coming.number)]
+    return []
+
+
+def _measuring_steps(
+    job: JobFacts, measurement: GenerationFacts, bounds: StepBounds, now: datetime
+) -> list[Instruction]:
+    ended = TellPlanner(f"profiling of {job.id} ended")
+    if not measurement.holds_gpus:
+        if (now - measurement.created_at).total_seconds() <= bounds.displacing_seconds:
+            return []
+        reason = "the jobs that it was to displace did not leave in time"
+        return [Retire(measurement.number, RetireReason.BROKEN_OFF, reason), ended]
+    if measurement.state == GenerationState.PREPARING and any(
+        worker.step() == "profiling" for worker in measurement.workers
+    ):
+        return [BeginMeasuring(measurement.number)]
+    if worker_missing(measurement, now):
+        return [Retire(measurement.number, RetireReason.LOST, "a worker is gone"), ended]
+    if _overdue(measurement, now):
+        return [Retire(measurement.number, RetireReason.BROKEN_OFF, "it took too long"), ended]
+    return []
+
+
+def worker_missing(generation: GenerationFacts, now: datetime) -> bool:
+    """Whether a worker of the generation has failed, or is gone without a word."""
+    for worker in generation.workers:
+        if worker.phase == "failed":
+            return True
+        overdue = (now - worker.changed_at).total_seconds() > LAST_WORD_SECONDS
+        if worker.step() == "exited" and (not worker.ended_well() or overdue):
+            return True
+    return False
+
+
+def _overdue(generation: GenerationFacts, now: datetime) -> bool:
+    return generation.step_expires_at is not None and now > generation.step_expires_at

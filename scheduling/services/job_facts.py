@@ -1,0 +1,117 @@
+"""Rows of a job as the facts that its life cycle goes by. Callers hold the cluster's row."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState, Goal, JobState, Purpose
+from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
+from scheduling.models import Assignment, CurveLevel, Generation, Job, Worker
+from scheduling.services.blocking import release_bounds
+from scheduling.services.generations import COMING_STATES, hold_gpus
+
+
+def step_bounds(cluster: Cluster) -> StepBounds:
+    """The cluster's time-outs."""
+    return StepBounds(
+        suspend_seconds=cluster.suspend_timeout_seconds,
+        handover_seconds=cluster.handover_timeout_seconds,
+        displacing_seconds=release_bounds(cluster).suspending_seconds,
+    )
+
+
+def facts_of(job: Job, *, holding: bool = False, owned_gpus: bool = False) -> JobFacts:
+    """The job with its generations that have not ended.
+
+    ``holding``: take GPUs first that were waited for and are free now. ``owned_gpus``: also say which of the
+    cluster's own GPUs the generations have.
+    """
+    unretired = list(job.generations.exclude(state=GenerationState.RETIRED).order_by("number"))
+    workers = _workers(unretired)
+    own = _own_gpus(unretired) if owned_gpus else {}
+    live = coming = None
+    measurements = []
+    for one in unretired:
+        facts = generation_facts(one, workers[one.pk], own.get(one.pk, frozenset()))
+        if holding and not facts.holds_gpus and hold_gpus(one):
+            facts = replace(facts, holds_gpus=True, step_expires_at=one.step_expires_at)
+        if one.purpose == Purpose.PROFILING:
+            measurements.append(facts)
+        elif one.state in COMING_STATES:
+            coming = facts
+        else:
+            live = facts
+    return JobFacts(
+        id=job.pk,
+        state=JobState(job.state),
+        paused_by_owner=job.paused_by_owner,
+        promised=job.promised,
+        iterations_done=job.iterations_done,
+        stored_iteration=job.checkpoint.iteration if job.checkpoint else 0,
+        failures=job.failures,
+        failed_at_iteration=job.failed_at_iteration,
+        last_generation=job.last_generation,
+        live=live,
+        coming=coming,
+        measurements=tuple(measurements),
+    )
+
+
+def generation_facts(
+    generation: Generation,
+    workers: Iterable[WorkerFacts] = (),
+    owned_gpus: frozenset[int] = frozenset(),
+) -> GenerationFacts:
+    """One generation. How it would suspend is read only where it was told to."""
+    suspends = generation.goal == Goal.SUSPEND and generation.state == GenerationState.LIVE
+    return GenerationFacts(
+        number=generation.number,
+        purpose=Purpose(generation.purpose),
+        state=GenerationState(generation.state),
+        goal=Goal(generation.goal),
+        world_size=generation.world_size,
+        created_at=generation.created_at,
+        holds_gpus=generation.held_at is not None,
+        was_live=generation.live_at is not None,
+        step_expires_at=generation.step_expires_at,
+        retired_because=generation.retired_because,
+        workers=tuple(workers),
+        owned_gpus=owned_gpus,
+        **(_suspending(generation) if suspends else {}),
+    )
+
+
+def _suspending(generation: Generation) -> dict[str, Any]:
+    stored = generation.job.checkpoints.filter(generation=generation.number, reason="suspend")
+    level = CurveLevel.objects.filter(curve=generation.curve_id, gpus=generation.world_size).first()
+    return {
+        "state_stored": stored.exists(),
+        "iterations_per_second": level.iterations_per_second if level else 0.0,
+        "storing_seconds": generation.curve.finishing_seconds if generation.curve else 0.0,
+    }
+
+
+def _workers(generations: Iterable[Generation]) -> Mapping[int, list[WorkerFacts]]:
+    found: dict[int, list[WorkerFacts]] = defaultdict(list)
+    for worker in Worker.objects.filter(generation__in=generations).order_by("rank"):
+        found[worker.generation_id].append(
+            WorkerFacts(
+                phase=worker.phase,
+                gone=worker.gone,
+                exit_code=(worker.exit or {}).get("code"),
+                changed_at=worker.changed_at,
+            )
+        )
+    return found
+
+
+def _own_gpus(generations: Iterable[Generation]) -> Mapping[int, frozenset[int]]:
+    found: dict[int, set[int]] = defaultdict(set)
+    own = Assignment.objects.filter(generation__in=generations, gpu__server__inference_cluster__isnull=True)
+    for generation_id, gpu_id in own.values_list("generation_id", "gpu_id"):
+        found[generation_id].add(gpu_id)
+    return {generation_id: frozenset(gpus) for generation_id, gpus in found.items()}

@@ -1,0 +1,346 @@
+"""The life cycle of jobs as pure functions: whatever the rows say, its steps come to an end and break no
+rule."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.choices import (
+    JOB_TRANSITIONS,
+    PLANNED_STATES,
+    GenerationState,
+    Goal,
+    JobState,
+    Purpose,
+    RetireReason,
+)
+from scheduling.life_cycle import events, steps
+from scheduling.life_cycle import instructions as to_do
+from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds, WorkerFacts
+from scheduling.life_cycle.instructions import Fail, Instruction
+
+NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+BOUNDS = StepBounds(suspend_seconds=60.0, handover_seconds=30.0, displacing_seconds=90.0)
+PHASES = (
+    "starting", "loading", "ready", "training", "suspending", "suspended", "profiling", "completed",
+    "exited", "failed",
+)  # fmt: skip
+MOST_STEPS = 12
+
+
+def training(number: int, *phases: str, **facts: object) -> GenerationFacts:
+    """A training generation whose ranks are in these phases."""
+    made = GenerationFacts(
+        number=number, purpose=Purpose.TRAINING, state=GenerationState.LIVE, goal=Goal.TRAIN,
+        world_size=len(phases), created_at=NOW, was_live=True,
+        workers=tuple(WorkerFacts(phase, gone=False, exit_code=None, changed_at=NOW) for phase in phases),
+    )  # fmt: skip
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+def coming(number: int, *phases: str, **facts: object) -> GenerationFacts:
+    """One that is on its way to train."""
+    usual = {"state": GenerationState.PREPARING, "goal": Goal.PREPARE, "was_live": False}
+    return training(number, *phases, **{**usual, **facts})
+
+
+def running(**facts: object) -> JobFacts:
+    made = JobFacts(
+        id="j", state=JobState.RUNNING, iterations_done=70, stored_iteration=50, last_generation=2
+    )
+    return replace(made, **facts)  # type: ignore[arg-type]
+
+
+def kinds(found: list[Instruction]) -> list[type]:
+    return [type(one) for one in found]
+
+
+# A model of what carrying out does to the facts -----------------------------------------------------------
+
+
+def carried_out(job: JobFacts, found: list[Instruction]) -> JobFacts:
+    for one in found:
+        job = _after(job, one)
+    return job
+
+
+def _after(job: JobFacts, one: Instruction) -> JobFacts:
+    live, coming = job.live, job.coming
+    if isinstance(one, to_do.Retire):
+        number = one.generation
+        left = tuple(each for each in job.measurements if each.number != number)
+        return replace(
+            job,
+            live=None if live and live.number == number else live,
+            coming=None if coming and coming.number == number else coming,
+            measurements=left,
+        )
+    if isinstance(one, to_do.MoveTo):
+        assert one.state in JOB_TRANSITIONS[job.state], f"{job.state} to {one.state}"
+        return replace(job, state=one.state)
+    if isinstance(one, Fail):
+        return replace(job, state=JobState.FAILED, live=None, coming=None, measurements=())
+    if isinstance(one, to_do.GoBack):
+        return replace(job, iterations_done=one.iteration)
+    if isinstance(one, to_do.CountFailure):
+        return replace(job, failures=one.failures, failed_at_iteration=one.iteration)
+    if isinstance(one, to_do.CallReady):
+        assert coming is not None
+        return replace(job, coming=replace(coming, state=GenerationState.READY))
+    if isinstance(one, to_do.BeginTraining):
+        assert coming is not None
+        assert coming.number == one.generation
+        assert live is None, "two generations would train at once"
+        state = GenerationState.HANDOVER if coming.state == GenerationState.READY else coming.state
+        return replace(job, coming=replace(coming, goal=Goal.TRAIN, state=state))
+    if isinstance(one, to_do.BeginHandover):
+        assert coming is not None
+        assert live is not None
+        assert live.goal == Goal.TRAIN
+        assert coming.state == GenerationState.READY
+        return replace(
+            job,
+            live=replace(live, goal=Goal.HAND_OVER),
+            coming=replace(coming, goal=Goal.TRAIN, state=GenerationState.HANDOVER),
+        )
+    if isinstance(one, to_do.TellToSuspend):
+        assert live is not None
+        until = NOW + timedelta(seconds=one.seconds)
+        return replace(job, live=replace(live, goal=Goal.SUSPEND, step_expires_at=until))
+    if isinstance(one, to_do.BeginMeasuring):
+        measured = tuple(
+            replace(each, state=GenerationState.LIVE) if each.number == one.generation else each
+            for each in job.measurements
+        )
+        return replace(job, measurements=measured)
+    if isinstance(one, to_do.BecomeLive):
+        assert coming is not None
+        assert coming.number == one.generation
+        assert live is None, "its predecessor is retired first"
+        began = replace(coming, state=GenerationState.LIVE, goal=Goal.TRAIN, was_live=True)
+        return replace(job, live=began, coming=None, iterations_done=one.iteration)
+    return job
+
+
+def settled(job: JobFacts) -> JobFacts:
+    """The facts when nothing is called for any more."""
+    for _ in range(MOST_STEPS):
+        found = steps.next_steps(job, BOUNDS, NOW)
+        if not found:
+            return job
+        job = carried_out(job, found)
+    raise AssertionError(f"the steps of {job} do not come to an end")
+
+
+# Any rows -------------------------------------------------------------------------------------------------
+
+
+@st.composite
+def workers(draw: st.DrawFn, most: int) -> tuple[WorkerFacts, ...]:
+    def one() -> WorkerFacts:
+        return WorkerFacts(
+            phase=draw(st.sampled_from(PHASES)),
+            gone=draw(st.booleans()),
+            exit_code=draw(st.sampled_from([None, 0, 1])),
+            changed_at=NOW - timedelta(seconds=draw(st.sampled_from([0, 29, 31]))),
+        )
+
+    return tuple(one() for _ in range(draw(st.integers(0, most))))
+
+
+@st.composite
+def generations(
+    draw: st.DrawFn, number: int, purpose: Purpose, states: list[GenerationState]
+) -> GenerationFacts:
+    state = draw(st.sampled_from(states))
+    live = state == GenerationState.LIVE
+    goals = [Goal.TRAIN, Goal.SUSPEND, Goal.HAND_OVER] if live else [Goal.PREPARE, Goal.TRAIN]
+    world_size = draw(st.sampled_from([1, 2]))
+    return GenerationFacts(
+        number=number, purpose=purpose, state=state, goal=draw(st.sampled_from(goals)),
+        world_size=world_size, created_at=NOW - timedelta(seconds=draw(st.sampled_from([0, 100]))),
+        holds_gpus=live or draw(st.booleans()), was_live=live,
+        step_expires_at=draw(st.sampled_from([None, NOW - timedelta(seconds=1), NOW + timedelta(seconds=9)])),
+        workers=draw(workers(world_size)), state_stored=draw(st.booleans()),
+        iterations_per_second=draw(st.sampled_from([0.0, 1.0, 100.0])),
+        owned_gpus=draw(st.sampled_from([frozenset(), frozenset({1})])),
+    )  # fmt: skip
+
+
+MEASURED = (*PLANNED_STATES, JobState.SUBMITTED, JobState.PROFILING, JobState.DECLINED)
+COMING = [GenerationState.PREPARING, GenerationState.READY, GenerationState.HANDOVER]
+
+
+@st.composite
+def jobs(draw: st.DrawFn) -> JobFacts:
+    state = draw(st.sampled_from(list(JobState)))
+    planned = state in PLANNED_STATES
+    live = (
+        draw(generations(1, Purpose.TRAINING, [GenerationState.LIVE]))
+        if planned and draw(st.booleans())
+        else None
+    )
+    begins = draw(generations(2, Purpose.TRAINING, COMING)) if planned and draw(st.booleans()) else None
+    if live is not None:
+        state = JobState.RUNNING
+    measured = (
+        (draw(generations(3, Purpose.PROFILING, [GenerationState.PREPARING, GenerationState.LIVE])),)
+        if state in MEASURED and draw(st.booleans())
+        else ()
+    )
+    return JobFacts(
+        id="j", state=state, paused_by_owner=draw(st.booleans()), promised=draw(st.booleans()),
+        iterations_done=draw(st.integers(0, 90)), stored_iteration=draw(st.integers(0, 90)),
+        failures=draw(st.integers(0, 3)), failed_at_iteration=draw(st.integers(0, 90)), last_generation=3,
+        live=live, coming=begins, measurements=measured,
+    )  # fmt: skip
+
+
+@given(jobs())
+def test_steps_come_to_an_end_and_two_generations_never_train_at_once(job: JobFacts) -> None:
+    settled(job)
+
+
+@given(jobs())
+def test_a_paused_job_keeps_no_gpu_but_for_a_hand_over_or_its_last_state(job: JobFacts) -> None:
+    job = settled(replace(job, paused_by_owner=True))
+    if job.finished():
+        return
+    if job.coming is not None:
+        assert job.coming.state == GenerationState.HANDOVER
+        assert job.live is not None
+    elif job.live is not None:
+        assert job.live.goal in (Goal.SUSPEND, Goal.HAND_OVER)
+
+
+@given(jobs(), st.sampled_from(["function_error", "data_unavailable", "peer_lost", "memory_exceeded"]))
+def test_whatever_fails_no_dead_generation_is_left_with_work(job: JobFacts, reason: str) -> None:
+    for generation in (job.live, job.coming, *job.measurements):
+        if generation is None:
+            continue
+        after = carried_out(job, events.worker_failed(job, generation, Fail(reason, "text")))
+        if after.state == JobState.FAILED:
+            continue
+        left = {one.number for one in (after.live, after.coming, *after.measurements) if one is not None}
+        assert generation.number not in left
+        settled(after)
+
+
+@given(jobs(), st.integers(1, 3))
+def test_a_lost_generation_costs_what_was_done_since_the_last_state(job: JobFacts, number: int) -> None:
+    generation = next((one for one in (job.live, job.coming) if one and one.number == number), None)
+    if generation is None:
+        return
+    after = carried_out(job, events.lost(job, generation, "its server is silent"))
+    assert after.iterations_done in (job.iterations_done, job.stored_iteration)
+    if after.live is None and after.coming is None:
+        assert after.state != JobState.RUNNING, "nobody would start it again"
+    settled(after)
+
+
+# The ways that docs/protocols.md describes ----------------------------------------------------------------
+
+
+def test_a_hand_over_begins_when_every_rank_of_the_successor_waits() -> None:
+    job = running(live=training(1, "training"), coming=coming(2, "ready", "loading"))
+    assert steps.next_steps(job, BOUNDS, NOW) == [to_do.CallReady(2)]
+    after = settled(job)
+    assert after.live is not None
+    assert after.live.goal == Goal.HAND_OVER
+    assert after.coming is not None
+    assert after.coming.state == GenerationState.HANDOVER
+
+
+def test_a_successor_waits_for_its_gpus_and_for_every_rank() -> None:
+    live = training(1, "training")
+    assert not steps.next_steps(running(live=live, coming=coming(2, holds_gpus=False)), BOUNDS, NOW)
+    half = coming(2, "ready", world_size=2)
+    assert not steps.next_steps(running(live=live, coming=half), BOUNDS, NOW)
+
+
+def test_the_first_iteration_retires_the_predecessor() -> None:
+    handing = training(1, "training", goal=Goal.HAND_OVER)
+    taking = coming(2, "training", "training", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
+    found = events.first_iteration(running(live=handing, coming=taking), 2, 71)
+    assert found[0] == to_do.Retire(1, RetireReason.TAKEN_OVER, "generation 2 took over at iteration 70")
+    assert to_do.BecomeLive(2, 71) in found
+    assert events.first_iteration(running(live=handing, coming=taking), 1, 71) == [], "heard late"
+
+
+def test_a_successor_that_does_not_come_leaves_its_predecessor_training() -> None:
+    job = running(live=training(1, "training"), coming=coming(2, "failed"))
+    after = settled(job)
+    assert after.live == job.live
+    assert after.coming is None
+    assert after.iterations_done == job.iterations_done
+
+
+def test_a_predecessor_that_stopped_for_nobody_is_begun_again_from_its_state() -> None:
+    handing = training(1, "training", goal=Goal.HAND_OVER)
+    taking = coming(2, "failed", state=GenerationState.HANDOVER, goal=Goal.TRAIN)
+    after = settled(running(live=handing, coming=taking))
+    assert (after.live, after.coming, after.state) == (None, None, JobState.SUSPENDED)
+    assert after.iterations_done == 50
+
+
+def test_a_suspended_job_waits_until_its_state_is_durable() -> None:
+    leaving = training(1, "exited", goal=Goal.SUSPEND, step_expires_at=NOW + timedelta(seconds=5))
+    assert not steps.next_steps(running(live=leaving), BOUNDS, NOW)
+    after = settled(running(live=replace(leaving, state_stored=True)))
+    assert (after.live, after.state, after.iterations_done) == (None, JobState.SUSPENDED, 70)
+
+
+def test_an_iteration_that_never_ends_is_ended_once_it_lasts_far_longer_than_usual() -> None:
+    def told(seconds_ago: float) -> JobFacts:
+        until = NOW + timedelta(seconds=BOUNDS.suspend_seconds - seconds_ago)
+        return running(
+            live=training(1, "training", goal=Goal.SUSPEND, step_expires_at=until, iterations_per_second=2.0)
+        )
+
+    longest = steps.STUCK_SECONDS + steps.STUCK_ITERATIONS / 2.0
+    assert not steps.next_steps(told(longest - 0.1), BOUNDS, NOW)
+    assert settled(told(longest + 0.1)).state == JobState.SUSPENDED
+
+
+@pytest.mark.parametrize(("failures", "ends"), [(0, False), (1, False), (2, True)])
+def test_a_functions_error_ends_the_job_at_the_third_time_without_progress(failures: int, ends: bool) -> None:
+    live = training(1, "failed")
+    job = running(live=live, failures=failures, failed_at_iteration=70)
+    after = carried_out(job, events.worker_failed(job, live, Fail("function_error", "division by zero")))
+    assert (after.state == JobState.FAILED) is ends
+    further = replace(job, failed_at_iteration=10)
+    after = carried_out(further, events.worker_failed(further, live, Fail("function_error", "x")))
+    assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
+
+
+def test_an_error_before_the_first_iteration_ends_the_job_at_once() -> None:
+    starting = coming(1, "failed", goal=Goal.TRAIN)
+    job = replace(running(coming=starting), state=JobState.ADMITTED, last_generation=1)
+    found = events.worker_failed(job, starting, Fail("function_error", "no such file"))
+    assert Fail in kinds(found)
+
+
+def test_what_a_promise_may_count_on_is_not_broken_off() -> None:
+    live = training(1, "training", owned_gpus=frozenset({1, 2}))
+    grows = coming(2, "loading", owned_gpus=frozenset({1, 2}))
+    moves = coming(2, "loading", owned_gpus=frozenset({3, 4}))
+    assert events.broken_off(running(promised=True, live=live, coming=grows), "lent")
+    assert not events.broken_off(running(promised=True, live=live, coming=moves), "lent")
+    assert events.broken_off(running(promised=False, live=live, coming=moves), "lent")
+    assert not events.broken_off(running(promised=True, coming=grows), "lent"), "a promised job's start"
+
+
+def test_a_measurement_leaves_when_those_that_it_displaces_do_not() -> None:
+    waits = GenerationFacts(
+        number=3, purpose=Purpose.PROFILING, state=GenerationState.PREPARING, goal=Goal.TRAIN, world_size=1,
+        created_at=NOW - timedelta(seconds=BOUNDS.displacing_seconds + 1), holds_gpus=False,
+    )  # fmt: skip
+    found = steps.next_steps(replace(running(), measurements=(waits,)), BOUNDS, NOW)
+    assert kinds(found) == [to_do.Retire, to_do.TellPlanner]
+    fresh = replace(waits, created_at=NOW)
+    assert not steps.next_steps(replace(running(), measurements=(fresh,)), BOUNDS, NOW)
