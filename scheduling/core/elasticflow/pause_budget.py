@@ -16,14 +16,15 @@ from math import inf, log2
 import numpy as np
 
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
-from scheduling.core.kernels import YES, kernel
+from scheduling.core.kernels import NO, YES, kernel
 from scheduling.core.placement.foresight import foresee_planned_moves, promised_part
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating
+from scheduling.core.placement.resumed_foresight import ForesightFromNow
 from scheduling.core.plans.charging import charged_finish, grouped_by_job
 from scheduling.core.plans.timeline import free_until, occupy_all
 from scheduling.core.problem.problem import Problem
-from scheduling.core.problem.work import PLANNED_CHANGE, Work
+from scheduling.core.problem.work import KEPT_CHANGE, PLANNED_CHANGE, Work
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
     Plans,
@@ -160,6 +161,7 @@ class PauseBudget:
         self._rank_last = count - 1 - problem.by_deadline
         order = np.argsort(problem.blocked_until, kind="stable")
         self._unblocking = (problem.blocked[order], problem.blocked_until[order])
+        self._from_now = ForesightFromNow(seating, problem.origin, *self._unblocking)
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
         self.treat_as_new(problem.newcomers)
@@ -292,15 +294,13 @@ class PauseBudget:
     def _forecast(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, Charges]:
-        homeless = np.zeros(plans.length.size, dtype=np.bool_)
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
         if occupancy is None:
-            start = self.seating.fresh(self.slack(plans, rows))
-            homeless = self.seating.enter(start, rows)
-        else:
-            start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
-            self.seating.note_slack(start, self.slack(plans, rows, charges))
-        locked = rows[self.problem.jobs.locked[rows]] if occupancy is None else rows[:0]
+            found = self._from_now.moves(plans, rows, self._latest, self.reluctance(rows))
+            self.work.spare((PLANNED_CHANGE - KEPT_CHANGE) * self._from_now.spared)
+            return found[0], Charges(*found[1:])
+        start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
+        self.seating.note_slack(start, self.slack(plans, rows, charges))
         feasible, job, at, seconds = foresee_planned_moves(
             self.problem.blocks,
             start,
@@ -312,11 +312,11 @@ class PauseBudget:
             charges.seconds,
             rows,
             self.problem.origin,
-            occupancy is None,
-            homeless,
+            NO,
+            np.zeros(plans.length.size, dtype=np.bool_),
             self.problem.by_submission,
             self.reluctance(rows),
             *self._unblocking,
-            locked,
+            rows[:0],
         )
         return feasible, Charges(job, at, seconds)

@@ -27,8 +27,11 @@ from scheduling.core.question.snapshot import IntArray
 
 
 @kernel
-def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-def]
-    """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted."""
+def planned_events(plans, rows, held_before, after, at_origin):  # type: ignore[no-untyped-def]
+    """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted.
+
+    ``held_before``: GPUs of every job until then.
+    """
     length = plans.length
     starts = plans.time
     held = plans.gpus
@@ -40,12 +43,15 @@ def planned_events(plans, rows, after, at_origin):  # type: ignore[no-untyped-de
     gpus = np.empty(total, dtype=np.int64)
     written = 0
     for row in rows:
+        before = held_before[row]
         for piece in range(length[row]):
             at = starts[row, piece]
-            if at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE):
+            later = at > after + TIME_TOLERANCE or (at_origin and at > after - TIME_TOLERANCE)
+            if later and held[row, piece] != before:
+                before = held[row, piece]
                 time[written] = at
                 row_of[written] = row
-                gpus[written] = held[row, piece]
+                gpus[written] = before
                 written += 1
     return time[:written], row_of[:written], gpus[:written]
 
@@ -121,6 +127,17 @@ def _remember(blocks, occupancy, before, changed, prior):  # type: ignore[no-unt
 
 
 @kernel
+def _leave_prior(prior, row):  # type: ignore[no-untyped-def]
+    """The job sits nowhere any more.
+
+    A function of its own: where a function has a list comprehension, numba takes what is stored through an
+    attribute of its own variable for unused, and leaves it out.
+    """
+    prior.base[row] = UNPLACED
+    prior.size[row] = 0
+
+
+@kernel
 def _slack_left(jobs, plans, latest, row, newest, older, move_time, move_seconds):  # type: ignore[no-untyped-def]
     """Seconds between the end of a job under the moves noted for it and its latest end.
 
@@ -190,8 +207,7 @@ def foresee_moves(  # type: ignore[no-untyped-def]
                 for address in addresses_of(blocks, occupancy, row):
                     before[address] = FREE
                 leave(blocks, occupancy, row)
-                prior.base[row] = UNPLACED
-                prior.size[row] = 0
+                _leave_prior(prior, row)
                 continue
             waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
             if occupancy.size[row] > 0:
@@ -224,20 +240,8 @@ def foresee_moves(  # type: ignore[no-untyped-def]
 
 
 @kernel
-def foresee_planned_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin,
-    homeless,
-    rank, reluctance, blocked, blocked_until, fixed,
-):  # fmt: skip
-    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as
-    arrays."""
-    time, row_of, gpus = planned_events(plans, rows, after, at_origin)
-    order = np.argsort(time, kind="mergesort")
-    feasible, row, at, seconds = foresee_moves(
-        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order],
-        row_of[order],
-        gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
-    )  # fmt: skip
+def moves_found(row, at, seconds):  # type: ignore[no-untyped-def]
+    """Rows, times and pauses of moves, as arrays."""
     move_row = np.empty(len(row), dtype=np.int64)
     move_at = np.empty(len(row))
     move_seconds = np.empty(len(row))
@@ -245,6 +249,25 @@ def foresee_planned_moves(  # type: ignore[no-untyped-def]
         move_row[index] = row[index]
         move_at[index] = at[index]
         move_seconds[index] = seconds[index]
+    return move_row, move_at, move_seconds
+
+
+@kernel
+def foresee_planned_moves(  # type: ignore[no-untyped-def]
+    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin,
+    homeless,
+    rank, reluctance, blocked, blocked_until, fixed,
+):  # fmt: skip
+    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as
+    arrays."""
+    time, row_of, gpus = planned_events(plans, rows, occupancy.size, after, at_origin)
+    order = np.argsort(time, kind="mergesort")
+    feasible, row, at, seconds = foresee_moves(
+        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order],
+        row_of[order],
+        gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
+    )  # fmt: skip
+    move_row, move_at, move_seconds = moves_found(row, at, seconds)
     return feasible, move_row, move_at, move_seconds
 
 

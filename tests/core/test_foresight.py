@@ -1,0 +1,67 @@
+"""The forecast of forced moves: what counts as one, and that its kernels do what is written."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import numpy as np
+
+import scheduling.core
+import scheduling.policies
+from scheduling.core.placement.repacking import Seating
+from scheduling.core.placement.resumed_foresight import ForesightFromNow
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
+from tests.core.building import job, snapshot
+
+
+def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
+    """The pause of the start is part of the plan already."""
+    running = job(
+        "waits", 100.0, 1000.0, {1: 1.0}, pause=3.0, newcomer=False, promised=True, gpus_now=1, placement=(0,)
+    )
+    problem = build_problem(snapshot(4, running))
+    plans = no_plans(1)
+    times, gpus = np.array([0.0, 10.0, 30.0, 200.0]), np.array([1, 0, 1, 0])
+    plans = Plans(*set_plan(plans, 0, Draft(times, gpus), 4, 130.0, 110.0))
+    foresight = ForesightFromNow(
+        Seating(problem.present_placement), 0.0, problem.blocked, problem.blocked_until
+    )
+    rows = np.array([0])
+    for _ in range(2):  # from the beginning, and kept
+        feasible, moved, _, _ = foresight.moves(plans, rows, problem.due, rows)
+        assert feasible
+        assert moved.tolist() == []
+
+
+def stores_left_out(function: ast.FunctionDef) -> list[str]:
+    """Stores through an attribute of a variable of its own, in a kernel with a list comprehension.
+
+    Numba looks for unused stores in such functions, and does not see that the attribute is used.
+    """
+    if not any("kernel" in ast.unparse(decorator) for decorator in function.decorator_list):
+        return []
+    if not any(isinstance(node, ast.ListComp | ast.GeneratorExp | ast.Lambda) for node in ast.walk(function)):
+        return []
+    arguments = {argument.arg for argument in function.args.args}
+    found = []
+    for node in ast.walk(function):
+        if not (isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store)):
+            continue
+        holder: ast.expr = node.value
+        while isinstance(holder, ast.Subscript):
+            holder = holder.value
+        if isinstance(holder, ast.Attribute) and ast.unparse(holder.value) not in arguments:
+            found.append(f"{function.name}: {ast.unparse(node)}")
+    return found
+
+
+def test_no_kernel_has_a_store_that_numba_leaves_out() -> None:
+    found = []
+    for package in (scheduling.core, scheduling.policies):
+        for source in Path(next(iter(package.__path__))).rglob("*.py"):
+            for node in ast.walk(ast.parse(source.read_text())):
+                if isinstance(node, ast.FunctionDef):
+                    found += stores_left_out(node)
+    assert found == []
