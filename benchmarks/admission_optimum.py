@@ -30,11 +30,11 @@ import numpy as np
 
 from scheduling.core import decide
 from scheduling.core.elasticflow import admission as admission_module
-from scheduling.core.elasticflow.admission import NOTHING_CHARGED, Admission
-from scheduling.core.elasticflow.pause_budget import charge_plans
+from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched as lifted_search
+from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_plans, set_plan
@@ -240,7 +240,7 @@ class LastResort:
         plans = copy_plans(admission.plans)
         for one, sizes in zip(asking, answer.sizes, strict=True):
             plans = _with_sizes(problem, plans, one, sizes)
-        charge_plans(problem.jobs, plans, np.array(asking), *NOTHING_CHARGED)
+        charge_plans(problem.jobs, plans, np.array(asking), NO_CHARGES)
         if np.any(plans.finish[asking] > problem.due[asking] + 2 * TIME_TOLERANCE):
             return None
         affordable = admission.budget.affordable(plans, rows)

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import ast
+from math import inf
 from pathlib import Path
 
 import numpy as np
 
 import scheduling.core
 import scheduling.policies
+from scheduling.core.placement.foresight import Script, Stage
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
+from scheduling.core.plans.charging import NO_CHARGES, slack_of
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
 from tests.core.building import job, snapshot
@@ -25,14 +28,21 @@ def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
     plans = no_plans(1)
     times, gpus = np.array([0.0, 10.0, 30.0, 200.0]), np.array([1, 0, 1, 0])
     plans = Plans(*set_plan(plans, 0, Draft(times, gpus), 4, 130.0, 110.0))
-    foresight = ForesightFromNow(
-        Seating(problem.present_placement), 0.0, problem.blocked, problem.blocked_until
-    )
+    stage = Stage(problem.blocks, problem.jobs, problem.by_submission, problem.blocked, problem.blocked_until)
+    foresight = ForesightFromNow(Seating(problem.present_placement), stage, 0.0)
     rows = np.array([0])
     for _ in range(2):  # from the beginning, and kept
-        feasible, moved, _, _ = foresight.moves(plans, rows, problem.due, rows)
+        feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
         assert feasible
-        assert moved.tolist() == []
+        assert moves.job.tolist() == []
+
+
+def test_an_end_that_may_come_at_any_time_leaves_endless_time_for_moves() -> None:
+    """Even where the plan never does the work."""
+    waiting = job("waits", 100.0, inf, {1: 1.0})
+    problem = build_problem(snapshot(4, waiting))
+    slack = slack_of(problem.jobs, problem.stored, np.array([0]), problem.due, NO_CHARGES)
+    assert slack.tolist() == [inf]
 
 
 def stores_left_out(function: ast.FunctionDef) -> list[str]:

@@ -13,16 +13,16 @@ import pytest
 
 from scheduling.core.elasticflow import offers
 from scheduling.core.placement import resumed_foresight
+from scheduling.core.placement.foresight import Script, Stage
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
-from scheduling.core.plans.charging import charged_finish
+from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import (
     BlockedGpus,
     Fill,
-    FloatArray,
     HeldOffer,
     IntArray,
     JobSnapshot,
@@ -35,7 +35,6 @@ from tests.core.building import servers, snapshot
 from tests.core.test_bursts import random_newcomers
 
 SHAPES = ((4, 4, 4), (8, 8), (6, 6, 6), (8, 6, 2), (4, 2, 4, 2), (2, 2, 2, 2, 2, 2))
-Found = tuple[bool, IntArray, FloatArray, FloatArray]
 
 
 class Compared:
@@ -46,26 +45,19 @@ class Compared:
         self.with_moves_before = 0
         self._original = ForesightFromNow.moves
 
-    def moves(
-        self,
-        foresight: ForesightFromNow,
-        plans: Plans,
-        rows: IntArray,
-        latest: FloatArray,
-        reluctance: IntArray,
-    ) -> Found:
-        found = self._original(foresight, plans, rows, latest, reluctance)
-        afresh = ForesightFromNow(foresight._seating, foresight._origin, *foresight._blocked)
-        expected = self._original(afresh, plans, rows, latest, reluctance)
-        assert found[0] == expected[0]
-        for one, other in zip(found[1:], expected[1:], strict=True):
-            if found[0]:
+    def moves(self, foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
+        feasible, moves = self._original(foresight, script, rows)
+        afresh = ForesightFromNow(foresight._seating, foresight._stage, foresight._origin)
+        expected = self._original(afresh, script, rows)
+        assert feasible == expected[0]
+        if feasible:
+            for one, other in zip(moves, expected[1], strict=True):
                 assert np.array_equal(one, other)
         self.resumed += foresight.spared > 0
         if foresight.spared:
-            began = foresight._played.event_time[foresight.spared] if foresight._played else 0.0
-            self.with_moves_before += bool((found[2] < began).any())
-        return found
+            began = foresight._played.events.time[foresight.spared] if foresight._played else 0.0
+            self.with_moves_before += bool((moves.time < began).any())
+        return feasible, moves
 
 
 @pytest.fixture
@@ -148,7 +140,7 @@ def later(cluster: Snapshot, decision: Decision, now: float) -> Snapshot:
 
 
 def test_in_bursts_to_a_running_cluster_every_forecast_is_the_whole_one(compared: Compared) -> None:
-    def moves(foresight: ForesightFromNow, *asked: Any) -> Found:
+    def moves(foresight: ForesightFromNow, *asked: Any) -> tuple[bool, Charges]:
         return compared.moves(foresight, *asked)
 
     with (
@@ -239,7 +231,8 @@ class RandomPlans:
 
     def judge(self, row: int) -> None:
         """A latest end that leaves the job more or less than a move takes."""
-        finish, _ = charged_finish(self.problem.jobs, self.plans, row, np.zeros(0), np.zeros(0))
+        nothing = NO_CHARGES
+        finish, _ = charged_finish(self.problem.jobs, self.plans, row, nothing.time, nothing.seconds)
         self.latest[row] = min(finish, 1e4) + self.chance.choice((0.5, 2.0, 4.0, 7.0, inf))
 
     def _held(self, row: int) -> IntArray:
@@ -262,11 +255,15 @@ def test_a_forecast_that_goes_on_from_a_kept_state_is_the_whole_forecast(
             problem = asked.problem
             seating = Seating(problem.present_placement)
             order = np.argsort(problem.blocked_until, kind="stable")
-            foresight = ForesightFromNow(seating, 0.0, problem.blocked[order], problem.blocked_until[order])
+            stage = Stage(
+                problem.blocks, problem.jobs, problem.by_submission, problem.blocked[order],
+                problem.blocked_until[order],
+            )  # fmt: skip
+            foresight = ForesightFromNow(seating, stage, 0.0)
             reluctance = np.arange(asked.latest.size)
             for _ in range(12):
                 rows = np.array(sorted(asked.chosen), dtype=np.int64)
-                compared.moves(foresight, asked.plans, rows, asked.latest.copy(), reluctance)
+                compared.moves(foresight, Script(asked.plans, asked.latest.copy(), reluctance), rows)
                 asked.change()
     assert compared.resumed > 300
     assert compared.with_moves_before > 100

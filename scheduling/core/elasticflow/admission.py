@@ -16,10 +16,11 @@ from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import Sparing
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
-from scheduling.core.elasticflow.pause_budget import PauseBudget, charge_plans
+from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import searched
 from scheduling.core.kernels import YES
+from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
 from scheduling.core.plans.timeline import (
     TAKE,
@@ -47,7 +48,6 @@ from scheduling.core.question.snapshot import AdmissionRule, FloatArray, IntArra
 SEVERAL = 8
 """Newcomers of one decision from which on it pays to count the GPU time that promises must have."""
 NO_JOBS = np.zeros(0, dtype=np.int64)
-NOTHING_CHARGED = (NO_JOBS, np.zeros(0), np.zeros(0))
 
 
 class Admission:
@@ -329,7 +329,7 @@ class Admission:
         if problem.stored.length[row] == 0:
             return None
         plans = copy_plans(self.plans)
-        charge_plans(problem.jobs, plans, np.array([row]), *NOTHING_CHARGED)
+        charge_plans(problem.jobs, plans, np.array([row]), NO_CHARGES)
         if plans.finish[row] > problem.due[row] + 2 * TIME_TOLERANCE:
             return None
         if overbooked(self.timeline([*self.rows, row])):

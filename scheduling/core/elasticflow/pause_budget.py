@@ -10,23 +10,29 @@ A set of plans counts only if every promise survives that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from math import inf, log2
+from math import log2
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
+from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
 from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.placement.foresight import foresee_planned_moves, promised_part
+from scheduling.core.placement.foresight import (
+    Script,
+    Stage,
+    foresee_moves,
+    planned_events,
+    promised_part,
+)
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
-from scheduling.core.plans.charging import charged_finish, grouped_by_job
-from scheduling.core.plans.timeline import free_until, occupy_all
+from scheduling.core.plans.charging import NO_CHARGES, Charges, charge_and_find_late, slack_of
+from scheduling.core.plans.slots import Slots
+from scheduling.core.plans.timeline import Timeline, free_until, occupy_all
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import KEPT_CHANGE, PLANNED_CHANGE, Work
 from scheduling.core.question.arrays import (
-    TIME_TOLERANCE,
+    JobArrays,
     Plans,
     copy_plans,
     new_draft,
@@ -62,89 +68,30 @@ def published_pause_seconds(
     return seconds
 
 
-@dataclass(frozen=True)
-class Charges:
-    """Pauses beyond those of a plan's own level changes: job, time (since now), seconds."""
-
-    job: IntArray
-    time: FloatArray
-    seconds: FloatArray
-
-    def and_then(self, job: Sequence[int], time: Sequence[float], seconds: Sequence[float]) -> Charges:
-        """These charges and later ones."""
-        if not len(job):
-            return self
-        return Charges(
-            np.concatenate((self.job, np.array(job, dtype=np.int64))),
-            np.concatenate((self.time, np.array(time, dtype=np.float64))),
-            np.concatenate((self.seconds, np.array(seconds, dtype=np.float64))),
-        )
-
-
-NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
-
-
 @kernel
-def charge_plans(jobs, plans, rows, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
-    """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
-    order, offsets = grouped_by_job(charge_job, plans.length.size)
-    time = charge_time[order]
-    seconds = charge_seconds[order]
-    for row in rows:
-        low = offsets[row]
-        high = offsets[row + 1]
-        plans.finish[row], plans.gpu_time[row] = charged_finish(
-            jobs, plans, row, time[low:high], seconds[low:high]
-        )
+def _refill_with_carry(
+    jobs: JobArrays,
+    plans: Plans,
+    job: int,
+    others: IntArray,
+    due: float,
+    timeline: Timeline,
+    slots: Slots,
+    terms: Terms,
+    keep_head: bool,
+) -> tuple[Plans, bool]:
+    """Plan one job anew beside the plans of ``others``; whether that succeeds.
 
-
-@kernel
-def slack_of(jobs, plans, rows, latest, charge_job, charge_time, charge_seconds):  # type: ignore[no-untyped-def]
-    """Seconds, per row, between the end under the charges and ``latest``; infinity beside ``rows``."""
-    slack = np.full(latest.size, inf)
-    order, offsets = grouped_by_job(charge_job, latest.size)
-    time = charge_time[order]
-    seconds = charge_seconds[order]
-    for row in rows:
-        low = offsets[row]
-        high = offsets[row + 1]
-        finish, _ = charged_finish(jobs, plans, row, time[low:high], seconds[low:high])
-        slack[row] = latest[row] - finish
-    return slack
-
-
-@kernel
-def charge_and_find_late(  # type: ignore[no-untyped-def]
-    jobs, plans, rows, latest, charge_job, charge_time, charge_seconds
-):  # fmt: skip
-    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after
-    ``latest``."""
-    order = np.argsort(charge_time, kind="mergesort")
-    charged = np.zeros(latest.size, dtype=np.bool_)
-    for job in charge_job:
-        charged[job] = True
-    charge_plans(
-        jobs, plans, rows[charged[rows]], charge_job[order], charge_time[order], charge_seconds[order]
-    )
-    late = np.zeros(rows.size, dtype=np.bool_)
-    for position in range(rows.size):
-        late[position] = plans.finish[rows[position]] > latest[rows[position]] + 2 * TIME_TOLERANCE
-    return rows[late]
-
-
-@kernel
-def _refill_with_carry(  # type: ignore[no-untyped-def]
-    jobs, plans, job, others, due, timeline, guarded, slots, keep_head, suffix, carry
-):  # fmt: skip
-    """Plan one job anew beside the plans of ``others`` so that it can absorb ``carry`` seconds."""
+    ``keep_head``: with the GPUs that it is planned on in the next slot.
+    """
     timeline = occupy_all(timeline, plans, others, YES)
     head = planned_gpus(plans, job, slots.origin) if keep_head else NO_HEAD
     # A stored plan may give GPUs back within the slot, and another count on them.
     if keep_head and not jobs.locked[job] and head > free_until(timeline, slots.origin + slots.seconds):
         return plans, False
     draft = new_draft(timeline.pieces + 8)
-    terms = Terms(guarded, suffix, head, ALL_LEVELS, carry)
-    pieces, finish, gpu_time = fill(jobs, job, due, timeline, slots, terms, draft)
+    with_head = Terms(terms.guarded, terms.suffix, head, terms.highest, terms.carry)
+    pieces, finish, gpu_time = fill(jobs, job, due, timeline, slots, with_head, draft)
     if pieces == 0:
         return plans, False
     return set_plan(plans, job, draft, pieces, finish, gpu_time), True
@@ -160,8 +107,11 @@ class PauseBudget:
         count = problem.jobs.work.size
         self._rank_last = count - 1 - problem.by_deadline
         order = np.argsort(problem.blocked_until, kind="stable")
-        self._unblocking = (problem.blocked[order], problem.blocked_until[order])
-        self._from_now = ForesightFromNow(seating, problem.origin, *self._unblocking)
+        self._stage = Stage(
+            problem.blocks, problem.jobs, problem.by_submission, problem.blocked[order],
+            problem.blocked_until[order],
+        )  # fmt: skip
+        self._from_now = ForesightFromNow(seating, self._stage, problem.origin)
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
         self.treat_as_new(problem.newcomers)
@@ -185,12 +135,8 @@ class PauseBudget:
 
         The charges are those of the next slot: all at one time.
         """
-        slack: FloatArray = slack_of(
-            self.problem.jobs, plans, np.asarray(promised, dtype=np.int64), self._latest, charges.job,
-            charges.time,
-            charges.seconds,
-        )  # fmt: skip
-        return slack
+        rows = np.asarray(promised, dtype=np.int64)
+        return slack_of(self.problem.jobs, plans, rows, self._latest, charges)
 
     def reluctance(self, promised: Sequence[int] | IntArray) -> IntArray:
         """Who is suspended first in a trade: best effort, then the latest deadline."""
@@ -275,10 +221,10 @@ class PauseBudget:
         if row >= problem.count:
             return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
-            mended: Plans
+            terms = Terms(guarded, problem.suffix, carry=carry)
             mended, fits = _refill_with_carry(
                 problem.jobs, plans, row, rows[rows != row], self._latest[row], problem.open_timeline(),
-                guarded, problem.slots, keep_head, problem.suffix, carry,
+                problem.slots, terms, keep_head,
             )  # fmt: skip
             if fits:
                 return mended
@@ -286,37 +232,20 @@ class PauseBudget:
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
         """Set the charged finish of every job that is charged; returns the jobs that are late."""
-        late: list[int] = charge_and_find_late(
-            self.problem.jobs, plans, rows, self._latest, charges.job, charges.time, charges.seconds
-        ).tolist()
+        late: list[int] = charge_and_find_late(self.problem.jobs, plans, rows, self._latest, charges).tolist()
         return late
 
     def _forecast(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, Charges]:
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
+        script = Script(plans, self._latest, self.reluctance(rows))
         if occupancy is None:
-            found = self._from_now.moves(plans, rows, self._latest, self.reluctance(rows))
+            found = self._from_now.moves(script, rows)
             self.work.spare((PLANNED_CHANGE - KEPT_CHANGE) * self._from_now.spared)
-            return found[0], Charges(*found[1:])
+            return found
         start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
         self.seating.note_slack(start, self.slack(plans, rows, charges))
-        feasible, job, at, seconds = foresee_planned_moves(
-            self.problem.blocks,
-            start,
-            self.problem.jobs,
-            plans,
-            self._latest,
-            charges.job,
-            charges.time,
-            charges.seconds,
-            rows,
-            self.problem.origin,
-            NO,
-            np.zeros(plans.length.size, dtype=np.bool_),
-            self.problem.by_submission,
-            self.reluctance(rows),
-            *self._unblocking,
-            rows[:0],
-        )
-        return feasible, Charges(job, at, seconds)
+        events = planned_events(plans, rows, start.size, self.problem.origin, NO)
+        seated = np.zeros(plans.length.size, dtype=np.bool_)
+        return foresee_moves(self._stage, start, script, charges, events, seated, rows[:0])

@@ -25,13 +25,14 @@ from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import hold_until, next_wake
 from scheduling.core.elasticflow.jobs_at_risk import hurry
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
-from scheduling.core.elasticflow.pause_budget import NO_CHARGES, PauseBudget
+from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew
 from scheduling.core.kernels import NO, kernel
 from scheduling.core.placement.changes import Changes, changes_between
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, repack_promises_first, repack_together
+from scheduling.core.plans.charging import NO_CHARGES
 from scheduling.core.plans.timeline import Timeline, occupy_all
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work

@@ -9,11 +9,13 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.kernels import kernel
+from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import (
     END,
     FREE,
     SPREAD,
     UNPLACED,
+    Occupancy,
     addresses_of,
     empty_occupancy,
     leave,
@@ -21,14 +23,50 @@ from scheduling.core.placement.occupancy import (
 )
 from scheduling.core.placement.placing import place_queue
 from scheduling.core.placement.trades import break_trades
-from scheduling.core.plans.charging import charged_finish
-from scheduling.core.question.arrays import TIME_TOLERANCE
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.plans.charging import Charges, charged_finish, seconds_left
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
+from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class Stage(NamedTuple):
+    """What all plans are played on.
+
+    ``rank``: order in which jobs of one size are placed. ``blocked`` addresses, sorted by ``blocked_until``,
+    come free on the way.
+    """
+
+    blocks: Blocks
+    jobs: JobArrays
+    rank: IntArray
+    blocked: IntArray
+    blocked_until: FloatArray
+
+
+class Script(NamedTuple):
+    """The plans that are played.
+
+    By row of the problem: ``latest`` is when the last iteration must end; the job with the least
+    ``reluctance`` is suspended first where jobs wait for each other's GPUs.
+    """
+
+    plans: Plans
+    latest: FloatArray
+    reluctance: IntArray
+
+
+class Events(NamedTuple):
+    """Planned changes of size: when, of which row of the problem, and how many GPUs it has from then on."""
+
+    time: FloatArray
+    row: IntArray
+    gpus: IntArray
 
 
 @kernel
-def planned_events(plans, rows, held_before, after, at_origin):  # type: ignore[no-untyped-def]
-    """(time, row, GPUs) of every change of size later than ``after``, or from it on, unsorted.
+def planned_events(
+    plans: Plans, rows: IntArray, held_before: IntArray, after: float, at_origin: bool
+) -> Events:
+    """Every change of size later than ``after``, or from it on, in the order of time, then of ``rows``.
 
     ``held_before``: GPUs of every job until then.
     """
@@ -53,26 +91,27 @@ def planned_events(plans, rows, held_before, after, at_origin):  # type: ignore[
                 row_of[written] = row
                 gpus[written] = before
                 written += 1
-    return time[:written], row_of[:written], gpus[:written]
+    order = np.argsort(time[:written], kind="mergesort")
+    return Events(time[order], row_of[order], gpus[order])
 
 
 @kernel
-def _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at):  # type: ignore[no-untyped-def]
+def _unblock(stage: Stage, occupancy: Occupancy, before: IntArray, unblocked: int, at: float) -> int:
     """Free the blocked addresses whose time is up; returns how many are free by now."""
-    while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
-        address = blocked[unblocked]
+    while unblocked < stage.blocked.size and stage.blocked_until[unblocked] <= at + TIME_TOLERANCE:
+        address = stage.blocked[unblocked]
         occupancy.owner[address] = FREE
-        occupancy.taken[blocks.block_of[address]] -= 1
+        occupancy.taken[stage.blocks.block_of[address]] -= 1
         before[address] = FREE
         unblocked += 1
     return unblocked
 
 
 @kernel
-def _pause_now(jobs, occupancy, row):  # type: ignore[no-untyped-def]
+def _pause_now(jobs: JobArrays, occupancy: Occupancy, row: int) -> float:
     for level in range(jobs.level_count[row]):
         if jobs.levels[row, level] == occupancy.size[row]:
-            return jobs.pause[row, level]
+            return float(jobs.pause[row, level])
     return 0.0
 
 
@@ -86,7 +125,7 @@ class Places(NamedTuple):
 
 
 @kernel
-def _places(occupancy):  # type: ignore[no-untyped-def]
+def _places(occupancy: Occupancy) -> Places:
     return Places(
         occupancy.base.copy(),
         occupancy.size.copy(),
@@ -96,14 +135,16 @@ def _places(occupancy):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _forget(before, low, high, row):  # type: ignore[no-untyped-def]
+def _forget(before: IntArray, low: int, high: int, row: int) -> None:
     for address in range(low, high):
         if before[address] == row:
             before[address] = FREE
 
 
 @kernel
-def _remember(blocks, occupancy, before, changed, prior):  # type: ignore[no-untyped-def]
+def _remember(
+    blocks: Blocks, occupancy: Occupancy, before: IntArray, changed: IntArray, prior: Places
+) -> None:
     """Make ``before`` and the prior places those of now, for the jobs that changed."""
     for row in changed:
         if prior.base[row] >= 0:
@@ -127,7 +168,7 @@ def _remember(blocks, occupancy, before, changed, prior):  # type: ignore[no-unt
 
 
 @kernel
-def _leave_prior(prior, row):  # type: ignore[no-untyped-def]
+def _leave_prior(prior: Places, row: int) -> None:
     """The job sits nowhere any more.
 
     A function of its own: where a function has a list comprehension, numba takes what is stored through an
@@ -138,13 +179,19 @@ def _leave_prior(prior, row):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _slack_left(jobs, plans, latest, row, newest, older, move_time, move_seconds):  # type: ignore[no-untyped-def]
+def _slack_left(
+    jobs: JobArrays,
+    script: Script,
+    row: int,
+    newest: IntArray,
+    older: list[int],
+    move_time: list[float],
+    move_seconds: list[float],
+) -> float:
     """Seconds between the end of a job under the moves noted for it and its latest end.
 
     ``newest``: the last move noted for each job; ``older``: of each move, the one before it of the same job.
     """
-    if latest[row] == np.inf:
-        return np.inf
     count = 0
     move = newest[row]
     while move >= 0:
@@ -158,29 +205,48 @@ def _slack_left(jobs, plans, latest, row, newest, older, move_time, move_seconds
         at[count] = move_time[move]
         seconds[count] = move_seconds[move]
         move = older[move]
-    finish, _ = charged_finish(jobs, plans, row, at, seconds)
-    return latest[row] - finish
+    finish, _ = charged_finish(jobs, script.plans, row, at, seconds)
+    return seconds_left(finish, script.latest[row])
 
 
 @kernel
-def foresee_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time, row_of, gpus,
-    homeless, rank,
-    reluctance, blocked, blocked_until, fixed,
-):  # fmt: skip
+def _as_charges(row: list[int], at: list[float], seconds: list[float]) -> Charges:
+    """Lists as arrays."""
+    move_row = np.empty(len(row), dtype=np.int64)
+    move_at = np.empty(len(row))
+    move_seconds = np.empty(len(row))
+    for index in range(len(row)):
+        move_row[index] = row[index]
+        move_at[index] = at[index]
+        move_seconds[index] = seconds[index]
+    return Charges(move_row, move_at, move_seconds)
+
+
+@kernel
+def foresee_moves(
+    stage: Stage,
+    occupancy: Occupancy,
+    script: Script,
+    charges: Charges,
+    events: Events,
+    homeless: BoolArray,
+    fixed: IntArray,
+) -> tuple[bool, Charges]:
     """Play planned changes of size forward and note which jobs their placement forces to move.
 
-    Starts from ``occupancy``, which is changed in place; the events are sorted by time. ``blocked``
-    addresses, sorted by ``blocked_until``, come free on the way; the ``fixed`` rows cannot be moved by the
-    first event. ``plans``, ``latest`` and the charges made so far tell how much slack each job has left.
-    Returns (feasible, move rows, move times, pause seconds of each move). Moves that come with a change of
-    size are part of the plan already and only noted when breaking a trade makes them longer.
+    Starts from ``occupancy``, which is changed in place, as is ``homeless``: jobs without a usable place. The
+    events are sorted by time. The ``fixed`` rows cannot be moved by the first of them. The script and the
+    ``charges`` made so far tell how much slack each job has left. Returns (feasible, those charges and the
+    pauses of the moves). Moves that come with a change of size are part of the plan already and only noted
+    when breaking a trade makes them longer.
     """
+    blocks, jobs, rank, _, _ = stage
+    event_time, event_row, event_gpus = events
     before = occupancy.owner.copy()
     prior = _places(occupancy)
-    move_row = list(charge_row)
-    move_time = list(charge_time)
-    move_seconds = list(charge_seconds)
+    move_row = list(charges.job)
+    move_time = list(charges.time)
+    move_seconds = list(charges.seconds)
     newest = np.full(jobs.work.size, -1)
     older = [0 for _ in range(0)]
     for move in range(len(move_row)):
@@ -192,14 +258,14 @@ def foresee_moves(  # type: ignore[no-untyped-def]
         occupancy.settled[row] = run + 1
     unblocked = 0
     position = 0
-    while position < time.size:
-        at = time[position]
+    while position < event_time.size:
+        at = event_time[position]
         run += 1
-        unblocked = _unblock(blocks, occupancy, before, blocked, blocked_until, unblocked, at)
+        unblocked = _unblock(stage, occupancy, before, unblocked, at)
         queue = [(0, 0, 0, 0) for _ in range(0)]
-        while position < time.size and time[position] <= at + TIME_TOLERANCE:
-            row = row_of[position]
-            size = gpus[position]
+        while position < event_time.size and event_time[position] <= at + TIME_TOLERANCE:
+            row = event_row[position]
+            size = event_gpus[position]
             position += 1
             if size == occupancy.size[row]:
                 continue
@@ -217,12 +283,12 @@ def foresee_moves(  # type: ignore[no-untyped-def]
             continue
         placed, failed = place_queue(blocks, occupancy, queue, rank, run)
         if len(failed) > 0:
-            return False, move_row, move_time, move_seconds
+            return False, _as_charges(move_row, move_time, move_seconds)
         changed = np.empty(len(placed), dtype=np.int64)
         for index in range(len(placed)):
             changed[index] = placed[index]
             pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
-        _, _, waits = break_trades(blocks, occupancy, before, changed, pause, reluctance)
+        _, _, waits = break_trades(blocks, occupancy, before, changed, pause, script.reluctance)
         for index in range(changed.size):
             row = changed[index]
             if prior.size[row] == occupancy.size[row] or homeless[row] or waits[index] > 0.0:
@@ -231,48 +297,14 @@ def foresee_moves(  # type: ignore[no-untyped-def]
                 move_row.append(row)
                 move_time.append(at)
                 move_seconds.append(pause[row] + waits[index])
-                occupancy.slack[row] = _slack_left(
-                    jobs, plans, latest, row, newest, older, move_time, move_seconds
-                )
+                occupancy.slack[row] = _slack_left(jobs, script, row, newest, older, move_time, move_seconds)
             homeless[row] = False
         _remember(blocks, occupancy, before, changed, prior)
-    return True, move_row, move_time, move_seconds
+    return True, _as_charges(move_row, move_time, move_seconds)
 
 
 @kernel
-def moves_found(row, at, seconds):  # type: ignore[no-untyped-def]
-    """Rows, times and pauses of moves, as arrays."""
-    move_row = np.empty(len(row), dtype=np.int64)
-    move_at = np.empty(len(row))
-    move_seconds = np.empty(len(row))
-    for index in range(len(row)):
-        move_row[index] = row[index]
-        move_at[index] = at[index]
-        move_seconds[index] = seconds[index]
-    return move_row, move_at, move_seconds
-
-
-@kernel
-def foresee_planned_moves(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, rows, after, at_origin,
-    homeless,
-    rank, reluctance, blocked, blocked_until, fixed,
-):  # fmt: skip
-    """`foresee_moves` of the plans of ``rows``, from ``after`` on; the given charges and the moves as
-    arrays."""
-    time, row_of, gpus = planned_events(plans, rows, occupancy.size, after, at_origin)
-    order = np.argsort(time, kind="mergesort")
-    feasible, row, at, seconds = foresee_moves(
-        blocks, occupancy, jobs, plans, latest, charge_row, charge_time, charge_seconds, time[order],
-        row_of[order],
-        gpus[order], homeless, rank, reluctance, blocked, blocked_until, fixed,
-    )  # fmt: skip
-    move_row, move_at, move_seconds = moves_found(row, at, seconds)
-    return feasible, move_row, move_at, move_seconds
-
-
-@kernel
-def promised_part(blocks, occupancy, blocked, rows):  # type: ignore[no-untyped-def]
+def promised_part(blocks: Blocks, occupancy: Occupancy, blocked: IntArray, rows: IntArray) -> Occupancy:
     """The placement of the jobs of ``rows`` alone, and blocked GPUs."""
     part = empty_occupancy(blocks, blocked, occupancy.base.size)
     chosen = np.zeros(occupancy.base.size, dtype=np.bool_)

@@ -14,16 +14,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import YES, kernel
-from scheduling.core.placement.foresight import (
-    foresee_moves,
-    foresee_planned_moves,
-    moves_found,
-    planned_events,
-)
+from scheduling.core.kernels import YES, ZERO, kernel
+from scheduling.core.placement.foresight import Events, Script, Stage, foresee_moves, planned_events
+from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating
-from scheduling.core.plans.charging import charged_finish
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, Plans
+from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, seconds_left
+from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_STATES = 32
@@ -31,7 +27,6 @@ MOST_BYTES = 1 << 24
 """Of all states that are kept: fewer are where the cluster is large."""
 LEAST_BETWEEN = 32
 """Changes of size from one kept state to the next, at least: fewer are played sooner than a state is kept."""
-NO_MOVES = (np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 class Played(NamedTuple):
@@ -39,8 +34,7 @@ class Played(NamedTuple):
 
     ``chosen``: rows whose plans were played; ``time``, ``gpus`` and ``length`` those plans, ``latest`` when
     the last iteration had to end, ``slack`` seconds before that without any charge, ``seated`` GPUs at the
-    start. ``events`` are (time, row, GPUs) in the order in which they were played, ``moved`` the rows that
-    moved, ``seconds`` and ``at`` their pauses and when.
+    start. ``events`` are all changes of size as they were played, ``moves`` the pauses found.
     """
 
     chosen: BoolArray
@@ -50,12 +44,8 @@ class Played(NamedTuple):
     latest: FloatArray
     slack: FloatArray
     seated: IntArray
-    event_time: FloatArray
-    event_row: IntArray
-    event_gpus: IntArray
-    moved: IntArray
-    at: FloatArray
-    seconds: FloatArray
+    events: Events
+    moves: Charges
 
 
 class States(NamedTuple):
@@ -80,7 +70,7 @@ class States(NamedTuple):
 
 
 @kernel
-def _changed_rows(played, plans, chosen, latest):  # type: ignore[no-untyped-def]
+def _changed_rows(played: Played, script: Script, chosen: BoolArray) -> BoolArray:
     """True for every row that is played now or was, but not with the same plan and latest end both times."""
     # Read through the tuples in the loop, each array would be counted as in use and released again each time.
     was_chosen = played.chosen
@@ -88,9 +78,10 @@ def _changed_rows(played, plans, chosen, latest):  # type: ignore[no-untyped-def
     old_gpus = played.gpus
     old_length = played.length
     old_latest = played.latest
-    time = plans.time
-    gpus = plans.gpus
-    length = plans.length
+    time = script.plans.time
+    gpus = script.plans.gpus
+    length = script.plans.length
+    latest = script.latest
     changed = np.zeros(chosen.size, dtype=np.bool_)
     for row in range(chosen.size):
         if not chosen[row] or not was_chosen[row]:
@@ -107,59 +98,59 @@ def _changed_rows(played, plans, chosen, latest):  # type: ignore[no-untyped-def
 
 
 @kernel
-def _merged(played, changed, time, row_of, gpus):  # type: ignore[no-untyped-def]
-    """The events with those of the ``changed`` rows exchanged for the given ones, sorted by time and row.
+def _merged(old: Events, changed: BoolArray, new: Events) -> tuple[Events, int]:
+    """The old events with those of the ``changed`` rows exchanged for the new ones, sorted by time and row.
 
-    Returns (times, rows, GPUs, how many at the beginning are as before).
+    Returns (events, how many at the beginning are the old ones).
     """
-    old_time = played.event_time
-    old_row = played.event_row
-    old_gpus = played.event_gpus
-    merged_time = np.empty(old_time.size + time.size)
-    merged_row = np.empty(merged_time.size, dtype=np.int64)
-    merged_gpus = np.empty(merged_time.size, dtype=np.int64)
+    old_time, old_row, old_gpus = old
+    new_time, new_row, new_gpus = new
+    time = np.empty(old_time.size + new_time.size)
+    row_of = np.empty(time.size, dtype=np.int64)
+    gpus = np.empty(time.size, dtype=np.int64)
     written = 0
-    new = 0
-    old = 0
-    while old < old_time.size or new < time.size:
-        if old < old_time.size and changed[old_row[old]]:
-            old += 1
+    to_take = 0
+    to_keep = 0
+    while to_keep < old_time.size or to_take < new_time.size:
+        if to_keep < old_time.size and changed[old_row[to_keep]]:
+            to_keep += 1
             continue
-        takes_new = old == old_time.size
-        if not takes_new and new < time.size:
-            takes_new = (time[new], row_of[new]) < (old_time[old], old_row[old])
+        takes_new = to_keep == old_time.size
+        if not takes_new and to_take < new_time.size:
+            takes_new = (new_time[to_take], new_row[to_take]) < (old_time[to_keep], old_row[to_keep])
         if takes_new:
-            merged_time[written] = time[new]
-            merged_row[written] = row_of[new]
-            merged_gpus[written] = gpus[new]
-            new += 1
+            time[written] = new_time[to_take]
+            row_of[written] = new_row[to_take]
+            gpus[written] = new_gpus[to_take]
+            to_take += 1
         else:
-            merged_time[written] = old_time[old]
-            merged_row[written] = old_row[old]
-            merged_gpus[written] = old_gpus[old]
-            old += 1
+            time[written] = old_time[to_keep]
+            row_of[written] = old_row[to_keep]
+            gpus[written] = old_gpus[to_keep]
+            to_keep += 1
         written += 1
     same = 0
     while (
         same < min(written, old_time.size)
-        and merged_time[same] == old_time[same]
-        and merged_row[same] == old_row[same]
-        and merged_gpus[same] == old_gpus[same]
+        and time[same] == old_time[same]
+        and row_of[same] == old_row[same]
+        and gpus[same] == old_gpus[same]
     ):
         same += 1
-    return merged_time[:written], merged_row[:written], merged_gpus[:written], same
+    return Events(time[:written], row_of[:written], gpus[:written]), same
 
 
 @kernel
-def _events(played, plans, chosen, changed, origin):  # type: ignore[no-untyped-def]
-    """All events of the ``chosen`` rows, sorted, and how many at the beginning are as before (`_merged`)."""
-    time, row_of, gpus = planned_events(plans, np.flatnonzero(changed & chosen), played.seated, origin, YES)
-    order = np.argsort(time, kind="mergesort")
-    return _merged(played, changed, time[order], row_of[order], gpus[order])
+def _all_events(
+    played: Played, plans: Plans, chosen: BoolArray, changed: BoolArray, origin: float
+) -> tuple[Events, int]:
+    """All events of the ``chosen`` rows, and how many at the beginning are as before (`_merged`)."""
+    new = planned_events(plans, np.flatnonzero(changed & chosen), played.seated, origin, YES)
+    return _merged(played.events, changed, new)
 
 
 @kernel
-def _note_plans(played, plans, changed):  # type: ignore[no-untyped-def]
+def _note_plans(played: Played, plans: Plans, changed: BoolArray) -> None:
     """Keep the plans of the changed rows."""
     for row in range(changed.size):
         if changed[row]:
@@ -170,11 +161,18 @@ def _note_plans(played, plans, changed):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _same_until(played, changed, slack, move_seconds, row_of, same):  # type: ignore[no-untyped-def]
+def _same_until(
+    played: Played,
+    changed: BoolArray,
+    slack: FloatArray,
+    move_seconds: FloatArray,
+    row_of: IntArray,
+    same: int,
+) -> tuple[int, int]:
     """(events, moves) before which everything comes out as it did; ``same`` events at the beginning are so.
 
     An event may belong to the instant of the one before it: fewer than ``same`` are sure to be played as
-    before.
+    before. ``row_of``: of each event.
     A changed row matters beside its own events where it is in somebody's way: by whether a move would make it
     late. That is known before its first move, and follows from its whole plan after it.
     """
@@ -183,32 +181,35 @@ def _same_until(played, changed, slack, move_seconds, row_of, same):  # type: ig
         if changed[row]:
             told[row] = (played.slack[row] < move_seconds[row]) != (slack[row] < move_seconds[row])
             if told[row] and played.seated[row] > 0:
-                return 0, 0
-    events = max(0, same - 1)
+                return ZERO, ZERO
+    events = max(ZERO, same - 1)
     for event in range(events):
         if told[row_of[event]]:
             events = event
             break
-    moves = 0
-    while moves < played.moved.size and not changed[played.moved[moves]]:
+    moved = played.moves.job
+    moves = ZERO
+    while moves < moved.size and not changed[moved[moves]]:
         moves += 1
     return events, moves
 
 
 @kernel
-def _slack_of_changed(jobs, plans, chosen, changed, latest, slack):  # type: ignore[no-untyped-def]
+def _slack_of_changed(
+    jobs: JobArrays, script: Script, chosen: BoolArray, changed: BoolArray, slack: FloatArray
+) -> None:
     """Slack without charges; ``slack`` holds that of the rows that did not change."""
     nothing = np.zeros(0)
     for row in range(changed.size):
         if changed[row]:
             slack[row] = np.inf
             if chosen[row]:
-                finish, _ = charged_finish(jobs, plans, row, nothing, nothing)
-                slack[row] = latest[row] - finish
+                finish, _ = charged_finish(jobs, script.plans, row, nothing, nothing)
+                slack[row] = seconds_left(finish, script.latest[row])
 
 
 @kernel
-def _take_up(states, number, occupancy, moved):  # type: ignore[no-untyped-def]
+def _take_up(states: States, number: int, occupancy: Occupancy, moved: IntArray) -> BoolArray:
     """Bring a fresh occupancy into a kept state; ``moved``: rows that had moved by then. Returns homeless."""
     occupancy.owner[:] = states.owner[number]
     occupancy.taken[:] = states.taken[number]
@@ -219,11 +220,12 @@ def _take_up(states, number, occupancy, moved):  # type: ignore[no-untyped-def]
     # The others have the slack that their plans have now.
     for row in moved:
         occupancy.slack[row] = states.slack[number, row]
-    return states.homeless[number].copy()
+    homeless: BoolArray = states.homeless[number].copy()
+    return homeless
 
 
 @kernel
-def _keep(states, number, occupancy, homeless):  # type: ignore[no-untyped-def]
+def _keep(states: States, number: int, occupancy: Occupancy, homeless: BoolArray) -> None:
     states.homeless[number] = homeless
     states.owner[number] = occupancy.owner
     states.taken[number] = occupancy.taken
@@ -235,7 +237,7 @@ def _keep(states, number, occupancy, homeless):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def _end_of_instants(time, position, least):  # type: ignore[no-untyped-def]
+def _end_of_instants(time: FloatArray, position: int, least: int) -> tuple[int, float]:
     """Where the instant ends in which the ``least`` th event from ``position`` on is, and when it begins."""
     wanted = min(position + least, time.size)
     at = time[position]
@@ -246,129 +248,140 @@ def _end_of_instants(time, position, least):  # type: ignore[no-untyped-def]
     return position, at
 
 
-@kernel
-def _foresee_and_keep(  # type: ignore[no-untyped-def]
-    blocks, occupancy, jobs, plans, latest, moved, moved_at, moved_seconds, time, row_of, gpus, position,
-    unblocked, homeless, rank, reluctance, blocked, blocked_until, fixed, states, used, between,
-):  # fmt: skip
-    """`foresee_moves` from an event on, with the moves found before it. A state is kept every ``between``
-    events, while there is room.
+class Resumption(NamedTuple):
+    """Where a forecast goes on: the next event to play and the blocked addresses that are free by then; how
+    many states are ``kept``, and after how many events (``between``) one more is."""
 
-    Returns (feasible, move rows, move times, pause seconds of each move, states kept).
+    position: int
+    unblocked: int
+    kept: int
+    between: int
+
+
+@kernel
+def _foresee_and_keep(
+    stage: Stage,
+    occupancy: Occupancy,
+    script: Script,
+    moves: Charges,
+    events: Events,
+    homeless: BoolArray,
+    fixed: IntArray,
+    states: States,
+    resumption: Resumption,
+) -> tuple[bool, Charges, int]:
+    """`foresee_moves` from an event on, with the ``moves`` found before it. States are kept on the way, while
+    there is room.
+
+    Returns (feasible, all moves, states kept).
     """
+    position, unblocked, kept, between = resumption
+    time, row_of, gpus = events
+    blocked = stage.blocked
+    blocked_until = stage.blocked_until
     while position < time.size:
         end = time.size
         at = time[position]
-        if used < states.position.size:
+        if kept < states.position.size:
             end, at = _end_of_instants(time, position, between)
-        feasible, found, found_at, found_seconds = foresee_moves(
-            blocks, occupancy, jobs, plans, latest, moved, moved_at, moved_seconds, time[position:end],
-            row_of[position:end], gpus[position:end], homeless, rank, reluctance, blocked[unblocked:],
-            blocked_until[unblocked:], fixed if position == 0 else fixed[:0],
+        feasible, moves = foresee_moves(
+            Stage(stage.blocks, stage.jobs, stage.rank, blocked[unblocked:], blocked_until[unblocked:]),
+            occupancy, script, moves, Events(time[position:end], row_of[position:end], gpus[position:end]),
+            homeless, fixed if position == 0 else fixed[:0],
         )  # fmt: skip
-        moved, moved_at, moved_seconds = moves_found(found, found_at, found_seconds)
         if not feasible:
-            return False, moved, moved_at, moved_seconds, used
+            return False, moves, kept
         position = end
         if position < time.size:
             while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
                 unblocked += 1
             # Passes are counted from the beginning again.
             occupancy.settled[:] = 0
-            states.position[used] = position
-            states.moves[used] = moved.size
-            states.unblocked[used] = unblocked
-            _keep(states, used, occupancy, homeless)
-            used += 1
-    return True, moved, moved_at, moved_seconds, used
+            states.position[kept] = position
+            states.moves[kept] = moves.job.size
+            states.unblocked[kept] = unblocked
+            _keep(states, kept, occupancy, homeless)
+            kept += 1
+    return True, moves, kept
 
 
 class ForesightFromNow:
     """Foresees the moves that plans force from the present placement on, for one set of plans after another.
 
-    Plans begin at ``origin``. ``blocked`` addresses, in the order of ``blocked_until``, come free on the way.
-    Neither the jobs nor where they are may change meanwhile. ``spared``: events of the last forecast that
-    were not played again.
+    Plans begin at ``origin``. Neither the stage nor where jobs are may change meanwhile. ``spared``: events
+    of the last forecast that were not played again.
     """
 
-    def __init__(self, seating: Seating, origin: float, blocked: IntArray, blocked_until: FloatArray) -> None:
+    def __init__(self, seating: Seating, stage: Stage, origin: float) -> None:
         self.spared = 0
         self._seating = seating
+        self._stage = stage
         self._origin = origin
-        self._blocked = (blocked, blocked_until)
         self._asked = False
         self._played: Played | None = None
-        self._used = 0
+        self._kept = 0
 
-    def moves(
-        self, plans: Plans, rows: IntArray, latest: FloatArray, reluctance: IntArray
-    ) -> tuple[bool, IntArray, FloatArray, FloatArray]:
-        """(feasible, rows that have to move, when, pause seconds) under the plans of ``rows``, ascending.
-
-        ``latest``: when the last iteration of each job must end, from which its slack follows.
-        ``reluctance``: see `PauseBudget.reluctance`.
-        """
-        present = self._seating.present
+    def moves(self, script: Script, rows: IntArray) -> tuple[bool, Charges]:
+        """(feasible, pauses of the jobs that have to move) under the plans of ``rows``, ascending."""
         self.spared = 0
-        chosen = np.zeros(plans.length.size, dtype=np.bool_)
+        chosen = np.zeros(script.latest.size, dtype=np.bool_)
         chosen[rows] = True
         if self._asked:
-            return self._resumed(plans, rows, chosen, latest, reluctance)
+            return self._resumed(script, rows, chosen)
         # Most decisions ask once: nothing is kept for them.
         self._asked = True
         slack = np.full(chosen.size, inf)
-        _slack_of_changed(present.jobs, plans, chosen, chosen, latest, slack)
+        _slack_of_changed(self._stage.jobs, script, chosen, chosen, slack)
         occupancy = self._seating.fresh(slack)
         homeless = self._seating.enter(occupancy, rows)
-        found: tuple[bool, IntArray, FloatArray, FloatArray] = foresee_planned_moves(
-            present.blocks, occupancy, present.jobs, plans, latest, *NO_MOVES, rows, self._origin, YES,
-            homeless, present.by_submission, reluctance, *self._blocked, rows[present.jobs.locked[rows]],
-        )  # fmt: skip
-        return found
+        events = planned_events(script.plans, rows, occupancy.size, self._origin, YES)
+        return foresee_moves(self._stage, occupancy, script, NO_CHARGES, events, homeless, self._locked(rows))
 
-    def _resumed(
-        self, plans: Plans, rows: IntArray, chosen: BoolArray, latest: FloatArray, reluctance: IntArray
-    ) -> tuple[bool, IntArray, FloatArray, FloatArray]:
+    def _locked(self, rows: IntArray) -> IntArray:
+        locked: IntArray = rows[self._stage.jobs.locked[rows]]
+        return locked
+
+    def _resumed(self, script: Script, rows: IntArray, chosen: BoolArray) -> tuple[bool, Charges]:
         """The same, played from the last kept state that holds under these plans."""
-        present = self._seating.present
-        played = self._comparable(plans, chosen)
-        changed = _changed_rows(played, plans, chosen, latest)
+        jobs = self._stage.jobs
+        played = self._comparable(script.plans, chosen)
+        changed = _changed_rows(played, script, chosen)
         slack = played.slack.copy()
-        _slack_of_changed(present.jobs, plans, chosen, changed, latest, slack)
+        _slack_of_changed(jobs, script, chosen, changed, slack)
         occupancy = self._seating.fresh(slack)
-        events = _events(played, plans, chosen, changed, self._origin)
+        events, same = _all_events(played, script.plans, chosen, changed, self._origin)
         most_events, most_moves = _same_until(
-            played, changed, slack, occupancy.move_seconds, events[1], events[3]
+            played, changed, slack, occupancy.move_seconds, events.row, same
         )
         number = self._last_state(most_events, most_moves)
         if number < 0:
             homeless = self._seating.enter(occupancy, rows)
-            position = unblocked = moves = 0
+            position = unblocked = count = 0
         else:
-            position, moves, unblocked = (int(column[number]) for column in self._states[:3])
-            homeless = _take_up(self._states, number, occupancy, played.moved[:moves])
-        self._used = _thinned(self._states, number + 1)
-        room = self._states.position.size - self._used
-        between = max(LEAST_BETWEEN, ceil((events[0].size - position) / (room + 1)))
-        feasible, moved, at, seconds, self._used = _foresee_and_keep(
-            present.blocks, occupancy, present.jobs, plans, latest, played.moved[:moves], played.at[:moves],
-            played.seconds[:moves], *events[:3], position, unblocked, homeless, present.by_submission,
-            reluctance, *self._blocked, rows[present.jobs.locked[rows]], self._states, self._used, between,
+            position, count, unblocked = (int(column[number]) for column in self._states[:3])
+            homeless = _take_up(self._states, number, occupancy, played.moves.job[:count])
+        job, at, seconds = played.moves
+        moves = Charges(job[:count], at[:count], seconds[:count])
+        kept = _thinned(self._states, number + 1)
+        room = self._states.position.size - kept
+        between = max(LEAST_BETWEEN, ceil((events.time.size - position) / (room + 1)))
+        feasible, moves, self._kept = _foresee_and_keep(
+            self._stage, occupancy, script, moves, events, homeless, self._locked(rows), self._states,
+            Resumption(position, unblocked, kept, between),
         )  # fmt: skip
         self.spared = position
-        _note_plans(played, plans, changed)
+        _note_plans(played, script.plans, changed)
         self._played = played._replace(
-            chosen=chosen, latest=latest, slack=slack, event_time=events[0], event_row=events[1],
-            event_gpus=events[2], moved=moved, at=at, seconds=seconds,
-        )  # fmt: skip
-        return feasible, moved, at, seconds
+            chosen=chosen, latest=script.latest, slack=slack, events=events, moves=moves
+        )
+        return feasible, moves
 
     def _comparable(self, plans: Plans, chosen: BoolArray) -> Played:
         """What was played last, or nothing where others who hold GPUs were seated at its start."""
         present = self._seating.present
         played = self._played
         if played is None or ((played.chosen != chosen) & (present.jobs.gpus > 0)).any():
-            self._used = 0
+            self._kept = 0
             start = self._seating.fresh()
             self._seating.enter(start, np.flatnonzero(chosen))
             return _nothing_played(plans, start.size)
@@ -386,8 +399,8 @@ class ForesightFromNow:
 
     def _last_state(self, most_events: int, most_moves: int) -> int:
         """The last state before which only so many events were played and moves found, -1 where none is."""
-        states, used = self._states, self._used
-        holds = (states.position[:used] <= most_events) & (states.moves[:used] <= most_moves)
+        states, kept = self._states, self._kept
+        holds = (states.position[:kept] <= most_events) & (states.moves[:kept] <= most_moves)
         return int(holds.sum()) - 1
 
 
@@ -402,12 +415,8 @@ def _nothing_played(plans: Plans, seated: IntArray) -> Played:
         latest=np.zeros(jobs),
         slack=np.full(jobs, inf),
         seated=seated,
-        event_time=np.zeros(0),
-        event_row=np.zeros(0, dtype=np.int64),
-        event_gpus=np.zeros(0, dtype=np.int64),
-        moved=NO_MOVES[0],
-        at=NO_MOVES[1],
-        seconds=NO_MOVES[2],
+        events=Events(np.zeros(0), np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)),
+        moves=NO_CHARGES,
     )
 
 
@@ -433,11 +442,11 @@ def _no_states(addresses: int, blocks: int, jobs: int) -> States:
     )
 
 
-def _thinned(states: States, used: int) -> int:
+def _thinned(states: States, kept: int) -> int:
     """Make room where none is left: every second state goes, not the last. Returns how many are kept."""
-    if used < states.position.size:
-        return used
-    kept = np.arange(used)[::-1][::2][::-1]
+    if kept < states.position.size:
+        return kept
+    left = np.arange(kept)[::-1][::2][::-1]
     for column in states:
-        column[: kept.size] = column[kept]
-    return int(kept.size)
+        column[: left.size] = column[left]
+    return int(left.size)

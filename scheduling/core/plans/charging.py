@@ -2,13 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
 from scheduling.core.kernels import kernel
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
+
+
+class Charges(NamedTuple):
+    """Pauses beyond those of a plan's own level changes: job, time (since now), seconds."""
+
+    job: IntArray
+    time: FloatArray
+    seconds: FloatArray
+
+    def and_then(self, job: Sequence[int], time: Sequence[float], seconds: Sequence[float]) -> Charges:
+        """These charges and later ones."""
+        if not len(job):
+            return self
+        return Charges(
+            np.concatenate((self.job, np.array(job, dtype=np.int64))),
+            np.concatenate((self.time, np.array(time, dtype=np.float64))),
+            np.concatenate((self.seconds, np.array(seconds, dtype=np.float64))),
+        )
+
+
+NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 
 @kernel
@@ -116,3 +139,61 @@ def planned_gpu_time(jobs: JobArrays, plans: Plans, rows: IntArray) -> FloatArra
     for position in range(rows.size):
         _, taken[position] = charged_finish(jobs, plans, rows[position], nothing, nothing)
     return taken
+
+
+@kernel
+def seconds_left(finish: float, latest: float) -> float:
+    """Seconds from the end of the last iteration to when it must have come; infinity where any time will
+    do."""
+    if latest == inf:
+        return inf
+    return latest - finish
+
+
+@kernel
+def charge_plans(jobs: JobArrays, plans: Plans, rows: IntArray, charges: Charges) -> None:
+    """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
+    order, offsets = grouped_by_job(charges.job, plans.length.size)
+    time = charges.time[order]
+    seconds = charges.seconds[order]
+    for row in rows:
+        low = offsets[row]
+        high = offsets[row + 1]
+        plans.finish[row], plans.gpu_time[row] = charged_finish(
+            jobs, plans, row, time[low:high], seconds[low:high]
+        )
+
+
+@kernel
+def slack_of(
+    jobs: JobArrays, plans: Plans, rows: IntArray, latest: FloatArray, charges: Charges
+) -> FloatArray:
+    """`seconds_left` per row under charges that are sorted by time; infinity beside ``rows``."""
+    slack = np.full(latest.size, inf)
+    order, offsets = grouped_by_job(charges.job, latest.size)
+    time = charges.time[order]
+    seconds = charges.seconds[order]
+    for row in rows:
+        low = offsets[row]
+        high = offsets[row + 1]
+        finish, _ = charged_finish(jobs, plans, row, time[low:high], seconds[low:high])
+        slack[row] = seconds_left(finish, latest[row])
+    return slack
+
+
+@kernel
+def charge_and_find_late(
+    jobs: JobArrays, plans: Plans, rows: IntArray, latest: FloatArray, charges: Charges
+) -> IntArray:
+    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after
+    ``latest``."""
+    order = np.argsort(charges.time, kind="mergesort")
+    charged = np.zeros(latest.size, dtype=np.bool_)
+    for job in charges.job:
+        charged[job] = True
+    in_time = Charges(charges.job[order], charges.time[order], charges.seconds[order])
+    charge_plans(jobs, plans, rows[charged[rows]], in_time)
+    late = np.zeros(rows.size, dtype=np.bool_)
+    for position in range(rows.size):
+        late[position] = plans.finish[rows[position]] > latest[rows[position]] + 2 * TIME_TOLERANCE
+    return rows[late]
