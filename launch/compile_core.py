@@ -31,6 +31,7 @@ from scheduling.policies import DEFAULT_POLICY, policy_named
 
 _SLOT_SECONDS = 5.0
 _SLOTS = 16
+_BURST = 64
 
 
 def compile_core() -> None:
@@ -38,6 +39,7 @@ def compile_core() -> None:
     rng = np.random.default_rng(0)
     owned = tuple(ServerSnapshot(f"server-{number}", 4, usable=number < 2) for number in range(3))
     _live(owned, rng)
+    _decide_a_burst(owned)
     for same_kind in (False, True):
         lent = tuple(
             ServerSnapshot(f"lent-{number}", 4, on_loan=True, same_kind=same_kind) for number in range(2)
@@ -71,6 +73,16 @@ def _live(servers: tuple[ServerSnapshot, ...], rng: np.random.Generator) -> None
             snapshot = replace(snapshot, servers=(*servers[:-1], replace(servers[-1], usable=False)))
         snapshot = replace(snapshot, jobs=(*jobs, *newcomers), blocked=blocked)
     offers.what_if(snapshot, impossible)
+
+
+def _decide_a_burst(servers: tuple[ServerSnapshot, ...]) -> None:
+    """So many newcomers at once that states of the forecast of moves are kept, and GPU time is counted."""
+    jobs = tuple(
+        _job(f"burst-{number}", ServiceClass.SLO, 150.0 + 40.0 * number, newcomer=True)
+        for number in range(_BURST)
+    )
+    settings = PlannerSettings(slot_seconds=_SLOT_SECONDS, reserve_servers=0)
+    policy_named(DEFAULT_POLICY).admit(Snapshot(0.0, _SLOT_SECONDS, servers, jobs, settings=settings))
 
 
 def _reclaim_servers() -> None:

@@ -14,9 +14,14 @@ from scheduling.core.placement.foresight import Script, Stage
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
 from scheduling.core.plans.charging import NO_CHARGES, slack_of
-from scheduling.core.problem.problem import build_problem
+from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
+from scheduling.core.question.snapshot import PlannerSettings
 from tests.core.building import job, snapshot
+
+
+def stage_of(problem: Problem) -> Stage:
+    return Stage(problem.blocks, problem.jobs, problem.by_submission, problem.blocked, problem.blocked_until)
 
 
 def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
@@ -28,13 +33,36 @@ def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
     plans = no_plans(1)
     times, gpus = np.array([0.0, 10.0, 30.0, 200.0]), np.array([1, 0, 1, 0])
     plans = Plans(*set_plan(plans, 0, Draft(times, gpus), 4, 130.0, 110.0))
-    stage = Stage(problem.blocks, problem.jobs, problem.by_submission, problem.blocked, problem.blocked_until)
-    foresight = ForesightFromNow(Seating(problem.present_placement), stage, 0.0)
+    foresight = ForesightFromNow(Seating(problem.present_placement), stage_of(problem), 0.0)
     rows = np.array([0])
     for _ in range(2):  # from the beginning, and kept
         feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
         assert feasible
         assert moves.job.tolist() == []
+
+
+def test_a_locked_job_may_be_moved_after_the_slot() -> None:
+    """Nothing changes size in the slot itself: what comes first comes later."""
+    settings = PlannerSettings(slot_seconds=10.0)
+    jobs = [
+        job(
+            name, 100.0, 1000.0, {1: 1.0}, pause=3.0, newcomer=False, promised=True, gpus_now=1,
+            placement=(address,), locked=name == "locked",
+        )
+        for name, address in (("locked", 0), ("other", 2))
+    ]  # fmt: skip
+    problem = build_problem(snapshot((2, 2), *jobs, job("pair", 10.0, 100.0, {2: 1.0}), settings=settings))
+    plans = no_plans(3)
+    for row, (starts, gpus) in enumerate(
+        (((0.0, 900.0), (1, 0)), ((0.0, 900.0), (1, 0)), ((20.0, 90.0), (2, 0)))
+    ):
+        plans = Plans(*set_plan(plans, row, Draft(np.array(starts), np.array(gpus)), 2, inf, 0.0))
+    foresight = ForesightFromNow(Seating(problem.present_placement), stage_of(problem), 0.0)
+    rows = np.arange(3)
+    for _ in range(2):
+        feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
+        assert feasible
+        assert moves.job.tolist() == [0]
 
 
 def test_an_end_that_may_come_at_any_time_leaves_endless_time_for_moves() -> None:

@@ -82,6 +82,7 @@ def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
     compiled = _signatures()
     for seed in range(12):
         _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
+    _decide_a_burst(np.random.default_rng(0))
     late = {name: kinds for name, kinds in _signatures().items() if kinds != compiled.get(name, 0)}
     assert not late, f"compiled only when a decision needed them: {late}"
 
@@ -137,6 +138,16 @@ def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> 
         ]
         now = snapshot.now + 5.0
         snapshot = replace(snapshot, now=now, next_slot_at=now + (0.0 if slot % 2 else 5.0), jobs=tuple(left))
+
+
+def _decide_a_burst(rng: np.random.Generator) -> None:
+    """Very many newcomers in one decision, some for large jobs."""
+    servers = tuple(ServerSnapshot(f"own-{number}", 4) for number in range(16))
+    jobs = tuple(_newcomer(rng, f"burst-{number}", 0.0) for number in range(200))
+    jobs = tuple(replace(job, deadline_at=2.0 * job.deadline_at) for job in jobs)
+    policy_named(DEFAULT_POLICY).admit(
+        Snapshot(0.0, 5.0, servers, jobs, settings=PlannerSettings(slot_seconds=5.0))
+    )
 
 
 def _newcomer(rng: np.random.Generator, name: str, now: float) -> JobSnapshot:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import ZERO, kernel
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import (
     END,
@@ -256,7 +256,7 @@ def foresee_moves(
     run = 1
     for row in fixed:
         occupancy.settled[row] = run + 1
-    unblocked = 0
+    unblocked = ZERO
     position = 0
     while position < event_time.size:
         at = event_time[position]

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import kernel, whole
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.occupancy import (
     BLOCKED,
@@ -25,7 +25,7 @@ from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
-RUN = 1
+RUN = whole(1)
 
 
 @kernel

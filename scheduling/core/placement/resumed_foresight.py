@@ -335,11 +335,16 @@ class ForesightFromNow:
         occupancy = self._seating.fresh(slack)
         homeless = self._seating.enter(occupancy, rows)
         events = planned_events(script.plans, rows, occupancy.size, self._origin, YES)
-        return foresee_moves(self._stage, occupancy, script, NO_CHARGES, events, homeless, self._locked(rows))
+        return foresee_moves(
+            self._stage, occupancy, script, NO_CHARGES, events, homeless, self._fixed(rows, events)
+        )
 
-    def _locked(self, rows: IntArray) -> IntArray:
-        locked: IntArray = rows[self._stage.jobs.locked[rows]]
-        return locked
+    def _fixed(self, rows: IntArray, events: Events) -> IntArray:
+        """Of the rows, those that nobody moves at the first event: locked jobs, where it begins the slot."""
+        if not events.time.size or events.time[0] > self._origin + TIME_TOLERANCE:
+            return rows[:0]
+        fixed: IntArray = rows[self._stage.jobs.locked[rows]]
+        return fixed
 
     def _resumed(self, script: Script, rows: IntArray, chosen: BoolArray) -> tuple[bool, Charges]:
         """The same, played from the last kept state that holds under these plans."""
@@ -366,7 +371,7 @@ class ForesightFromNow:
         room = self._states.position.size - kept
         between = max(LEAST_BETWEEN, ceil((events.time.size - position) / (room + 1)))
         feasible, moves, self._kept = _foresee_and_keep(
-            self._stage, occupancy, script, moves, events, homeless, self._locked(rows), self._states,
+            self._stage, occupancy, script, moves, events, homeless, self._fixed(rows, events), self._states,
             Resumption(position, unblocked, kept, between),
         )  # fmt: skip
         self.spared = position
