@@ -47,7 +47,8 @@ SECONDS_PER_DOUBLING = 2.0
 RESTART_SECONDS = 27.0
 LARGE_CLUSTER_RESTART_SECONDS = 47.0
 LARGE_CLUSTER_GPUS = 256
-REPAIRS = 3
+REPAIRS = 8
+"""Rounds of mending plans that moves make late, each with room for just the moves that were foreseen."""
 
 
 def published_pause_seconds(
