@@ -6,6 +6,7 @@ import os
 
 from celery import Celery
 
+from config.celery_settings import PLANNER_LOOKS_EVERY_SECONDS
 from workers.tasks.pool_watch import PoolWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
@@ -23,7 +24,7 @@ def _every(seconds: float, task: str) -> dict[str, object]:
 
 
 app.conf.beat_schedule = {
-    "plan": _every(1.0, "plan"),
+    "plan": _every(PLANNER_LOOKS_EVERY_SECONDS, "plan"),
     "reconcile": _every(2.0, "reconcile"),
     "expire-leases": _every(1.0, "expire_leases"),
     "sweep-outbox": _every(2.0, "sweep_outbox"),

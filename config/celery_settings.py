@@ -46,6 +46,9 @@ CELERY_TIMEZONE = "UTC"
 #: How long one simulated run may take; below the visibility timeout with room for comparing it.
 SIMULATION_RUN_SECONDS = int(os.environ.get("SIMULATION_RUN_SECONDS", "3000"))
 
+#: The planner looks by itself this often, whether anybody wakes it or not.
+PLANNER_LOOKS_EVERY_SECONDS = 1.0
+
 CELERY_TASK_ROUTES = {
     "workers.tasks.plan": {"queue": "planner"},
     "workers.tasks.build_environment": {"queue": "long"},

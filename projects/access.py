@@ -31,7 +31,15 @@ def require_role(user: User, project: Project, at_least: Role) -> None:
     """
     if user.operates():
         return
-    role = role_in(user, project)
+    require(role_in(user, project), project, at_least)
+
+
+def require(role: Role | None, project: Project, at_least: Role) -> None:
+    """Let who has the role in the project pass, where it suffices.
+
+    Raises:
+        NotAllowed: it does not.
+    """
     if role is None or _RANK[role] < _RANK[at_least]:
         have = "no role" if role is None else f"the role {role.value}"
         raise NotAllowed(

@@ -15,7 +15,7 @@ from projects.models import Role, User
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.jobs_table import gpus_now
-from scheduling.selectors.standing import with_history
+from scheduling.selectors.standing import with_history, without_history
 from scheduling.selectors.visibility import visible_jobs
 
 
@@ -32,6 +32,16 @@ def jobs_shown_to(user: User) -> QuerySet[Job]:
             emulated=Coalesce(Subquery(held.values("gpu__emulated")[:1]), Exists(emulated_kind)),
         )
     )
+
+
+def as_submitted(job: Job) -> Job:
+    """A job that was stored just now, with what `jobs_shown_to` would say of it: nobody has given it anything
+    yet."""
+    assert job.curve is not None  # every submission has one
+    shown: Any = without_history(job)
+    shown.gpus, shown.gpu_kind = 0, job.curve.gpu_kind
+    shown.emulated = Gpu.objects.filter(kind=job.curve.gpu_kind, emulated=True).exists()
+    return job
 
 
 def job_get(user: User, job_id: str) -> Job:

@@ -65,6 +65,12 @@ def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:
     )
 
 
+def without_history(job: Job) -> Job:
+    """A job of which nothing has happened yet, as `with_history` would read it."""
+    setattr(job, _HISTORY_ATTRIBUTE, [])
+    return job
+
+
 def _history(job: Job) -> list[JobEvent]:
     """Interruptions of the job, and since when it was at risk, in order."""
     read: list[JobEvent] | None = getattr(job, _HISTORY_ATTRIBUTE, None)

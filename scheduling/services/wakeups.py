@@ -40,6 +40,7 @@ TASK_TOPICS = (
     "forecast_usage",
     "train_forecaster",
 )  # fmt: skip
+_PLANNER_WOKEN = "punctual:planner-woken"
 _client: Redis | None = None
 
 
@@ -52,9 +53,38 @@ def redis_client() -> Redis:
 
 
 def wake(topic: str, **payload: Any) -> None:
-    """Record a message and send it when the present transaction commits."""
+    """Record a message and send it when the present transaction commits.
+
+    A wake-up of the planner is not recorded: it looks by itself every second, sooner than a lost message
+    would be found.
+    """
+    if topic == "plan":
+        transaction.on_commit(lambda: _wake_planner(payload))
+        return
     message = OutboxMessage.objects.create(topic=topic, payload=payload, due_at=timezone.now() + SWEEP_AFTER)
     transaction.on_commit(lambda: _send(message))
+
+
+def _wake_planner(payload: dict[str, Any]) -> None:
+    """Send the message, unless one is in the queue that the planner has not begun to work off: its pass reads
+    the rows of this transaction too."""
+    lasts = timedelta(seconds=settings.PLANNER_LOOKS_EVERY_SECONDS)
+    try:
+        first = redis_client().set(_PLANNER_WOKEN, 1, nx=True, px=lasts)
+    except (RedisError, OSError) as error:
+        log.warning("wake-up not sent", topic="plan", error=str(error))
+        return
+    if first:
+        _deliver_or_log("plan", payload)
+
+
+def planner_begins() -> None:
+    """Whoever commits from now on wakes the planner again. Called before a pass reads anything."""
+    try:
+        redis_client().delete(_PLANNER_WOKEN)
+    except (RedisError, OSError) as error:
+        # It ends by itself before the planner's next look.
+        log.warning("the planner's wake-ups are held back", error=str(error))
 
 
 def wake_agents(versions: Mapping[int, int]) -> None:

@@ -30,6 +30,13 @@ def test_a_submission_is_answered_with_the_job(world: World) -> None:
     assert Job.objects.get(pk=job["id"]).owner == world.colleague
 
 
+@pytest.mark.parametrize("changes", [{}, {"deadline_seconds": 600, "labels": {"team": "search"}}])
+def test_the_answer_to_a_submission_is_what_the_job_shows_itself_to_be(world: World, changes: Any) -> None:
+    client = world.client(world.colleague)
+    answer = client.post("/api/v1/jobs/", world.body(**changes), format="json").json()
+    assert answer == client.get(f"/api/v1/jobs/{answer['id']}/").json()
+
+
 @pytest.mark.parametrize(
     ("changes", "service_class"),
     [

@@ -17,6 +17,7 @@ _RETRY = {"autoretry_for": (OperationalError,), "retry_backoff": 1, "max_retries
 @shared_task(name="workers.tasks.plan", **_RETRY)
 def plan(trigger: str = "tick") -> None:
     """Decide newcomers, reallocate at slot boundaries, measure new functions."""
+    wakeups.planner_begins()
     planning.run_planner(trigger)
 
 

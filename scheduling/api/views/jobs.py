@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from threading import local
 from typing import Any
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
@@ -28,7 +29,7 @@ from scheduling.api.waiting import LONGEST_SECONDS, hold_until_verdict, wait_sec
 from scheduling.choices import JobState, ServiceClass
 from scheduling.models import Job
 from scheduling.selectors.hiding import mask_for
-from scheduling.selectors.jobs import job_get, job_to_steer, jobs_matching, jobs_shown_to
+from scheduling.selectors.jobs import as_submitted, job_get, job_to_steer, jobs_matching, jobs_shown_to
 from scheduling.services.accepting import job_accept_offer
 from scheduling.services.jobs import job_cancel, job_pause, job_resume, job_submit
 from scheduling.services.what_if import job_change_deadline, what_if
@@ -64,6 +65,17 @@ class JobFilterSerializer(StrictSerializer):
     deadline_before = fields.Moment(required=False)
 
 
+_of_this_thread = local()
+
+
+def _serializer_of_this_thread() -> shapes.JobSerializer:
+    """Making one inspects the model and copies forty fields, which takes as long as storing a job."""
+    if not hasattr(_of_this_thread, "serializer"):
+        _of_this_thread.serializer = shapes.JobSerializer(context={})
+    found: shapes.JobSerializer = _of_this_thread.serializer
+    return found
+
+
 class JobAnswerView(ApiView):
     """Base of views that answer with a job."""
 
@@ -76,7 +88,8 @@ class JobAnswerView(ApiView):
     def render(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """The jobs' representations, without the names of jobs that the caller may not see."""
         mask = mask_for(self.user, [(job.verdict or {}).get("reason") for job in jobs])
-        serializer = shapes.JobSerializer(context={"mask": mask})
+        serializer = _serializer_of_this_thread()
+        serializer.context["mask"] = mask
         return [serializer.to_representation(job) for job in jobs]
 
     def submitted(self, action: Callable[[], Response], seconds: float) -> Response:
@@ -126,7 +139,7 @@ class JobsView(JobAnswerView):
     def _submit(self) -> Response:
         project, job_request = request_from(self.user, self.read(JobRequestSerializer))
         job = job_submit(project=project, owner=self.user, request=job_request)
-        return self.answer(job.pk, 201)
+        return Response(self.render([as_submitted(job)])[0], status=201)
 
 
 @extend_schema(tags=["jobs"])
