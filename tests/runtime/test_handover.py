@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
-from workers.runtime.handover import HandoverServer, receive_state
+from workers.runtime.state.handover import HandoverServer, receive_state
 from workers.runtime.local_agent import LOOPBACK, free_port
 
 STATE = bytes(range(256)) * 5000

@@ -90,13 +90,12 @@ def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> 
     first = agent.start_generation(REGRESSION, {**assignment, "device": PACE}, 1).wait_until_ready()
     first.train_from_nothing().wait_for_iteration(5)
     first.goal("suspend")
-    file = first.leader.wait_for_file("checkpoint")
-    assert file["reason"] == "suspend"
+    state = first.checkpoint_files()
+    assert state.reason == "suspend"
     first.leader.wait_for_phase("suspended")
     assert first.leader.end() == 0
-    state = (first.leader.box / file["path"]).read_bytes()
     second = agent.start_generation(REGRESSION, {**assignment, "generation": 2}, 1).wait_until_ready()
-    report = second.train_from_checkpoint(state, file["iteration"]).report()
+    report = second.train_from_checkpoint(state).report()
     assert report["final"] == unscaled["final"]
     assert report["history"] == unscaled["history"]
     assert report["sample_order_digest"] == unscaled["sample_order_digest"]
@@ -120,21 +119,24 @@ def test_a_successor_without_the_secret_gets_nothing_and_can_be_sent_elsewhere(a
         REGRESSION, {**assignment, "generation": 2, "secret": "guessed"}, 1
     ).wait_until_ready()
     stranger.train_from(old)
-    file = old.leader.wait_for_file("checkpoint")
+    point = old.checkpoint_files()
     old.leader.wait_for_phase("handed_over")
     stranger.leader.wait_for_phase("loading")
     refused = lambda: "without the job's secret" in old.leader.log()  # noqa: E731
     old.leader.wait_for(lambda _message: refused(), 20)
     assert stranger.leader.of_kind("event") == []
     # The control plane gives up on the handover and names the durable checkpoint: the waiting worker follows.
-    stranger.train_from_checkpoint((old.leader.box / file["path"]).read_bytes(), file["iteration"])
-    assert stranger.leader.wait_for_event("first_iteration")["iteration"] == file["iteration"] + 1
+    stranger.train_from_checkpoint(point)
+    assert stranger.leader.wait_for_event("first_iteration")["iteration"] == point.iteration + 1
     assert stranger.report()["iterations"] == 60
 
 
 def test_a_generation_that_waits_in_vain_can_be_suspended(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(generation=2), 2).wait_until_ready()
-    nobody = {"from": "handover", "generation": 1, "address": LOOPBACK, "port": free_port()}
+    holder = {"tier": "memory", "address": LOOPBACK, "port": free_port()}
+    nobody = {
+        "from": "handover", "generation": 1, "shards": [{"id": 0, "reader": 1, "holders": [holder]}],
+    }  # fmt: skip
     generation.goal("train", nobody)
     generation.leader.wait_for_phase("loading")
     generation.goal("suspend")

@@ -1,11 +1,10 @@
-"""Writes states into the box's out folder, from where the agent stores them durably."""
+"""Writes shards of states and final weights into the box's out folder, from where the agent stores them."""
 
 from __future__ import annotations
 
 import json
 import logging
 import math
-import os
 import queue
 import threading
 import time
@@ -18,19 +17,9 @@ from torch import Tensor
 
 from workers.runtime.connection import AgentConnection
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.training_state import to_bytes
+from workers.runtime.state.shards import Shard, write_shard
 
 _log = logging.getLogger(__name__)
-
-
-def write_atomically(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after a power cut."""
-    partial = path.with_name(f".{path.name}.partial")
-    with partial.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    partial.rename(path)
 
 
 class CheckpointWriter:
@@ -42,50 +31,55 @@ class CheckpointWriter:
         self._seconds = seconds
         self._last = time.monotonic()
         self._written: str | None = None
-        self._work: queue.Queue[tuple[int, Mapping[str, Any]]] = queue.Queue()
+        self._work: queue.Queue[Shard] = queue.Queue()
         threading.Thread(target=self._write_for_ever, name="checkpoints", daemon=True).start()
 
     def due(self) -> bool:
-        """Whether the period is over and the last checkpoint has been written and stored."""
-        if time.monotonic() - self._last < self._seconds or self._work.unfinished_tasks:
+        """Whether the period is over and the last shard has been written and stored."""
+        return time.monotonic() - self._last >= self._seconds and self.idle()
+
+    def idle(self) -> bool:
+        """Whether the last shard has been written and stored."""
+        if self._work.unfinished_tasks:
             return False
         return self._written is None or self._connection.is_stored(self._written)
 
-    def write_later(self, iteration: int, state: Mapping[str, Any]) -> None:
-        """Write a snapshot (nobody else may change it) in the background, reason `periodic`."""
+    def write_later(self, shard: Shard) -> None:
+        """Write a copied shard in the background, reason `periodic`."""
         self._last = time.monotonic()
-        self._work.put((iteration, state))
+        self._work.put(shard)
 
-    def write_now(self, iteration: int, payload: bytes, reason: str) -> str:
-        """Write a serialised state and announce it; returns its path in the box.
+    def write_now(self, shard: Shard, reason: str) -> str:
+        """Write a shard and announce it; returns its path in the box.
 
         Raises:
             WorkerFailureError: the node's disk does not take it.
         """
         self._work.join()
-        path = f"out/state-{iteration}.pt"
         try:
-            write_atomically(self._box / path, payload)
+            return self._write(shard, reason)
         except OSError as error:
             raise WorkerFailureError(
                 "environment_failed", f"the checkpoint cannot be written: {error}"
             ) from error
+
+    def _write(self, shard: Shard, reason: str) -> str:
+        iteration = shard.description["iteration"]
+        path = f"out/state-{iteration}-{shard.description['shard']}.pt"
+        write_shard(shard, self._box / path)
         self._connection.file(path, kind="checkpoint", iteration=iteration, reason=reason)
         return path
 
     def _write_for_ever(self) -> None:
         while True:
-            iteration, state = self._work.get()
-            path = f"out/state-{iteration}.pt"
+            shard = self._work.get()
             try:
-                write_atomically(self._box / path, to_bytes(state))
+                self._written = self._write(shard, "periodic")
             except OSError as error:
                 # The next period tries again; on suspend the same error ends the worker with a message.
-                _log.error("the checkpoint of iteration %d cannot be written: %s", iteration, error)
-            else:
-                self._written = path
-                self._connection.file(path, kind="checkpoint", iteration=iteration, reason="periodic")
+                _log.error("a checkpoint cannot be written: %s", error)
             finally:
+                del shard
                 self._work.task_done()
 
 

@@ -38,6 +38,7 @@ class Control(IntEnum):
     HAND_OVER = 1
     SUSPEND = 2
     LEVEL_DONE = 3
+    CHECKPOINT = 4
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -293,6 +294,15 @@ def assignment_defaults() -> Message:
     }
 
 
+@dataclass(frozen=True)
+class CheckpointFiles:
+    """A durable state as its workers wrote it: each rank's shard."""
+
+    iteration: int
+    reason: str
+    shards: list[bytes]
+
+
 class Generation:
     """The workers of one generation."""
 
@@ -304,17 +314,18 @@ class Generation:
             **assignment_defaults(),
             "world_size": len(workers),
             "master_port": free_port(),
-            "handover_port": free_port(),
             "secret": agent.secret,
             "workers": [{"rank": rank, "gpu_index": rank} for rank in range(len(workers))],
             **assignment,
         }
+        self.handover_ports = [free_port() for _ in self.workers]
         for rank, worker in enumerate(self.workers):
             if source.is_dir():
                 shutil.copytree(source, worker.box / "bundle", dirs_exist_ok=True)
             else:
                 shutil.copy(source, worker.box / "bundle" / source.name)
-            worker.send({"assign": {**self.assignment, "rank": rank, "gpu_index": rank}})
+            mine = {"rank": rank, "gpu_index": rank, "handover_port": self.handover_ports[rank]}
+            worker.send({"assign": {**self.assignment, **mine}})
 
     @property
     def leader(self) -> LocalWorker:
@@ -339,23 +350,47 @@ class Generation:
 
     def train_from(self, predecessor: Generation) -> Generation:
         """Tell all ranks to take over from `predecessor`, and that one to hand over."""
-        self.goal("train", predecessor.handover_start())
+        self.goal("train", predecessor.handover_start(len(self.workers)))
         predecessor.goal("hand_over")
         return self
 
-    def train_from_checkpoint(self, state: bytes, iteration: int) -> Generation:
-        """Give rank 0 a checkpoint and tell all ranks to train from it."""
-        (self.leader.box / "in" / "state.pt").write_bytes(state)
-        self.goal("train", {"from": "checkpoint", "file": "in/state.pt", "iteration": iteration})
+    def train_from_checkpoint(self, point: CheckpointFiles) -> Generation:
+        """Give each rank the shards that it reads and tell all to train from them."""
+        shards = []
+        files: list[dict[str, str]] = [{} for _ in self.workers]
+        for number, content in enumerate(point.shards):
+            reader = number % len(self.workers)
+            (self.workers[reader].box / "in" / f"{number}.pt").write_bytes(content)
+            files[reader][str(number)] = f"in/{number}.pt"
+            shards.append({"id": number, "reader": reader, "holders": []})
+        start = {"from": "checkpoint", "iteration": point.iteration, "shards": shards}
+        for worker, own in zip(self.workers, files, strict=True):
+            worker.goal("train", {**start, "files": own})
         return self
 
-    def handover_start(self) -> Message:
-        """Where a successor gets this generation's state."""
+    def checkpoint_files(self, seconds: float = 60.0) -> CheckpointFiles:
+        """The shards that all ranks announce first."""
+        announced = [worker.wait_for_file("checkpoint", seconds) for worker in self.workers]
+        (iteration,) = {file["iteration"] for file in announced}
+        shards = [
+            (worker.box / file["path"]).read_bytes()
+            for worker, file in zip(self.workers, announced, strict=True)
+        ]
+        return CheckpointFiles(iteration, announced[0]["reason"], shards)
+
+    def handover_start(self, readers: int) -> Message:
+        """Where a successor with so many ranks gets this generation's state."""
         return {
             "from": "handover",
             "generation": self.assignment["generation"],
-            "address": LOOPBACK,
-            "port": self.assignment["handover_port"],
+            "shards": [
+                {
+                    "id": number,
+                    "reader": number % readers,
+                    "holders": [{"tier": "memory", "address": LOOPBACK, "port": port}],
+                }
+                for number, port in enumerate(self.handover_ports)
+            ],
         }
 
     def wait_for_iteration(self, iteration: int, seconds: float = 60.0) -> None:

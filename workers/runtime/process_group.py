@@ -118,23 +118,28 @@ def interface_of(address: str) -> str | None:
     return fallback
 
 
-def broadcast_bytes(payload: bytes | None) -> bytes | None:
-    """Give rank 0's bytes, or its None, to every rank of the generation."""
-    if dist.get_world_size() == 1:
+def broadcast_bytes(
+    payload: bytes | None, *, source: int = 0, group: dist.ProcessGroup | None = None
+) -> bytes | None:
+    """Give the bytes of rank `source`, or its None, to every rank of the group. For small things: every rank
+    holds them whole."""
+    if dist.get_world_size(group) == 1:
         return payload
-    leads = dist.get_rank() == 0
+    leads = dist.get_rank() == source
     size = torch.tensor([-1 if payload is None else len(payload)], dtype=torch.int64)
-    dist.broadcast(size, src=0)
+    dist.broadcast(size, src=source, group=group)
     if int(size) < 0:
         return None
     if int(size) == 0:
         return b""
     if leads:
         # A bytearray, as torch warns about tensors over memory that may not be written.
-        dist.broadcast(torch.frombuffer(bytearray(payload or b""), dtype=torch.uint8), src=0)
+        dist.broadcast(
+            torch.frombuffer(bytearray(payload or b""), dtype=torch.uint8), src=source, group=group
+        )
         return payload
     content = torch.empty(int(size), dtype=torch.uint8)
-    dist.broadcast(content, src=0)
+    dist.broadcast(content, src=source, group=group)
     return content.numpy().tobytes()
 
 

@@ -26,8 +26,10 @@ from workers.runtime.parts import (
     select_device,
 )
 from workers.runtime.process_group import open_process_group, subgroup
+from workers.runtime.state.loading import ShardInMemory, load_state
+from workers.runtime.state.shards import Shard
+from workers.runtime.state.training_state import Progress, capture_shard, check_portable, restore
 from workers.runtime.training import WorkerContext, build_pacer, clip_norm
-from workers.runtime.training_state import Progress, capture, check_portable, restore, snapshot, to_bytes
 
 _log = logging.getLogger(__name__)
 
@@ -152,7 +154,7 @@ class ProfilingGeneration:
         pause = self._measure_pause(runner, group)
         count, elapsed, train_seconds = self._measure_iterations(runner, seconds)
         if self.leads and not self._snapshot_seconds:
-            self._measure_side_work(parts)
+            self._measure_side_work(parts, level)
         return LevelMeasurement(
             gpus=level,
             iterations_per_second=self._charged_rate(elapsed / count),
@@ -183,20 +185,24 @@ class ProfilingGeneration:
     def _measure_pause(self, runner: IterationRunner, group: dist.ProcessGroup | None) -> float:
         """Take the state over as a new generation would, then run the first iteration."""
         started = time.perf_counter()
-        size = self.assignment.global_batch_size
-        payload = b""
-        if self.leads:
-            state = capture(runner.parts, Progress(), generation=0, global_batch_size=size)
-            payload = to_bytes(state)
-        length = torch.tensor([len(payload)])
-        dist.broadcast(length, src=0, group=group)
-        content = torch.zeros(int(length), dtype=torch.uint8)
-        if self.leads:
-            content = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
-        dist.broadcast(content, src=0, group=group)
-        restore(runner.parts, content.numpy().tobytes(), global_batch_size=size)
+        rank, level = self.assignment.rank, dist.get_world_size(group)
+        shard = self._own_shard(runner.parts, level, copy=False)
+        state = load_state({rank: ShardInMemory(shard)}, range(level), group, rank=rank)
+        assert state is not None  # memory does not fail
+        restore(runner.parts, state, global_batch_size=self.assignment.global_batch_size)
         runner.run(0)
         return time.perf_counter() - started
+
+    def _own_shard(self, parts: TrainingParts, level: int, *, copy: bool) -> Shard:
+        return capture_shard(
+            parts,
+            Progress(),
+            generation=0,
+            global_batch_size=self.assignment.global_batch_size,
+            rank=self.assignment.rank,
+            world_size=level,
+            copy=copy,
+        )
 
     def _measure_iterations(self, runner: IterationRunner, seconds: float) -> tuple[int, float, float]:
         """Iterations done, seconds they took, and their mean `train_seconds`; the first ones are dropped.
@@ -226,7 +232,7 @@ class ProfilingGeneration:
             count += 1
         return count, time.perf_counter() - started, train_seconds / count
 
-    def _measure_side_work(self, parts: TrainingParts) -> None:
+    def _measure_side_work(self, parts: TrainingParts, level: int) -> None:
         """Time what interrupts iterations now and then: an evaluation and a checkpoint's copy."""
         if overrides(self.context.function, "evaluate"):
             started = time.perf_counter()
@@ -235,9 +241,7 @@ class ProfilingGeneration:
                 self.context.function.evaluate(parts.module)
             self._evaluate_seconds = time.perf_counter() - started
         started = time.perf_counter()
-        snapshot(
-            capture(parts, Progress(), generation=0, global_batch_size=self.assignment.global_batch_size)
-        )
+        self._own_shard(parts, level, copy=True)
         self._snapshot_seconds = time.perf_counter() - started
 
     def _charged_rate(self, iteration_seconds: float) -> float:

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -18,10 +16,9 @@ from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
 from workers.runtime.device_models import Pacer
-from workers.runtime.failures import WorkerFailureError, blaming_the_function, start_failed
+from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
-from workers.runtime.handover import HandoverServer, receive_state
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
 from workers.runtime.parts import (
     TrainingParts,
@@ -31,20 +28,24 @@ from workers.runtime.parts import (
     distribute,
     select_device,
 )
-from workers.runtime.process_group import broadcast_bytes, open_process_group
+from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
-from workers.runtime.training_state import (
+from workers.runtime.state.handover import HandoverServer
+from workers.runtime.state.shards import Shard
+from workers.runtime.state.sources import StateSource
+from workers.runtime.state.training_state import (
     Progress,
-    capture,
+    capture_shard,
     check_portable,
     final_weights,
     restore,
-    snapshot,
-    to_bytes,
 )
 
 _log = logging.getLogger(__name__)
+
+#: How long the durable copy waits for the successor to take the state from memory.
+SERVED_FIRST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -121,7 +122,7 @@ class TrainingGeneration:
         self.parts = build_parts(self.context.function, device, assignment.seed)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
-        if self.leads and assignment.handover_port:
+        if assignment.handover_port:
             try:
                 self._handover = HandoverServer(
                     assignment.interface_address or assignment.master_address,
@@ -155,47 +156,13 @@ class TrainingGeneration:
         """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0
         does)."""
         self.connection.phase("loading")
-        payload = broadcast_bytes(self._fetch_state() if self.leads else None)
-        if payload is None:
+        state = StateSource(self.assignment, self.goals, self.context.box).take()
+        if state is None:
             return False
-        if payload:
-            self.progress = restore(self.parts, payload, global_batch_size=self.assignment.global_batch_size)
+        if state:
+            self.progress = restore(self.parts, state, global_batch_size=self.assignment.global_batch_size)
         _log.info("starts at iteration %d", self.progress.iteration)
         return True
-
-    def _fetch_state(self) -> bytes | None:
-        """The serialised state to start from, empty to start from nothing; follows a changed order.
-
-        None when told to suspend before there was a state.
-        """
-        while True:
-            start = self.goals.wait_for_start()
-            if start is None:
-                return None
-            source = start["from"]
-            if source == "nothing":
-                return b""
-            if source == "checkpoint":
-                try:
-                    return (self.context.box / start["file"]).read_bytes()
-                except OSError as error:
-                    raise start_failed("the checkpoint", error) from error
-            if source != "handover":
-                raise WorkerFailureError("start_failed", f"unknown start {source!r}")
-            payload = self._receive_handover(start)
-            if payload is not None:
-                return payload
-
-    def _receive_handover(self, start: Mapping[str, Any]) -> bytes | None:
-        return receive_state(
-            start["address"],
-            int(start["port"]),
-            secret=self.assignment.secret,
-            predecessor=int(start["generation"]),
-            generation=self.assignment.generation,
-            still_wanted=lambda: self.goals.start == start and self.goals.goal == "train",
-            pause=self.goals.wait_for_change,
-        )
 
     # -- train
 
@@ -214,16 +181,16 @@ class TrainingGeneration:
                 self._report_first_iteration()
             if reason is not None:
                 return reason
-            self._checkpoint_if_due()
+            if result.control is Control.CHECKPOINT:
+                self._write_checkpoint()
         return "max_iterations"
 
     def _wish(self) -> Control:
         """What rank 0 lets all ranks do after the coming iteration."""
         if not self.leads:
             return Control.GO_ON
-        return {"hand_over": Control.HAND_OVER, "suspend": Control.SUSPEND}.get(
-            self.goals.goal, Control.GO_ON
-        )
+        usual = Control.CHECKPOINT if self.writer.due() else Control.GO_ON
+        return {"hand_over": Control.HAND_OVER, "suspend": Control.SUSPEND}.get(self.goals.goal, usual)
 
     def _account(self, result: IterationResult) -> dict[str, float]:
         """Note an iteration; returns what an evaluation that was due measured."""
@@ -291,18 +258,23 @@ class TrainingGeneration:
                 pause_seconds=self.goals.seconds_since_train,
             )
 
-    def _capture(self) -> dict[str, Any]:
-        return capture(
+    def _own_shard(self, *, copy: bool) -> Shard:
+        return capture_shard(
             self.parts,
             self.progress,
             generation=self.assignment.generation,
             global_batch_size=self.assignment.global_batch_size,
+            rank=self.assignment.rank,
+            world_size=self.assignment.world_size,
+            copy=copy,
         )
 
-    def _checkpoint_if_due(self) -> None:
-        if self.leads and self.writer.due():
-            self.writer.write_later(self.progress.iteration, snapshot(self._capture()))
-            self._restart_pace()
+    def _write_checkpoint(self) -> None:
+        """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
+        incomplete: then the one before it stays the newest."""
+        if self.writer.idle():
+            self.writer.write_later(self._own_shard(copy=True))
+        self._restart_pace()
 
     def _restart_pace(self) -> None:
         if self.runner.pacer is not None:
@@ -317,9 +289,8 @@ class TrainingGeneration:
             self._hand_over()
         if reason == "suspend":
             self.connection.phase("suspending", iteration)
-            if self.leads:
-                path = self.writer.write_now(iteration, to_bytes(self._capture()), "suspend")
-                self.connection.wait_until_stored(path)
+            path = self.writer.write_now(self._own_shard(copy=False), "suspend")
+            self.connection.wait_until_stored(path)
             self.connection.phase("suspended", iteration)
             return 0
         self.connection.phase("finishing", iteration)
@@ -329,13 +300,15 @@ class TrainingGeneration:
         return 0
 
     def _hand_over(self) -> None:
-        """Serve the state to the successor, keep a durable copy, stay until told to stop. Does not return."""
+        """Serve this rank's shard to the successor, keep a durable copy, stay until told to stop. Does not
+        return."""
         self.connection.phase("handing_over", self.progress.iteration)
-        if self.leads:
-            payload = to_bytes(self._capture())
-            if self._handover is not None:
-                self._handover.publish(payload)
-            self.writer.write_now(self.progress.iteration, payload, "handover")
+        shard = self._own_shard(copy=False)
+        if self._handover is not None:
+            self._handover.publish(shard)
+            # The pause lasts until the successor has it; the disk has time.
+            self._handover.wait_until_served(SERVED_FIRST_SECONDS)
+        self.writer.write_now(shard, "handover")
         self.connection.phase("handed_over", self.progress.iteration)
         threading.Event().wait()
 

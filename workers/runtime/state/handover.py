@@ -1,8 +1,8 @@
-"""Hands the training state from the old generation's rank 0 to the new one's over TCP, through memory.
+"""Hands a shard of the state from a rank of the old generation to one of the new over TCP, through memory.
 
 The successor connects early and waits, so the pause holds no round trip of the control plane. Both sides
 prove that they know the job's secret (HMAC-SHA256 over fresh nonces and both generation numbers) before a
-byte of state moves, and the state itself is sealed with the same key: a stale or foreign worker gets nothing.
+byte of state moves, and the shard itself is sealed with the same key: a stale or foreign worker gets nothing.
 """
 
 from __future__ import annotations
@@ -14,21 +14,31 @@ import secrets
 import socket
 import struct
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from workers.runtime.process_group import listen_on
+from workers.runtime.state.shards import (
+    LARGEST_DESCRIPTION_BYTES,
+    Shard,
+    ShardError,
+    describe_as_bytes,
+    read_description,
+)
 
 _log = logging.getLogger(__name__)
 
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
-_HEADER = struct.Struct("<Q")
+#: Bytes of the description, and of the slices after it.
+_HEADER = struct.Struct("<QQ")
 _GENERATION = struct.Struct("<q")
 _AUTHENTICATION_SECONDS = 5.0
 _CONNECT_SECONDS = 2.0
 _RETRY_SECONDS = 0.05
 _PATIENCE_SECONDS = 0.25
 _MOST_WAITING = 8
+_PIECE_BYTES = 4 << 20
 
 
 class HandoverRefusedError(ConnectionError):
@@ -40,14 +50,16 @@ def _proof(secret: str, role: bytes, *parts: bytes) -> bytes:
 
 
 class HandoverServer:
-    """Offers the state of generation `generation` to any later generation of the same job."""
+    """Offers a rank's shard of generation `generation`'s state to any later generation of the same job."""
 
     def __init__(self, address: str, port: int, secret: str, generation: int) -> None:
         """Listen at once; raises OSError when the port is taken."""
         self._secret = secret
         self._generation = generation
-        self._state: memoryview | None = None
+        self._shard: Shard | None = None
+        self._description = b""
         self._published = threading.Event()
+        self._served = threading.Event()
         self._seats = threading.Semaphore(_MOST_WAITING)
         self._listener = listen_on(address, port)
         threading.Thread(target=self._accept, name="handover", daemon=True).start()
@@ -57,10 +69,15 @@ class HandoverServer:
         """The port that is listened on."""
         return int(self._listener.getsockname()[1])
 
-    def publish(self, payload: bytes) -> None:
-        """Serve `payload` to everyone who waits or comes later."""
-        self._state = memoryview(payload)
+    def publish(self, shard: Shard) -> None:
+        """Serve `shard` to everyone who waits or comes later; its memory must not change any more."""
+        self._description = describe_as_bytes(shard)
+        self._shard = shard
         self._published.set()
+
+    def wait_until_served(self, seconds: float) -> None:
+        """Sleep until a successor has the shard, at most for so long."""
+        self._served.wait(seconds)
 
     def _accept(self) -> None:
         while True:
@@ -78,19 +95,27 @@ class HandoverServer:
                 connection.settimeout(_AUTHENTICATION_SECONDS)
                 seal = self._authenticate(connection)
                 self._published.wait()
-                assert self._state is not None
                 connection.settimeout(None)
-                connection.sendall(_HEADER.pack(len(self._state)))
-                connection.sendall(self._state)
-                connection.sendall(_proof(self._secret, b"state", seal, bytes(self._state_digest())))
+                self._send(connection, seal)
+                self._served.set()
         except OSError as error:
             _log.warning("handover to %s: %s", peer, error)
         finally:
             self._seats.release()
 
-    def _state_digest(self) -> bytes:
-        assert self._state is not None
-        return hashlib.sha256(self._state).digest()
+    def _send(self, connection: socket.socket, seal: bytes) -> None:
+        shard = self._shard
+        assert shard is not None
+        digest = hashlib.sha256(self._description)
+        connection.sendall(_HEADER.pack(len(self._description), shard.bytes))
+        connection.sendall(self._description)
+        for piece in shard.pieces():
+            for start in range(0, len(piece), _PIECE_BYTES):
+                part = piece[start : start + _PIECE_BYTES]
+                connection.sendall(part)
+                # While the other side still has to read what was sent.
+                digest.update(part)
+        connection.sendall(_proof(self._secret, b"state", seal, digest.digest()))
 
     def _authenticate(self, connection: socket.socket) -> bytes:
         ours = secrets.token_bytes(_NONCE_BYTES)
@@ -108,7 +133,47 @@ class HandoverServer:
         return b"".join(transcript)
 
 
-def receive_state(
+class ReceivedShard:
+    """A shard that comes over an open connection."""
+
+    def __init__(self, connection: socket.socket, secret: str, transcript: bytes, header: bytes) -> None:
+        """Read the description; raises OSError and ShardError."""
+        self._connection = connection
+        self._secret = secret
+        self._transcript = transcript
+        connection.settimeout(None)
+        length, self._left = _HEADER.unpack(header)
+        if length > LARGEST_DESCRIPTION_BYTES:
+            raise ShardError(f"a shard's description of {length} bytes")
+        description = receive_exactly(connection, length)
+        self._digest = hashlib.sha256(description)
+        self.description: Mapping[str, Any] = read_description(description)
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes. Raises OSError."""
+        self._left -= len(buffer)
+        if self._left < 0:
+            raise ConnectionError("the shard is shorter than its description says")
+        _fill(self._connection, buffer)
+        self._digest.update(buffer)
+
+    def finish(self) -> None:
+        """All is read.
+
+        Raises:
+            HandoverRefusedError: something is left, or the shard was altered on its way.
+        """
+        seal = _proof(self._secret, b"state", self._transcript, self._digest.digest())
+        if self._left or not hmac.compare_digest(receive_exactly(self._connection, _PROOF_BYTES), seal):
+            raise HandoverRefusedError("the state was altered on its way")
+        self.close()
+
+    def close(self) -> None:
+        """Let go of the connection."""
+        self._connection.close()
+
+
+def open_handover(
     address: str,
     port: int,
     *,
@@ -117,8 +182,8 @@ def receive_state(
     generation: int,
     still_wanted: Callable[[], bool],
     pause: Callable[[float], None],
-) -> bytes | None:
-    """Connect to the old generation and wait for its state; None when it is not wanted any more.
+) -> ReceivedShard | None:
+    """Connect to a rank of the old generation and wait for its shard; None when it is not wanted any more.
 
     Args:
         predecessor: the generation that is expected to answer. still_wanted: asked at least every quarter of
@@ -127,8 +192,15 @@ def receive_state(
     """
     while still_wanted():
         try:
-            with socket.create_connection((address, port), timeout=_CONNECT_SECONDS) as connection:
-                return _receive(connection, secret, predecessor, generation, still_wanted)
+            connection = socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
+            try:
+                opened = _open(connection, secret, predecessor, generation, still_wanted)
+            except BaseException:
+                connection.close()
+                raise
+            if opened is None:
+                connection.close()
+            return opened
         except OSError as error:
             # Not listening yet, broken off, or someone else's port: the control plane ends a hopeless wait.
             if not isinstance(error, ConnectionRefusedError):
@@ -137,9 +209,9 @@ def receive_state(
     return None
 
 
-def _receive(
+def _open(
     connection: socket.socket, secret: str, predecessor: int, generation: int, wanted: Callable[[], bool]
-) -> bytes | None:
+) -> ReceivedShard | None:
     connection.settimeout(_AUTHENTICATION_SECONDS)
     theirs = receive_exactly(connection, _NONCE_BYTES)
     claimed = receive_exactly(connection, _GENERATION.size)
@@ -155,16 +227,11 @@ def _receive(
     header = _wait_for_header(connection, wanted)
     if header is None:
         return None
-    connection.settimeout(None)
-    payload = receive_exactly(connection, _HEADER.unpack(header)[0])
-    seal = _proof(secret, b"state", b"".join(transcript), hashlib.sha256(payload).digest())
-    if not hmac.compare_digest(receive_exactly(connection, _PROOF_BYTES), seal):
-        raise HandoverRefusedError("the state was altered on its way")
-    return payload
+    return ReceivedShard(connection, secret, b"".join(transcript), header)
 
 
 def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> bytes | None:
-    """The state's length, for which the old generation may have to finish a long iteration."""
+    """The shard's lengths, for which the old generation may have to finish a long iteration."""
     header = b""
     connection.settimeout(_PATIENCE_SECONDS)
     while len(header) < _HEADER.size:
@@ -187,11 +254,14 @@ def receive_exactly(connection: socket.socket, size: int) -> bytes:
         ConnectionError: the other side closed before.
     """
     content = bytearray(size)
-    view = memoryview(content)
+    _fill(connection, memoryview(content))
+    return bytes(content)
+
+
+def _fill(connection: socket.socket, view: memoryview) -> None:
     received = 0
-    while received < size:
+    while received < len(view):
         count = connection.recv_into(view[received:])
         if count == 0:
             raise ConnectionError("the other side closed the connection")
         received += count
-    return bytes(content)

@@ -1,4 +1,4 @@
-"""All that training is at an iteration boundary, as bytes that another worker set goes on from.
+"""All that training is at an iteration boundary, from which another set of workers goes on.
 
 Read with `weights_only=True` everywhere: a state holds tensors, numbers, strings, lists and dicts, never
 code.
@@ -6,7 +6,6 @@ code.
 
 from __future__ import annotations
 
-import copy
 import io
 import pickle
 import random
@@ -20,8 +19,7 @@ from torch import Tensor
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.sample_order import EMPTY_DIGEST
-
-STATE_FORMAT = 1
+from workers.runtime.state.shards import Shard, own_shard
 
 
 @dataclass
@@ -50,7 +48,6 @@ def capture(
     with blaming_the_function("state_dict()"):
         own = dict(parts.function.state_dict())
     return {
-        "format": STATE_FORMAT,
         "generation": generation,
         "iteration": progress.iteration,
         "sample_position": progress.iteration * global_batch_size,
@@ -64,41 +61,42 @@ def capture(
     }
 
 
-def snapshot(state: Any) -> Any:
-    """A copy of a captured state on the CPU that later iterations do not change."""
-    if isinstance(state, Tensor):
-        return state.detach().cpu() if state.device.type != "cpu" else state.detach().clone()
-    if isinstance(state, Mapping):
-        return {key: snapshot(value) for key, value in state.items()}
-    if isinstance(state, tuple):
-        return tuple(snapshot(value) for value in state)
-    if isinstance(state, list):
-        return [snapshot(value) for value in state]
-    return copy.deepcopy(state)
+def capture_shard(
+    parts: TrainingParts,
+    progress: Progress,
+    *,
+    generation: int,
+    global_batch_size: int,
+    rank: int,
+    world_size: int,
+    copy: bool,
+) -> Shard:
+    """This rank's shard of the state after `progress.iteration` iterations.
 
-
-def to_bytes(state: Mapping[str, Any]) -> bytes:
-    """Serialise a captured state."""
-    buffer = io.BytesIO()
-    torch.save(_on_cpu(state), buffer)
-    return buffer.getvalue()
-
-
-def restore(parts: TrainingParts, payload: bytes, *, global_batch_size: int) -> Progress:
-    """Put a serialised state into freshly built parts; returns how far the job has come.
+    Args:
+        copy: later iterations do not change it. Without it, training must be over.
 
     Raises:
-        WorkerFailureError: `start_failed` when the bytes are no state of this job, `function_error` when the
-            function cannot take its part back.
+        WorkerFailureError: the function's own state cannot be had.
+    """
+    state = capture(parts, progress, generation=generation, global_batch_size=global_batch_size)
+    parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
+    return own_shard(state, parameters, rank=rank, world_size=world_size, copy=copy)
+
+
+def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size: int) -> Progress:
+    """Put a state into freshly built parts, which keep its tensors; returns how far the job has come.
+
+    Raises:
+        WorkerFailureError: `start_failed` when it is no state of this job, `function_error` when the function
+            cannot take its part back.
     """
     try:
-        state = torch.load(io.BytesIO(payload), map_location="cpu", weights_only=True)
-        known = state["format"] == STATE_FORMAT
         fits = state["sample_position"] == state["iteration"] * global_batch_size
-    except (RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        version, numbers, gauss = state["random"]["python"]
+        progress = Progress(state["iteration"], state["sample_order_digest"], state["history"])
+    except (KeyError, TypeError, ValueError) as error:
         raise WorkerFailureError("start_failed", f"the checkpoint cannot be read: {error}") from error
-    if not known:
-        raise WorkerFailureError("start_failed", f"the checkpoint has the unknown format {state['format']!r}")
     if not fits:
         raise WorkerFailureError("start_failed", "the checkpoint was written with another global batch size")
     with blaming_the_function("taking the state back"):
@@ -108,9 +106,8 @@ def restore(parts: TrainingParts, payload: bytes, *, global_batch_size: int) -> 
             parts.scheduler.load_state_dict(state["scheduler"])
         parts.function.load_state_dict(state["function"])
     torch.set_rng_state(state["random"]["torch"])
-    version, numbers, gauss = state["random"]["python"]
     random.setstate((version, tuple(numbers), gauss))
-    return Progress(state["iteration"], state["sample_order_digest"], state["history"])
+    return progress
 
 
 def check_portable(parts: TrainingParts) -> None:
@@ -145,15 +142,3 @@ def final_weights(parts: TrainingParts) -> dict[str, Tensor]:
         for name, value in parts.module.state_dict().items()
         if isinstance(value, Tensor)
     }
-
-
-def _on_cpu(state: Any) -> Any:
-    if isinstance(state, Tensor):
-        return state.detach().cpu()
-    if isinstance(state, Mapping):
-        return {key: _on_cpu(value) for key, value in state.items()}
-    if isinstance(state, tuple):
-        return tuple(_on_cpu(value) for value in state)
-    if isinstance(state, list):
-        return [_on_cpu(value) for value in state]
-    return state

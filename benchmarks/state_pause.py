@@ -1,0 +1,136 @@
+"""How long training stands still for its state: a hand-over through memory, and a checkpoint.
+
+    python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--rounds 3]
+        [--against FOLDER] [--json OUT]
+
+A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
+this machine. *Hand-over*: seconds from telling a running and a ready generation to change until the first
+iteration of the new one. *Periodic*: the longest gap between two iterations around a checkpoint, less the
+median gap. `--against` names another checkout of the repository: its runs alternate with this one's, so that
+both see the same machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from workers.runtime.local_agent import Generation, LocalAgent, Message
+
+HERE = Path(__file__).resolve().parents[1]
+FUNCTION = Path(__file__).with_name("large_state.py")
+FASTEST_METRICS_SECONDS = 20.0
+
+
+def assignment_of(megabytes: int) -> Message:
+    """What both generations are given."""
+    return {
+        "function": {"entry": "large_state:LargeState"},
+        "hyperparameters": {"global_batch_size": 8, "state_bytes": megabytes << 20},
+        "termination": {"max_iterations": 10**7, "target": None},
+        "device": {"kind": "emulated", "name": "emulated", "model": {
+            "fixed_seconds": 0.05, "seconds_per_sample": 0.0, "latency_seconds": 0.0,
+            "intra_server_bytes_per_second": 1e12, "inter_server_bytes_per_second": 1e12,
+        }},
+    }  # fmt: skip
+
+
+def handover_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
+    """The pause of one hand-over."""
+    old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
+    old.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
+    new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, workers, seconds=120)
+    new.wait_until_ready(120)
+    begun = time.perf_counter()
+    new.train_from(old)
+    new.leader.wait_for_event("first_iteration", 300)
+    pause = time.perf_counter() - begun
+    old.stop()
+    new.stop()
+    return pause
+
+
+def checkpoint_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
+    """How much longer an iteration with a periodic checkpoint takes than one without."""
+    generation = agent.start_generation(
+        FUNCTION, {**assignment, "generation": 1, "checkpoint_seconds": 6}, workers, seconds=120
+    )
+    generation.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
+    seen = _arrivals(generation)
+    generation.stop()
+    gaps = [later - earlier for earlier, later in zip(seen, seen[1:], strict=False)]
+    return max(gaps) - statistics.median(gaps)
+
+
+def _arrivals(generation: Generation) -> list[float]:
+    """When the phases with rank 0's iterations came, until a checkpoint is written."""
+    arrivals: list[float] = []
+    place = 0
+    while not generation.leader.of_kind("file"):
+        message = generation.leader.wait_for(lambda one: "phase" in one or "file" in one, 300, after=place)
+        arrivals.append(time.perf_counter())
+        place = generation.leader.messages.index(message, place) + 1
+    return arrivals
+
+
+def measure_here(megabytes: int, workers: int) -> Message:
+    """One hand-over and one checkpoint with this checkout's runtime."""
+    assignment = assignment_of(megabytes)
+    with LocalAgent() as agent:
+        pause = handover_seconds(agent, assignment, workers)
+    return {"handover_seconds": pause}
+
+
+def measure_in(folder: Path, megabytes: int, workers: int) -> Message:
+    """The same in a process of a checkout's own."""
+    answer = subprocess.run(
+        [sys.executable, str(Path(__file__).resolve()), "--once", "--megabytes", str(megabytes),
+         "--workers", str(workers)],
+        cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, stdout=subprocess.PIPE, check=True,
+    )  # fmt: skip
+    result: Message = json.loads(answer.stdout)
+    return result
+
+
+def main() -> int:
+    """Measure in turns and print."""
+    parser = argparse.ArgumentParser(prog="benchmarks.state_pause", description=__doc__.splitlines()[0])
+    parser.add_argument("--megabytes", type=int, default=500)
+    parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--against", type=Path, help="another checkout, whose runs alternate with this one's")
+    parser.add_argument("--json", type=Path)
+    parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.once:
+        print(json.dumps(measure_here(arguments.megabytes, arguments.workers)))
+        return 0
+    folders = {"here": HERE} | ({"against": arguments.against.resolve()} if arguments.against else {})
+    found: dict[str, list[Message]] = {name: [] for name in folders}
+    for _round in range(arguments.rounds):
+        for name, folder in folders.items():
+            found[name].append(measure_in(folder, arguments.megabytes, arguments.workers))
+            print(name, found[name][-1], flush=True)
+    medians = {
+        name: statistics.median(one["handover_seconds"] for one in rounds) for name, rounds in found.items()
+    }
+    machine = f"{platform.machine()}, {os.cpu_count()} cores"
+    print(f"{arguments.megabytes} MB, {arguments.workers} workers, {machine}")
+    for name, median in medians.items():
+        print(f"{name:8} hand-over median {median:6.3f} s")
+    if "against" in medians:
+        print(f"ratio    {medians['here'] / medians['against']:.3f}")
+    if arguments.json:
+        arguments.json.write_text(json.dumps(found, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,180 @@
+"""Which tensors a state consists of, and how they are cut into shards.
+
+The cut is a pure function of the layout and the number of shards, so ranks agree on it without a word, and a
+state that was cut for one number of ranks is read by any other.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+#: Where a tensor stands in a nested state: the keys and places that lead to it.
+Path = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class TensorEntry:
+    """One tensor of a state.
+
+    Attributes:
+        dtype: its name in torch, such as `float32`.
+        replicated: every rank has the same values. The others are rank 0's alone.
+    """
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+    replicated: bool
+
+    @property
+    def count(self) -> int:
+        """Elements."""
+        return math.prod(self.shape)
+
+    @property
+    def element_bytes(self) -> int:
+        """Bytes of one element."""
+        return torch_dtype(self.dtype).itemsize
+
+    def to_dict(self) -> dict[str, Any]:
+        """As it is written into a shard."""
+        return dict(self.__dict__)
+
+
+@dataclass(frozen=True)
+class Slice:
+    """Elements `start` to `start + count` of one flattened tensor; `entry` is its place in the layout."""
+
+    entry: int
+    start: int
+    count: int
+
+
+def torch_dtype(name: str) -> torch.dtype:
+    """The dtype of that name.
+
+    Raises:
+        ValueError: there is none.
+    """
+    found = getattr(torch, name, None) if name.isidentifier() else None
+    if not isinstance(found, torch.dtype):
+        raise ValueError(f"{name!r} is no dtype")
+    return found
+
+
+def take_apart(state: Any, replicated: Callable[[Path], bool]) -> tuple[Any, list[TensorEntry], list[Tensor]]:
+    """A state as what is left without its tensors, the tensors' layout, and the tensors.
+
+    The tensors share memory with the state. Sparse and quantised ones stay where they are: nobody can cut
+    them. In the rest None stands for each tensor.
+    """
+    entries: list[TensorEntry] = []
+    tensors: list[Tensor] = []
+
+    def walk(value: Any, path: Path) -> Any:
+        if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
+            plain = value.detach()
+            name = str(plain.dtype).removeprefix("torch.")
+            entries.append(TensorEntry(path, name, tuple(plain.shape), replicated(path)))
+            tensors.append(plain)
+            return None
+        if isinstance(value, Mapping):
+            return {key: walk(inner, (*path, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [walk(inner, (*path, place)) for place, inner in enumerate(value)]
+        if isinstance(value, tuple):
+            return tuple(walk(inner, (*path, place)) for place, inner in enumerate(value))
+        return value
+
+    return walk(state, ()), entries, tensors
+
+
+def put_together(rest: Any, tensors: Mapping[Path, Tensor]) -> Any:
+    """The state that `take_apart` took apart."""
+
+    def walk(value: Any, path: Path) -> Any:
+        if path in tensors:
+            return tensors[path]
+        if isinstance(value, dict):
+            return {key: walk(inner, (*path, key)) for key, inner in value.items()}
+        if isinstance(value, list):
+            return [walk(inner, (*path, place)) for place, inner in enumerate(value)]
+        if isinstance(value, tuple):
+            return tuple(walk(inner, (*path, place)) for place, inner in enumerate(value))
+        return value
+
+    return walk(rest, ())
+
+
+def read_layout(entries: Iterable[Mapping[str, Any]]) -> list[TensorEntry]:
+    """A layout as it was written into a shard.
+
+    Raises:
+        ValueError: it makes no sense.
+    """
+    layout = []
+    for entry in entries:
+        shape = tuple(entry["shape"])
+        if not all(isinstance(size, int) and size >= 0 for size in shape):
+            raise ValueError(f"{shape!r} is no shape")
+        torch_dtype(entry["dtype"])
+        layout.append(TensorEntry(tuple(entry["path"]), entry["dtype"], shape, bool(entry["replicated"])))
+    if len({entry.path for entry in layout}) < len(layout):
+        raise ValueError("a tensor is named twice")
+    return layout
+
+
+def digest_of(layout: Sequence[TensorEntry]) -> str:
+    """SHA-256 over the replicated tensors' names and shapes: ranks whose digests differ hold different
+    states."""
+    digest = hashlib.sha256()
+    for entry in layout:
+        if entry.replicated:
+            digest.update(repr((entry.path, entry.dtype, entry.shape)).encode())
+    return digest.hexdigest()
+
+
+def cut(layout: Sequence[TensorEntry], shards: int) -> list[list[Slice]]:
+    """Each shard's slices, in the order of the layout.
+
+    What is rank 0's alone is in shard 0. The replicated tensors are cut into `shards` runs of about the same
+    number of bytes, without regard to where one tensor ends; every element is in one slice.
+    """
+    cuts: list[list[Slice]] = [[] for _ in range(shards)]
+    own = [place for place, entry in enumerate(layout) if not entry.replicated]
+    cuts[0] += [Slice(place, 0, layout[place].count) for place in own if layout[place].count]
+    total = sum(entry.count * entry.element_bytes for entry in layout if entry.replicated)
+    begun = 0
+    for place, entry in enumerate(layout):
+        if not entry.replicated or not entry.count:
+            continue
+        size = entry.element_bytes
+        shard = 0
+        start = 0
+        while start < entry.count:
+            # The shard of this element, and the first element of this tensor that is the next one's.
+            shard = max(shard, min(shards - 1, (begun + start * size) * shards // total))
+            limit = -(-total * (shard + 1) // shards) if shard < shards - 1 else total
+            end = min(entry.count, max(start + 1, -(-(limit - begun) // size)))
+            cuts[shard].append(Slice(place, start, end - start))
+            start = end
+            shard = min(shards - 1, shard + 1)
+        begun += entry.count * size
+    return cuts
+
+
+def slice_bytes(layout: Sequence[TensorEntry], piece: Slice) -> int:
+    """Bytes of a slice."""
+    return piece.count * layout[piece.entry].element_bytes
+
+
+def flat_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
+    """The memory of some elements of a contiguous CPU tensor, as bytes; nothing is copied."""
+    return tensor.view(-1)[start : start + count].view(torch.uint8)

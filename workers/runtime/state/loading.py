@@ -1,0 +1,277 @@
+"""Taking a state that lies in shards: each rank reads some of them and all exchange what they read.
+
+Every shard has one reader, which fills the tensors piece by piece in a thread of its own and broadcasts each
+piece as it comes. So a shard is fetched once however many ranks there are, and fetching, sending and copying
+overlap.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workers.runtime.process_group import broadcast_bytes
+from workers.runtime.state.layout import (
+    Path,
+    Slice,
+    TensorEntry,
+    cut,
+    digest_of,
+    flat_bytes,
+    put_together,
+    read_layout,
+    torch_dtype,
+)
+from workers.runtime.state.shards import Shard, ShardError, describe_as_bytes, read_description
+
+_log = logging.getLogger(__name__)
+
+CHUNK_BYTES = 8 << 20
+#: Broadcasts under way at once.
+_WINDOW = 4
+
+
+class OpenShard(Protocol):
+    """A shard that one rank reads: its description is known, its bytes come in order."""
+
+    description: Mapping[str, Any]
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes. Raises OSError."""
+
+    def finish(self) -> None:
+        """All is read: raises OSError unless it is what the sender sent."""
+
+
+class ShardInMemory:
+    """A shard that this process holds, or that the system reads from a file as it is used."""
+
+    def __init__(self, shard: Shard) -> None:
+        self.description: Mapping[str, Any] = shard.description
+        self._pieces = shard.pieces()
+        self._piece = memoryview(b"")
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes."""
+        filled = 0
+        while filled < len(buffer):
+            if not self._piece:
+                self._piece = next(self._pieces)
+            count = min(len(self._piece), len(buffer) - filled)
+            buffer[filled : filled + count] = self._piece[:count]
+            self._piece = self._piece[count:]
+            filled += count
+
+    def finish(self) -> None:
+        """Nothing can have been altered on its way."""
+
+
+def agree(fine: bool, group: dist.ProcessGroup | None = None) -> bool:
+    """Whether it is fine on every rank of the group."""
+    votes = torch.tensor([int(fine)])
+    dist.all_reduce(votes, op=dist.ReduceOp.MIN, group=group)
+    return bool(int(votes))
+
+
+def load_state(
+    opened: Mapping[int, OpenShard],
+    readers: Sequence[int],
+    group: dist.ProcessGroup | None = None,
+    *,
+    rank: int,
+) -> dict[str, Any] | None:
+    """The state whose shards the ranks of a group have opened; None where reading one was broken off.
+
+    All ranks call this together and get the same answer.
+
+    Args:
+        opened: the shards that this rank reads.
+        readers: the rank that reads each shard.
+
+    Raises:
+        ShardError: shards are missing, are of another state, or do not fit together.
+    """
+    head = _exchange_head(opened, readers, group)
+    try:
+        layout = read_layout(head["layout"])
+        cuts = cut(layout, len(readers))
+        problem = _misfit(opened, head, layout, cuts)
+    except (ValueError, KeyError, TypeError) as error:
+        raise ShardError(f"the state's layout makes no sense: {error}") from error
+    if not agree(problem is None, group):
+        raise ShardError(problem or "another rank's shards do not fit to the others")
+    tensors = [torch.empty(entry.shape, dtype=torch_dtype(entry.dtype)) for entry in layout]
+    transfer = _Transfer(layout, tensors, cuts, opened)
+    transfer.run(readers, group, rank)
+    if not agree(transfer.whole, group):
+        return None
+    by_path: dict[Path, Tensor] = {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)}
+    state: dict[str, Any] = put_together(head["rest"], by_path)
+    return state
+
+
+def _exchange_head(
+    opened: Mapping[int, OpenShard], readers: Sequence[int], group: dist.ProcessGroup | None
+) -> dict[str, Any]:
+    content = None
+    if 0 in opened:
+        content = describe_as_bytes(Shard(dict(opened[0].description), []))
+    content = broadcast_bytes(content, source=readers[0], group=group)
+    return read_description(content or b"")
+
+
+def _misfit(
+    opened: Mapping[int, OpenShard],
+    head: Mapping[str, Any],
+    layout: Sequence[TensorEntry],
+    cuts: Sequence[Sequence[Slice]],
+) -> str | None:
+    """Why this rank's shards are not what the head says, or None."""
+    if head["world_size"] != len(cuts) or head["layout_digest"] != digest_of(layout):
+        return "shard 0 contradicts itself"
+    for number, shard in opened.items():
+        described = shard.description
+        for name in ("generation", "iteration", "world_size", "layout_digest"):
+            if described[name] != head[name]:
+                return f"shard {number} has another {name} than shard 0: {described[name]!r}, {head[name]!r}"
+        slices = [(tuple(one["path"]), one["start"], one["count"]) for one in described["slices"]]
+        expected = [(layout[one.entry].path, one.start, one.count) for one in cuts[number]]
+        if described["shard"] != number or slices != expected:
+            return f"shard {number} does not hold the slices that it should"
+    return None
+
+
+@dataclass(frozen=True)
+class _Chunk:
+    """Some slices of one shard that travel together."""
+
+    shard: int
+    slices: tuple[Slice, ...]
+    bytes: int
+
+
+def _chunks(layout: Sequence[TensorEntry], shard: int, slices: Sequence[Slice]) -> Iterator[_Chunk]:
+    """Large slices in several chunks, small ones several to a chunk."""
+    waiting: list[Slice] = []
+    size = 0
+    for piece in slices:
+        element = layout[piece.entry].element_bytes
+        most = max(1, CHUNK_BYTES // element)
+        for start in range(piece.start, piece.start + piece.count, most):
+            part = Slice(piece.entry, start, min(most, piece.start + piece.count - start))
+            if size + part.count * element > CHUNK_BYTES and waiting:
+                yield _Chunk(shard, tuple(waiting), size)
+                waiting, size = [], 0
+            waiting.append(part)
+            size += part.count * element
+    if waiting:
+        yield _Chunk(shard, tuple(waiting), size)
+
+
+def _in_turns(chunks: Sequence[Sequence[_Chunk]]) -> list[_Chunk]:
+    """The chunks of all shards, one of each in turn: the order in which every rank sends and receives."""
+    longest = max(map(len, chunks), default=0)
+    return [some[place] for place in range(longest) for some in chunks if place < len(some)]
+
+
+class _Transfer:
+    """Fills a state's tensors from shards that several ranks read."""
+
+    def __init__(
+        self,
+        layout: Sequence[TensorEntry],
+        tensors: Sequence[Tensor],
+        cuts: Sequence[Sequence[Slice]],
+        opened: Mapping[int, OpenShard],
+    ) -> None:
+        self._layout = layout
+        self._tensors = tensors
+        self._chunks = [list(_chunks(layout, shard, slices)) for shard, slices in enumerate(cuts)]
+        self._opened = opened
+        self._changed = threading.Condition()
+        self._filled = dict.fromkeys(opened, 0)
+        #: Whether all that this rank reads has come as it was sent.
+        self.whole = True
+
+    def run(self, readers: Sequence[int], group: dist.ProcessGroup | None, rank: int) -> None:
+        """Read, send and receive everything."""
+        threads = [threading.Thread(target=self._read, args=(number,)) for number in self._opened]
+        for thread in threads:
+            thread.start()
+        alone = dist.get_world_size(group) == 1
+        under_way: deque[tuple[Any, _Chunk, Tensor, bool]] = deque()
+        places = dict.fromkeys(range(len(readers)), 0)
+        for chunk in _in_turns(self._chunks) if not alone else ():
+            mine = readers[chunk.shard] == rank
+            buffer = self._wait_for(chunk, places[chunk.shard]) if mine else self._buffer(chunk)
+            places[chunk.shard] += 1
+            work = dist.broadcast(buffer, src=readers[chunk.shard], group=group, async_op=True)
+            under_way.append((work, chunk, buffer, mine))
+            if len(under_way) >= _WINDOW:
+                self._land(*under_way.popleft())
+        while under_way:
+            self._land(*under_way.popleft())
+        for thread in threads:
+            thread.join()
+
+    def _land(self, work: Any, chunk: _Chunk, buffer: Tensor, mine: bool) -> None:
+        work.wait()
+        if not mine and len(chunk.slices) > 1:
+            self._spread(chunk, buffer)
+
+    def _wait_for(self, chunk: _Chunk, place: int) -> Tensor:
+        """The chunk's bytes once they have been read; whatever is in the tensors where reading has failed."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._filled[chunk.shard] > place or not self.whole)
+        buffer = self._buffer(chunk)
+        if len(chunk.slices) > 1:
+            place_in_buffer = 0
+            for piece in chunk.slices:
+                source = self._memory(piece)
+                buffer[place_in_buffer : place_in_buffer + source.numel()] = source
+                place_in_buffer += source.numel()
+        return buffer
+
+    def _buffer(self, chunk: _Chunk) -> Tensor:
+        """A single slice travels from and to its tensor; several go through a buffer."""
+        if len(chunk.slices) == 1:
+            return self._memory(chunk.slices[0])
+        return torch.empty(chunk.bytes, dtype=torch.uint8)
+
+    def _spread(self, chunk: _Chunk, buffer: Tensor) -> None:
+        place = 0
+        for piece in chunk.slices:
+            target = self._memory(piece)
+            target.copy_(buffer[place : place + target.numel()])
+            place += target.numel()
+
+    def _memory(self, piece: Slice) -> Tensor:
+        return flat_bytes(self._tensors[piece.entry], piece.start, piece.count)
+
+    def _read(self, number: int) -> None:
+        """In a thread: read one shard from its beginning to its end."""
+        shard = self._opened[number]
+        try:
+            for chunk in self._chunks[number]:
+                for piece in chunk.slices:
+                    shard.read_into(memoryview(self._memory(piece).numpy()))
+                with self._changed:
+                    self._filled[number] += 1
+                    self._changed.notify_all()
+            shard.finish()
+        except Exception as error:  # noqa: BLE001 - a thread's error would be lost, and the others would wait
+            self._broken_off(number, error)
+
+    def _broken_off(self, number: int, error: BaseException) -> None:
+        _log.warning("reading shard %d was broken off: %s", number, error)
+        with self._changed:
+            self.whole = False
+            self._changed.notify_all()

@@ -1,0 +1,191 @@
+"""One rank's part of a state: a description and slices of tensors, in memory or in a file.
+
+A file is one `torch.save`; `torch.load(path, weights_only=True)` reads it without this package
+(docs/protocols.md, 3.2).
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import pickle
+from collections.abc import Callable, Iterator, Mapping
+from copy import deepcopy
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from workers.runtime.state.layout import Slice, TensorEntry, cut, digest_of, flat_bytes, take_apart
+
+STATE_FORMAT = 2
+#: A description without its slices' values; what a function keeps beside its tensors counts into it.
+LARGEST_DESCRIPTION_BYTES = 256 << 20
+
+
+class ShardError(ValueError):
+    """A shard that cannot be read, or that does not fit to the others."""
+
+
+@dataclass(frozen=True)
+class Shard:
+    """Shard `description["shard"]` of a state.
+
+    Attributes:
+        description: plain values. `slices` names each slice's tensor, shape, start and number of elements;
+            shard 0 has `rest`, what the state is without tensors, and `layout` as well.
+        values: the slices, flat, in the same order.
+    """
+
+    description: dict[str, Any]
+    values: list[Tensor]
+
+    def pieces(self) -> Iterator[memoryview]:
+        """The slices' bytes, one after the other; they share the shard's memory."""
+        for value in self.values:
+            if value.numel():
+                yield memoryview(flat_bytes(value, 0, value.numel()).numpy())
+
+    @property
+    def bytes(self) -> int:
+        """Bytes of all slices."""
+        return sum(value.numel() * value.element_size() for value in self.values)
+
+
+def is_replicated(parameters: frozenset[str]) -> Callable[[tuple[Any, ...]], bool]:
+    """Which tensors of a captured state every rank has: parameters and what the optimizer keeps of them.
+
+    Buffers (each rank's own statistics), the scheduler, generators and the function's own state are rank
+    0's.
+    """
+
+    def check(path: tuple[Any, ...]) -> bool:
+        if path[0] == "model":
+            return len(path) == 2 and path[1] in parameters
+        return path[:2] == ("optimizer", "state")
+
+    return check
+
+
+def own_shard(
+    state: Mapping[str, Any], parameters: frozenset[str], *, rank: int, world_size: int, copy: bool
+) -> Shard:
+    """This rank's shard of a captured state.
+
+    Args:
+        copy: later iterations do not change the shard. Without it, it shares the memory of tensors that are
+            on the CPU.
+    """
+    rest, layout, tensors = take_apart(state, is_replicated(parameters))
+    slices = cut(layout, world_size)[rank]
+    description: dict[str, Any] = {
+        "format": STATE_FORMAT,
+        "generation": state["generation"],
+        "iteration": state["iteration"],
+        "shard": rank,
+        "world_size": world_size,
+        "layout_digest": digest_of(layout),
+        "slices": [_describe(layout[piece.entry], piece) for piece in slices],
+    }
+    if rank == 0:
+        description |= {
+            "rest": deepcopy(rest) if copy else rest,
+            "layout": [entry.to_dict() for entry in layout],
+        }
+    return Shard(description, [_slice(tensors[piece.entry], piece, copy=copy) for piece in slices])
+
+
+def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
+    return {
+        "path": entry.path,
+        "dtype": entry.dtype,
+        "shape": entry.shape,
+        "start": piece.start,
+        "count": piece.count,
+    }
+
+
+def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
+    # What is not contiguous is copied whole for a moment: a view of its slice alone cannot be had.
+    flat = tensor.contiguous().view(-1)[piece.start : piece.start + piece.count]
+    if flat.device.type != "cpu":
+        return flat.cpu()
+    return flat.clone() if copy else flat
+
+
+def describe_as_bytes(shard: Shard) -> bytes:
+    """The description alone, to be sent ahead of the slices."""
+    buffer = io.BytesIO()
+    torch.save(shard.description, buffer)
+    return buffer.getvalue()
+
+
+def read_description(content: bytes) -> dict[str, Any]:
+    """What `describe_as_bytes` wrote.
+
+    Raises:
+        ShardError: it is something else.
+    """
+    try:
+        return _checked(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
+    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        raise ShardError(f"a shard's description cannot be read: {error}") from error
+
+
+def write_shard(shard: Shard, path: Path) -> None:
+    """Write a shard so that it is there whole or not at all, also after a power cut.
+
+    Raises:
+        OSError: the disk does not take it.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    content = dict(shard.description)
+    # torch.save writes all the memory that a view is a part of.
+    content["values"] = [
+        value if value.untyped_storage().nbytes() == value.numel() * value.element_size() else value.clone()
+        for value in shard.values
+    ]
+    try:
+        with partial.open("wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except RuntimeError as error:  # torch's own writer names no reason
+        raise OSError(f"{path.name}: {error}") from error
+    partial.rename(path)
+
+
+def read_shard(path: Path) -> Shard:
+    """A shard in a file. Its values are read from the disk as they are used.
+
+    Raises:
+        ShardError: the file is no shard, or cannot be read.
+    """
+    try:
+        content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        description = _checked(content)
+        values = description.pop("values")
+        _check_values(description["slices"], values)
+    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+        raise ShardError(f"{path.name} is no shard of a state: {error}") from error
+    return Shard(description, values)
+
+
+def _checked(content: Any) -> dict[str, Any]:
+    if not isinstance(content, dict) or "format" not in content:
+        raise ShardError("this is no shard of a state")
+    if content["format"] != STATE_FORMAT:
+        raise ShardError(f"a shard has the unknown format {content['format']!r}")
+    missing = {"generation", "iteration", "shard", "world_size", "layout_digest", "slices"} - content.keys()
+    if missing:
+        raise ShardError(f"a shard lacks {', '.join(sorted(missing))}")
+    return content
+
+
+def _check_values(slices: Any, values: Any) -> None:
+    for described, value in zip(slices, values, strict=True):
+        name = str(value.dtype).removeprefix("torch.")
+        if value.dim() != 1 or value.numel() != described["count"] or name != described["dtype"]:
+            raise ShardError(f"a slice of {described['path']} is not as it is described")

@@ -1,0 +1,149 @@
+"""Where a generation's state comes from: nothing, files that the agent has brought, or the old generation's
+memory.
+
+Rank 0 says which order all follow. Each rank opens the shards that it is to read; a source that fails, or an
+order that has changed meanwhile, sends all of them back to the question.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from workers.runtime.assignment import Assignment
+from workers.runtime.failures import WorkerFailureError, start_failed
+from workers.runtime.goals import Goals
+from workers.runtime.process_group import broadcast_bytes
+from workers.runtime.state.handover import ReceivedShard, open_handover
+from workers.runtime.state.loading import OpenShard, ShardInMemory, agree, load_state
+from workers.runtime.state.shards import ShardError, read_shard
+
+_log = logging.getLogger(__name__)
+
+_RETRY_SECONDS = 0.05
+_PATIENCE_SECONDS = 0.25
+
+Start = Mapping[str, Any]
+
+
+class StateSource:
+    """Takes the state that the control plane names, together with the other ranks."""
+
+    def __init__(self, assignment: Assignment, goals: Goals, box: Path) -> None:
+        self._assignment = assignment
+        self._goals = goals
+        self._box = box
+        self._leads = assignment.rank == 0
+
+    def take(self) -> dict[str, Any] | None:
+        """The state to start from, empty to start from nothing; None when rank 0 was told to give up first.
+
+        The same on every rank.
+
+        Raises:
+            WorkerFailureError: `start_failed` when the named state cannot be taken.
+        """
+        while True:
+            start = self._order()
+            if start is None:
+                return None
+            if start["from"] == "nothing":
+                return {}
+            try:
+                state = self._take_from(start)
+            except ShardError as error:
+                raise WorkerFailureError("start_failed", f"the state cannot be taken: {error}") from error
+            if state is not None:
+                return state
+            self._goals.wait_for_change(_RETRY_SECONDS)
+
+    def _order(self) -> Start | None:
+        """Where rank 0 was told to start from."""
+        content = None
+        if self._leads:
+            start = self._goals.wait_for_start()
+            content = None if start is None else json.dumps(_identity(start)).encode()
+        content = broadcast_bytes(content)
+        if content is None:
+            return None
+        found: Start = json.loads(content)
+        if found.get("from") not in ("nothing", "checkpoint", "handover"):
+            raise WorkerFailureError("start_failed", f"unknown start {found.get('from')!r}")
+        return found
+
+    def _take_from(self, start: Start) -> dict[str, Any] | None:
+        shards = start["shards"]
+        readers = [int(shard["reader"]) for shard in shards]
+        if [shard["id"] for shard in shards] != list(range(len(shards))) or not shards:
+            raise ShardError("the shards of the named state are not complete")
+        if not all(0 <= reader < self._assignment.world_size for reader in readers):
+            raise ShardError("a shard is to be read by a rank that does not exist")
+        opened: dict[int, OpenShard] = {}
+        try:
+            found = self._open_all(start, opened)
+            if not agree(found):
+                return None
+            return load_state(opened, readers, rank=self._assignment.rank)
+        finally:
+            for shard in opened.values():
+                if isinstance(shard, ReceivedShard):
+                    shard.close()
+
+    def _open_all(self, start: Start, opened: dict[int, OpenShard]) -> bool:
+        """Open every shard that this rank reads; False when the order has changed."""
+        own = self._own_order(start)
+        if own is None:
+            return False
+        for shard in start["shards"]:
+            if shard["reader"] != self._assignment.rank:
+                continue
+            if start["from"] == "checkpoint":
+                opened[shard["id"]] = self._open_file(own, shard["id"])
+                continue
+            received = self._open_handover(start, shard)
+            if received is None:
+                return False
+            opened[shard["id"]] = received
+        return True
+
+    def _own_order(self, start: Start) -> Start | None:
+        """This rank's own message of the same order, which names its files; None if it is told another."""
+        while True:
+            own = self._goals.start
+            if own is not None and _identity(own) == start:
+                return own
+            if own is not None or self._goals.goal != "train":
+                # Older or newer than rank 0's: both will hear the same before long.
+                self._goals.wait_for_change(_PATIENCE_SECONDS)
+                return None
+            self._goals.wait_for_change(_PATIENCE_SECONDS)
+
+    def _open_file(self, own: Start, number: int) -> ShardInMemory:
+        try:
+            return ShardInMemory(read_shard(self._box / own["files"][str(number)]))
+        except (OSError, KeyError) as error:
+            raise start_failed("the checkpoint", error) from error
+
+    def _open_handover(self, start: Start, shard: Mapping[str, Any]) -> ReceivedShard | None:
+        (holder,) = shard["holders"]
+        return open_handover(
+            holder["address"],
+            int(holder["port"]),
+            secret=self._assignment.secret,
+            predecessor=int(start["generation"]),
+            generation=self._assignment.generation,
+            still_wanted=lambda: self._wanted(start),
+            pause=self._goals.wait_for_change,
+        )
+
+    def _wanted(self, start: Start) -> bool:
+        own = self._goals.start
+        return own is not None and _identity(own) == start and self._goals.goal == "train"
+
+
+def _identity(start: Start) -> dict[str, Any]:
+    """An order without what the agent added to it for one rank."""
+    return {name: value for name, value in start.items() if name != "files"}
