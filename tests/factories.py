@@ -227,7 +227,6 @@ class GenerationFactory(DjangoModelFactory[Generation]):
     world_size = 1
     master_server = factory.SubFactory(ServerFactory)
     master_port = 21000
-    handover_port = 21001
     secret = "s" * 32
     live_at = factory.LazyFunction(timezone.now)
 
@@ -235,7 +234,13 @@ class GenerationFactory(DjangoModelFactory[Generation]):
     def gpus(self: Any, create: bool, extracted: list[Gpu] | None, state: str = AssignmentState.HELD) -> None:
         for rank, gpu in enumerate(extracted or []):
             Assignment.objects.create(
-                generation=self, job=self.job, gpu=gpu, rank=rank, state=state, held_at=timezone.now()
+                generation=self,
+                job=self.job,
+                gpu=gpu,
+                rank=rank,
+                handover_port=21001 + rank,
+                state=state,
+                held_at=timezone.now(),
             )
 
 
@@ -278,7 +283,8 @@ class CheckpointFactory(DjangoModelFactory[Checkpoint]):
     job = factory.SubFactory(JobFactory)
     generation = 1
     iteration = factory.Sequence(lambda n: n * 10)
-    uri = factory.LazyAttribute(lambda point: f"jobs/{point.job.id}/checkpoints/1-{point.iteration}.pt")
+    uri = factory.LazyAttribute(lambda point: f"jobs/{point.job.id}/checkpoints/1-{point.iteration}")
+    complete_at = factory.LazyFunction(timezone.now)
     size_bytes = 1_400_000
     reason = "periodic"
 

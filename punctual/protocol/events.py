@@ -74,12 +74,13 @@ class Failed(Message):
     iteration: Count | None = 0
 
 
-class CheckpointStored(Message):
-    """A state is durable. Made by the agent."""
+class ShardStored(Message):
+    """A rank's shard of the state is durable. Made by the agent."""
 
     iteration: Count
     uri: Uri
-    bytes: Count = 0
+    bytes: Count
+    sha256: Sha256
     store_seconds: Age = 0.0
     reason: Literal["periodic", "suspend", "handover", "stop"] = "periodic"
 
@@ -121,7 +122,7 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
 }
 EVENTS: Mapping[str, type[Message]] = {
     **FROM_WORKERS,
-    "checkpoint_stored": CheckpointStored,
+    "shard_stored": ShardStored,
     "completed": Completed,
     "refused": Refused,
 }

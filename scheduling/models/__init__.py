@@ -12,7 +12,15 @@ from scheduling.models.functions import (
 from scheduling.models.generations import Assignment, Generation, Worker
 from scheduling.models.incidents import Incident
 from scheduling.models.jobs import Job, new_job_id
-from scheduling.models.records import AppliedEvent, Artifact, Checkpoint, JobEvent, JobMetric, LogChunk
+from scheduling.models.records import (
+    AppliedEvent,
+    Artifact,
+    Checkpoint,
+    JobEvent,
+    JobMetric,
+    LogChunk,
+    StateShard,
+)
 
 __all__ = [
     "AppliedEvent",
@@ -34,6 +42,7 @@ __all__ = [
     "Offer",
     "OutboxMessage",
     "ScalingCurve",
+    "StateShard",
     "Worker",
     "new_job_id",
 ]

@@ -28,7 +28,6 @@ class Generation(models.Model):
     world_size = models.PositiveIntegerField()
     master_server = models.ForeignKey(Server, on_delete=models.PROTECT, related_name="+")
     master_port = models.PositiveIntegerField()
-    handover_port = models.PositiveIntegerField()
     secret = models.CharField(max_length=64)
     #: Where its state comes from; null until decided.
     start = models.JSONField(null=True, blank=True)
@@ -85,6 +84,8 @@ class Assignment(models.Model):
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="assignments")
     gpu = models.ForeignKey(Gpu, on_delete=models.PROTECT, related_name="assignments")
     rank = models.PositiveIntegerField()
+    #: Where this rank serves its shard to a successor, on its own server; null where there is none.
+    handover_port = models.PositiveIntegerField(null=True, blank=True)
     state = models.CharField(max_length=10, choices=AssignmentState.choices, default=AssignmentState.WAITING)
     held_at = models.DateTimeField(null=True, blank=True)
     released_at = models.DateTimeField(null=True, blank=True)

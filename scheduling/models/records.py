@@ -61,13 +61,20 @@ class LogChunk(models.Model):
 
 
 class Checkpoint(models.Model):
-    """A durable state of a job under a key unique to its generation and iteration."""
+    """A recovery point: a job's state after an iteration, in one shard for each rank that wrote it.
+
+    Complete once every shard is durable. Only then anybody starts from it.
+    """
 
     job = models.ForeignKey(Job, on_delete=models.CASCADE, related_name="checkpoints")
     generation = models.PositiveIntegerField()
     iteration = models.PositiveBigIntegerField()
+    #: The folder of its shards.
     uri = models.CharField(max_length=500)
+    #: Of the shards that are durable.
     size_bytes = models.BigIntegerField(default=0)
+    world_size = models.PositiveIntegerField(default=1)
+    complete_at = models.DateTimeField(null=True, blank=True)
     reason = models.CharField(max_length=20)
     store_seconds = models.FloatField(default=0.0)
     stored_at = models.DateTimeField(default=timezone.now)
@@ -78,6 +85,23 @@ class Checkpoint(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["job", "generation", "iteration"], name="checkpoint_once")
         ]
+
+
+class StateShard(models.Model):
+    """One rank's durable part of a recovery point."""
+
+    checkpoint = models.ForeignKey(Checkpoint, on_delete=models.CASCADE, related_name="shards")
+    #: The rank that wrote it.
+    number = models.PositiveIntegerField()
+    uri = models.CharField(max_length=500)
+    size_bytes = models.BigIntegerField()
+    #: Empty for states of versions that reported none.
+    sha256 = models.CharField(max_length=64, blank=True)
+    stored_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        ordering = ["number"]
+        constraints = [models.UniqueConstraint(fields=["checkpoint", "number"], name="shard_once")]
 
 
 class Artifact(models.Model):

@@ -15,7 +15,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
     is at least as new."""
     server = Server.objects.get(pk=server_id)
     cluster = Cluster.objects.only("epoch", "reserve_servers").get(pk=server.cluster_id)
-    members: dict[int, list[dict[str, int]]] = {}
+    members: dict[int, list[dict[str, int | None]]] = {}
     assignments = (
         Assignment.objects.filter(gpu__server_id=server_id, state=AssignmentState.HELD)
         .exclude(generation__state=GenerationState.RETIRED)
@@ -24,7 +24,11 @@ def desired_state(server_id: int) -> dict[str, Any]:
     )
     for assignment in assignments:
         members.setdefault(assignment.generation_id, []).append(
-            {"rank": assignment.rank, "gpu_index": assignment.gpu.index}
+            {
+                "rank": assignment.rank,
+                "gpu_index": assignment.gpu.index,
+                "handover_port": assignment.handover_port,
+            }
         )
     generations = (
         Generation.objects.filter(pk__in=members, held_at__isnull=False)
@@ -38,7 +42,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
     }
 
 
-def _entry(generation: Generation, workers: list[dict[str, int]], cluster: Cluster) -> dict[str, Any]:
+def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster: Cluster) -> dict[str, Any]:
     job = generation.job
     version = job.function_version
     return {
@@ -51,7 +55,6 @@ def _entry(generation: Generation, workers: list[dict[str, int]], cluster: Clust
         "world_size": generation.world_size,
         "master_address": generation.master_server.address,
         "master_port": generation.master_port,
-        "handover_port": generation.handover_port,
         "secret": _job_secret(generation),
         "workers": workers,
         "function": {

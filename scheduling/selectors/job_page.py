@@ -280,9 +280,11 @@ def verdict_shown(user: User, job: Job) -> dict[str, Any]:
 
 
 def stored_checkpoints(job: Job, limit: int = 20) -> list[Checkpoint]:
-    """Checkpoints that still exist, newest first."""
+    """Complete checkpoints that still exist, newest first."""
     return list(
-        Checkpoint.objects.filter(job=job, deleted_at__isnull=True).order_by("-iteration", "-id")[:limit]
+        Checkpoint.objects.filter(job=job, deleted_at__isnull=True, complete_at__isnull=False).order_by(
+            "-iteration", "-id"
+        )[:limit]
     )
 
 

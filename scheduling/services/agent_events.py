@@ -19,6 +19,7 @@ from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.recovery_points import take_shard
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
 from scheduling.services.unfit_levels import level_did_not_fit, measuring_ended
@@ -79,21 +80,30 @@ def _first_iteration(
     became_live(job, generation, event["iteration"], cluster)
 
 
-def _checkpoint_stored(
+def _shard_stored(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    iteration = event["iteration"]
-    checkpoint, _ = Checkpoint.objects.update_or_create(
-        job=job,
-        generation=generation.number,
+    iteration, rank = event["iteration"], event["rank"]
+    folder = f"checkpoints/{generation.number}-{iteration}"
+    checkpoint = take_shard(
+        job,
+        generation,
+        rank=rank,
         iteration=iteration,
-        defaults={
-            "uri": _stored_at(job, f"checkpoints/{generation.number}-{iteration}.pt", event["uri"]),
-            "size_bytes": event["bytes"],
-            "reason": event["reason"],
-            "store_seconds": event["store_seconds"],
-        },
+        folder=_stored_at(job, f"{folder}/{rank}.pt", event["uri"]).removesuffix(f"/{rank}.pt"),
+        size_bytes=event["bytes"],
+        sha256=event["sha256"],
+        reason=event["reason"],
+        store_seconds=event["store_seconds"],
     )
+    if checkpoint is not None:
+        _point_complete(job, generation, checkpoint)
+    advance(job, cluster)
+
+
+def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) -> None:
+    """Every shard of a state is durable: from now on the job goes on from it, unless a newer one is known."""
+    iteration = checkpoint.iteration
     # The pointer only moves forward, and a generation that has been replaced moves it no further
     # than where its successor began.
     current = job.checkpoint
@@ -122,7 +132,6 @@ def _checkpoint_stored(
     if generation.state == GenerationState.LIVE and job.iterations_done < iteration:
         job.iterations_done = iteration
         job.save(update_fields=["iterations_done"])
-    advance(job, cluster)
 
 
 def _profile_level(
@@ -278,10 +287,10 @@ def _refused(
 
 
 #: Told of any rank; the others are rank 0's business.
-_OF_ANY_RANK = ("failed", "refused")
+_OF_ANY_RANK = ("failed", "refused", "shard_stored")
 HANDLERS: dict[str, Handler] = {
     "first_iteration": _first_iteration,
-    "checkpoint_stored": _checkpoint_stored,
+    "shard_stored": _shard_stored,
     "profile_level": _profile_level,
     "profile_done": _profile_done,
     "completed": _completed,

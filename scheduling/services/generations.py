@@ -7,7 +7,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
-from itertools import islice
 from typing import Any
 
 from django.db.models import F
@@ -19,6 +18,7 @@ from scheduling.models import Assignment, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
+from scheduling.services.recovery_points import start_from_checkpoint, start_from_predecessor
 from scheduling.services.wakeups import wake_agents
 
 #: A successor or a generation that takes over: everything before `live`.
@@ -87,7 +87,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     for one in wanted:
         one.job.last_generation += 1
     update_rows([one.job for one in wanted], ["last_generation"])
-    ports = _take_ports([one.gpus[0].server_id for one in wanted])
+    ports = _take_ports([_port_places(one) for one in wanted])
     living = set(
         Generation.objects.filter(
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
@@ -96,7 +96,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     curves = _curves(wanted)
     made = []
     begun = []
-    for one, (master_port, handover_port) in zip(wanted, ports, strict=True):
+    for one, (master_port, *_) in zip(wanted, ports, strict=True):
         generation = Generation(
             job=one.job,
             number=one.job.last_generation,
@@ -105,7 +105,6 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
             world_size=len(one.gpus),
             master_server_id=one.gpus[0].server_id,
             master_port=master_port,
-            handover_port=handover_port,
             secret=secrets.token_hex(32),
             reason=one.reason[:300],
             profile=one.profile,
@@ -120,9 +119,10 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
         [
             Assignment(
                 generation=generation, job=one.job, gpu=gpu, rank=rank,
+                handover_port=handover_ports[rank] if handover_ports else None,
                 flexible=bool(one.flexible) and one.flexible[rank],
             )
-            for one, generation in zip(wanted, made, strict=True)
+            for one, generation, (_, *handover_ports) in zip(wanted, made, ports, strict=True)
             for rank, gpu in enumerate(one.gpus)
         ],
         batch_size=1_000,
@@ -152,9 +152,8 @@ def _set_training(generation: Generation, job: Job) -> None:
     generation.start = {"from": "nothing"}
     generation.start_iteration = 0
     if generation.purpose == Purpose.TRAINING and job.checkpoint is not None:
-        checkpoint = job.checkpoint
-        generation.start = {"from": "checkpoint", "uri": checkpoint.uri, "iteration": checkpoint.iteration}
-        generation.start_iteration = checkpoint.iteration
+        generation.start = start_from_checkpoint(job.checkpoint, generation.world_size)
+        generation.start_iteration = job.checkpoint.iteration
     if generation.state == GenerationState.READY:
         generation.state = GenerationState.HANDOVER
 
@@ -169,12 +168,7 @@ def begin_handover(generation: Generation, predecessor: Generation, cluster: Clu
     generation.goal = Goal.TRAIN
     generation.state = GenerationState.HANDOVER
     generation.step_expires_at = expires_at
-    generation.start = {
-        "from": "handover",
-        "generation": predecessor.number,
-        "address": predecessor.master_server.address,
-        "port": predecessor.handover_port,
-    }
+    generation.start = start_from_predecessor(predecessor, generation.world_size)
     generation.save(update_fields=["goal", "state", "start", "step_expires_at"])
     tell_agents(predecessor)
     tell_agents(generation)
@@ -316,36 +310,48 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
     return versions
 
 
-def _take_ports(server_ids: Sequence[int]) -> list[tuple[int, int]]:
-    """Two ports for each entry, of its server's range, that no unretired generation uses, going round so that
-    none is reused soon."""
+def _port_places(one: NewGeneration) -> list[int]:
+    """The servers on which a generation needs a port: its first one for the rank that the others join, and
+    each rank's for its shard where there is a state to hand over."""
+    serving = [] if one.purpose == Purpose.PROFILING else [gpu.server_id for gpu in one.gpus]
+    return [one.gpus[0].server_id, *serving]
+
+
+def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int]]:
+    """A port for each server id of each entry, of that server's range.
+
+    No unretired generation uses them, and they go round so that none is reused soon.
+    """
+    server_ids = {server_id for places in wanted for server_id in places}
     servers = {
         server.pk: server
         for server in Server.objects.select_for_update().filter(pk__in=server_ids).order_by("pk")
     }
     used: dict[int, set[int]] = defaultdict(set)
-    for server_id, *pair in (
-        Generation.objects.filter(master_server__in=servers)
-        .exclude(state=GenerationState.RETIRED)
-        .values_list("master_server_id", "master_port", "handover_port")
+    unretired = Generation.objects.exclude(state=GenerationState.RETIRED)
+    for server_id, port in unretired.filter(master_server__in=servers).values_list(
+        "master_server_id", "master_port"
     ):
-        used[server_id].update(pair)
-    taken = [_two_ports(servers[server_id], used[server_id]) for server_id in server_ids]
+        used[server_id].add(port)
+    serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
+    for server_id, port in serving.filter(gpu__server__in=servers).values_list(
+        "gpu__server_id", "handover_port"
+    ):
+        used[server_id].add(port)
+    taken = [[_free_port(servers[server_id], used[server_id]) for server_id in places] for places in wanted]
     update_rows(list(servers.values()), ["port_next"])
     return taken
 
 
-def _two_ports(server: Server, used: set[int]) -> tuple[int, int]:
+def _free_port(server: Server, used: set[int]) -> int:
     span = server.port_last - server.port_first + 1
     first = (
         server.port_next if server.port_first <= server.port_next <= server.port_last else server.port_first
     )
     order = (server.port_first + (first - server.port_first + step) % span for step in range(span))
-    free = list(islice((port for port in order if port not in used), 2))
-    if len(free) < 2:
-        raise RuntimeError(
-            f"server {server.name} has no two free ports in {server.port_first}-{server.port_last}"
-        )
-    used.update(free)
-    server.port_next = free[1] + 1
-    return free[0], free[1]
+    port = next((port for port in order if port not in used), None)
+    if port is None:
+        raise RuntimeError(f"server {server.name} has no free port in {server.port_first}-{server.port_last}")
+    used.add(port)
+    server.port_next = port + 1
+    return port

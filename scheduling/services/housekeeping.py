@@ -62,7 +62,8 @@ def trim_logs() -> None:
 
 
 def delete_old_checkpoints(now: datetime) -> None:
-    """Keep a running job's last two states, and none of a finished one's after an hour."""
+    """Keep a running job's last two complete states and what is being written, and nothing of a finished one
+    after an hour."""
     live = Checkpoint.objects.filter(deleted_at__isnull=True).select_related("job")
     for job_id in live.order_by().values_list("job_id", flat=True).distinct():
         job = Job.objects.get(pk=job_id)
@@ -70,9 +71,11 @@ def delete_old_checkpoints(now: datetime) -> None:
         if finished and job.finished_at is not None and now - job.finished_at < timedelta(hours=1):
             continue
         kept = 0 if finished else KEPT_CHECKPOINTS
-        for checkpoint in job.checkpoints.filter(deleted_at__isnull=True).order_by(
-            "-iteration", "-generation"
-        )[kept:]:
+        stored = job.checkpoints.filter(deleted_at__isnull=True).order_by("-iteration", "-generation")
+        complete, incomplete = (stored.filter(complete_at__isnull=missing) for missing in (False, True))
+        # Of the incomplete ones those that were begun last may still become complete.
+        begun = incomplete.order_by("-stored_at")
+        for checkpoint in [*complete[kept:], *begun[kept:]]:
             if checkpoint.pk != job.checkpoint_id or finished:
                 _delete(checkpoint, now)
 
@@ -80,7 +83,7 @@ def delete_old_checkpoints(now: datetime) -> None:
 def _delete(checkpoint: Checkpoint, now: datetime) -> None:
     filesystem, path = fsspec.core.url_to_fs(checkpoint.uri)
     try:
-        filesystem.rm(path)
+        filesystem.rm(path, recursive=True)
     except FileNotFoundError:
         pass
     except OSError as error:

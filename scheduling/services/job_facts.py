@@ -86,7 +86,9 @@ def generation_facts(
 
 
 def _suspending(generation: Generation) -> dict[str, Any]:
-    stored = generation.job.checkpoints.filter(generation=generation.number, reason="suspend")
+    stored = generation.job.checkpoints.filter(
+        generation=generation.number, reason="suspend", complete_at__isnull=False
+    )
     level = CurveLevel.objects.filter(curve=generation.curve_id, gpus=generation.world_size).first()
     return {
         "state_stored": stored.exists(),

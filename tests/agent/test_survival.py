@@ -43,7 +43,7 @@ def test_a_killed_agents_worker_goes_on_and_is_found_again(
     assert process_alive(worker)
     # It still obeys, and what it printed comes once: the fake control plane checks every offset.
     plane.want(generation(goal="suspend"))
-    wait_until(lambda: plane.events_of("checkpoint_stored"), "its state is stored")
+    wait_until(lambda: plane.events_of("shard_stored"), "its state is stored")
     wait_until(lambda: plane.phase() == "exited", "it has ended")
     assert plane.log_of().count("goal train") == 2, "a reconnected worker is told its goal again"
     assert len(plane.events_of("first_iteration")) == 1
@@ -144,7 +144,7 @@ def test_a_terminated_agent_leaves_its_workers_and_an_interrupted_one_suspends_t
     agent.signal(signal.SIGINT)
     assert agent.wait_exit() == 0
     assert not process_alive(worker)
-    (stored,) = plane.events_of("checkpoint_stored")
+    (stored,) = plane.events_of("shard_stored")
     assert stored["reason"] == "suspend"
     assert (
         Path(stored["uri"].removeprefix("file://")).read_text() == f"state of iteration {stored['iteration']}"

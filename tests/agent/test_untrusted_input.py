@@ -238,7 +238,7 @@ class TestMessages:
             parse_message(b"[" * 100_000)
 
     def test_a_worker_cannot_report_a_checkpoint_or_a_completion_itself(self) -> None:
-        for kind in ("checkpoint_stored", "completed"):
+        for kind in ("shard_stored", "completed"):
             with pytest.raises(MessageError, match="may not send"):
                 parse_message(json.dumps({"event": {"id": "x", "kind": kind, "uri": "file:///etc"}}).encode())
 

@@ -85,10 +85,10 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     wait_until(lambda: plane.worker(number=2).get("iteration", 0) > 150, "they train on", 60)
     plane.want(line(2, 2, start=handover, goal="suspend"))
     wait_until(
-        lambda: any(e["reason"] == "suspend" for e in plane.events_of("checkpoint_stored")),
+        lambda: any(e["reason"] == "suspend" for e in plane.events_of("shard_stored")),
         "the state is kept",
     )
-    stored = next(event for event in plane.events_of("checkpoint_stored") if event["reason"] == "suspend")
+    stored = next(event for event in plane.events_of("shard_stored") if event["reason"] == "suspend")
     wait_until(lambda: plane.phase(number=2) == "exited", "the second generation has ended")
     checkpoint = {"from": "checkpoint", "uri": stored["uri"], "iteration": stored["iteration"]}
     last = stored["iteration"] + 20

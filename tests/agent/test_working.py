@@ -96,7 +96,7 @@ def test_suspending_stores_the_state_and_the_next_generation_starts_from_it(
     plane.want(generation())
     wait_until(lambda: plane.phase() == "training" and plane.worker()["iteration"] > 2, "generation 1 trains")
     plane.want(generation(goal="suspend"))
-    stored = wait_until(lambda: plane.events_of("checkpoint_stored"), "its state is durable")[0]
+    stored = wait_until(lambda: plane.events_of("shard_stored"), "its state is durable")[0]
     assert stored["reason"] == "suspend"
     assert stored["uri"].endswith(f"jobs/job/checkpoints/1-{stored['iteration']}.pt")
     wait_until(lambda: plane.phase() == "exited", "generation 1 has ended")

@@ -124,7 +124,9 @@ def event(generation: Generation, kind: str, **fields: Any) -> dict[str, Any]:
 
 EVENT_FIELDS: dict[str, dict[str, Any]] = {
     "first_iteration": {"iteration": 1, "pause_seconds": 0.1},
-    "checkpoint_stored": {"iteration": 9, "uri": "memory://x", "bytes": 9, "reason": "periodic"},
+    "shard_stored": {
+        "iteration": 9, "uri": "memory://x", "bytes": 9, "sha256": "0" * 64, "reason": "periodic"
+    },
     "profile_level": {
         "gpus": 1,
         "iterations_per_second": 9.0,

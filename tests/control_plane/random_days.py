@@ -116,10 +116,7 @@ class RandomAgent(SimulatedAgent):
         )  # fmt: skip
 
     def _checkpoint(self, worker: SimulatedWorker) -> None:
-        uri = f"memory://{worker.entry['job']}/{worker.entry['generation']}-{worker.iteration}.pt"
-        self.event(
-            worker, "checkpoint_stored", iteration=worker.iteration, uri=uri, bytes=9, reason="periodic"
-        )
+        self.state_stored(worker, worker.iteration)
 
 
 @dataclass

@@ -19,6 +19,9 @@ from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.reports import ReportAnswer, apply_report
 
 KIND = "emulated-test"
+#: What the ranks of a generation agree on among themselves, by job and generation: after which iteration they
+#: last stored their state, and why.
+POINTS: dict[tuple[str, int], tuple[int, str]] = {}
 
 
 @dataclass
@@ -28,6 +31,7 @@ class SimulatedWorker:
     gpu_index: int
     phase: str = "preparing"
     iteration: int = 0
+    stored: tuple[int, str] | None = None
 
 
 @dataclass
@@ -76,6 +80,7 @@ class SimulatedAgent:
         """Send what is true, as the real agent does once a second."""
         self.agent = Agent.objects.select_related("server").get(pk=self.agent.pk)
         self.sequence += 1
+        self._store_agreed()
         events, self.events = self.events, []
         return self.send(
             {
@@ -130,6 +135,31 @@ class SimulatedAgent:
         self.events.append(made)
         return made
 
+    def shard_stored(self, worker: SimulatedWorker, iteration: int, reason: str) -> dict[str, Any]:
+        """A rank's part of a state is durable."""
+        folder = f"{worker.entry['job']}/checkpoints/{worker.entry['generation']}-{iteration}"
+        return self.event(
+            worker,
+            "shard_stored",
+            rank=worker.rank,
+            iteration=iteration,
+            uri=f"memory://{folder}/{worker.rank}.pt",
+            bytes=9,
+            sha256="0" * 64,
+            reason=reason,
+        )
+
+    def state_stored(self, worker: SimulatedWorker, iteration: int, reason: str = "periodic") -> None:
+        """The ranks of a worker's generation store their state after this iteration, each as it reports."""
+        POINTS[worker.entry["job"], worker.entry["generation"]] = (iteration, reason)
+
+    def _store_agreed(self) -> None:
+        for (job, generation, _), worker in self.workers.items():
+            point = POINTS.get((job, generation))
+            if point is not None and worker.stored != point:
+                worker.stored = point
+                self.shard_stored(worker, *point)
+
     def rank_zero(self, job_id: str) -> SimulatedWorker | None:
         """The training rank 0 of a job on this server."""
         found = [
@@ -168,12 +198,11 @@ class SimulatedAgent:
                 self.event(worker, "first_iteration", iteration=worker.iteration, pause_seconds=0.1)
         elif goal in ("suspend", "hand_over") and worker.phase == "training":
             worker.phase = "suspended" if goal == "suspend" else "handed_over"
-            if worker.rank == 0:
-                reason = "suspend" if goal == "suspend" else "handover"
-                uri = f"memory://{worker.entry['job']}/{worker.entry['generation']}-{worker.iteration}.pt"
-                self.event(
-                    worker, "checkpoint_stored", iteration=worker.iteration, uri=uri, bytes=9, reason=reason
-                )
+            reason = "suspend" if goal == "suspend" else "handover"
+            key = (worker.entry["job"], worker.entry["generation"])
+            if POINTS.get(key, (0, ""))[1] != reason:
+                POINTS[key] = (worker.iteration, reason)
+            worker.iteration = POINTS[key][0]
 
     def _profile(self, worker: SimulatedWorker) -> None:
         if worker.phase == "completed":

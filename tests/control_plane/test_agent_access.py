@@ -24,6 +24,7 @@ from scheduling.models import (
     JobMetric,
     LogChunk,
     ScalingCurve,
+    StateShard,
     Worker,
 )
 from tests.control_plane.agent_api import (
@@ -229,11 +230,11 @@ def test_a_checkpoint_is_looked_for_in_the_jobs_own_folder_whatever_its_agent_sa
     world: World, settings: Any, uri: str
 ) -> None:
     told = uri.format(store=settings.CHECKPOINT_URL.removeprefix("file://"))
-    send(world.holder, {"events": [event(world.generation, "checkpoint_stored", uri=told)]})
+    send(world.holder, {"events": [event(world.generation, "shard_stored", uri=told)]})
     artifact = {"name": "weights.pt", "uri": told, "bytes": 4, "sha256": "0" * 64}
     send(world.holder, {"events": [event(world.generation, "completed", artifacts=[artifact])]})
     folder = f"{settings.CHECKPOINT_URL}/jobs/{world.job.pk}"
-    assert Checkpoint.objects.get().uri == f"{folder}/checkpoints/1-9.pt"
+    assert StateShard.objects.get().uri == f"{folder}/checkpoints/1-9/0.pt"
     assert Artifact.objects.get().uri == f"{folder}/artifacts/1/weights.pt"
 
 

@@ -64,7 +64,7 @@ def test_a_fenced_nodes_job_goes_on_elsewhere_from_its_checkpoint(
     job = running_job(submit, first, second)
     worker = first.rank_zero(job.pk)
     assert worker is not None
-    first.event(worker, "checkpoint_stored", iteration=40, uri="memory://40.pt", bytes=9, reason="periodic")
+    first.state_stored(worker, 40)
     first.report()
     Server.objects.filter(name="node-2").update(drain="none")
     fall_silent(first, cluster)
@@ -75,7 +75,11 @@ def test_a_fenced_nodes_job_goes_on_elsewhere_from_its_checkpoint(
     assert job.state == JobState.RUNNING
     assert live.start is not None
     assert (live.start["from"], live.start["iteration"]) == ("checkpoint", 40)
-    assert live.start["uri"].endswith(f"/jobs/{job.pk}/checkpoints/{worker.entry['generation']}-40.pt")
+    folder = f"/jobs/{job.pk}/checkpoints/{worker.entry['generation']}-40"
+    for shard in live.start["shards"]:
+        (holder,) = shard["holders"]
+        assert holder["uri"].endswith(f"{folder}/{shard['id']}.pt")
+    assert [shard["id"] for shard in live.start["shards"]] == list(range(worker.entry["world_size"]))
     assert {assignment.gpu.server.name for assignment in live.assignments.all()} == {"node-2"}
 
 
@@ -110,9 +114,7 @@ def test_a_retired_generations_late_checkpoint_does_not_move_the_pointer(
     job.refresh_from_db()
     before = job.checkpoint_id
     agent.workers = {}
-    agent.event(
-        old_worker, "checkpoint_stored", iteration=90_000, uri="memory://stale.pt", bytes=9, reason="periodic"
-    )
+    agent.shard_stored(old_worker, 90_000, "periodic")
     agent.event(old_worker, "completed", iteration=100_000, reason="max_iterations", artifacts=[], metrics={})
     agent.report()
     job.refresh_from_db()
@@ -166,9 +168,7 @@ def test_a_report_that_comes_twice_changes_nothing(
     agent = first if first.rank_zero(job.pk) else second
     worker = agent.rank_zero(job.pk)
     assert worker is not None
-    event = agent.event(
-        worker, "checkpoint_stored", iteration=7, uri="memory://7.pt", bytes=9, reason="periodic"
-    )
+    event = agent.shard_stored(worker, 7, "periodic")
     assert agent.report().acknowledged == [event["id"]]
     lines = job.events.count()
     agent.events = [event]
@@ -282,7 +282,6 @@ def test_the_database_refuses_a_gpu_with_two_owners(
         world_size=1,
         master_server=held.gpu.server,
         master_port=1,
-        handover_port=2,
         secret="x",
     )
     with pytest.raises(IntegrityError, match="gpu_has_one_owner"):

@@ -59,7 +59,7 @@ def send_beside_a_neighbour(
     the answer."""
     lease_is_old(server)
     iteration = next(_iterations)
-    stored = event(neighbour, "checkpoint_stored", iteration=iteration)
+    stored = event(neighbour, "shard_stored", iteration=iteration)
     report: dict[str, list[Any]] = {
         "workers": [worker(hostile), worker(neighbour)],
         "events": [stored],
@@ -110,7 +110,7 @@ BAD = {
         ),
     ),
     "a long digest": ("events", lambda g: event(g, "completed", sample_order_digest="d" * 65)),
-    "an iteration of 2^60": ("events", lambda g: event(g, "checkpoint_stored", iteration=2**60)),
+    "an iteration of 2^60": ("events", lambda g: event(g, "shard_stored", iteration=2**60)),
     "an unknown kind": ("events", lambda g: {**event(g, "failed"), "kind": "surprise"}),
     "an event without id": ("events", lambda g: {**event(g, "failed"), "id": 7}),
     "a log of a rank that is not there": ("logs", lambda g: log_piece(g, rank=5)),
@@ -226,7 +226,7 @@ def test_a_report_does_not_wait_for_whoever_holds_the_clusters_row(
     holder.start()
     try:
         assert holding.wait(30)
-        stored = event(neighbour, "checkpoint_stored")
+        stored = event(neighbour, "shard_stored")
         report = {"workers": [worker(neighbour)], "events": [stored], "metrics": [metric(neighbour)]}
         answer = send(server, report)
     finally:

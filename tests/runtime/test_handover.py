@@ -8,8 +8,8 @@ from collections.abc import Callable
 
 import pytest
 
-from workers.runtime.state.handover import HandoverServer, receive_state
 from workers.runtime.local_agent import LOOPBACK, free_port
+from workers.runtime.state.handover import HandoverServer, receive_state
 
 STATE = bytes(range(256)) * 5000
 

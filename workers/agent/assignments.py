@@ -147,7 +147,9 @@ class Assignments:
                     ),
                     lambda _: self._provisioned(record),
                 )
-        self._uploads.resume(record.key, record.box, assignment.job, assignment.generation)
+        self._uploads.resume(
+            record.key, record.box, assignment.job, assignment.generation, assignment.rank
+        )
 
     def set_goal(self, record: WorkerRecord, goal: Goal, start: Mapping[str, Any] | None) -> None:
         """Tell a worker what to do next; a lower goal than before is ignored."""
@@ -184,6 +186,7 @@ class Assignments:
             "start": None,
             "rank": assignment.rank,
             "gpu_index": assignment.gpu_index,
+            "handover_port": assignment.handover_port,
             "device": self._device(accelerator),
             "interface_address": self._configuration.interface or self._configuration.address,
         }
@@ -199,22 +202,23 @@ class Assignments:
         return {"kind": "cpu"}
 
     def _prepare_start(self, record: WorkerRecord) -> None:
-        """Fetch the checkpoint that a goal starts from, then tell the goal."""
-        start = record.start
+        """Fetch the shards that this rank reads of the state that a goal starts from, then tell the goal."""
+        start, assignment = record.start, record.assignment
+        assert assignment is not None
         if start is None or start.get("from") != "checkpoint":
             record.local_start = start
-        elif record.local_start is None or record.local_start.get("uri") != start.get("uri"):
+        elif not _same_point(record.local_start, start):
             if record.fetching_start != start and record.goal in ("prepare", "train"):
                 record.fetching_start = start
                 self._in_background(
                     record,
-                    lambda: self._provisioner.fetch_state(record.box, start["uri"], start["iteration"]),
-                    lambda path: self._fetched(record, start, path),
+                    lambda: self._provisioner.fetch_shards(record.box, start, assignment.rank),
+                    lambda files: self._fetched(record, start, files),
                 )
         self._send_goal(record)
 
-    def _fetched(self, record: WorkerRecord, start: Mapping[str, Any], path: str) -> None:
-        record.local_start = {**start, "file": path}
+    def _fetched(self, record: WorkerRecord, start: Mapping[str, Any], files: Mapping[str, str]) -> None:
+        record.local_start = {**start, "files": dict(files)}
         record.save_assignment()
         if record.start == start:
             self._send_goal(record)
@@ -224,9 +228,7 @@ class Assignments:
         if not (record.connected and record.provisioned) or record.goal is None:
             return
         start, local = record.start, record.local_start
-        waits_for_state = start is not None and (
-            local is None or any(local.get(key) != start[key] for key in start)
-        )
+        waits_for_state = start is not None and not _same_point(local, start)
         if waits_for_state and record.goal in ("prepare", "train"):
             return
         self._sockets.send(record.key, {"goal": record.goal, "start": None if waits_for_state else local})
@@ -348,7 +350,9 @@ class Assignments:
 
     def _take_file(self, record: WorkerRecord, assignment: Assignment, message: FileWritten) -> None:
         now = clock.boot_time_seconds()
-        upload = Upload(record.key, record.box, assignment.job, assignment.generation, message, now)
+        upload = Upload(
+            record.key, record.box, assignment.job, assignment.generation, assignment.rank, message, now
+        )
         pending = self._uploads.pending(record.key)
         if len(pending) >= FILES_OF_A_WORKER and all(upload.identity != other.identity for other in pending):
             self._refuse(record, "file", f"at most {FILES_OF_A_WORKER} files of a worker wait to be stored")
@@ -440,6 +444,11 @@ def _measuring_seconds(assignment: Assignment) -> float:
     """How long a measurement may take in all: whatever it fetches, imports and trains."""
     profile = assignment.specification.get("profile") or {}
     return max(0.0, float(profile.get("max_seconds", 0.0)))
+
+
+def _same_point(local: Mapping[str, Any] | None, start: Mapping[str, Any]) -> bool:
+    """Whether what is in the box is what `start` names."""
+    return local is not None and all(local.get(key) == start[key] for key in start)
 
 
 def _describe_end(record: WorkerRecord) -> str:

@@ -24,10 +24,11 @@ class DesiredStateError(ValueError):
 
 @dataclass(frozen=True)
 class WorkerSlot:
-    """One worker of a generation that belongs on this server."""
+    """One worker of a generation that belongs on this server. At `handover_port` it serves its shard."""
 
     rank: int
     gpu_index: int
+    handover_port: int | None = None
 
 
 @dataclass(frozen=True)
@@ -73,7 +74,11 @@ def _parse_generation(entry: Any) -> GenerationDesire:
     if start is not None and not isinstance(start, dict):
         raise DesiredStateError(f"job {job}: start is neither null nor an object")
     slots = tuple(
-        WorkerSlot(_integer(worker, "rank"), _integer(worker, "gpu_index"))
+        WorkerSlot(
+            _integer(worker, "rank"),
+            _integer(worker, "gpu_index"),
+            _integer(worker, "handover_port") if worker.get("handover_port") is not None else None,
+        )
         for worker in _list(entry, "workers")
     )
     return GenerationDesire(

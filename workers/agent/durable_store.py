@@ -27,9 +27,9 @@ class StoredFile:
     sha256: str
 
 
-def checkpoint_key(job: str, generation: int, iteration: int) -> str:
-    """Unique to generation and iteration: an old generation that still writes can overwrite nothing."""
-    return f"jobs/{job}/checkpoints/{generation}-{iteration}.pt"
+def shard_key(job: str, generation: int, iteration: int, rank: int) -> str:
+    """Unique to generation, iteration and rank: an old generation that still writes can overwrite nothing."""
+    return f"jobs/{job}/checkpoints/{generation}-{iteration}/{rank}.pt"
 
 
 def artifact_key(job: str, generation: int, name: str) -> str:
@@ -58,11 +58,13 @@ class DurableStore:
         return StoredFile(f"{self.url}/{key}", size, digest)
 
 
-def fetch(uri: str, target: Path, limit_bytes: int, **options: Any) -> None:
-    """Copy what `uri` names to the new file `target`. Raises FileNotFoundError, ValueError (too big), and
-    more."""
+def fetch(uri: str, target: Path, limit_bytes: int, **options: Any) -> str:
+    """Copy what `uri` names to the new file `target`; returns its SHA-256.
+
+    Raises FileNotFoundError, ValueError (too big), and more.
+    """
     with fsspec.open(uri, "rb", **options) as source, target.open("xb") as file:
-        _copy(cast(BinaryIO, source), file, limit_bytes)
+        return _copy(cast(BinaryIO, source), file, limit_bytes)[1]
 
 
 def _protocols(file_system: Any) -> tuple[str, ...]:

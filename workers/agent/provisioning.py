@@ -4,6 +4,7 @@ from."""
 from __future__ import annotations
 
 import hashlib
+import logging
 import re
 from collections.abc import Mapping
 from functools import partial
@@ -23,6 +24,8 @@ from workers.agent.control_plane import (
 from workers.agent.durable_store import fetch
 from workers.agent.node_cache import NodeCache, link_tree
 from workers.agent.unpacking import ENVIRONMENT_LIMIT_BYTES, UnpackingError, unpack_bundle, unpack_environment
+
+logger = logging.getLogger(__name__)
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _NAME = re.compile(r"[\w][\w.-]{0,99}\Z", re.ASCII)
@@ -99,15 +102,36 @@ class Provisioner:
                 if not link.is_symlink():
                     link.symlink_to(path)
 
-    def fetch_state(self, box: Path, uri: str, iteration: int) -> str:
-        """Bring a durable checkpoint into the box; returns its path there. Raises NotYet."""
-        try:
-            state = self._cache.get("states", uri, lambda path: fetch(uri, path, ENVIRONMENT_LIMIT_BYTES))
-        except Exception as error:  # each storage library has its own exceptions, and all may pass
-            raise NotYet(f"{uri}: {error}") from error
-        path = f"in/state-{iteration}.pt"
-        link_tree(state, box / path, copy=self._copy)
-        return path
+    def fetch_shards(self, box: Path, start: Mapping[str, Any], rank: int) -> dict[str, str]:
+        """Bring the shards that a rank reads into the box; returns their paths there by their ids.
+
+        Raises NotYet where one is not to be had as it was stored from any of its holders.
+        """
+        files = {}
+        for shard in start["shards"]:
+            if shard["reader"] != rank:
+                continue
+            number = int(shard["id"])
+            path = f"in/state-{int(start['generation'])}-{int(start['iteration'])}-{number}.pt"
+            link_tree(self._fetch_shard(shard), box / path, copy=self._copy)
+            files[str(number)] = path
+        return files
+
+    def _fetch_shard(self, shard: Mapping[str, Any]) -> Path:
+        """From the nearest holder that has it whole and unaltered."""
+        problems = []
+        for holder in shard["holders"]:
+            uri = str(holder["uri"])
+            try:
+                return self._cache.get(
+                    "states",
+                    f"{uri} {shard['sha256']}",
+                    partial(_fetch_checked, uri, int(shard["bytes"]), shard["sha256"]),
+                )
+            except Exception as error:  # noqa: BLE001 - each storage library has its own
+                logger.warning("shard %s cannot be had from %s: %s", shard["id"], uri, error)
+                problems.append(f"{uri}: {error}")
+        raise NotYet("; ".join(problems) or f"nobody holds shard {shard['id']}")
 
     def _fetch_bundle(self, digest: str, target: Path) -> None:
         if not _DIGEST.match(digest):
@@ -154,6 +178,15 @@ class Provisioner:
             raise ProvisioningError(reason, str(error)) from error
         except (Unreachable, Fenced, CredentialRevoked) as error:
             raise NotYet(str(error)) from error
+
+
+def _fetch_checked(uri: str, size_bytes: int, sha256: str | None, target: Path) -> None:
+    """Copy a shard. Raises ValueError where it is not the one that was stored, and what storage libraries
+    raise."""
+    actual = fetch(uri, target, size_bytes)
+    # States of earlier versions have no digest.
+    if sha256 is not None and actual != sha256:
+        raise ValueError(f"it has the digest {actual}, not {sha256}")
 
 
 def _checked_name(item: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ from typing import Any
 from punctual.protocol import limits
 from workers.agent import box_files, clock
 from workers.agent.durable_files import read_json, write_json
-from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, checkpoint_key
+from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, shard_key
 from workers.agent.event_outbox import event_id
 from workers.agent.main_loop import MainLoop
 from workers.agent.worker_messages import FileWritten
@@ -33,6 +33,7 @@ class Upload:
     box: Path
     job: str
     generation: int
+    rank: int
     written: FileWritten
     since_boot_seconds: float
 
@@ -77,12 +78,11 @@ class Uploads:
         self._write_pending(upload)
         self._submit(upload, FIRST_WAIT_SECONDS)
 
-    def resume(self, worker_key: str, box: Path, job: str, generation: int) -> None:
+    def resume(self, worker_key: str, box: Path, job: str, generation: int, rank: int) -> None:
         """Go on with what a worker announced before the agent was restarted."""
         for entry in read_json(box.parent / "uploads.json") or []:
-            self.add(
-                Upload(worker_key, box, job, generation, FileWritten(**entry), clock.boot_time_seconds())
-            )
+            written, now = FileWritten(**entry), clock.boot_time_seconds()
+            self.add(Upload(worker_key, box, job, generation, rank, written, now))
 
     def pending(self, worker_key: str) -> list[Upload]:
         """What is not stored yet of that worker."""
@@ -124,7 +124,7 @@ class Uploads:
         another reason."""
         for finished in _read_finished(upload.box).values():
             if (
-                finished.get("kind") == "checkpoint_stored"
+                finished.get("kind") == "shard_stored"
                 and finished["iteration"] == upload.written.iteration
             ):
                 again = {**finished, "id": _event_id(upload), "reason": upload.written.reason}
@@ -163,8 +163,9 @@ def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], t
     with box_files.open_output_folder(upload.box) as folder:
         if written.kind == "checkpoint":
             with box_files.open_file(folder, name) as file:
-                stored = store.store(file, checkpoint_key(upload.job, upload.generation, written.iteration))
-            event |= {"kind": "checkpoint_stored", "uri": stored.uri, "bytes": stored.bytes}
+                key = shard_key(upload.job, upload.generation, written.iteration, upload.rank)
+                stored = store.store(file, key)
+            event |= {"kind": "shard_stored", **asdict(stored)}
         else:
             artifacts, refused = _store_folder(store, upload, folder, name)
             event |= {
@@ -178,7 +179,7 @@ def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], t
 
 
 def _head(upload: Upload) -> dict[str, Any]:
-    return {"id": _event_id(upload), "job": upload.job, "generation": upload.generation}
+    return {"id": _event_id(upload), "job": upload.job, "generation": upload.generation, "rank": upload.rank}
 
 
 def _unstorable(upload: Upload, reason: str) -> dict[str, Any]:

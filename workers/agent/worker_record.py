@@ -41,6 +41,7 @@ class Assignment:
     rank: int
     gpu_index: int
     specification: Mapping[str, Any]
+    handover_port: int | None = None
 
     @classmethod
     def of(cls, desire: GenerationDesire, slot: WorkerSlot) -> Assignment:
@@ -52,6 +53,7 @@ class Assignment:
             slot.rank,
             slot.gpu_index,
             dict(desire.specification),
+            slot.handover_port,
         )
 
 
@@ -60,8 +62,8 @@ class WorkerRecord:
     """One worker: a folder, perhaps a process, perhaps an assignment.
 
     `provisioned`: its box holds what the assignment needs. `start` is where its state comes from, as the
-    control plane said; `local_start` the same with a checkpoint's file in the box. `user_id` is lent to it
-    while it lives.
+    control plane said; `local_start` the same with the files of its shards in the box. `user_id` is lent to
+    it while it lives.
     """
 
     key: str

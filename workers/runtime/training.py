@@ -44,8 +44,6 @@ from workers.runtime.state.training_state import (
 
 _log = logging.getLogger(__name__)
 
-#: How long the durable copy waits for the successor to take the state from memory.
-SERVED_FIRST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -306,8 +304,6 @@ class TrainingGeneration:
         shard = self._own_shard(copy=False)
         if self._handover is not None:
             self._handover.publish(shard)
-            # The pause lasts until the successor has it; the disk has time.
-            self._handover.wait_until_served(SERVED_FIRST_SECONDS)
         self.writer.write_now(shard, "handover")
         self.connection.phase("handed_over", self.progress.iteration)
         threading.Event().wait()

@@ -128,7 +128,9 @@ class CheckpointsView(ApiView):
         responses=shapes.CheckpointSerializer(many=True),
     )
     def get(self, request: Request, job_id: str) -> Response:
-        stored = Checkpoint.objects.filter(job=job_get(self.user, job_id), deleted_at__isnull=True)
+        stored = Checkpoint.objects.filter(
+            job=job_get(self.user, job_id), deleted_at__isnull=True, complete_at__isnull=False
+        )
         return self.page(stored, shapes.CheckpointSerializer)
 
 

@@ -95,7 +95,7 @@ def forged_messages(function: Mischief) -> None:
         {"kind": "profile_level", "gpus": 1},
         {"kind": "profile_level", "gpus": 1, "iterations_per_second": 1e-30, "train_seconds": 1e300},
         {"kind": "profile_level", "gpus": 10**9, "iterations_per_second": 1e30, "pause_seconds": -1.0},
-        {"kind": "checkpoint_stored", "iteration": 10**30, "uri": "/etc/passwd", "bytes": -1},
+        {"kind": "shard_stored", "iteration": 10**30, "uri": "/etc/passwd", "bytes": -1},
         {"kind": "failed", "reason": "because", "message": "\0" * 5000},
         {"kind": nested},
     ]

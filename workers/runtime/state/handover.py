@@ -59,7 +59,6 @@ class HandoverServer:
         self._shard: Shard | None = None
         self._description = b""
         self._published = threading.Event()
-        self._served = threading.Event()
         self._seats = threading.Semaphore(_MOST_WAITING)
         self._listener = listen_on(address, port)
         threading.Thread(target=self._accept, name="handover", daemon=True).start()
@@ -74,10 +73,6 @@ class HandoverServer:
         self._description = describe_as_bytes(shard)
         self._shard = shard
         self._published.set()
-
-    def wait_until_served(self, seconds: float) -> None:
-        """Sleep until a successor has the shard, at most for so long."""
-        self._served.wait(seconds)
 
     def _accept(self) -> None:
         while True:
@@ -97,7 +92,6 @@ class HandoverServer:
                 self._published.wait()
                 connection.settimeout(None)
                 self._send(connection, seal)
-                self._served.set()
         except OSError as error:
             _log.warning("handover to %s: %s", peer, error)
         finally:

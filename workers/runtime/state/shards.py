@@ -21,6 +21,8 @@ from torch import Tensor
 from workers.runtime.state.layout import Slice, TensorEntry, cut, digest_of, flat_bytes, take_apart
 
 STATE_FORMAT = 2
+#: Of versions that wrote a state whole: it is read as its only shard.
+WHOLE_STATE_FORMAT = 1
 #: A description without its slices' values; what a function keeps beside its tensors counts into it.
 LARGEST_DESCRIPTION_BYTES = 256 << 20
 
@@ -165,6 +167,8 @@ def read_shard(path: Path) -> Shard:
     """
     try:
         content = torch.load(path, map_location="cpu", weights_only=True, mmap=True)
+        if content["format"] == WHOLE_STATE_FORMAT:
+            return own_shard(content, frozenset(), rank=0, world_size=1, copy=False)
         description = _checked(content)
         values = description.pop("values")
         _check_values(description["slices"], values)
