@@ -334,10 +334,10 @@ def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int]]:
     ):
         used[server_id].add(port)
     serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
-    for server_id, port in serving.filter(gpu__server__in=servers).values_list(
+    for server_id, shard_port in serving.filter(gpu__server__in=servers).values_list(
         "gpu__server_id", "handover_port"
     ):
-        used[server_id].add(port)
+        used[server_id].add(shard_port or 0)
     taken = [[_free_port(servers[server_id], used[server_id]) for server_id in places] for places in wanted]
     update_rows(list(servers.values()), ["port_next"])
     return taken

@@ -49,6 +49,28 @@ def generation(job: str = "job", number: int = 1, **changes: Any) -> dict[str, A
     }
 
 
+def recovery_point(*stored: dict[str, Any], readers: int = 1) -> dict[str, Any]:
+    """The order to start from a state whose shards these events have reported."""
+    shards = [
+        {
+            "id": event["rank"],
+            "reader": event["rank"] % readers,
+            "bytes": event["bytes"],
+            "sha256": event["sha256"],
+            "holders": [{"tier": "store", "uri": event["uri"]}],
+        }
+        for event in sorted(stored, key=lambda event: event["rank"])
+    ]
+    first = stored[0]
+    return {
+        "from": "checkpoint",
+        "generation": first["generation"],
+        "iteration": first["iteration"],
+        "world_size": len(stored),
+        "shards": shards,
+    }
+
+
 class FakeControlPlane:
     """Serves one agent. Everything that tests read or set is guarded by `lock`."""
 

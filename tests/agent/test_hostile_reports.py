@@ -337,7 +337,7 @@ def test_artifacts_that_nobody_could_ask_for_are_left_out_and_the_others_kept(tm
     (final / "d\nd").mkdir()
     (final / "d\nd" / "x").write_bytes(b"x")
     written = FileWritten("out/final", "final", 3, "max_iterations", {"loss": 1.0}, "abc")
-    upload = Upload("k", tmp_path / "box", "job", 1, written, 0.0)
+    upload = Upload("k", tmp_path / "box", "job", 1, 0, written, 0.0)
     event, refused = store_upload(DurableStore((tmp_path / "store").as_uri()), upload)
     assert [artifact["name"] for artifact in event["artifacts"]] == ["weights.pt"]
     assert len(refused) == 3

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
-from tests.agent.fake_control_plane import FakeControlPlane, generation
+from tests.agent.fake_control_plane import FakeControlPlane, generation, recovery_point
 
 FUNCTION = b'''
 import torch
@@ -55,15 +55,17 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     agent.settings |= {"warm_workers": 3, "emulate": DEVICE_MODEL}
     digest = hashlib.sha256(FUNCTION).hexdigest()
     plane.bundles[digest] = FUNCTION
-    ports = free_ports(6)
+    ports = free_ports(9)
 
     def line(number: int, workers: int, iterations: int = 1_000_000, **changes: Any) -> dict[str, Any]:
         return generation(
             number=number,
             world_size=workers,
-            workers=[{"rank": rank, "gpu_index": rank} for rank in range(workers)],
-            master_port=ports[2 * number - 2],
-            handover_port=ports[2 * number - 1],
+            workers=[
+                {"rank": rank, "gpu_index": rank, "handover_port": ports[3 * number - 2 + rank]}
+                for rank in range(workers)
+            ],
+            master_port=ports[3 * number - 3],
             function={"digest": digest, "entry": "line:Line", "requirements_digest": None},
             hyperparameters={"global_batch_size": 8, "learning_rate": 0.1},
             termination={"max_iterations": iterations, "target": None},
@@ -75,7 +77,9 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     wait_until(lambda: plane.worker().get("iteration", 0) > 20, "one worker trains", 90)
     plane.want(line(1, 1), line(2, 2, goal="prepare", start=None))
     wait_until(lambda: plane.phase(number=2, rank=1) == plane.phase(number=2) == "ready", "two are ready", 90)
-    handover = {"from": "handover", "generation": 1, "address": "127.0.0.1", "port": ports[1]}
+    holder = {"tier": "memory", "address": "127.0.0.1", "port": ports[1]}
+    shards = [{"id": 0, "reader": 0, "holders": [holder]}]
+    handover = {"from": "handover", "generation": 1, "world_size": 1, "shards": shards}
     plane.want(line(1, 1, goal="hand_over"), line(2, 2, start=handover))
     wait_until(lambda: plane.phase(number=2) == "training", "two workers train", 60)
     wait_until(lambda: len(plane.events_of("first_iteration")) == 2, "that is an event")
@@ -85,14 +89,14 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     wait_until(lambda: plane.worker(number=2).get("iteration", 0) > 150, "they train on", 60)
     plane.want(line(2, 2, start=handover, goal="suspend"))
     wait_until(
-        lambda: any(e["reason"] == "suspend" for e in plane.events_of("shard_stored")),
+        lambda: sum(e["reason"] == "suspend" for e in plane.events_of("shard_stored")) == 2,
         "the state is kept",
     )
-    stored = next(event for event in plane.events_of("shard_stored") if event["reason"] == "suspend")
+    stored = [event for event in plane.events_of("shard_stored") if event["reason"] == "suspend"]
+    assert {event["rank"] for event in stored} == {0, 1}
     wait_until(lambda: plane.phase(number=2) == "exited", "the second generation has ended")
-    checkpoint = {"from": "checkpoint", "uri": stored["uri"], "iteration": stored["iteration"]}
-    last = stored["iteration"] + 20
-    plane.want(line(3, 1, last, start=checkpoint))
+    last = stored[0]["iteration"] + 20
+    plane.want(line(3, 1, last, start=recovery_point(*stored)))
     completed = wait_until(lambda: plane.events_of("completed"), "the model is trained", 90)[0]
     assert (completed["generation"], completed["iteration"]) == (3, last)
     weights = next(item for item in completed["artifacts"] if item["name"] == "weights.pt")
@@ -117,9 +121,8 @@ def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
         ports = free_ports(2)
         return generation(
             job,
-            workers=[{"rank": 0, "gpu_index": gpu_index}],
+            workers=[{"rank": 0, "gpu_index": gpu_index, "handover_port": ports[1]}],
             master_port=ports[0],
-            handover_port=ports[1],
             function={"digest": digest, "entry": "line:Line", "requirements_digest": None},
             hyperparameters={"global_batch_size": batch, "learning_rate": 0.1},
         )

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.agent.conftest import PROJECT, RunningAgent, process_alive, wait_until
-from tests.agent.fake_control_plane import FakeControlPlane, generation, zip_bundle
+from tests.agent.fake_control_plane import FakeControlPlane, generation, recovery_point, zip_bundle
 
 
 def add_bundle(plane: FakeControlPlane, content: bytes, entry: str = "function:Function") -> dict[str, Any]:
@@ -98,10 +98,9 @@ def test_suspending_stores_the_state_and_the_next_generation_starts_from_it(
     plane.want(generation(goal="suspend"))
     stored = wait_until(lambda: plane.events_of("shard_stored"), "its state is durable")[0]
     assert stored["reason"] == "suspend"
-    assert stored["uri"].endswith(f"jobs/job/checkpoints/1-{stored['iteration']}.pt")
+    assert stored["uri"].endswith(f"jobs/job/checkpoints/1-{stored['iteration']}/0.pt")
     wait_until(lambda: plane.phase() == "exited", "generation 1 has ended")
-    start = {"from": "checkpoint", "uri": stored["uri"], "iteration": stored["iteration"]}
-    plane.want(generation(number=2, start=start))
+    plane.want(generation(number=2, start=recovery_point(stored)))
     wait_until(lambda: plane.phase(number=2) == "training", "generation 2 trains")
     wait_until(
         lambda: f"loaded state of iteration {stored['iteration']}" in plane.log_of(number=2),

@@ -7,11 +7,13 @@ import signal
 from pathlib import Path
 
 import pytest
+import torch
 
 from punctual import artifact_path
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from workers.runtime.local_agent import LOOPBACK, LocalAgent, free_port
+from workers.runtime.local_agent import LOOPBACK, CheckpointFiles, LocalAgent, free_port
 from workers.runtime.process_group import listen_on
+from workers.runtime.state.shards import own_shard, write_shard
 
 HEAD = "from punctual import TrainingFunction\n"
 
@@ -109,10 +111,39 @@ def test_a_taken_port_fails_the_start_and_not_the_function(agent: LocalAgent) ->
 
 def test_a_checkpoint_that_is_none_fails_the_start(agent: LocalAgent) -> None:
     generation = agent.start_generation(REGRESSION, regression(), 1).wait_until_ready()
-    generation.train_from_checkpoint(b"nonsense", 5)
+    generation.train_from_checkpoint(CheckpointFiles(5, "periodic", [b"nonsense"]))
     event = generation.leader.wait_for_event("failed")
     assert event["reason"] == "start_failed"
-    assert "the checkpoint cannot be read" in event["message"]
+    assert "is no shard of a state" in event["message"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "complaint"),
+    [
+        ([(0, 2, 5), (1, 2, 6)], "iteration"),
+        ([(0, 3, 5), (1, 3, 5)], "contradicts itself"),
+        ([(0, 2, 5), (0, 2, 5)], "does not hold the slices"),
+    ],
+    ids=["of two iterations", "one missing", "one twice"],
+)
+def test_shards_that_are_not_one_state_fail_the_start_on_every_rank(
+    agent: LocalAgent, tmp_path: Path, parts: list[tuple[int, int, int]], complaint: str
+) -> None:
+    files = []
+    for rank, world_size, iteration in parts:
+        weights = {"weight": torch.zeros(100)}
+        state = {"generation": 1, "iteration": iteration, "model": weights, "optimizer": {"state": {}}}
+        shard = own_shard(state, frozenset(weights), rank=rank, world_size=world_size, copy=True)
+        write_shard(shard, tmp_path / "shard.pt")
+        files.append((tmp_path / "shard.pt").read_bytes())
+    generation = agent.start_generation(REGRESSION, regression(generation=2), 2).wait_until_ready()
+    generation.train_from_checkpoint(CheckpointFiles(5, "periodic", files))
+    messages = []
+    for worker in generation.workers:
+        event = worker.wait_for_event("failed")
+        assert event["reason"] in ("start_failed", "peer_lost")
+        messages.append(event["message"])
+    assert any(complaint in message for message in messages)
 
 
 def test_sigterm_ends_a_worker_even_inside_a_collective(agent: LocalAgent) -> None:

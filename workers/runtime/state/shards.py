@@ -23,6 +23,9 @@ from workers.runtime.state.layout import Slice, TensorEntry, cut, digest_of, fla
 STATE_FORMAT = 2
 #: Of versions that wrote a state whole: it is read as its only shard.
 WHOLE_STATE_FORMAT = 1
+_UNREADABLE = (
+    OSError, RuntimeError, pickle.UnpicklingError, EOFError, LookupError, TypeError, ValueError
+)  # fmt: skip
 #: A description without its slices' values; what a function keeps beside its tensors counts into it.
 LARGEST_DESCRIPTION_BYTES = 256 << 20
 
@@ -172,7 +175,9 @@ def read_shard(path: Path) -> Shard:
         description = _checked(content)
         values = description.pop("values")
         _check_values(description["slices"], values)
-    except (OSError, RuntimeError, pickle.UnpicklingError, EOFError, KeyError, TypeError) as error:
+    except ShardError:
+        raise
+    except _UNREADABLE as error:
         raise ShardError(f"{path.name} is no shard of a state: {error}") from error
     return Shard(description, values)
 

@@ -153,8 +153,9 @@ class Worker:
         self.become("ready")
         self.wait(lambda: self.goal != "prepare")
         self.become("loading")
-        if "file" in self.start:
-            say(f"loaded {(BOX / self.start['file']).read_text()}")
+        if "files" in self.start:
+            for path in self.start["files"].values():
+                say(f"loaded {(BOX / path).read_text()}")
             self.iteration = self.start["iteration"]
         self.become("training")
         self.train()

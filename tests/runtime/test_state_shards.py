@@ -1,0 +1,171 @@
+"""A state that is cut over ranks comes back whole, at any number of ranks, and no rank has it as bytes."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from workers.runtime.state.layout import TensorEntry, cut, put_together, slice_bytes, take_apart
+from workers.runtime.state.shards import Shard, ShardError, own_shard, read_shard, write_shard
+
+DTYPES = ["float32", "float64", "bfloat16", "int64", "uint8", "bool", "complex64"]
+SHAPES = st.lists(st.integers(0, 9), max_size=3).map(tuple)
+LAYOUTS = st.lists(st.tuples(st.sampled_from(DTYPES), SHAPES, st.booleans()), max_size=12).map(
+    lambda drawn: [TensorEntry(("model", str(n)), *one) for n, one in enumerate(drawn)]
+)
+
+
+@given(LAYOUTS, st.integers(1, 9))
+def test_every_element_is_in_one_slice_and_the_replicated_ones_are_spread_evenly(
+    layout: list[TensorEntry], shards: int
+) -> None:
+    cuts = cut(layout, shards)
+    assert len(cuts) == shards
+    seen = sorted(
+        (piece.entry, element)
+        for slices in cuts
+        for piece in slices
+        for element in range(piece.start, piece.start + piece.count)
+    )
+    assert seen == [(n, element) for n, entry in enumerate(layout) for element in range(entry.count)]
+    for slices in cuts[1:]:
+        assert all(layout[piece.entry].replicated for piece in slices)
+    replicated = [
+        sum(slice_bytes(layout, piece) for piece in slices if layout[piece.entry].replicated)
+        for slices in cuts
+    ]
+    largest_element = max((entry.element_bytes for entry in layout), default=0)
+    assert max(replicated) <= math.ceil(sum(replicated) / shards) + largest_element
+
+
+LEAVES = st.one_of(
+    st.integers(), st.text(max_size=3), st.none(), st.sampled_from([torch.arange(3), torch.tensor(2.5)])
+)
+STATES = st.recursive(
+    LEAVES,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3),
+        st.tuples(inner, inner),
+        st.dictionaries(st.one_of(st.integers(), st.text(max_size=3)), inner, max_size=3),
+    ),
+    max_leaves=12,
+)
+
+
+@given(STATES)
+def test_a_state_is_taken_apart_and_put_together(state: Any) -> None:
+    rest, layout, tensors = take_apart(state, lambda path: True)
+    again = put_together(rest, {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)})
+    assert repr(again) == repr(state)
+
+
+def _state() -> dict[str, Any]:
+    model = torch.nn.Sequential(torch.nn.Linear(50, 40), torch.nn.BatchNorm1d(40), torch.nn.Linear(40, 3))
+    optimizer = torch.optim.Adam(model.parameters())
+    model(torch.randn(8, 50)).sum().backward()
+    optimizer.step()
+    return {
+        "generation": 2,
+        "iteration": 17,
+        "model": model.state_dict(),
+        "optimizer": optimizer.state_dict(),
+        "function": {"seen": torch.arange(5), "name": "mine"},
+        "history": [[1, {"loss": 2.0}]],
+    }
+
+
+def _parameters(state: dict[str, Any]) -> frozenset[str]:
+    return frozenset(name for name in state["model"] if "running" not in name and "batches" not in name)
+
+
+def _shards(state: dict[str, Any], world_size: int) -> list[Shard]:
+    names = _parameters(state)
+    ranks = range(world_size)
+    return [own_shard(state, names, rank=rank, world_size=world_size, copy=True) for rank in ranks]
+
+
+def test_pytorch_alone_puts_the_files_of_a_state_together(tmp_path: Path) -> None:
+    """The program of docs/functions.md, run as it stands there."""
+    state = _state()
+    for shard in _shards(state, 3):
+        write_shard(shard, tmp_path / f"{shard.description['shard']}.pt")
+    text = (Path(__file__).parents[2] / "docs" / "functions.md").read_text()
+    begun = text.index("import torch", text.index("Reading a checkpoint with PyTorch alone"))
+    program = text[begun : text.index("```", begun)]
+    scope: dict[str, Any] = {}
+    exec(program.replace("FOLDER", repr(str(tmp_path))), scope)
+    assert scope["tensors"].keys() == {
+        entry.path for entry in take_apart(state, lambda path: True)[1]
+    }
+    for name, value in state["model"].items():
+        assert torch.equal(scope["tensors"]["model", name], value), name
+    assert scope["rest"]["function"]["name"] == "mine"
+
+
+def test_each_file_holds_about_its_share_and_nothing_else(tmp_path: Path) -> None:
+    state = _state()
+    state["model"]["large"] = torch.zeros(1_000_000)
+    sizes = []
+    for shard in _shards(state, 4):
+        write_shard(shard, tmp_path / "shard.pt")
+        sizes.append((tmp_path / "shard.pt").stat().st_size)
+    assert max(sizes) < 1_100_000 < 4_000_000 / 3
+
+
+def test_a_copied_shard_keeps_what_training_changes(tmp_path: Path) -> None:
+    state = _state()
+    (shard,) = _shards(state, 1)
+    before = [value.clone() for value in shard.values]
+    state["model"]["0.weight"].add_(1)
+    state["history"].append("later")
+    assert all(torch.equal(one, other) for one, other in zip(shard.values, before, strict=True))
+    assert shard.description["rest"]["history"] == [[1, {"loss": 2.0}]]
+
+
+def test_a_state_of_earlier_versions_is_read_as_its_only_shard(tmp_path: Path) -> None:
+    state = {"format": 1, **_state()}
+    torch.save(state, tmp_path / "old.pt")
+    shard = read_shard(tmp_path / "old.pt")
+    assert (shard.description["world_size"], shard.description["iteration"]) == (1, 17)
+    assert sum(value.numel() for value in shard.values) == sum(
+        entry.count for entry in take_apart(state, lambda path: True)[1]
+    )
+
+
+@pytest.mark.parametrize("damage", ["cut off", "no shard", "no file", "other count", "code"])
+def test_a_file_that_is_no_shard_is_refused_with_its_name(tmp_path: Path, damage: str) -> None:
+    path = tmp_path / "0.pt"
+    (shard,) = _shards(_state(), 1)
+    write_shard(shard, path)
+    if damage == "cut off":
+        path.write_bytes(path.read_bytes()[:-2000])
+    elif damage == "no shard":
+        torch.save([1, 2], path)
+    elif damage == "no file":
+        path.unlink()
+    elif damage == "other count":
+        torch.save({**shard.description, "values": [value[:-1] for value in shard.values]}, path)
+    elif damage == "code":
+        torch.save({"format": 2, "surprise": Path}, path)
+    with pytest.raises(ShardError):
+        read_shard(path)
+
+
+def test_a_crash_while_a_shard_is_written_leaves_no_file_of_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (shard,) = _shards(_state(), 1)
+
+    def crash(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("os.fsync", crash)
+    with pytest.raises(KeyboardInterrupt):
+        write_shard(shard, tmp_path / "0.pt")
+    assert not (tmp_path / "0.pt").exists()
