@@ -1,12 +1,12 @@
-"""How long training stands still for its state: a hand-over through memory, and a checkpoint.
+"""How long training stands still for its state: a hand-over through memory, and a suspension.
 
     python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--rounds 3]
         [--against FOLDER] [--json OUT]
 
 A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
 this machine. *Hand-over*: seconds from telling a running and a ready generation to change until the first
-iteration of the new one. *Periodic*: the longest gap between two iterations around a checkpoint, less the
-median gap. `--against` names another checkout of the repository: its runs alternate with this one's, so that
+iteration of the new one. *Suspend*: seconds from telling a running generation to suspend until its state is
+written. `--against` names another checkout of the repository: its runs alternate with this one's, so that
 both see the same machine.
 """
 
@@ -26,7 +26,6 @@ from workers.runtime.local_agent import Generation, LocalAgent, Message
 
 HERE = Path(__file__).resolve().parents[1]
 FUNCTION = Path(__file__).with_name("large_state.py")
-FASTEST_METRICS_SECONDS = 20.0
 
 
 def assignment_of(megabytes: int) -> Message:
@@ -57,27 +56,17 @@ def handover_seconds(agent: LocalAgent, assignment: Message, workers: int) -> fl
     return pause
 
 
-def checkpoint_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
-    """How much longer an iteration with a periodic checkpoint takes than one without."""
-    generation = agent.start_generation(
-        FUNCTION, {**assignment, "generation": 1, "checkpoint_seconds": 6}, workers, seconds=120
-    )
+def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
+    """Seconds from telling a running generation to suspend until every rank has written what it keeps."""
+    generation = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
     generation.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
-    seen = _arrivals(generation)
+    begun = time.perf_counter()
+    generation.goal("suspend")
+    for worker in generation.workers:
+        worker.wait_for_phase("suspended", 300)
+    taken = time.perf_counter() - begun
     generation.stop()
-    gaps = [later - earlier for earlier, later in zip(seen, seen[1:], strict=False)]
-    return max(gaps) - statistics.median(gaps)
-
-
-def _arrivals(generation: Generation) -> list[float]:
-    """When the phases with rank 0's iterations came, until a checkpoint is written."""
-    arrivals: list[float] = []
-    place = 0
-    while not generation.leader.of_kind("file"):
-        message = generation.leader.wait_for(lambda one: "phase" in one or "file" in one, 300, after=place)
-        arrivals.append(time.perf_counter())
-        place = generation.leader.messages.index(message, place) + 1
-    return arrivals
+    return taken
 
 
 def measure_here(megabytes: int, workers: int) -> Message:
@@ -85,7 +74,8 @@ def measure_here(megabytes: int, workers: int) -> Message:
     assignment = assignment_of(megabytes)
     with LocalAgent() as agent:
         pause = handover_seconds(agent, assignment, workers)
-    return {"handover_seconds": pause}
+    with LocalAgent() as agent:
+        return {"handover": pause, "suspend": suspend_seconds(agent, assignment, workers)}
 
 
 def measure_in(folder: Path, megabytes: int, workers: int) -> Message:
@@ -118,15 +108,13 @@ def main() -> int:
         for name, folder in folders.items():
             found[name].append(measure_in(folder, arguments.megabytes, arguments.workers))
             print(name, found[name][-1], flush=True)
-    medians = {
-        name: statistics.median(one["handover_seconds"] for one in rounds) for name, rounds in found.items()
-    }
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{arguments.megabytes} MB, {arguments.workers} workers, {machine}")
-    for name, median in medians.items():
-        print(f"{name:8} hand-over median {median:6.3f} s")
-    if "against" in medians:
-        print(f"ratio    {medians['here'] / medians['against']:.3f}")
+    for what in ("handover", "suspend"):
+        medians = {name: statistics.median(one[what] for one in rounds) for name, rounds in found.items()}
+        text = ", ".join(f"{name} {median:.3f} s" for name, median in medians.items())
+        ratio = f", ratio {medians['here'] / medians['against']:.3f}" if "against" in medians else ""
+        print(f"{what}: median {text}{ratio}")
     if arguments.json:
         arguments.json.write_text(json.dumps(found, indent=1) + "\n")
     return 0

@@ -40,7 +40,7 @@ def test_a_rank_gets_the_shards_that_it_reads_and_no_others(provisioner: Provisi
     assert (tmp_path / "box" / files["1"]).read_bytes() == CONTENT
 
 
-@pytest.mark.parametrize("damaged", [b"a shArd", b"a shard and more", b""], ids=["altered", "longer", "empty"])
+@pytest.mark.parametrize("damaged", [b"a shArd", b"a shard and more", b""])
 def test_a_damaged_shard_is_refused_and_the_next_holder_asked(
     provisioner: Provisioner, tmp_path: Path, damaged: bytes
 ) -> None:

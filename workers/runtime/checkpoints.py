@@ -56,6 +56,11 @@ class CheckpointWriter:
             WorkerFailureError: the node's disk does not take it.
         """
         self._work.join()
+        path = _path(shard)
+        if path == self._written:
+            # The same state under another reason: what is stored already is not written over.
+            self._announce(shard, reason)
+            return path
         try:
             return self._write(shard, reason)
         except OSError as error:
@@ -64,11 +69,14 @@ class CheckpointWriter:
             ) from error
 
     def _write(self, shard: Shard, reason: str) -> str:
-        iteration = shard.description["iteration"]
-        path = f"out/state-{iteration}-{shard.description['shard']}.pt"
+        path = _path(shard)
         write_shard(shard, self._box / path)
-        self._connection.file(path, kind="checkpoint", iteration=iteration, reason=reason)
+        self._announce(shard, reason)
         return path
+
+    def _announce(self, shard: Shard, reason: str) -> None:
+        iteration = shard.description["iteration"]
+        self._connection.file(_path(shard), kind="checkpoint", iteration=iteration, reason=reason)
 
     def _write_for_ever(self) -> None:
         while True:
@@ -81,6 +89,11 @@ class CheckpointWriter:
             finally:
                 del shard
                 self._work.task_done()
+
+
+def _path(shard: Shard) -> str:
+    """Where a shard is written, in the box."""
+    return f"out/state-{shard.description['iteration']}-{shard.description['shard']}.pt"
 
 
 def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], report: Mapping[str, Any]) -> str:

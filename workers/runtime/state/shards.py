@@ -1,7 +1,7 @@
 """One rank's part of a state: a description and slices of tensors, in memory or in a file.
 
 A file is one `torch.save`; `torch.load(path, weights_only=True)` reads it without this package
-(docs/protocols.md, 3.2).
+(docs/functions.md).
 """
 
 from __future__ import annotations
