@@ -22,7 +22,7 @@ import sys
 import time
 from pathlib import Path
 
-from workers.runtime.local_agent import Generation, LocalAgent, Message
+from workers.runtime.local_agent import LocalAgent, Message
 
 HERE = Path(__file__).resolve().parents[1]
 FUNCTION = Path(__file__).with_name("large_state.py")

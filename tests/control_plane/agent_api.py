@@ -125,7 +125,11 @@ def event(generation: Generation, kind: str, **fields: Any) -> dict[str, Any]:
 EVENT_FIELDS: dict[str, dict[str, Any]] = {
     "first_iteration": {"iteration": 1, "pause_seconds": 0.1},
     "shard_stored": {
-        "iteration": 9, "uri": "memory://x", "bytes": 9, "sha256": "0" * 64, "reason": "periodic"
+        "iteration": 9,
+        "uri": "memory://x",
+        "bytes": 9,
+        "sha256": "0" * 64,
+        "reason": "periodic",
     },
     "profile_level": {
         "gpus": 1,

@@ -90,7 +90,11 @@ def test_a_part_of_a_rank_that_the_sender_does_not_run_is_refused(
 @pytest.mark.parametrize(
     "fields",
     [
-        {"sha256": "abc"}, {"sha256": None}, {"bytes": -1}, {"bytes": 2**60}, {"iteration": -1},
+        {"sha256": "abc"},
+        {"sha256": None},
+        {"bytes": -1},
+        {"bytes": 2**60},
+        {"iteration": -1},
         {"reason": "so"},
     ],
 )

@@ -100,9 +100,7 @@ def test_pytorch_alone_puts_the_files_of_a_state_together(tmp_path: Path) -> Non
     program = text[begun : text.index("```", begun)]
     scope: dict[str, Any] = {}
     exec(program.replace("FOLDER", repr(str(tmp_path))), scope)
-    assert scope["tensors"].keys() == {
-        entry.path for entry in take_apart(state, lambda path: True)[1]
-    }
+    assert scope["tensors"].keys() == {entry.path for entry in take_apart(state, lambda path: True)[1]}
     for name, value in state["model"].items():
         assert torch.equal(scope["tensors"]["model", name], value), name
     assert scope["rest"]["function"]["name"] == "mine"

@@ -147,9 +147,7 @@ class Assignments:
                     ),
                     lambda _: self._provisioned(record),
                 )
-        self._uploads.resume(
-            record.key, record.box, assignment.job, assignment.generation, assignment.rank
-        )
+        self._uploads.resume(record.key, record.box, assignment.job, assignment.generation, assignment.rank)
 
     def set_goal(self, record: WorkerRecord, goal: Goal, start: Mapping[str, Any] | None) -> None:
         """Tell a worker what to do next; a lower goal than before is ignored."""

@@ -123,10 +123,7 @@ class Uploads:
         """Nothing to store: the worker wrote something else than it said, or the state was stored under
         another reason."""
         for finished in _read_finished(upload.box).values():
-            if (
-                finished.get("kind") == "shard_stored"
-                and finished["iteration"] == upload.written.iteration
-            ):
+            if finished.get("kind") == "shard_stored" and finished["iteration"] == upload.written.iteration:
                 again = {**finished, "id": _event_id(upload), "reason": upload.written.reason}
                 self._finish(upload, again)
                 return

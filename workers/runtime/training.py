@@ -45,7 +45,6 @@ from workers.runtime.state.training_state import (
 _log = logging.getLogger(__name__)
 
 
-
 @dataclass(frozen=True)
 class WorkerContext:
     """What every part of a running worker needs to know."""
