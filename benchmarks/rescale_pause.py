@@ -59,12 +59,11 @@ def cold_restart_pause(agent: LocalAgent, source: Path, assignment: Message, wor
     old.wait_for_iteration(5)
     begun = time.perf_counter()
     old.goal("suspend")
-    file = old.leader.wait_for_file("checkpoint")
+    point = old.checkpoint_files()
     for worker in old.workers:
         worker.end()
-    state = (old.leader.box / file["path"]).read_bytes()
     new = start(agent, source, assignment, 2, world_size)
-    new.train_from_checkpoint(state, file["iteration"])
+    new.train_from_checkpoint(point)
     new.leader.wait_for_event("first_iteration")
     pause = time.perf_counter() - begun
     new.stop()
