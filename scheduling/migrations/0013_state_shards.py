@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduling", "0011_questions_without_answer"),
+        ("scheduling", "0012_why_generations_end"),
     ]
 
     operations = [
