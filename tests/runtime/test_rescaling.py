@@ -87,7 +87,9 @@ def test_a_rank_without_a_sample_of_its_own_changes_nothing(agent: LocalAgent) -
 def test_a_suspended_job_goes_on_exactly_where_it_stopped(agent: LocalAgent) -> None:
     assignment = regression(iterations=80)
     unscaled = _unscaled(agent, assignment)
-    first = agent.start_generation(REGRESSION, {**assignment, "device": PACE}, 1).wait_until_ready()
+    # So slow that a busy machine cannot end the job before it is told to stop.
+    slow = {**assignment, "device": emulated(fixed_seconds=0.25)}
+    first = agent.start_generation(REGRESSION, slow, 1).wait_until_ready()
     first.train_from_nothing().wait_for_iteration(5)
     first.goal("suspend")
     state = first.checkpoint_files()

@@ -83,7 +83,7 @@ def test_checkpoints_are_written_while_training_goes_on(agent: LocalAgent) -> No
     assert set(worker.of_kind("phase")) <= {"preparing", "ready", "loading", "training"}
     state = torch.load(worker.box / first["path"], weights_only=True)
     assert state["iteration"] == first["iteration"]
-    assert state["function"] == {"iterations_seen": first["iteration"]}
+    assert state["rest"]["function"] == {"iterations_seen": first["iteration"]}
     generation.stop()
 
 
