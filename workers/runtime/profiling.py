@@ -28,7 +28,7 @@ from workers.runtime.parts import (
 from workers.runtime.process_group import open_process_group, subgroup
 from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.shards import Shard
-from workers.runtime.state.training_state import Progress, capture_shard, check_portable, restore
+from workers.runtime.state.training_state import Progress, capture_shard, check_portable, homes_of, restore
 from workers.runtime.training import WorkerContext, build_pacer, clip_norm
 
 _log = logging.getLogger(__name__)
@@ -187,7 +187,8 @@ class ProfilingGeneration:
         started = time.perf_counter()
         rank, level = self.assignment.rank, dist.get_world_size(group)
         shard = self._own_shard(runner.parts, level, copy=False)
-        state = load_state({rank: ShardInMemory(shard)}, range(level), group, rank=rank)
+        homes = homes_of(runner.parts)
+        state = load_state({rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes)
         assert state is not None  # memory does not fail
         restore(runner.parts, state, global_batch_size=self.assignment.global_batch_size)
         runner.run(0)

@@ -39,6 +39,7 @@ from workers.runtime.state.training_state import (
     capture_shard,
     check_portable,
     final_weights,
+    homes_of,
     restore,
 )
 
@@ -153,7 +154,7 @@ class TrainingGeneration:
         """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0
         does)."""
         self.connection.phase("loading")
-        state = StateSource(self.assignment, self.goals, self.context.box).take()
+        state = StateSource(self.assignment, self.goals, self.context.box, homes_of(self.parts)).take()
         if state is None:
             return False
         if state:

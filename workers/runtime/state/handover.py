@@ -130,16 +130,23 @@ class HandoverServer:
 class ReceivedShard:
     """A shard that comes over an open connection."""
 
-    def __init__(self, connection: socket.socket, secret: str, transcript: bytes, header: bytes) -> None:
+    def __init__(
+        self,
+        connection: socket.socket,
+        secret: str,
+        transcript: bytes,
+        header: bytes,
+        still_wanted: Callable[[], bool],
+    ) -> None:
         """Read the description; raises OSError and ShardError."""
         self._connection = connection
+        self._still_wanted = still_wanted
         self._secret = secret
         self._transcript = transcript
-        connection.settimeout(None)
         length, self._left = _HEADER.unpack(header)
         if length > LARGEST_DESCRIPTION_BYTES:
             raise ShardError(f"a shard's description of {length} bytes")
-        description = receive_exactly(connection, length)
+        description = receive_exactly(connection, length, still_wanted)
         self._digest = hashlib.sha256(description)
         self.description: Mapping[str, Any] = read_description(description)
 
@@ -148,7 +155,7 @@ class ReceivedShard:
         self._left -= len(buffer)
         if self._left < 0:
             raise ConnectionError("the shard is shorter than its description says")
-        _fill(self._connection, buffer)
+        _fill(self._connection, buffer, self._still_wanted)
         self._digest.update(buffer)
 
     def finish(self) -> None:
@@ -158,7 +165,8 @@ class ReceivedShard:
             HandoverRefusedError: something is left, or the shard was altered on its way.
         """
         seal = _proof(self._secret, b"state", self._transcript, self._digest.digest())
-        if self._left or not hmac.compare_digest(receive_exactly(self._connection, _PROOF_BYTES), seal):
+        proof = receive_exactly(self._connection, _PROOF_BYTES, self._still_wanted)
+        if self._left or not hmac.compare_digest(proof, seal):
             raise HandoverRefusedError("the state was altered on its way")
         self.close()
 
@@ -221,7 +229,7 @@ def _open(
     header = _wait_for_header(connection, wanted)
     if header is None:
         return None
-    return ReceivedShard(connection, secret, b"".join(transcript), header)
+    return ReceivedShard(connection, secret, b"".join(transcript), header, wanted)
 
 
 def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> bytes | None:
@@ -241,21 +249,30 @@ def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> b
     return header
 
 
-def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    """Read `size` bytes.
+def receive_exactly(
+    connection: socket.socket, size: int, wanted: Callable[[], bool] = lambda: False
+) -> bytes:
+    """Read `size` bytes. The socket's time-out ends it only where they are not `wanted` any more.
 
     Raises:
         ConnectionError: the other side closed before.
+        TimeoutError: it was silent, and nobody wants to wait.
     """
     content = bytearray(size)
-    _fill(connection, memoryview(content))
+    _fill(connection, memoryview(content), wanted)
     return bytes(content)
 
 
-def _fill(connection: socket.socket, view: memoryview) -> None:
+def _fill(connection: socket.socket, view: memoryview, wanted: Callable[[], bool]) -> None:
     received = 0
     while received < len(view):
-        count = connection.recv_into(view[received:])
+        try:
+            count = connection.recv_into(view[received:])
+        except TimeoutError:
+            # A server that lost its power says no goodbye: then the control plane's next order ends this.
+            if not wanted():
+                raise
+            continue
         if count == 0:
             raise ConnectionError("the other side closed the connection")
         received += count

@@ -177,4 +177,4 @@ def slice_bytes(layout: Sequence[TensorEntry], piece: Slice) -> int:
 
 def flat_bytes(tensor: Tensor, start: int, count: int) -> Tensor:
     """The memory of some elements of a contiguous CPU tensor, as bytes; nothing is copied."""
-    return tensor.view(-1)[start : start + count].view(torch.uint8)
+    return tensor.detach().view(-1)[start : start + count].view(torch.uint8)

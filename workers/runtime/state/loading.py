@@ -12,6 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, Protocol
 
 import torch
@@ -87,6 +88,7 @@ def load_state(
     group: dist.ProcessGroup | None = None,
     *,
     rank: int,
+    homes: Mapping[Path, Tensor] = MappingProxyType({}),
 ) -> dict[str, Any] | None:
     """The state whose shards the ranks of a group have opened; None where reading one was broken off.
 
@@ -95,6 +97,8 @@ def load_state(
     Args:
         opened: the shards that this rank reads.
         readers: the rank that reads each shard.
+        homes: where tensors of the state are to lie in the end. Those that fit are received there and are
+            themselves what the state holds; where reading was broken off, they hold parts of it.
 
     Raises:
         ShardError: shards are missing, are of another state, or do not fit together.
@@ -108,7 +112,7 @@ def load_state(
         raise ShardError(f"the state's layout makes no sense: {error}") from error
     if not agree(problem is None, group):
         raise ShardError(problem or "another rank's shards do not fit to the others")
-    tensors = [torch.empty(entry.shape, dtype=torch_dtype(entry.dtype)) for entry in layout]
+    tensors = [_home(entry, homes.get(entry.path)) for entry in layout]
     transfer = _Transfer(layout, tensors, cuts, opened)
     transfer.run(readers, group, rank)
     if not agree(transfer.whole, group):
@@ -116,6 +120,20 @@ def load_state(
     by_path: dict[Path, Tensor] = {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)}
     state: dict[str, Any] = put_together(head["rest"], by_path)
     return state
+
+
+def _home(entry: TensorEntry, wanted: Tensor | None) -> Tensor:
+    """The tensor that an entry is received into."""
+    dtype = torch_dtype(entry.dtype)
+    if (
+        wanted is not None
+        and wanted.device.type == "cpu"
+        and wanted.layout == torch.strided
+        and wanted.is_contiguous()
+        and (wanted.dtype, tuple(wanted.shape)) == (dtype, entry.shape)
+    ):
+        return wanted
+    return torch.empty(entry.shape, dtype=dtype)
 
 
 def _exchange_head(

@@ -13,10 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from workers.runtime.assignment import Assignment
 from workers.runtime.failures import WorkerFailureError, start_failed
 from workers.runtime.goals import Goals
 from workers.runtime.process_group import broadcast_bytes
+from workers.runtime.state import layout
 from workers.runtime.state.handover import ReceivedShard, open_handover
 from workers.runtime.state.loading import OpenShard, ShardInMemory, agree, load_state
 from workers.runtime.state.shards import ShardError, read_shard
@@ -32,7 +35,12 @@ Start = Mapping[str, Any]
 class StateSource:
     """Takes the state that the control plane names, together with the other ranks."""
 
-    def __init__(self, assignment: Assignment, goals: Goals, box: Path) -> None:
+    def __init__(
+        self, assignment: Assignment, goals: Goals, box: Path, homes: Mapping[layout.Path, Tensor]
+    ) -> None:
+        """`homes`: where the state's tensors are to lie in the end."""
+        self._homes = homes
+        self._begun = False
         self._assignment = assignment
         self._goals = goals
         self._box = box
@@ -51,6 +59,9 @@ class StateSource:
             if start is None:
                 return None
             if start["from"] == "nothing":
+                if self._begun:
+                    # The model is not as it was made any more; new workers begin from nothing.
+                    raise WorkerFailureError("start_failed", "a state that was begun to be read broke off")
                 return {}
             try:
                 state = self._take_from(start)
@@ -86,7 +97,8 @@ class StateSource:
             found = self._open_all(start, opened)
             if not agree(found):
                 return None
-            return load_state(opened, readers, rank=self._assignment.rank)
+            self._begun = True
+            return load_state(opened, readers, rank=self._assignment.rank, homes=self._homes)
         finally:
             for shard in opened.values():
                 if isinstance(shard, ReceivedShard):

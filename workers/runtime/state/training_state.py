@@ -19,6 +19,7 @@ from torch import Tensor
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.sample_order import EMPTY_DIGEST
+from workers.runtime.state.layout import Path
 from workers.runtime.state.shards import Shard, own_shard
 
 
@@ -82,6 +83,13 @@ def capture_shard(
     state = capture(parts, progress, generation=generation, global_batch_size=global_batch_size)
     parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
     return own_shard(state, parameters, rank=rank, world_size=world_size, copy=copy)
+
+
+def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
+    """The model's own tensors by their places in a state: what is received there is loaded already."""
+    module = parts.module
+    named = [*module.named_parameters(remove_duplicate=False), *module.named_buffers(remove_duplicate=False)]
+    return {("model", name): tensor for name, tensor in named}
 
 
 def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size: int) -> Progress:
