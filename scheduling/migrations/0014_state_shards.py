@@ -7,7 +7,7 @@ from django.db import migrations, models
 
 class Migration(migrations.Migration):
     dependencies = [
-        ("scheduling", "0012_why_generations_end"),
+        ("scheduling", "0013_environments_are_long_tasks"),
     ]
 
     operations = [

@@ -22,6 +22,6 @@ def as_one_shard(apps: Any, schema_editor: Any) -> None:
 
 
 class Migration(migrations.Migration):
-    dependencies = [("scheduling", "0013_state_shards")]
+    dependencies = [("scheduling", "0014_state_shards")]
 
     operations = [migrations.RunPython(as_one_shard, migrations.RunPython.noop)]
