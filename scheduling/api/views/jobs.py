@@ -68,12 +68,14 @@ class JobFilterSerializer(StrictSerializer):
 _of_this_thread = local()
 
 
-def _serializer_of_this_thread() -> shapes.JobSerializer:
-    """Making one inspects the model and copies forty fields, which takes as long as storing a job."""
-    if not hasattr(_of_this_thread, "serializer"):
-        _of_this_thread.serializer = shapes.JobSerializer(context={})
-    found: shapes.JobSerializer = _of_this_thread.serializer
-    return found
+def _serializer_of_this_thread() -> tuple[shapes.JobSerializer, dict[str, Any]]:
+    """The serializer of jobs with its context. Making one inspects the model and copies forty fields, which
+    takes as long as storing a job."""
+    if not hasattr(_of_this_thread, "made"):
+        context: dict[str, Any] = {}
+        _of_this_thread.made = (shapes.JobSerializer(context=context), context)
+    made: tuple[shapes.JobSerializer, dict[str, Any]] = _of_this_thread.made
+    return made
 
 
 class JobAnswerView(ApiView):
@@ -88,8 +90,8 @@ class JobAnswerView(ApiView):
     def render(self, jobs: Sequence[Job]) -> list[dict[str, Any]]:
         """The jobs' representations, without the names of jobs that the caller may not see."""
         mask = mask_for(self.user, [(job.verdict or {}).get("reason") for job in jobs])
-        serializer = _serializer_of_this_thread()
-        serializer.context["mask"] = mask
+        serializer, context = _serializer_of_this_thread()
+        context["mask"] = mask
         return [serializer.to_representation(job) for job in jobs]
 
     def submitted(self, action: Callable[[], Response], seconds: float) -> Response:
