@@ -14,6 +14,9 @@ FORECASTERS: dict[str, str] = {
     "lstm": "lending.forecasting.lstm:LongShortTermMemory",
 }
 
+#: What nobody who forecasts is called, where a simulation asks for that.
+NO_FORECASTER = "none"
+
 
 def forecaster_class(name: str) -> type[Forecaster]:
     """The class behind a name. Raises ForecasterError for an unknown name, or when what it needs is not

@@ -8,6 +8,9 @@ yet and never.
 
 from __future__ import annotations
 
+from math import inf
+
+from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
@@ -26,3 +29,22 @@ def slot_end_after(slot_ends_at: float, now: float, slot_seconds: float, *, move
     """When the slot ends after a reallocation at ``now``. ``moved``: whether it changed what anybody
     holds."""
     return now + slot_seconds if moved else slot_ends_at
+
+
+def looked_at_again(now: float, slot_ends_at: float, wake_at: float) -> float:
+    """When a plan is looked at again because facts changed at ``now``: as soon as GPUs may change hands."""
+    return max(now, changes_allowed_from(slot_ends_at, wake_at))
+
+
+def given_out_again(finish_at: float, now: float, slot_seconds: float) -> float:
+    """When the GPUs of a job that ends at ``finish_at`` are given out again: at the end of its slot, by the
+    slots that begin at ``now``. Never where it does not end."""
+    if finish_at == inf:
+        return inf
+    return max(now + slot_seconds, float(slot_end(finish_at, Slots(now, slot_seconds))))
+
+
+def tick_from(at: float, slot_seconds: float) -> float:
+    """The first tick at or after ``at`` of a scheduler that looks once a slot, at fixed times (Lyra; spec
+    2.1)."""
+    return at if at == inf else float(slot_end(at, Slots(0.0, slot_seconds)))

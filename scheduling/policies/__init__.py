@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
+
 from scheduling.policies.afs import Afs
 from scheduling.policies.base import Policy
 from scheduling.policies.chronus import Chronus
@@ -56,13 +58,40 @@ POLICIES: dict[str, Policy] = {
 }
 
 
+class UnknownPolicy(ValueError):
+    """There are no policies of these names."""
+
+    def __init__(self, names: Sequence[str]) -> None:
+        wrong = " or ".join(repr(name) for name in names)
+        super().__init__(f"there is no policy {wrong}; there are {', '.join(sorted(POLICIES))}")
+
+
 def policy_named(name: str) -> Policy:
-    """The policy of that name. Raises ValueError that lists the names there are."""
-    try:
-        return POLICIES[name]
-    except KeyError:
-        known = ", ".join(sorted(POLICIES))
-        raise ValueError(f"there is no policy {name!r}; there are {known}") from None
+    """The policy of that name. Raises UnknownPolicy, which lists the names there are."""
+    return policies_named([name])[0]
 
 
-__all__ = ["DEFAULT_POLICY", "POLICIES", "Policy", "policy_named"]
+def policies_named(names: Iterable[str]) -> list[Policy]:
+    """The policies of these names. Raises UnknownPolicy, which lists the names there are."""
+    names = list(names)
+    unknown = [name for name in names if name not in POLICIES]
+    if unknown:
+        raise UnknownPolicy(unknown)
+    return [POLICIES[name] for name in names]
+
+
+def policies_where(holds: Callable[[Policy], bool]) -> list[str]:
+    """Names of the policies of which something holds, the default one first."""
+    names = [DEFAULT_POLICY, *(name for name in POLICIES if name != DEFAULT_POLICY)]
+    return [name for name in names if holds(POLICIES[name])]
+
+
+__all__ = [
+    "DEFAULT_POLICY",
+    "POLICIES",
+    "Policy",
+    "UnknownPolicy",
+    "policies_named",
+    "policies_where",
+    "policy_named",
+]

@@ -30,6 +30,8 @@ class Policy(ABC):
     any_measured_size: ClassVar[bool] = False
     #: Whether it heeds `PlannerSettings.newcomers`: whether room can be kept for newcomers that need little.
     prices_newcomers: ClassVar[bool] = False
+    #: Whether it puts jobs on servers that are on loan.
+    borrows: ClassVar[bool] = False
 
     @abstractmethod
     def decide_newcomers(self, problem: Problem) -> Answer:

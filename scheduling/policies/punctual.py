@@ -25,6 +25,7 @@ class Punctual(Policy):
 
     name = "punctual"
     prices_newcomers = True
+    borrows = True
 
     def decide_newcomers(self, problem: Problem) -> Answer:
         """Decide newcomers while present allocations stay as they are."""

@@ -19,6 +19,7 @@ from scheduling.core.lyra.tick import Division, TwoPhase, divide
 from scheduling.core.problem.answer import Answer, rows_of
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import no_plans
+from scheduling.core.question.options import chosen
 from scheduling.core.question.snapshot import FloatArray
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.core.together.shared_problem import SharedProblem
@@ -36,6 +37,7 @@ class SharesWorkers(WithoutPromises):
     rules: ClassVar[TwoPhase]
     #: What a change of a running job costs at least, where a published policy says so.
     restart_seconds: ClassVar[float] = 0.0
+    borrows = True
 
     def reallocate(self, problem: Problem) -> Answer:
         """One tick of the scheduler (spec 2.5)."""
@@ -98,18 +100,11 @@ def chosen_rules(rules: TwoPhase, options: TwoPhaseOptions | None) -> TwoPhase:
     """
     if options is None:
         return rules
-    changed: dict[str, object] = {
-        name: value
-        for name in (
-            "flexible_in_holes", "naive", "ageing_weight", "change_seconds", "efficiency", "expansion",
-            "value_total_work", "emptied_as_idle", "elastic_moves", "retry_when_freed",
-        )
-        if (value := getattr(options, name)) is not None
-    }  # fmt: skip
+    changed = chosen(TwoPhaseOptions, options)
     shortest = (BaseOrder.SHORTEST_AT_BASE, BaseOrder.SHORTEST_AT_MOST)
-    if options.shortest_at_most is not None and rules.order in shortest:
+    if rules.order in shortest:
         changed["order"] = shortest[options.shortest_at_most]
     knapsacks = (Growth.KNAPSACK, Growth.SINGLE_KNAPSACK)
-    if options.single_knapsack is not None and rules.growth in knapsacks:
+    if rules.growth in knapsacks:
         changed["growth"] = knapsacks[options.single_knapsack]
-    return replace(rules, **changed)  # type: ignore[arg-type]
+    return replace(rules, **changed)

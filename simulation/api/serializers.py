@@ -11,13 +11,23 @@ from rest_framework.exceptions import ValidationError
 from cluster.choices import NewcomersRule, WorkState
 from projects.api import fields
 from projects.api.base import StrictSerializer
+from scheduling.core.question.options import Option, options_of
 from scheduling.core.question.snapshot import Fill
 from simulation.choices import StudySource, TraceKind
 from simulation.engine.settings import Pauses
+from simulation.engine.sharing import Lending
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.studies import result_files
 
 LARGEST_INTEGER = 2**31 - 1
+LENDING = options_of(Lending)
+"""What a study may choose about loans has the bounds and the words that every simulation has."""
+
+
+def sentence(told: Option, *more: str) -> str:
+    """What a choice is, as a sentence; ``more`` behind a colon."""
+    text = ": ".join((told.meaning, *more))
+    return f"{text[0].upper()}{text[1:]}."
 
 
 class TraceSerializer(serializers.Serializer):
@@ -182,16 +192,20 @@ class StudyRequestSerializer(StrictSerializer):
         max_length=10,
         required=False,
         allow_null=True,
-        help_text="How servers are chosen that go back: one of `reclaims` of `choices/`.",
+        help_text=sentence(LENDING["reclaim"], "one of `reclaims` of `choices/`"),
     )
     headroom = fields.Number(
-        min_value=0, max_value=1, required=False, allow_null=True, help_text="Share that is never lent."
+        min_value=LENDING["headroom"].least,
+        max_value=LENDING["headroom"].most,
+        required=False,
+        allow_null=True,
+        help_text=sentence(LENDING["headroom"]),
     )
     forecaster = fields.Text(
         max_length=40,
         required=False,
         allow_null=True,
-        help_text="Who says what is expected of its next five minutes: one of `forecasters` of `choices/`.",
+        help_text=sentence(LENDING["forecaster"], "one of `forecasters` of `choices/`"),
     )
 
     def validate(self, attrs: dict[str, Any]) -> dict[str, Any]:

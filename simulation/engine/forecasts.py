@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from lending.forecasting.registry import make_forecaster
+from lending.forecasting.registry import NO_FORECASTER, make_forecaster
 from lending.forecasting.rolling import rolling_forecasts
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.sharing import Lending
@@ -13,6 +13,6 @@ from simulation.engine.sharing import Lending
 def forecasts_of(lending: Lending) -> FloatArray:
     """Entry t: what is expected, after sample t, of sample t + 1; NaN where nothing is expected."""
     usage = lending.usage.usage
-    if not lending.forecaster:
+    if lending.forecaster == NO_FORECASTER:
         return np.full(usage.size, np.nan)
     return rolling_forecasts(usage, make_forecaster(lending.forecaster))

@@ -10,8 +10,15 @@ import numpy as np
 
 from lending.core.lending_rule import LendingRule
 from scheduling.core.lyra.fleet import NO_ROLE
-from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimQuestion, choose_servers
+from scheduling.core.lyra.reclaiming.choosing import (
+    Reclaim,
+    ReclaimGroup,
+    ReclaimQuestion,
+    ReclaimRules,
+    choose_servers,
+)
 from scheduling.core.question.arrays import TIME_TOLERANCE
+from scheduling.core.question.options import chosen
 from scheduling.core.question.snapshot import FloatArray
 from simulation.engine.curve_ranges import curve_ranges
 from simulation.engine.forecasts import forecasts_of
@@ -124,16 +131,15 @@ class Lender:
             remaining_iterations=pool.believed_remaining(jobs, rows),
             lent=speeds_of_rows(pool.workers.lent, rows),
             servers=count,
-            exact_last_pick=self.lending.exact_last_pick,
-            count_owned_servers=self.lending.count_owned_servers,
-            fewest_workers_first=self.lending.fewest_workers_first,
             seed=simulation.settings.seed + self.sample,
+            **chosen(ReclaimRules, self.lending),
         )
         reclaim = choose_servers(question, self.lending.reclaim)
-        for position in reclaim.preempted.tolist():
+        preempted, scaled_in = pool.give_back(reclaim.returned)
+        for position in preempted.tolist():
             _preempt(simulation, pool, position)
-        for server in reclaim.returned.tolist():
-            self._empty(simulation, server)
+        for position in scaled_in.tolist():
+            _scale_in(simulation, pool, position)
         # Broken ones only where there are too few others: nobody wants a dead server back.
         broken = np.flatnonzero(pool.on_loan & pool.broken)[: count - reclaim.returned.size]
         returned = np.concatenate((reclaim.returned, broken))
@@ -144,11 +150,6 @@ class Lender:
         if returned.size:
             self.reclaims.append(_record(simulation.now, count, running, reclaim, broken.size, ahead))
         return int(returned.size)
-
-    def _empty(self, simulation: Simulation, server: int) -> None:
-        """Jobs that go on lose their flexible workers on the server."""
-        for position in self.pool.positions_on(server):
-            _scale_in(simulation, self.pool, position, server)
 
     def _busy_gpus(self, simulation: Simulation) -> tuple[int, int]:
         """GPUs in the hands of jobs, on owned servers and on servers on loan."""
@@ -195,10 +196,9 @@ def _record(
 
 
 def _preempt(simulation: Simulation, pool: SharedPool, position: int) -> None:
-    """A job loses all its GPUs because servers are returned, and without a checkpoint of its own all
+    """A job has lost all its GPUs because servers are returned, and without a checkpoint of its own all
     progress."""
     row = int(pool.rows[position])
-    pool.take_out(position)
     pool.restarting.add(row)
     simulation.jobs.vacate(row)
     if not pool.workers.ranges.keeps_progress[row]:
@@ -208,10 +208,9 @@ def _preempt(simulation: Simulation, pool: SharedPool, position: int) -> None:
     simulation.recorder.allocation(simulation.now, row, 0)
 
 
-def _scale_in(simulation: Simulation, pool: SharedPool, position: int, server: int) -> None:
-    """A job goes on without its flexible workers on a server that is returned."""
+def _scale_in(simulation: Simulation, pool: SharedPool, position: int) -> None:
+    """A job goes on without its flexible workers on servers that are returned."""
     row = int(pool.rows[position])
-    pool.take_out(position, server)
     pool.drop_to_level(position)
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
     pause = pool.scale_in_pause(position)

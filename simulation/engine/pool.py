@@ -10,11 +10,9 @@ from math import inf
 import numpy as np
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
-from scheduling.core.placement.buddy_blocks import blocks_of
-from scheduling.core.plans.reserve import reserved_gpus
 from scheduling.core.plans.stored_plans import recut
 from scheduling.core.problem.answer import Answer
-from scheduling.core.problem.problem import Capacity, Problem, problem_from
+from scheduling.core.problem.problem import Capacity, Problem, capacity_of, problem_from
 from scheduling.core.question.arrays import BoolArray, Plans, no_plans
 from scheduling.core.question.columns import CurveColumns, JobColumns, regather
 from scheduling.core.question.decision import ChangeKind, Verdict
@@ -266,17 +264,13 @@ def _of_rows(curves: CurveColumns, rows: IntArray) -> CurveColumns:
 
 def _capacity(size: PoolSize, usable: BoolArray, settings: PlannerSettings) -> Capacity:
     per_rack = size.servers_per_rack or size.servers
-    blocks = blocks_of(
-        tuple(
-            ServerSnapshot(
-                id=f"server-{number:04d}",
-                gpus=size.gpus_per_server,
-                usable=bool(usable[number]),
-                rack=f"rack-{number // per_rack:03d}",
-            )
-            for number in range(size.servers)
+    servers = [
+        ServerSnapshot(
+            id=f"server-{number:04d}",
+            gpus=size.gpus_per_server,
+            usable=bool(usable[number]),
+            rack=f"rack-{number // per_rack:03d}",
         )
-    )
-    gpus = int(blocks.size.sum())
-    reserve = reserved_gpus([size.gpus_per_server] * int(usable.sum()), settings.reserve_servers)
-    return Capacity(blocks, gpus, max(0, gpus - reserve))
+        for number in range(size.servers)
+    ]
+    return capacity_of(servers, settings.reserve_servers)

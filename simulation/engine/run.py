@@ -9,11 +9,18 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
-from math import ceil, inf
+from math import inf
 
 import numpy as np
 
-from scheduling.core.clock import changes_allowed_from, slot_end_after
+from scheduling.core.clock import (
+    changes_allowed,
+    changes_allowed_from,
+    given_out_again,
+    looked_at_again,
+    slot_end_after,
+    tick_from,
+)
 from scheduling.core.problem.answer import Answer
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.decision import ChangeKind, Verdict
@@ -144,7 +151,8 @@ class Simulation:
         at = min(pool.wake_at for pool in self.pools)
         if self._next_arrival < self.workload.jobs:
             submitted_at = float(self.workload.submitted_at[self._next_arrival])
-            at = min(at, self._tick_from(submitted_at) if self.settings.on_ticks else submitted_at)
+            slot = self.settings.slot_seconds
+            at = min(at, tick_from(submitted_at, slot) if self.settings.on_ticks else submitted_at)
         at = min(at, self._lender_looks_at(), self._happenings.next_at)
         return max(at, self.now) if at < inf else inf
 
@@ -181,13 +189,14 @@ class Simulation:
     def _plan(self, pool: PoolState, turn: KindsInTurn, *, urgent: bool) -> None:
         """Decide and reallocate in one pool, with the newcomers that are asked for there."""
         newcomers = turn.asked_on(pool)
-        slot_at = changes_allowed_from(pool.slot_ends_at, pool.wake_at)
-        if self.settings.on_ticks:
-            slot_at = self._tick_from(self.now)
         due = urgent or pool.wake_at <= self.now + TIME_TOLERANCE
         if not due and not newcomers.size:
             return
-        can_change = due or self.now >= slot_at - TIME_TOLERANCE
+        slot_and_wake = pool.slot_ends_at, pool.wake_at
+        if self.settings.on_ticks:
+            slot_and_wake = tick_from(self.now, self.settings.slot_seconds), inf
+        can_change = due or changes_allowed(self.now, *slot_and_wake)
+        slot_at = changes_allowed_from(*slot_and_wake)
         problem = pool.problem(self.jobs, self._ids, newcomers, self.now, self.now if can_change else slot_at)
         if can_change:
             answer = pool.reallocate(problem)
@@ -214,7 +223,7 @@ class Simulation:
         if self.settings.on_ticks:
             urgent.add(pool.number)
         else:
-            pool.wake_at = min(pool.wake_at, max(self.now, pool.slot_ends_at))
+            pool.wake_at = looked_at_again(self.now, pool.slot_ends_at, pool.wake_at)
 
     def _wake_after(self, pool: PoolState, answer: Answer) -> float:
         """When the plan asks to be looked at, or a job ends: then at the end of its slot."""
@@ -222,19 +231,11 @@ class Simulation:
         rows = rows[self.jobs.phase[rows] == ACTIVE]
         self.jobs.forecast_finish(rows, self.now)
         finish = float(self.jobs.finish_at[rows].min(initial=inf))
+        slot = self.settings.slot_seconds
         if self.settings.on_ticks:
-            return min(answer.next_wake_at, self._tick_from(finish))
-        slot = self.settings.slot_seconds
-        released = inf
-        if finish < inf:
-            released = self.now + max(1, ceil((finish - self.now - TIME_TOLERANCE) / slot)) * slot
-        return max(min(answer.next_wake_at, released), self.now + TIME_TOLERANCE)
-
-    def _tick_from(self, at: float) -> float:
-        """The first instant from ``at`` on at which the scheduler looks, where it looks once a slot (spec
-        2.1)."""
-        slot = self.settings.slot_seconds
-        return ceil((at - TIME_TOLERANCE) / slot) * slot if at < inf else inf
+            return min(answer.next_wake_at, tick_from(finish, slot))
+        freed_at = given_out_again(finish, self.now, slot)
+        return max(min(answer.next_wake_at, freed_at), self.now + TIME_TOLERANCE)
 
     # Arrivals, ends, and what happens from outside -----------------------------------------------
 
@@ -294,8 +295,8 @@ class Simulation:
             if ended is JobEnd.CANCELLED and self.jobs.promised[row]:
                 self.fates.void_reason[row] = "cancelled"
             self._end(row, ended, self.now)
-            slot_ends_at = self.pools[pool].slot_ends_at
-            self.pools[pool].wake_at = min(self.pools[pool].wake_at, max(self.now, slot_ends_at))
+            left = self.pools[pool]
+            left.wake_at = looked_at_again(self.now, left.slot_ends_at, left.wake_at)
             return None
         pool_state = self.pools[happening.pool]
         server = happening.target

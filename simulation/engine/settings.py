@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from scheduling.core.question.snapshot import AGEING_WEIGHT, AdmissionRule, Fill, Newcomers
-from scheduling.policies import POLICIES
+from scheduling.policies import policies_where, policy_named
 from simulation.engine.sharing import SharingSettings
 
 
@@ -82,8 +82,8 @@ class SimulationSettings:
 
 def require_pricing(settings: SimulationSettings) -> None:
     """Raises ValueError where newcomers shall be priced and the policy does not do that."""
-    if settings.newcomers is Newcomers.PRUDENT and not POLICIES[settings.policy].prices_newcomers:
-        able = ", ".join(sorted(name for name, policy in POLICIES.items() if policy.prices_newcomers))
+    if settings.newcomers is Newcomers.PRUDENT and not policy_named(settings.policy).prices_newcomers:
+        able = ", ".join(sorted(policies_where(lambda policy: policy.prices_newcomers)))
         raise ValueError(
             f"policy {settings.policy} keeps no room for newcomers; prudent newcomers go with {able}"
         )

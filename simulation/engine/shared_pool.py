@@ -10,6 +10,7 @@ import numpy as np
 
 from scheduling.core.lyra.base_and_flexible import Demands, demands_of
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, WorkerMap
+from scheduling.core.lyra.reclaiming.effects import effects_of
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import BoolArray
@@ -145,13 +146,6 @@ class SharedPool(PoolState):
         )  # fmt: skip
         return workers
 
-    def positions_on(self, server: int) -> list[int]:
-        """Positions in ``rows`` of the jobs that hold GPUs of the server."""
-        low = int(self.servers.first[server])
-        inside = (self.addresses >= low) & (self.addresses < low + int(self.servers.gpus[server]))
-        owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
-        return np.unique(owner[inside]).tolist()
-
     # Applying --------------------------------------------------------------------------------
 
     def keep(self, answer: Answer, jobs: JobStates) -> list[tuple[int, Verdict]]:
@@ -208,9 +202,10 @@ class SharedPool(PoolState):
             self.rows[position]
         ]
         level = int(levels[levels <= held.size].max(initial=0))
-        given_up = begin + np.flatnonzero(self.flexible[begin:end])[-(held.size - level) :]
         if held.size > level:
-            self._forget(position, given_up)
+            kept = np.ones(self.addresses.size, dtype=np.bool_)
+            kept[begin + np.flatnonzero(self.flexible[begin:end])[-(held.size - level) :]] = False
+            self._keep_entries(kept)
 
     def scale_in_pause(self, position: int) -> float:
         """What going on without GPUs that were given back costs a job, in seconds: nothing where a workload
@@ -243,35 +238,36 @@ class SharedPool(PoolState):
         able[: self.size.servers] = False
         return able
 
-    def take_out(self, position: int, server: int | None = None) -> None:
-        """A job (by its position in ``rows``) loses its GPUs on ``server``, or all of them."""
-        begin, end = int(self.offsets[position]), int(self.offsets[position + 1])
-        held = self.addresses[begin:end]
-        lost = np.ones(held.size, dtype=np.bool_)
-        if server is not None:
-            low = int(self.servers.first[server])
-            lost = (held >= low) & (held < low + int(self.servers.gpus[server]))
-        self._forget(position, begin + np.flatnonzero(lost))
+    def give_back(self, servers: IntArray) -> tuple[IntArray, IntArray]:
+        """Servers on loan go home. Returns the positions in ``rows`` of the jobs that lost all their GPUs by
+        it, and of those that go on without some."""
+        returned = np.zeros(self.on_loan.size, dtype=np.bool_)
+        returned[servers] = True
+        effects = effects_of(
+            self._owner(), self.servers.server_of()[self.addresses], ~self.flexible, returned, self.rows.size
+        )
+        self._keep_entries(effects.kept)
+        return np.flatnonzero(effects.preempted), np.flatnonzero(effects.scaled_in)
 
-    def _forget(self, position: int, gone: IntArray) -> None:
-        """Take entries of one job out of the addresses."""
-        self.addresses = np.delete(self.addresses, gone)
-        self.flexible = np.delete(self.flexible, gone)
-        self.offsets = self.offsets.copy()
-        self.offsets[position + 1 :] -= gone.size
+    def _owner(self) -> IntArray:
+        """The position in ``rows`` of whoever holds each of ``addresses``."""
+        return np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
+
+    def _keep_entries(self, kept: BoolArray) -> None:
+        """Take all other entries out of the addresses."""
+        held = np.bincount(self._owner()[kept], minlength=self.rows.size)
+        self.addresses, self.flexible = self.addresses[kept], self.flexible[kept]
+        self.offsets = np.concatenate(([0], np.cumsum(held)))
 
     def vacate(self, row: int) -> None:
         """The job's GPUs are gone."""
-        self.take_out(int(np.searchsorted(self.rows, row)))
+        self._keep_entries(self._owner() != int(np.searchsorted(self.rows, row)))
 
     def forget_ended(self, jobs: JobStates) -> None:
         """Take out the GPUs of jobs that ended since the last answer."""
-        going_on = jobs.gpus[self.rows] > 0
-        owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
-        kept = going_on[owner]
+        kept = (jobs.gpus[self.rows] > 0)[self._owner()]
         if not kept.all():
-            self.addresses, self.flexible = self.addresses[kept], self.flexible[kept]
-            self.offsets = np.concatenate(([0], np.cumsum(np.where(going_on, np.diff(self.offsets), 0))))
+            self._keep_entries(kept)
 
     def clear_roles(self) -> None:
         """Servers on loan that nobody is on have no role."""

@@ -5,7 +5,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, fields, replace
 
-from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from lending.core.lending_rule import HEADROOM_FRACTION
+from lending.forecasting.registry import FORECASTERS, NO_FORECASTER
+from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimRules
+from scheduling.core.question.options import option, share
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from simulation.inference.usage import UsageSeries
 from simulation.workloads.linear import COMPUTING_POWER
@@ -16,29 +19,31 @@ USUAL_GPU_TYPE = "T4"
 
 
 @dataclass(frozen=True, slots=True)
-class Lending:
+class Lending(ReclaimRules):
     """An inference cluster beside the training cluster, and how its idle servers are lent (spec 2.2 to 2.4).
 
-    ``usage``: share of its GPUs in use over time. ``headroom``: share of its servers that is never lent.
-    ``forecast_margin``: share of the cluster added to every forecast. ``hysteresis``: share of it by which
-    usage could rise before a server that is lent had to be asked back. ``hold_seconds``: the least time that
-    a server stays where it is (`LendingRule.decide`); both 0 as published. ``inference_gpu_type``: of its
-    servers. ``forecaster``: its name, or "" for none. ``exact_last_pick``, ``count_owned_servers`` (A4) and
-    ``fewest_workers_first`` (A5) are those of `ReclaimQuestion`.
+    ``usage``: share of its GPUs in use over time. ``hysteresis`` and ``hold_seconds`` are 0 as published
+    (`LendingRule.decide`). ``inference_gpu_type``: of its servers.
     """
 
     servers: int
     usage: UsageSeries
-    reclaim: ReclaimMethod = ReclaimMethod.LYRA
-    exact_last_pick: bool = True
-    count_owned_servers: bool = False
-    fewest_workers_first: bool = False
-    headroom: float = 0.02
-    forecast_margin: float = 0.0
-    hysteresis: float = 0.0
-    hold_seconds: float = 0.0
-    forecaster: str = "persistence"
-    period_seconds: float = 300.0
+    reclaim: ReclaimMethod = option(ReclaimMethod.LYRA, "how servers are chosen that go back")
+    headroom: float = share(HEADROOM_FRACTION, "share of its servers that is never lent")
+    forecast_margin: float = share(0.0, "share of the cluster added to each forecast")
+    hysteresis: float = share(
+        0.0, "lend only where usage could rise by this share before a server had to be asked back",
+        offered_as="lending_hysteresis",
+    )  # fmt: skip
+    hold_seconds: float = option(
+        0.0, "least time that a server stays where it is", offered_as="lending_hold_seconds"
+    )
+    forecaster: str = option(
+        "persistence", "who says what is expected of it next", words=(*FORECASTERS, NO_FORECASTER)
+    )
+    period_seconds: float = option(
+        300.0, "time between two looks", offered_as="orchestrator_seconds", above_least=True
+    )
     inference_gpu_type: str = USUAL_GPU_TYPE
 
 
@@ -48,17 +53,16 @@ class SharingSettings:
     how long it took on that. With neither rules nor ``ranges`` they are what their measured curves say, as on
     the live platform.
 
-    ``expansion``: inference workers that stand for one training worker. ``scaling``: whether elastic jobs are
-    scaled, or run on what was asked for. ``lending``: None where nothing is lent. ``ranges``: of workers,
-    where they are known; otherwise jobs are tagged by ``rules``. ``preemption_seconds``: what being preempted
-    costs beyond lost progress (Lyra section 3.7.2). ``two_phase``: choices for the policy.
+    ``lending``: None where nothing is lent. ``ranges``: of workers, where they are known; otherwise jobs are
+    tagged by ``rules``. ``two_phase``: choices for the policy.
     """
 
     rules: ScenarioRules | None = field(default_factory=ScenarioRules)
-    scaling: bool = True
+    scaling: bool = option(True, "whether elastic jobs are scaled, or run on what was asked for")
     lending: Lending | None = None
-    expansion: int = COMPUTING_POWER
-    preemption_seconds: float = 63.0
+    expansion: int = option(COMPUTING_POWER, "inference workers for one training worker", least=1)
+    #: Lyra section 3.7.2.
+    preemption_seconds: float = option(63.0, "what being preempted costs beyond lost progress")
     ranges: WorkerRanges | None = None
     two_phase: TwoPhaseOptions = field(default_factory=TwoPhaseOptions)
 
@@ -77,11 +81,7 @@ class SharingSettings:
         # Rates on one kind hold what a mixing job loses there already, so the policy is told what mixing
         # changes.
         relative = self.rules.mixing_efficiency / self.rules.mixing_efficiency_alone
-        return replace(
-            asked,
-            efficiency=relative if asked.efficiency is None else asked.efficiency,
-            expansion=self.expansion if asked.expansion is None else asked.expansion,
-        )
+        return replace(asked, efficiency=relative, expansion=self.expansion)
 
     def described(self) -> dict[str, str | int | float | bool]:
         """What was asked, in plain values, for reports: only what is not as usual, beside the scenario and
@@ -101,7 +101,7 @@ class SharingSettings:
                 "inference_servers": lent.servers,
                 "inference_usage": lent.usage.name,
                 "reclaim": str(lent.reclaim),
-                "forecaster": lent.forecaster or "none",
+                "forecaster": lent.forecaster,
             }
             facts |= _unusual(
                 lent, Lending(lent.servers, lent.usage, lent.reclaim, forecaster=lent.forecaster)

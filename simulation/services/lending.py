@@ -11,7 +11,7 @@ import numpy as np
 
 from lending.core.lending_rule import HEADROOM_FRACTION
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
-from simulation.choices import MEASURED_USAGE, NO_FORECASTER, StudySource
+from simulation.choices import MEASURED_USAGE, StudySource
 from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
@@ -203,7 +203,7 @@ def sharing_of(study: SimulationStudy, run: SimulationRun) -> SharingSettings | 
         forecast_margin=serving.forecast_margin,
         hysteresis=serving.hysteresis,
         hold_seconds=serving.hold_seconds,
-        forecaster="" if study.forecaster == NO_FORECASTER else study.forecaster,
+        forecaster=study.forecaster,
         period_seconds=usage.period_seconds,
         inference_gpu_type=study.inference_gpu_type,
     )

@@ -14,6 +14,7 @@ from enum import StrEnum
 import numpy as np
 
 from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.options import option, share
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.workload import Workload
 
@@ -31,35 +32,34 @@ class Scenario(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ScenarioRules:
-    """One scenario, and the assumptions that go with it.
-
-    ``fungible_share``: of jobs, able to run on either kind of GPU. ``mixing_share``: of jobs, able to use
-    both kinds at once, at ``mixing_efficiency``; ``mixing_efficiency_alone``: of such a job while it is on
-    one kind (A22). ``elastic_job_share`` and ``elastic_load_share``: elastic jobs are so many of all jobs and
-    do so much of all work. ``smallest`` and ``largest``: their range of workers, as multiples of what was
-    asked for (the paper gives no numbers outside Ideal; A11). ``gain``: share of a worker that each added
-    worker yields (imperfect scaling: 0.8, not compounded; A3). ``checkpointing_share``: of jobs, keeping
-    their progress when preempted. ``wrong_estimate_share``: of jobs, whose running time is misjudged by up to
-    ``estimate_error``. ``fungible_share_of_elastic``: the same as ``fungible_share`` for elastic jobs alone,
-    where it differs (A12). ``unbounded_workers``: elastic jobs start on one worker and may have so many,
-    whatever was asked for, as AFS was published; 0 keeps their ranges.
-    """
+    """One scenario, and the assumptions that go with it."""
 
     scenario: Scenario = Scenario.BASIC
-    fungible_share: float = 0.21
-    mixing_share: float = 0.0
-    mixing_efficiency: float = 0.7
-    mixing_efficiency_alone: float = 1.0
-    elastic_job_share: float = 0.05
-    elastic_load_share: float = 0.36
-    smallest: float = 0.5
-    largest: float = 2.0
-    gain: float = 1.0
-    checkpointing_share: float = 0.0
-    wrong_estimate_share: float = 0.0
-    estimate_error: float = 0.25
-    fungible_share_of_elastic: float | None = None
-    unbounded_workers: int = 0
+    fungible_share: float = share(0.21, "share of jobs that can run on inference GPUs too")
+    #: A12.
+    fungible_share_of_elastic: float | None = share(None, "the same of elastic jobs, where it differs")
+    mixing_share: float = share(0.0, "share of jobs that can use both kinds of GPUs at once")
+    mixing_efficiency: float = option(
+        0.7, "speed of a job on both kinds, over the sum of its parts", above_least=True
+    )
+    #: A22.
+    mixing_efficiency_alone: float = option(
+        1.0, "the same of such a job while it is on one kind", above_least=True
+    )
+    elastic_job_share: float = share(0.05, "share of jobs that are elastic")
+    elastic_load_share: float = share(0.36, "share of all work that these do")
+    #: A11: the paper gives no numbers outside Ideal.
+    smallest: float = option(0.5, "fewest workers of an elastic job, over what was asked for")
+    largest: float = option(2.0, "most workers of an elastic job, over what was asked for")
+    #: A3: imperfect scaling is 0.8, not compounded.
+    gain: float = share(1.0, "part of a worker that each worker beyond the fewest yields")
+    checkpointing_share: float = share(0.0, "share of jobs that keep their progress when they are preempted")
+    wrong_estimate_share: float = share(0.0, "share of jobs whose running time is misjudged")
+    estimate_error: float = share(0.25, "by so much at most")
+    #: As AFS was published; 0 keeps their ranges.
+    unbounded_workers: int = option(
+        0, "elastic jobs start on one worker and may have so many, whatever was asked for"
+    )
 
 
 RULES = {

@@ -8,7 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduling.core.clock import changes_allowed, changes_allowed_from, slot_end_after
+from scheduling.core.clock import (
+    changes_allowed,
+    changes_allowed_from,
+    given_out_again,
+    looked_at_again,
+    slot_end_after,
+    tick_from,
+)
 from scheduling.core.plans.reserve import failures_cost_seconds
 
 TIMES = st.floats(0, 1e6)
@@ -41,6 +48,28 @@ def test_waiting_until_the_named_time_is_always_enough(now: float, ends_at: floa
     at = changes_allowed_from(ends_at, wake_at)
     assert changes_allowed(at, ends_at, wake_at)
     assert changes_allowed(now, ends_at, wake_at) or at > now
+
+
+@given(now=TIMES, ends_at=TIMES, wake_at=TIMES)
+def test_changed_facts_are_looked_at_as_soon_as_gpus_may_change_hands(
+    now: float, ends_at: float, wake_at: float
+) -> None:
+    at = looked_at_again(now, ends_at, wake_at)
+    assert at == (
+        now if changes_allowed_from(ends_at, wake_at) <= now else changes_allowed_from(ends_at, wake_at)
+    )
+    assert changes_allowed(at, ends_at, wake_at)
+
+
+def test_gpus_of_a_job_that_ends_are_given_out_at_the_end_of_its_slot() -> None:
+    assert given_out_again(100.0 + 61.0, 100.0, 60.0) == 220.0
+    assert given_out_again(100.0 + 60.0, 100.0, 60.0) == 160.0
+    assert given_out_again(100.0, 100.0, 60.0) == 160.0
+    assert given_out_again(inf, 100.0, 60.0) == inf
+
+
+def test_ticks_come_at_fixed_times() -> None:
+    assert [tick_from(at, 30.0) for at in (0.0, 0.5, 30.0, 31.0, inf)] == [0.0, 30.0, 30.0, 60.0, inf]
 
 
 def test_failures_cost_their_fence_the_lost_work_a_start_and_two_slots_each() -> None:

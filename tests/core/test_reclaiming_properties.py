@@ -10,6 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.lyra.reclaiming.choosing import Reclaim, ReclaimGroup, ReclaimMethod, choose_servers
+from scheduling.core.lyra.reclaiming.effects import effects_of
+from scheduling.core.together.sharing import usable_workers
 from tests.core.reclaim_layouts import Mix, asking_for, best_fit_question, inelastic, random_question
 
 SEEDS = st.integers(0, 1 << 20)
@@ -126,3 +128,29 @@ def test_smallest_count_first_counts_once_and_counts_flexible_workers():
     reclaim = choose_servers(question, ReclaimMethod.SCF)
     assert sorted(reclaim.returned.tolist()) == [0, 2]
     assert reclaim.cost.tolist() == [1.0, 1.0]
+
+
+@given(SEEDS, QUICK)
+@settings(max_examples=150, deadline=None)
+def test_what_a_reclaim_does_is_what_the_next_division_finds_gone(seed, method):
+    """The choice's consequences, what a policy sees of the jobs afterwards, and each GPU by itself: one
+    rule."""
+    question = drawn(seed)
+    reclaim = choose_servers(question, method)
+    job, workers, jobs = job_of_pairs(question), question.workers, question.workers.offsets.size - 1
+    returned = np.isin(np.arange(question.fleet.gpus.size), reclaim.returned)
+    left = usable_workers(workers, question.fleet._replace(gpus=np.where(returned, 0, 1)))
+    assert not returned[left.server].any()
+    alive = np.flatnonzero(np.diff(workers.offsets) > 0)
+    emptied = np.flatnonzero(np.diff(left.offsets) == 0)
+    only_flexible_there = np.setdiff1d(np.intersect1d(alive, emptied), reclaim.preempted)
+    assert np.isin(reclaim.preempted, emptied).all()
+    assert np.isin(only_flexible_there, reclaim.scale_in_job).all()
+    each = workers.base + workers.flexible
+    base = np.concatenate([np.arange(count) < own for count, own in zip(each, workers.base, strict=True)])
+    by_gpu = effects_of(np.repeat(job, each), np.repeat(workers.server, each), base, returned, jobs)
+    assert np.flatnonzero(by_gpu.preempted).tolist() == reclaim.preempted.tolist()
+    assert np.flatnonzero(by_gpu.scaled_in).tolist() == np.unique(reclaim.scale_in_job).tolist()
+    kept = np.bincount(np.repeat(job, each)[by_gpu.kept], minlength=jobs)
+    owner = np.repeat(np.arange(jobs), np.diff(left.offsets))
+    assert kept.tolist() == np.bincount(owner, weights=left.base + left.flexible, minlength=jobs).tolist()

@@ -23,6 +23,7 @@ from scheduling.core.lyra.base_and_flexible import (
 from scheduling.core.lyra.knapsack import NO_ITEM, WORK_LIMIT, Choice, ItemGroups, choose_items
 from scheduling.core.lyra.worker_placement import Held
 from scheduling.core.question.snapshot import FloatArray, IntArray
+from scheduling.core.question.two_phase_options import TwoPhaseOptions
 
 
 class Growth(StrEnum):
@@ -47,19 +48,13 @@ class Growth(StrEnum):
 
 
 @dataclass(frozen=True)
-class SharingRules:
-    """How flexible demand is shared out.
+class SharingRules(TwoPhaseOptions):
+    """How flexible demand is shared out: by what an operator chose, and beside that
 
-    ``growth``: the rule; ``efficiency`` of a job that mixes kinds; ``change_seconds``: what a change of its
-    number of workers costs a running job, weighed against the seconds that it saves, so that jobs are not
-    resized for less; ``expansion``: GPUs on loan that are worth an owned one, for the single knapsack;
-    ``work_limit``: capacity times items up to which a knapsack is solved exactly.
+    ``growth``: the rule; ``work_limit``: capacity times items up to which a knapsack is solved exactly.
     """
 
     growth: Growth = Growth.KNAPSACK
-    efficiency: float = 0.7
-    change_seconds: float = 0.0
-    expansion: int = 3
     work_limit: int = WORK_LIMIT
 
 

@@ -45,28 +45,13 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 class TwoPhase(SharingRules):
     """How to divide: `SharingRules` for flexible demand, and beside these
 
-    ``order`` of base demands and ``ageing_weight`` (seconds of running time that a second of waiting makes up
-    for); ``flexible_in_holes``: where flexible workers find no server of their own they may take what base
-    workers leave free; ``naive``: elastic jobs are placed like others, on owned servers first and beside
-    anybody; ``reconsider``: GPUs of jobs for which only scattered ones are left go to other pending jobs at
-    once; ``value_total_work``: what flexible workers save is counted over a job's whole work (A10);
-    ``emptied_as_idle``: on loan, base workers take servers that flexible workers would have to leave as
-    readily as idle ones (A17); ``elastic_moves``: running elastic jobs move to servers on loan, which they
-    prefer, where these have room beside everybody who starts (A18), but for those that the policy knows were
-    preempted once; ``retry_when_freed``: a job for which only scattered GPUs were left is tried again only
-    after a job ended or a server came (A19), which is for the policy to know: `divide` is told who is not
-    tried.
+    ``order`` of base demands; ``reconsider``: GPUs of jobs for which only scattered ones are left go to other
+    pending jobs at once. Who stays of those that ``elastic_moves`` would move, and who is not tried under
+    ``retry_when_freed``, is for the policy to know: `divide` is told.
     """
 
     order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
-    ageing_weight: float = 0.0
-    flexible_in_holes: bool = True
-    naive: bool = False
     reconsider: bool = False
-    value_total_work: bool = False
-    emptied_as_idle: bool = False
-    elastic_moves: bool = False
-    retry_when_freed: bool = False
 
 
 @dataclass(frozen=True)

@@ -30,6 +30,7 @@ from scheduling.core.question.snapshot import (
     IntArray,
     PlannerSettings,
     ScalingCurve,
+    ServerSnapshot,
     Snapshot,
     StoredPlan,
 )
@@ -224,7 +225,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         settings=snapshot.settings,
         columns=columns,
         stored=stored,
-        capacity=capacity_of(snapshot),
+        capacity=capacity_of(snapshot.servers, snapshot.settings.reserve_servers),
         offers=offers,
         blocked=_blocked_until(snapshot, columns, origin),
         cluster_memory=np.array(snapshot.memory, dtype=np.float64),
@@ -232,14 +233,13 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     )
 
 
-def capacity_of(snapshot: Snapshot) -> Capacity:
-    """The usable GPUs of a snapshot's own servers: what is borrowed backs nothing."""
-    blocks = blocks_of(
-        tuple(replace(server, usable=server.usable and not server.on_loan) for server in snapshot.servers)
-    )
+def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> Capacity:
+    """The usable GPUs of these servers, and those that may back promises: all but the reserve's. What is
+    borrowed backs nothing."""
+    own = tuple(replace(server, usable=server.usable and not server.on_loan) for server in servers)
+    blocks = blocks_of(own)
     gpus = int(blocks.size.sum())
-    usable = [server.gpus for server in snapshot.servers if server.usable and not server.on_loan]
-    reserve = reserved_gpus(usable, snapshot.settings.reserve_servers)
+    reserve = reserved_gpus([server.gpus for server in own if server.usable], reserve_servers)
     return Capacity(blocks, gpus, max(0, gpus - reserve))
 
 

@@ -7,7 +7,7 @@ and simulated alike.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 
@@ -32,6 +32,13 @@ def asking_order(kinds: Iterable[KindOfGpu], *, deadline: bool) -> tuple[str, ..
     return tuple(
         kind.name for kind in sorted(there, key=lambda kind: (kind.jobs / kind.gpus, -kind.gpus, kind.name))
     )
+
+
+def main_kind(gpus: Mapping[str, int]) -> str | None:
+    """The kind with most GPUs, where a job with a deadline is asked for first: its pool is the one that
+    borrows. None without any."""
+    order = asking_order((KindOfGpu(*each) for each in gpus.items()), deadline=True)
+    return next(iter(order), None)
 
 
 def next_kind(order: Sequence[str], refused: Collection[str]) -> str | None:

@@ -4,33 +4,52 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from scheduling.core.question.options import option
+
 
 @dataclass(frozen=True, slots=True)
 class TwoPhaseOptions:
-    """Choices that stand above a policy's own rules; None leaves it the rule it has (spec 1.8 and 2.13).
+    """Choices that stand above a policy's own rules (spec 1.8 and 2.13); a line is all that a new one takes
+    before a rule looks at it.
 
-    ``shortest_at_most``: shortest jobs are those that would be with as many workers as they can use, not with
-    their base (A7). ``single_knapsack``: one knapsack over both kinds of servers (A8). ``flexible_in_holes``:
-    flexible workers may use what base workers leave free on servers on loan. ``naive``: elastic jobs are
-    placed like all others. ``ageing_weight``: seconds of running time that a second of waiting makes up for.
-    ``change_seconds``: what a change of a running job's workers costs, weighed against what it saves.
     ``efficiency``: of a job on both kinds of GPUs. ``expansion``: GPUs on loan that stand for an owned one.
-    ``value_total_work``: what flexible workers save is counted over a job's whole work, not over what is left
-    of it (A10). ``emptied_as_idle``: base workers take servers on loan that flexible workers would have to
-    leave as readily as idle ones (A17). ``elastic_moves``: running elastic jobs that were never preempted
-    move to servers on loan (A18; policy ``lyra``). ``retry_when_freed``: a job for which only scattered GPUs
-    were left is tried again only after a job ended or a server came (A19; policy ``lyra``).
+    These two follow from the jobs, not from a choice.
     """
 
-    shortest_at_most: bool | None = None
-    single_knapsack: bool | None = None
-    flexible_in_holes: bool | None = None
-    naive: bool | None = None
-    ageing_weight: float | None = None
-    change_seconds: float | None = None
-    efficiency: float | None = None
-    expansion: int | None = None
-    value_total_work: bool | None = None
-    emptied_as_idle: bool | None = None
-    elastic_moves: bool | None = None
-    retry_when_freed: bool | None = None
+    #: A7.
+    shortest_at_most: bool = option(
+        False, "running time that orders jobs", offered_as="shortest_by", words=("base", "most")
+    )
+    #: A8.
+    single_knapsack: bool = option(
+        False, "one for each kind of servers, or one for all", offered_as="knapsack",
+        words=("per_kind", "single"),
+    )  # fmt: skip
+    #: A10.
+    value_total_work: bool = option(
+        False, "work on which the time saved by more workers is counted", offered_as="knapsack_value",
+        words=("remaining", "total"),
+    )  # fmt: skip
+    #: A17.
+    emptied_as_idle: bool = option(
+        False, "when base workers take servers on loan that flexible ones would have to leave",
+        offered_as="emptied_servers", words=("last", "as_idle"),
+    )  # fmt: skip
+    #: A18; policy ``lyra``. Those that were preempted once stay.
+    elastic_moves: bool = option(False, "running elastic jobs move to servers on loan")
+    #: A19; policy ``lyra``.
+    retry_when_freed: bool = option(
+        False, "under lyra, jobs that found only scattered GPUs are tried at every tick, or after something "
+        "ended or came", offered_as="retry_scattered", words=("tick", "freed"),
+    )  # fmt: skip
+    #: Where flexible workers find no server of their own they take what base workers leave free.
+    flexible_in_holes: bool = option(True, "flexible workers beside base ones on loan")
+    #: Naive: elastic jobs are placed like others, on owned servers first and beside anybody.
+    naive: bool = option(False, "of elastic jobs", offered_as="placement", words=("grouped", "naive"))
+    ageing_weight: float = option(
+        0.0, "seconds of running time for a second of waiting; 0.5 under punctual unless told"
+    )
+    #: Weighed against the seconds that a change saves, so that jobs are not resized for less.
+    change_seconds: float = option(0.0, "what a change of workers is taken to cost")
+    efficiency: float = 0.7
+    expansion: int = 3

@@ -15,6 +15,7 @@ import numpy as np
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.base_and_flexible import Demands
 from scheduling.core.lyra.fleet import Fleet, Speeds, WorkerMap
+from scheduling.core.lyra.reclaiming.effects import effects_of
 from scheduling.core.question.arrays import BoolArray, Placements
 from scheduling.core.question.columns import JobColumns, regather
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
@@ -294,17 +295,11 @@ def joined(one: WorkerMap, other: WorkerMap) -> WorkerMap:
 
 
 def usable_workers(workers: WorkerMap, fleet: Fleet) -> WorkerMap:
-    """What is left of a map when servers may not be used any more.
-
-    A job with base workers on one of them loses everything; one with flexible workers there goes on without
-    these.
-    """
-    gone = fleet.gpus[workers.server] == 0
+    """What is left of a map when servers may not be used any more: they went back, or are lost."""
     job_of = np.repeat(np.arange(workers.offsets.size - 1), np.diff(workers.offsets))
-    stopped = np.zeros(workers.offsets.size - 1, dtype=np.bool_)
-    stopped[job_of[gone & (workers.base > 0)]] = True
-    kept = ~gone & ~stopped[job_of]
-    counts = np.bincount(job_of[kept], minlength=stopped.size)
+    gone, jobs = fleet.gpus == 0, workers.offsets.size - 1
+    kept = effects_of(job_of, workers.server, workers.base > 0, gone, jobs).kept
+    counts = np.bincount(job_of[kept], minlength=jobs)
     return WorkerMap(
         np.concatenate(([0], np.cumsum(counts))),
         workers.server[kept],

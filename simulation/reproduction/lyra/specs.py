@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.options import options_of
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from simulation.engine.run import Progress
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
@@ -22,7 +23,7 @@ from simulation.reproduction.sources import code_digest
 from simulation.reproduction.store import RunResult
 from simulation.workloads.catalogue import load_workload
 from simulation.workloads.linear import TRAINING_GPU, as_linear
-from simulation.workloads.scenarios import RULES, Scenario
+from simulation.workloads.scenarios import RULES, Scenario, ScenarioRules
 from simulation.workloads.synthetic_lyra import with_large_jobs
 from simulation.workloads.workload import Workload
 
@@ -31,13 +32,6 @@ GPUS_PER_SERVER = 8
 SHORTEST_SECONDS = 60.0
 DAYS, DAY_SECONDS = 15.0, 86_400.0
 Override = tuple[str, float]
-TRUTHS = frozenset(
-    {
-        "shortest_at_most", "single_knapsack", "flexible_in_holes", "naive", "exact_last_pick",
-        "count_owned_servers",
-        "fewest_workers_first", "value_total_work", "emptied_as_idle", "elastic_moves", "retry_when_freed",
-    }
-)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +136,12 @@ class LyraSpec:
 
 def settings_of(spec: LyraSpec) -> SimulationSettings:
     """What the simulator is run with."""
-    rules = replace(RULES[spec.scenario], **dict(spec.rules))  # type: ignore[arg-type]
-    if rules.unbounded_workers:
-        rules = replace(rules, unbounded_workers=int(rules.unbounded_workers))
+    rules = replace(RULES[spec.scenario], **values_of(spec.rules, ScenarioRules))
     lending = None
     if spec.loaning:
         usage = read_usage(spec.usage, seed=spec.seed)
         lending = Lending(spec.size.inference_servers, usage, reclaim=spec.reclaim)
-        lending = replace(lending, **_values(spec.lending))
+        lending = replace(lending, **values_of(spec.lending, Lending))
     return SimulationSettings(
         policy=spec.policy,
         pools=(PoolSize(TRAINING_GPU, spec.size.servers, GPUS_PER_SERVER),),
@@ -161,13 +153,15 @@ def settings_of(spec: LyraSpec) -> SimulationSettings:
             scaling=spec.scaling,
             lending=lending,
             expansion=spec.expansion,
-            two_phase=TwoPhaseOptions(**_values(spec.two_phase)),
+            two_phase=TwoPhaseOptions(**values_of(spec.two_phase, TwoPhaseOptions)),
         ),
     )
 
 
-def _values(overrides: tuple[Override, ...]) -> dict[str, Any]:
-    return {name: bool(value) if name in TRUTHS else value for name, value in overrides}
+def values_of(overrides: tuple[Override, ...], dataclass_type: type) -> dict[str, Any]:
+    """Numbers as the fields have them: truth values, counts, shares."""
+    told = {one.name: one for one in options_of(dataclass_type).values()}
+    return {name: told[name].read(value) for name, value in overrides}
 
 
 def workload_of(spec: LyraSpec) -> Workload:

@@ -4,14 +4,24 @@
 from __future__ import annotations
 
 import json
+from argparse import ArgumentParser
+from dataclasses import make_dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.core.management import CommandError, call_command
 
+from scheduling.core.lyra.tick import TwoPhase
+from scheduling.core.question.options import Option, option, options_of
 from scheduling.core.question.recording import pack_snapshot, unpack_snapshot
 from scheduling.core.question.snapshot import PlannerSettings, Snapshot
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
+from scheduling.policies.shares_workers import chosen_rules
+from simulation.engine.sharing import Lending, SharingSettings
+from simulation.management.lending_options import add_options
+from simulation.reproduction.lyra.specs import values_of
+from simulation.workloads.scenarios import ScenarioRules
 
 CLUSTER = ("--servers", "2", "--gpus-per-server", "8")
 LYRA = ("--trace", "lyra:jobs=12,mean_interarrival_seconds=600", *CLUSTER)
@@ -64,26 +74,65 @@ def test_every_choice_reaches_the_run_and_its_report(tmp_path: Path) -> None:
     assert asked.items() <= settings.items()
 
 
-def test_every_open_choice_has_an_option(tmp_path: Path) -> None:
-    choices = (
-        "--count-owned-servers", "on", "--release", "fewest_workers", "--knapsack-value", "total",
-        "--emptied-servers", "as_idle",
-        "--elastic-moves", "on", "--retry-scattered", "freed", "--mixing-efficiency-alone", "0.7",
+#: What other than the usual is asked of each number; truth values are asked for the other way round.
+OTHER_NUMBERS = {
+    "fungible_share": 0.3, "fungible_share_of_elastic": 0.5, "mixing_share": 0.2, "mixing_efficiency": 0.8,
+    "mixing_efficiency_alone": 0.7, "elastic_job_share": 0.2, "elastic_load_share": 0.5, "smallest": 0.25,
+    "largest": 4.0, "gain": 0.8, "checkpointing_share": 0.5, "wrong_estimate_share": 0.2,
+    "estimate_error": 0.5, "unbounded_workers": 4, "headroom": 0.1, "forecast_margin": 0.05,
+    "hysteresis": 0.05, "hold_seconds": 600.0, "period_seconds": 600.0, "expansion": 2,
+    "preemption_seconds": 30.0, "ageing_weight": 1.0, "change_seconds": 5.0,
+}  # fmt: skip
+OTHER_WORDS = {"reclaim": "scf", "forecaster": "ridge"}
+OFFERED = [told for kind in (Lending, SharingSettings, ScenarioRules, TwoPhaseOptions) for told in
+           options_of(kind).values()]  # fmt: skip
+
+
+def other_value(told: Option) -> Any:
+    """A value of a choice that is not its usual one."""
+    if told.kind is bool:
+        return not told.usual
+    return OTHER_WORDS[told.name] if told.words else OTHER_NUMBERS.get(told.name, 1)
+
+
+def test_every_choice_of_lyras_is_on_the_command_line_and_told_in_the_report(tmp_path: Path) -> None:
+    """A choice is one line in one dataclass: nothing here names the truth values among them."""
+    given = {told.name: other_value(told) for told in OFFERED}
+    flags = [
+        f"--{told.offered_as.replace('_', '-')}={told.said(given[told.name])}" for told in OFFERED
+    ]  # fmt: skip
+    settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *flags)
+    untold = {"preemption_seconds"}
+    assert {name: value for name, value in given.items() if name not in untold}.items() <= settings.items()
+    usual = [
+        f"--{told.offered_as.replace('_', '-')}={told.said(told.usual)}"
+        for told in OFFERED if told.usual is not None
+    ]  # fmt: skip
+    assert settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *usual) == settings_of(
+        tmp_path, *LYRA, "--policy", "lyra", *LENT
+    )
+
+
+@pytest.mark.parametrize("told", options_of(TwoPhaseOptions).values(), ids=lambda told: told.name)
+def test_every_choice_reaches_the_rules_by_which_lyra_divides(told: Option) -> None:
+    chosen = chosen_rules(TwoPhase(), TwoPhaseOptions(**{told.name: other_value(told)}))
+    assert getattr(chosen, told.name) == other_value(told)
+    assert chosen != TwoPhase()
+
+
+def test_a_new_choice_is_one_line() -> None:
+    """The command line, a figure's override and the rules know it without another word."""
+    more = make_dataclass(
+        "MoreOptions", [("spread_thin", bool, option(False, "whether workers spread"))],
+        bases=(TwoPhaseOptions,), frozen=True,
     )  # fmt: skip
-    settings = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *choices)
-    asked = {
-        "count_owned_servers": True, "fewest_workers_first": True, "value_total_work": True,
-        "emptied_as_idle": True,
-        "elastic_moves": True, "retry_when_freed": True, "mixing_efficiency_alone": 0.7,
+    parser = ArgumentParser()
+    add_options(parser.add_argument_group("rules"), more)
+    assert parser.parse_args(["--spread-thin", "on"]).spread_thin == "on"
+    assert "whether workers spread; usual: off" in " ".join(parser.format_help().split())
+    assert values_of((("spread_thin", 1.0), ("ageing_weight", 2.0)), more) == {
+        "spread_thin": True, "ageing_weight": 2.0,
     }  # fmt: skip
-    assert asked.items() <= settings.items()
-    usual = (
-        "--count-owned-servers", "off", "--release", "least_lost", "--knapsack-value", "remaining",
-        "--emptied-servers", "last",
-        "--elastic-moves", "off", "--retry-scattered", "tick", "--mixing-efficiency-alone", "1",
-    )  # fmt: skip
-    told = settings_of(tmp_path, *LYRA, "--policy", "lyra", *LENT, *usual)
-    assert not any(told.get(name) for name in asked)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +142,7 @@ def test_every_open_choice_has_an_option(tmp_path: Path) -> None:
         (("--loaning", "on"), "--loaning on is about servers on loan"),
         (("--inference-servers", "0"), "--inference-servers must be at least 1, not 0"),
         ((*LENT, "--inference-usage", "no-such-curve"), "no-such-curve"),
-        ((*LENT, "--headroom", "2"), "--headroom is a share from 0 to 1, not 2"),
+        ((*LENT, "--headroom", "2"), "--headroom must be from 0 to 1, not 2"),
         ((*LENT, "--gpu-type", "V100:1,T4:1"), "one pool of training servers"),
         ((*LENT, "--inference-gpu-type", "A100"), "--inference-gpu-type is about jobs with measured curves"),
         (("--inference-gpu-type", "T4"), "--inference-gpu-type is about servers on loan"),

@@ -135,3 +135,21 @@ def test_v20_estimates_change_the_order_and_not_the_progress() -> None:
     assert completion_seconds(run(believed)) == pytest.approx([210.0, 110.0], abs=1e-6)
     true = [replace(job, estimate_factor=1.0) for job in believed]
     assert completion_seconds(run(true)) == pytest.approx([100.0, 210.0], abs=1e-6)
+
+
+def test_a_job_that_loses_several_servers_at_once_changes_once() -> None:
+    """Six base workers on one server, eighteen flexible ones on three others, which go back at 1,200 s."""
+    jobs = [Job(5000.0, 8, 8), Job(4000.0, 2, 8, fungible=True)]
+    outcome = run(jobs, inference_servers=5, usage=usage_of(0.0, 0.0, 0.0, *[0.5] * 40))
+    assert outcome.loans is not None
+    (reclaim,) = outcome.loans.reclaims
+    assert (reclaim.at, reclaim.returned, reclaim.preempted) == (1200.0, 3, 0)
+    told = outcome.allocations
+    at_reclaim = [
+        int(gpus)
+        for at, job, gpus in zip(told.time, told.job, told.gpus, strict=True)
+        if at == 1200.0 and job == 1
+    ]
+    # Down to its base at once, and two workers more where its base server has room.
+    assert at_reclaim == [6, 8]
+    assert outcome.jobs.rescales.tolist() == [0, 2]

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from lending.forecasting.registry import NO_FORECASTER
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
@@ -83,7 +84,7 @@ def settings_of(
     """A run in which nothing costs time but preemption."""
     lending = None
     if usage is not None:
-        lending = Lending(inference_servers, usage, reclaim, forecaster="")
+        lending = Lending(inference_servers, usage, reclaim, forecaster=NO_FORECASTER)
     return SimulationSettings(
         policy=policy,
         pools=(PoolSize(TRAINING_GPU, servers, gpus_per_server),),

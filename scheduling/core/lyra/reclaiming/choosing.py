@@ -25,6 +25,7 @@ from scheduling.core.lyra.reclaiming.question import (
 )
 from scheduling.core.lyra.reclaiming.release import release_flexible
 from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.options import option
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_NODES = 20_000
@@ -60,17 +61,29 @@ class ReclaimGroup(IntEnum):
     PREEMPTION = 2
 
 
-@dataclass(frozen=True, eq=False)
-class ReclaimQuestion:
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReclaimRules:
+    """What Lyra leaves open about choosing servers."""
+
+    #: By the number of jobs that it stops, which is exact; the published text does so only where one server
+    #: is asked for.
+    exact_last_pick: bool = option(True, "the last server by count of jobs")
+    #: A4.
+    count_owned_servers: bool = option(False, "whether owned servers too share the cost of preempting a job")
+    #: A5; else those whose workers save the least time.
+    fewest_workers_first: bool = option(
+        False, "which servers with flexible workers alone go back first", offered_as="release",
+        words=("least_lost", "fewest_workers"),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class ReclaimQuestion(ReclaimRules):
     """``servers`` on loan are wanted back.
 
     ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the
     jobs on the kind of GPU that is on loan, by all the workers a job has; they say how much time flexible
-    workers save. ``exact_last_pick``: the last server is chosen by the number of jobs it stops, which is
-    exact (the published text does so only where one server is asked for). ``count_owned_servers``: the cost
-    of preempting a job is spread over owned servers with its base workers too (spec A4).
-    ``fewest_workers_first``: of the flexible group, servers with the fewest workers go first, whatever time
-    these save (spec A5). ``seed`` feeds ``random`` and the ties of ``scf``.
+    workers save. ``seed`` feeds ``random`` and the ties of ``scf``.
     """
 
     fleet: Fleet
@@ -79,9 +92,6 @@ class ReclaimQuestion:
     remaining_iterations: FloatArray
     lent: Speeds
     servers: int
-    exact_last_pick: bool = True
-    count_owned_servers: bool = False
-    fewest_workers_first: bool = False
     seed: int = 0
 
 

@@ -1,8 +1,7 @@
 """A reclaim's question as arrays: who sits on which server on loan, and what returning servers does to them
 (Lyra section 3.4; spec 2.4).
 
-A job that loses one base worker loses all its workers, wherever they are: it is preempted. A job that loses
-flexible workers only goes on with fewer.
+What a reclaim does to jobs stands in `effects.py`.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.lyra.fleet import Fleet, WorkerMap
+from scheduling.core.lyra.reclaiming.effects import effects_of
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -132,14 +132,12 @@ def consequences(layout: Layout, returned: IntArray) -> Consequences:
     """Who is preempted, who is scaled in, and which GPUs become free elsewhere when these servers go back."""
     goes = np.zeros(layout.usable.size, dtype=np.bool_)
     goes[returned] = True
-    leaving = goes[layout.server]
-    stopped = np.zeros(layout.spread.size, dtype=np.bool_)
-    stopped[layout.job[leaving & (layout.base > 0)]] = True
-    of_stopped = stopped[layout.job]
-    scaled = np.flatnonzero(leaving & (layout.flexible > 0) & ~of_stopped)
-    beside = of_stopped & ~leaving & layout.usable[layout.server]
+    effects = effects_of(layout.job, layout.server, layout.base > 0, goes, layout.spread.size)
+    leaving, of_preempted = goes[layout.server], effects.preempted[layout.job]
+    scaled = np.flatnonzero(leaving & (layout.flexible > 0) & ~of_preempted)
+    beside = of_preempted & ~leaving & layout.usable[layout.server]
     return Consequences(
-        preempted=np.flatnonzero(stopped),
+        preempted=np.flatnonzero(effects.preempted),
         scale_in_job=layout.job[scaled],
         scale_in_server=layout.server[scaled],
         scale_in_workers=layout.flexible[scaled],
