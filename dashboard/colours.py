@@ -20,7 +20,6 @@ WARNING = "#e08e1b"
 BAD = "#c94a44"
 NEUTRAL = "#8a94a3"
 DECLINED = "#8d6e63"
-ACCENT = PROMISED
 
 #: Told apart by most eyes, also side by side; white text is readable on each.
 JOB_PALETTE = (

@@ -17,7 +17,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import httpx
 import psutil
 
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
@@ -205,22 +204,6 @@ class Platform:
         if not wait_until(runs_again, timeout_seconds=timeout_seconds):
             raise LaunchError(f"{before.name} was not restarted within {timeout_seconds:.0f} s")
         return self.process(before.name)
-
-    def web_answers(self) -> bool:
-        """Whether the web server answers."""
-        try:
-            return httpx.get(f"{self.web_url}/healthz", timeout=3.0, trust_env=False).status_code < 500
-        except (httpx.HTTPError, LaunchError):
-            return False
-
-    def worker_launchers(self) -> list[int]:
-        """Process ids of the training workers' launchers, of all agents on this data."""
-        found = []
-        for process in psutil.process_iter(["pid", "cmdline"]):
-            command = process.info["cmdline"] or []
-            if str(self.folders.agents) in " ".join(command) and "launcher" in " ".join(command):
-                found.append(int(process.info["pid"]))
-        return found
 
     def remove_sockets(self) -> None:
         """Remove a socket folder that lies outside the data folder, once stopped."""

@@ -18,12 +18,6 @@ from simulation.selectors import choices
 from simulation.selectors.pages import comparison_figure, comparison_table, run_rows, studies_page
 from simulation.selectors.studies import COMPARISON_FIGURES, figures_of, study_get
 
-#: What traces are called in the form, by kind.
-TRACE_KINDS = {
-    "synthetic": "Synthetic",
-    "public": "Public traces",
-    "file": "Other files in the traces folder",
-}
 #: Offered where nobody published a cluster for a trace.
 USUAL_SERVERS, USUAL_GPUS_PER_SERVER, USUAL_SLOT_SECONDS = 16, 8, 60.0
 POLICIES_AT_FIRST = 2

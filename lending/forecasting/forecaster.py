@@ -50,11 +50,6 @@ class FitReport:
     error: float
     persistence_error: float
 
-    @property
-    def better_than_persistence(self) -> bool:
-        """Whether the model is worth asking."""
-        return self.error < self.persistence_error
-
 
 class Forecaster(ABC):
     """One model. Until it is fitted, its forecast is the last sample."""

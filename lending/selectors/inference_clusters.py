@@ -144,17 +144,6 @@ def servers_lendable(inference_cluster: InferenceCluster) -> QuerySet[Server]:
     return inference_cluster.servers.prefetch_related("gpus")
 
 
-def usage_between(
-    inference_cluster: InferenceCluster, since: datetime, until: datetime
-) -> tuple[list[UsageSample], list[UsageForecast]]:
-    """Samples and forecasts of the periods that end in this time, oldest first: what a chart draws."""
-    window = {"period_ends_at__gte": since, "period_ends_at__lte": until}
-    return (
-        list(inference_cluster.usage_samples.filter(**window)),
-        list(inference_cluster.forecasts.filter(**window)),
-    )
-
-
 def loan_order_get(inference_cluster: InferenceCluster, order_id: UUID) -> LoanOrder:
     """One of its loan orders.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from cluster.models import Agent, Cluster, Server
+from cluster.models import Agent, Server
 from projects.models import Scope, User, token_digest
 from projects.selectors import token_bearer
 from scheduling.models import Job, LogChunk
@@ -33,11 +33,6 @@ def job_is_visible(user: User, job_id: str) -> bool:
 def job_state(job_id: str) -> str | None:
     """The job's present state, or None when it no longer exists."""
     return Job.objects.filter(pk=job_id).values_list("state", flat=True).first()
-
-
-def cluster_ids() -> list[int]:
-    """Ids of the clusters whose changes the overview follows."""
-    return list(Cluster.objects.values_list("id", flat=True))
 
 
 def log_chunks_after(job_id: str, chunk_id: int, limit: int, rank: int | None = None) -> list[LogChunk]:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-from pathlib import Path
-
 import numpy as np
 
 from simulation.inference.usage import PERIOD_SECONDS, UsageSeries, averaged
@@ -49,15 +46,6 @@ def read_usage_file(table: TraceFile) -> UsageSeries:
         usage=np.clip(means, 0.0, 1.0),
         start_seconds=float(times[0]),
     )
-
-
-def write_usage_file(series: UsageSeries, path: Path) -> None:
-    """The series as a CSV that reads back the same."""
-    with path.open("w", encoding="utf-8", newline="") as out:
-        table = csv.writer(out)
-        table.writerow(COLUMNS)
-        for time, usage in zip(series.times().tolist(), series.usage.tolist(), strict=True):
-            table.writerow((f"{time:.10g}", repr(usage)))
 
 
 def _time(row: TraceRow, before: float | None) -> float:

@@ -161,7 +161,7 @@ def test_ridge_learns_a_straight_line_exactly() -> None:
     samples = np.linspace(0.2, 0.8, 400)
     ridge = Ridge()
     report = ridge.fit(samples)
-    assert report.better_than_persistence
+    assert report.error < report.persistence_error
     assert ridge.forecast(samples[100:110]) == pytest.approx(samples[110], abs=1e-3)
 
 

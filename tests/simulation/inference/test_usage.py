@@ -13,7 +13,6 @@ from simulation.inference.catalogue import available_usage, read_usage
 from simulation.inference.daily_curve import DailyCurve, daily_usage
 from simulation.inference.helios import DEMAND_CURVES
 from simulation.inference.usage import UsageSeries, averaged
-from simulation.inference.usage_file import write_usage_file
 from simulation.workloads.errors import TraceError
 from simulation.workloads.public_traces import VARIABLE
 from tests.simulation.workloads.helpers import public_data, write
@@ -133,8 +132,11 @@ def test_means_of_periods_keep_the_total() -> None:
 
 def test_a_file_reads_back_as_it_was_written(tmp_path: Path) -> None:
     series = read_usage("bursty:days=1")
-    write_usage_file(series, tmp_path / "mine.csv")
-    again = read_usage(str(tmp_path / "mine.csv"))
+    rows = zip(series.times().tolist(), series.usage.tolist(), strict=True)
+    path = write(
+        tmp_path, "mine.csv", "time_seconds,usage\n" + "".join(f"{at!r},{used!r}\n" for at, used in rows)
+    )
+    again = read_usage(str(path))
     assert again.name == "mine"
     assert again.usage == pytest.approx(series.usage, abs=1e-12)
     assert again.start_seconds == series.start_seconds

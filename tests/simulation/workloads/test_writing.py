@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from simulation.workloads.catalogue import load_workload, reference_gpu_type
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.synthetic import PROFILES
-from simulation.workloads.writing import write_csv, write_throughputs
 from tests.simulation.workloads.helpers import assert_same
+from tests.simulation.workloads.writing import write_csv, write_throughputs
 
 
 @given(
