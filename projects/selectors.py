@@ -61,12 +61,12 @@ def membership_get(project: Project, username: str) -> Membership:
 
 def project_quota(project: Project) -> Quota:
     """The project's limits; the defaults when none were ever set."""
-    return Quota.objects.filter(project=project).first() or Quota(project=project)
+    return getattr(project, "quota", None) or Quota(project=project)
 
 
 def user_quota(user: User) -> UserQuota:
     """Limits of the person's projects in sum; the defaults when none were ever set."""
-    return UserQuota.objects.filter(user=user).first() or UserQuota(user=user)
+    return getattr(user, "quota", None) or UserQuota(user=user)
 
 
 def user_get(asker: User, username: str) -> User:

@@ -25,8 +25,6 @@ class TraceKind(models.TextChoices):
 
 #: Usage of a study's inference cluster: as the live one measured it.
 MEASURED_USAGE = "measured"
-#: In place of a forecaster's name: nobody forecasts.
-NO_FORECASTER = "none"
 
 RUN_COLOURS = {
     WorkState.QUEUED: "#78909c",

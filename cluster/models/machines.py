@@ -157,6 +157,45 @@ class Server(models.Model):
         return self.state == ServerState.UP and self.open_to_training()
 
 
+class GpuQuerySet(models.QuerySet["Gpu"]):
+    """Which GPUs count: said here and nowhere else."""
+
+    def known(self) -> GpuQuerySet:
+        """Of servers that are part of their cluster; those that an operator removed have only a history."""
+        return self.exclude(server__state=ServerState.REMOVED)
+
+    def own(self, cluster: Cluster) -> GpuQuerySet:
+        """The cluster's own: promises stand on these, never on borrowed ones."""
+        return self.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
+
+    def on_loan(self, cluster: Cluster) -> GpuQuerySet:
+        """What the cluster has borrowed and not given back yet."""
+        away = [LendingState.ON_LOAN, LendingState.RECLAIMING]
+        return self.known().filter(server__cluster=cluster, server__lending_state__in=away)
+
+    def for_training(self) -> GpuQuerySet:
+        """Those that training may use: own and borrowed ones, not inference servers at home."""
+        return self.known().filter(server__whitelist=Whitelist.TRAINING)
+
+    def working(self) -> GpuQuerySet:
+        """Healthy ones of servers that were not given up: capacity, though perhaps not at this moment."""
+        return self.known().filter(healthy=True).exclude(server__state=ServerState.DOWN)
+
+    def usable(self) -> GpuQuerySet:
+        """Those on which new work may be planned now, as `Server.usable` says of a server."""
+        open_to_training = [LendingState.TRAINING, LendingState.ON_LOAN]
+        return self.filter(
+            healthy=True,
+            server__state=ServerState.UP,
+            server__drain=DrainState.NONE,
+            server__lending_state__in=open_to_training,
+        )
+
+    def by_kind(self) -> dict[str, int]:
+        """How many there are of each kind."""
+        return dict(self.order_by().values_list("kind").annotate(count=models.Count("pk")).order_by("kind"))
+
+
 class Gpu(models.Model):
     """One GPU or declared CPU slot. ``emulated`` is shown wherever the GPU is shown."""
 
@@ -167,6 +206,8 @@ class Gpu(models.Model):
     memory_bytes = models.BigIntegerField(default=0)
     emulated = models.BooleanField(default=False)
     healthy = models.BooleanField(default=True)
+
+    objects = GpuQuerySet.as_manager()
 
     class Meta:
         ordering = ["server_id", "index"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from cluster.utilisation import UtilisationSeries, utilisation_series
+from cluster.selectors.utilisation import UtilisationSeries, utilisation_series
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure
 

@@ -9,7 +9,7 @@ from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
 from django.utils import timezone
 from plotly.utils import PlotlyJSONEncoder
 
-from cluster.utilisation import agent_counts
+from cluster.selectors.utilisation import agent_counts
 from dashboard.figures import OVERVIEW_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page

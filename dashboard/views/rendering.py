@@ -9,7 +9,7 @@ from typing import Any
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
 
-from cluster.utilisation import servers_without_sandbox
+from cluster.selectors.utilisation import servers_without_sandbox
 from dashboard.views.access import person
 
 Loader = Callable[[HttpRequest], Any]

@@ -30,7 +30,7 @@ from django.db.models.functions import Cast
 
 from cluster.choices import LendingState, ServerState
 from cluster.models import Gpu, Server
-from cluster.utilisation import USES, utilisation_series
+from cluster.selectors.utilisation import USES, utilisation_series
 from lending.core.history import (
     CombinedPoint,
     InferenceSide,

@@ -9,8 +9,8 @@ from rest_framework import serializers
 
 from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState, Whitelist
 from cluster.models import Gpu, Server
+from cluster.selectors.utilisation import USES
 from scheduling.choices import JobState
-from scheduling.selectors.cluster_summary import GPU_USES
 
 
 def _counts(names: Any) -> dict[str, Any]:
@@ -34,7 +34,7 @@ class GpuCountsSerializer(serializers.Serializer):
     by_use = serializers.SerializerMethodField()
     by_kind = GpuKindSerializer(many=True)
 
-    @extend_schema_field(_counts(GPU_USES))
+    @extend_schema_field(_counts(USES))
     def get_by_use(self, counts: Any) -> dict[str, int]:
         return dict(counts.by_use)
 

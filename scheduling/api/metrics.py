@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 from rest_framework.request import Request
 
 from cluster.models import Cluster
-from cluster.selectors import cluster_shown
+from cluster.selectors.machines import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.models import Scope

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -10,18 +10,10 @@ from django.db.models import Count, Min
 
 from cluster.choices import DrainState, ServerState, Whitelist
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import (
-    AssignmentState,
-    GenerationState,
-    JobState,
-    PromiseOutcome,
-    Purpose,
-    ServiceClass,
-)
-from scheduling.models import Assignment, Job, OutboxMessage
-
-#: What a GPU can be used for; each GPU counts once.
-GPU_USES = ("promised", "soft", "best_effort", "profiling", "changing", "idle", "unavailable")
+from cluster.selectors.utilisation import USES
+from scheduling.choices import JobState, PromiseOutcome
+from scheduling.models import Job, OutboxMessage
+from scheduling.selectors.gpu_uses import count_uses
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,52 +22,16 @@ class GpuCounts:
 
     total: int
     by_use: dict[str, int]
-    by_kind: list[dict[str, object]]
+    by_kind: Sequence[Mapping[str, object]]
 
 
 def gpu_counts() -> GpuCounts:
     """Count every GPU that training may use once, by what it is used for now. Inference servers at home do
     not count."""
-    gpus = list(
-        Gpu.objects.filter(server__whitelist=Whitelist.TRAINING)
-        .exclude(server__state=ServerState.REMOVED)
-        .values("pk", "kind", "emulated", "healthy", "server__state", "server__drain")
-    )
-    uses = _uses()
-    by_use: Counter[str] = Counter()
-    by_kind: Counter[tuple[str, bool]] = Counter()
-    for gpu in gpus:
-        by_kind[gpu["kind"], gpu["emulated"]] += 1
-        out = gpu["server__state"] == ServerState.DOWN or not gpu["healthy"]
-        withheld = gpu["server__drain"] != DrainState.NONE and gpu["pk"] not in uses
-        by_use["unavailable" if out or withheld else uses.get(gpu["pk"], "idle")] += 1
-    kinds = [
-        {"kind": kind, "emulated": emulated, "gpus": count}
-        for (kind, emulated), count in sorted(by_kind.items())
-    ]
-    return GpuCounts(len(gpus), {use: by_use[use] for use in GPU_USES}, kinds)
-
-
-def _uses() -> dict[int, str]:
-    uses: dict[int, str] = {}
-    held = (
-        Assignment.objects.filter(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))
-        .select_related("generation", "job")
-        .only("gpu_id", "generation__purpose", "generation__state", "job__promised", "job__service_class")
-        .order_by("generation__number")
-    )
-    for assignment in held:
-        job = assignment.job
-        if assignment.generation.purpose == Purpose.PROFILING:
-            use = "profiling"
-        elif assignment.generation.state != GenerationState.LIVE:
-            use = "changing"
-        elif job.promised:
-            use = "promised"
-        else:
-            use = "best_effort" if job.service_class == ServiceClass.BEST_EFFORT else "soft"
-        uses[assignment.gpu_id] = use
-    return uses
+    gpus = Gpu.objects.for_training()
+    by_use = count_uses(gpus)
+    by_kind = gpus.order_by("kind", "emulated").values("kind", "emulated").annotate(gpus=Count("pk"))
+    return GpuCounts(by_use.total(), {use: by_use[use] for use in USES}, list(by_kind))
 
 
 def jobs_by_state() -> dict[str, int]:

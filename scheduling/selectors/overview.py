@@ -8,7 +8,6 @@ from datetime import datetime
 from django.db.models import Count, Max, Q
 from django.db.models.functions import Coalesce
 
-from cluster.choices import ServerState, Whitelist
 from cluster.models import Gpu
 from projects.models import User
 from scheduling.choices import (
@@ -88,14 +87,10 @@ class JobSlack:
 
 def tiles(user: User) -> Tiles:
     """Counts in four queries, however many jobs there are."""
-    gpus = (
-        Gpu.objects.filter(server__whitelist=Whitelist.TRAINING)
-        .exclude(server__state=ServerState.REMOVED)
-        .aggregate(
-            total=Count("id"),
-            usable=Count("id", filter=Q(server__state=ServerState.UP, server__drain="none", healthy=True)),
-            emulated=Count("id", filter=Q(emulated=True)),
-        )
+    gpus = Gpu.objects.for_training().aggregate(
+        total=Count("id"),
+        usable=Count("id", filter=Q(pk__in=Gpu.objects.usable())),
+        emulated=Count("id", filter=Q(emulated=True)),
     )
     busy = (
         Assignment.objects.filter(state__in=(AssignmentState.HELD, AssignmentState.CLEARING))

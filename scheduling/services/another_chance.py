@@ -194,9 +194,7 @@ class _Known:
 
     def _servers_of(self, kind: str) -> tuple[list[int], np.ndarray]:
         if kind not in self._servers:
-            own = Gpu.objects.filter(
-                server__cluster=self._cluster, server__inference_cluster__isnull=True, kind=kind
-            )
+            own = Gpu.objects.known().own(self._cluster).filter(kind=kind)
             gpus = list(own.select_related("server").order_by("server__rack", "server_id", "index"))
             counts: dict[int, int] = {}
             for gpu in gpus:

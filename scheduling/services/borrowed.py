@@ -12,11 +12,9 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count
-
-from cluster.choices import LendingState, ServerState
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState
+from scheduling.core.question.kinds import main_kind
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.models import Job, ScalingCurve
 
@@ -36,34 +34,19 @@ class Borrowed:
 
 def home_kind(cluster: Cluster) -> str | None:
     """The kind of most of the cluster's own GPUs: its pool is the one that borrows. None without any."""
-    kinds = (
-        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
-        .exclude(server__state=ServerState.REMOVED)
-        .values_list("kind")
-        .annotate(count=Count("id"))
-        .order_by("-count", "kind")
-    )
-    first = kinds.first()
-    return None if first is None else str(first[0])
+    return main_kind(Gpu.objects.known().own(cluster).by_kind())
 
 
 def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
     """What the pool of ``kind`` borrows; None where that is nothing."""
-    on_loan = (
-        Gpu.objects.filter(
-            server__cluster=cluster,
-            server__lending_state__in=[LendingState.ON_LOAN, LendingState.RECLAIMING],
-        )
-        .exclude(server__state=ServerState.REMOVED)
-        .select_related("server")
-        .order_by("server_id", "index")
-    )
+    on_loan = Gpu.objects.on_loan(cluster).select_related("server").order_by("server_id", "index")
     by_kind: dict[str, dict[int, list[Gpu]]] = defaultdict(lambda: defaultdict(list))
     for gpu in on_loan:
         by_kind[gpu.kind][gpu.server_id].append(gpu)
     if not by_kind or kind != home_kind(cluster):
         return None
-    chosen = min(by_kind, key=lambda name: (-sum(map(len, by_kind[name].values())), name))
+    chosen = main_kind({name: sum(map(len, servers.values())) for name, servers in by_kind.items()})
+    assert chosen is not None
     return Borrowed(chosen, tuple(tuple(gpus) for gpus in by_kind[chosen].values()))
 
 

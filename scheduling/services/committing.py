@@ -69,7 +69,7 @@ def commit_decision(
     _store_risks(jobs, set(decision.at_risk), row)
     _apply_changes(jobs, decision, refused, pool, epoch, row)
     if reallocated:
-        take_sample(cluster, pool)
+        take_sample(cluster)
     return row
 
 

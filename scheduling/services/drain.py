@@ -14,9 +14,8 @@ from projects.errors import Conflict
 from projects.models import User
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Job
-from scheduling.policies import policy_named
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
-from scheduling.services.snapshots import pool_kinds, pool_snapshot
+from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
 
 
@@ -25,7 +24,7 @@ def drain_preview(*, server: Server) -> list[dict[str, Any]]:
     cluster = server.cluster
     now = timezone.now()
     broken: set[str] = set()
-    policy = policy_named(cluster.policy)
+    policy = cluster_policy(cluster)
     for kind in pool_kinds(cluster):
         pool = pool_snapshot(cluster, kind, now)
         if all(known.id != server.name for known in pool.snapshot.servers):

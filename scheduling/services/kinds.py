@@ -9,7 +9,6 @@ from dataclasses import dataclass
 
 from django.db.models import Count
 
-from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
 from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
@@ -33,13 +32,7 @@ class Refusal:
 def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
     """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do
     not count."""
-    there = (
-        Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, healthy=True)
-        .exclude(server__state__in=[ServerState.DOWN, ServerState.REMOVED])
-        .values_list("kind")
-        .annotate(count=Count("id"))
-    )
-    counts = dict(there.order_by("kind"))
+    counts = Gpu.objects.own(cluster).working().by_kind()
     jobs: Mapping[str, int] = {}
     if service_class == ServiceClass.BEST_EFFORT and len(counts) > 1:
         unfinished = Job.objects.filter(cluster=cluster, curve__gpu_kind__in=counts).exclude(

@@ -80,9 +80,7 @@ def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, Sca
                 continue
             seen.add(curve.pk)
             if curve.gpu_kind not in gpus:
-                owned = Gpu.objects.filter(
-                    server__cluster=cluster, server__inference_cluster__isnull=True, kind=curve.gpu_kind
-                )
+                owned = Gpu.objects.known().own(cluster).filter(kind=curve.gpu_kind)
                 gpus[curve.gpu_kind] = owned.count()
             if known_up_to(curve) * 2 <= gpus[curve.gpu_kind] and _may_be_measured(job, curve, now):
                 yield job, curve

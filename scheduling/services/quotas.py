@@ -11,7 +11,8 @@ from typing import Any
 from django.db.models import Q, Sum
 
 from projects.errors import QuotaExceeded
-from projects.models import Project, Quota, User, UserQuota
+from projects.models import Project, User
+from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, Purpose
 from scheduling.core.question.snapshot import StoredPlan
@@ -31,13 +32,13 @@ class Limit:
 def limits_on(project: Project, name: str) -> Iterator[Limit]:
     """The project's own limit of that name, and the one of all projects that its creator opened. Operators
     have none."""
-    own = getattr(getattr(project, "quota", None) or Quota(project=project), name)
+    own = getattr(project_quota(project), name)
     if own is not None:
         yield Limit(f"Project {project.name}", own, [project.pk])
     creator = project.created_by
     if creator is None or creator.operates():
         return
-    in_sum = getattr(getattr(creator, "quota", None) or UserQuota(user=creator), name)
+    in_sum = getattr(user_quota(creator), name)
     if in_sum is not None:
         ids = Project.objects.filter(created_by=creator).values("pk")
         yield Limit(f"All projects that {creator.username} created", in_sum, ids)

@@ -92,8 +92,7 @@ class Pool:
 
 def pool_kinds(cluster: Cluster) -> list[str]:
     """GPU types of the cluster's own servers, in a fixed order. Borrowed servers join one of these pools."""
-    own = Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
-    return sorted(own.order_by().values_list("kind", flat=True).distinct())
+    return sorted(Gpu.objects.own(cluster).by_kind())
 
 
 def pool_snapshot(
@@ -224,7 +223,7 @@ def _servers(
 ) -> tuple[list[_ServerOfPool], list[Gpu], dict[int, int]]:
     """Servers in topology order, borrowed ones last, their GPUs, and the address of each GPU's row."""
     by_server: dict[int, list[Gpu]] = defaultdict(list)
-    own = Gpu.objects.filter(server__cluster=cluster, server__inference_cluster__isnull=True, kind=kind)
+    own = Gpu.objects.own(cluster).filter(kind=kind)
     for gpu in own.select_related("server"):
         by_server[gpu.server_id].append(gpu)
     ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))

@@ -14,6 +14,7 @@ from cluster.models import Cluster, Gpu
 from lending.models import InferenceCluster, UsageSample
 from lending.services.usage import recent_usage
 from scheduling.choices import CurveState
+from scheduling.core.question.kinds import main_kind
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import measured_curves_on
 from scheduling.services.snapshots import Pool, core_curve
@@ -68,13 +69,8 @@ def largest_inference_cluster(cluster: Cluster) -> InferenceCluster | None:
 
 def kind_of(inference_cluster: InferenceCluster) -> str:
     """The kind of most of its GPUs; empty while it has none."""
-    kinds = (
-        Gpu.objects.filter(server__inference_cluster=inference_cluster)
-        .order_by()
-        .values_list("kind")
-        .annotate(count=Count("id"))
-    )
-    return str(min(kinds, key=lambda found: (-found[1], found[0]), default=("", 0))[0])
+    theirs = Gpu.objects.known().filter(server__inference_cluster=inference_cluster)
+    return main_kind(theirs.by_kind()) or ""
 
 
 def _measured(row: InferenceCluster, now: datetime) -> tuple[tuple[float, ...], str]:

@@ -6,19 +6,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.conf import settings
+from django.db.models import Count
 
-from cluster.choices import DrainState, ServerState
 from cluster.models import Gpu
-from cluster.selectors import cluster_shown
-from lending.forecasting.registry import FORECASTERS
+from cluster.selectors.machines import cluster_shown
+from lending.forecasting.registry import FORECASTERS, NO_FORECASTER
 from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
+from scheduling.core.question.kinds import main_kind
 from scheduling.core.question.snapshot import Newcomers
 from scheduling.models import Job
-from scheduling.policies import DEFAULT_POLICY, POLICIES
-from scheduling.policies.punctual import Punctual
-from scheduling.policies.shares_workers import SharesWorkers
-from simulation.choices import NO_FORECASTER
+from scheduling.policies import policies_where, policy_named
 from simulation.inference.catalogue import available_usage
 from simulation.inference.helios import DEMAND_CURVES, find_demand_curve
 from simulation.live.lent import kind_of, largest_inference_cluster
@@ -68,27 +66,27 @@ def traces_offered() -> tuple[tuple[TraceListing, ...], str]:
 
 def policies_offered() -> list[str]:
     """Names of the policies, the default one first."""
-    return [DEFAULT_POLICY, *(name for name in POLICIES if name != DEFAULT_POLICY)]
+    return policies_where(lambda policy: True)
 
 
 def borrows(policy: str) -> bool:
     """Whether a policy puts jobs on servers that are on loan."""
-    return isinstance(POLICIES.get(policy), Punctual | SharesWorkers)
+    return policy_named(policy).borrows
 
 
 def prices_newcomers(policy: str) -> bool:
     """Whether a policy can keep room for newcomers that need little."""
-    return policy in POLICIES and POLICIES[policy].prices_newcomers
+    return policy_named(policy).prices_newcomers
 
 
 def pricing_policies() -> list[str]:
     """Names of the policies that can keep room for newcomers, the default one first."""
-    return [policy for policy in policies_offered() if prices_newcomers(policy)]
+    return policies_where(lambda policy: policy.prices_newcomers)
 
 
 def borrowing_policies() -> list[str]:
     """Names of the policies that use borrowed servers, the default one first."""
-    return [policy for policy in policies_offered() if borrows(policy)]
+    return policies_where(lambda policy: policy.borrows)
 
 
 def usages_offered() -> list[UsageListing]:
@@ -134,20 +132,14 @@ def live_cluster() -> LiveCluster | None:
     cluster = cluster_shown()
     if cluster is None:
         return None
-    usable = Gpu.objects.filter(
-        server__cluster=cluster,
-        server__inference_cluster__isnull=True,
-        server__state=ServerState.UP,
-        server__drain=DrainState.NONE,
-    )
-    by_kind: dict[str, dict[int, int]] = {}
-    for kind, server in usable.order_by().values_list("kind", "server_id"):
-        servers = by_kind.setdefault(kind, {})
-        servers[server] = servers.get(server, 0) + 1
-    if not by_kind:
+    sizes_of: dict[str, list[int]] = {}
+    by_server = Gpu.objects.own(cluster).usable().order_by().values_list("kind", "server_id")
+    for kind_there, _, count in by_server.annotate(count=Count("pk")):
+        sizes_of.setdefault(kind_there, []).append(count)
+    kind = main_kind({name: sum(sizes) for name, sizes in sizes_of.items()})
+    if kind is None:
         return None
-    kind = min(by_kind, key=lambda name: (-sum(by_kind[name].values()), name))
-    sizes = list(by_kind[kind].values())
+    sizes = sizes_of[kind]
     serving = largest_inference_cluster(cluster)
     unfinished = Job.objects.filter(cluster=cluster, state__in=[*PLANNED_STATES, *UNDECIDED_STATES])
     return LiveCluster(

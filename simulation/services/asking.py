@@ -11,7 +11,7 @@ from django.conf import settings
 
 from projects.errors import InvalidRequest
 from scheduling.core.question.snapshot import Newcomers
-from scheduling.policies import POLICIES
+from scheduling.policies import UnknownPolicy, policies_named
 from simulation.selectors.choices import borrows, prices_newcomers, pricing_policies
 from simulation.workloads.errors import listed
 
@@ -68,9 +68,10 @@ def invalid(field: str, message: str) -> InvalidRequest:
 
 def check_policies(policies: Iterable[str]) -> None:
     """Raises InvalidRequest where there is no policy of a name."""
-    unknown = [policy for policy in policies if policy not in POLICIES]
-    if unknown:
-        raise invalid("policies", f"Unknown: {listed(unknown)}. Known: {listed(list(POLICIES), 60)}.")
+    try:
+        policies_named(policies)
+    except UnknownPolicy as error:
+        raise invalid("policies", f"{error}.") from None
 
 
 def runs_asked(

@@ -10,6 +10,7 @@ from cluster.models import Cluster
 from scheduling.choices import JobState, PromiseOutcome
 from scheduling.models import Decision, Job
 from scheduling.policies import DEFAULT_POLICY, POLICIES
+from scheduling.services.drain import drain_preview
 from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
 from simulation.replay import differences, replay
 from tests.control_plane.conftest import SPEED
@@ -86,3 +87,4 @@ def test_an_unknown_policy_does_not_stop_the_planner(
     settle(node)
     job.refresh_from_db()
     assert job.state == JobState.RUNNING
+    assert [row["job"] for row in drain_preview(server=node.agent.server)] == [job.pk]

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from plotly.utils import PlotlyJSONEncoder
 
 from cluster.choices import DrainState, ServerState
-from cluster.utilisation import USES, UtilisationSeries
+from cluster.selectors.utilisation import USES, UtilisationSeries
 from dashboard.colours import BAD, BUSY_ELSEWHERE, JOB_PALETTE, job_colours
 from dashboard.figures import (
     deadlines,

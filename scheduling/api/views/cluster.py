@@ -13,7 +13,14 @@ from rest_framework.response import Response
 
 from cluster.api import serializers as cluster_shapes
 from cluster.models import Agent, Gpu, Server
-from cluster.selectors import agent_get, agents_known, cluster_shown, gpus_known, server_get, servers_known
+from cluster.selectors.machines import (
+    agent_get,
+    agents_known,
+    cluster_shown,
+    gpus_known,
+    server_get,
+    servers_known,
+)
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.api.serializers import ProblemSerializer

@@ -7,7 +7,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from django.db.models import Avg, DateTimeField, F, Func, Max, Value
-from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Server, UtilisationSample
@@ -85,9 +84,3 @@ def servers_without_sandbox() -> list[str]:
         .order_by("name")
         .values_list("name", flat=True)
     )
-
-
-def newest_sample_age_seconds() -> float | None:
-    """Seconds since the planner's tick last took a sample, or None when it never did."""
-    newest = UtilisationSample.objects.aggregate(newest=Max("taken_at"))["newest"]
-    return None if newest is None else (timezone.now() - newest).total_seconds()

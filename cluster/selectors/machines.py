@@ -33,7 +33,7 @@ def server_get(server_id: int) -> Server:
 
 
 def gpus_known() -> QuerySet[Gpu]:
-    return Gpu.objects.exclude(server__state=ServerState.REMOVED).select_related("server")
+    return Gpu.objects.known().select_related("server")
 
 
 def agents_known() -> QuerySet[Agent]:

@@ -1,0 +1,45 @@
+"""What each GPU that training may use is used for now: each counts once."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cluster.choices import DrainState, ServerState
+from cluster.models.machines import GpuQuerySet
+from scheduling.choices import AssignmentState, GenerationState, Purpose, ServiceClass
+from scheduling.models import Assignment
+
+
+def count_uses(gpus: GpuQuerySet) -> Counter[str]:
+    """How many of the GPUs are used for what, by `cluster.selectors.utilisation.USES`.
+
+    Those of a server that was given up, broken ones, and idle ones of a server that is emptied are
+    unavailable.
+    """
+    uses = _held()
+    counts: Counter[str] = Counter()
+    for gpu_id, healthy, state, drain in gpus.values_list("pk", "healthy", "server__state", "server__drain"):
+        out = state == ServerState.DOWN or not healthy
+        withheld = drain != DrainState.NONE and gpu_id not in uses
+        counts["unavailable" if out or withheld else uses.get(gpu_id, "idle")] += 1
+    return counts
+
+
+def _held() -> dict[int, str]:
+    """What GPUs are held for, where they are; the newest generation counts."""
+    held = Assignment.objects.filter(state__in=(AssignmentState.HELD, AssignmentState.CLEARING)).order_by(
+        "generation__number"
+    )
+    columns = ("generation__purpose", "generation__state", "job__promised", "job__service_class")
+    return {gpu_id: _use(*what) for gpu_id, *what in held.values_list("gpu_id", *columns)}
+
+
+def _use(purpose: str, state: str, promised: bool, service_class: str) -> str:
+    """What an assignment's GPU is used for, by its generation's purpose and state and its job."""
+    if purpose == Purpose.PROFILING:
+        return "profiling"
+    if state != GenerationState.LIVE:
+        return "changing"
+    if promised:
+        return "promised"
+    return "best_effort" if service_class == ServiceClass.BEST_EFFORT else "soft"
