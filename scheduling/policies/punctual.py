@@ -4,6 +4,7 @@ servers too."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import lru_cache
 
 from scheduling.core import decide
 from scheduling.core.elasticflow.search_limits import SearchLimits
@@ -18,6 +19,11 @@ from scheduling.policies.base import Policy
 
 SEARCH = SearchLimits()
 ON_LOAN = TwoPhase()
+
+
+@lru_cache(maxsize=16)
+def _on_loan(ageing_weight: float) -> TwoPhase:
+    return replace(ON_LOAN, ageing_weight=ageing_weight)
 
 
 class Punctual(Policy):
@@ -36,7 +42,7 @@ class Punctual(Policy):
         return reallocate_beside_loans(
             problem,
             lambda part: decide.reallocate(part, search=SEARCH, growth=grow_by_knapsack, ageing=True),
-            replace(ON_LOAN, ageing_weight=problem.settings.ageing_weight),
+            _on_loan(problem.settings.ageing_weight),
         )
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:

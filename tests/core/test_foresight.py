@@ -35,7 +35,7 @@ def test_to_start_again_after_a_planned_wait_is_no_forced_move() -> None:
     plans = Plans(*set_plan(plans, 0, Draft(times, gpus), 4, 130.0, 110.0))
     foresight = ForesightFromNow(Seating(problem.present_placement), stage_of(problem), 0.0)
     rows = np.array([0])
-    for _ in range(2):  # from the beginning, and kept
+    for _ in range(6):  # from the beginning, and kept
         feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
         assert feasible
         assert moves.job.tolist() == []
@@ -59,7 +59,7 @@ def test_a_locked_job_may_be_moved_after_the_slot() -> None:
         plans = Plans(*set_plan(plans, row, Draft(np.array(starts), np.array(gpus)), 2, inf, 0.0))
     foresight = ForesightFromNow(Seating(problem.present_placement), stage_of(problem), 0.0)
     rows = np.arange(3)
-    for _ in range(2):
+    for _ in range(6):
         feasible, moves = foresight.moves(Script(plans, problem.due, rows), rows)
         assert feasible
         assert moves.job.tolist() == [0]

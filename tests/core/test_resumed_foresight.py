@@ -12,11 +12,12 @@ import numpy as np
 import pytest
 
 from scheduling.core.elasticflow import offers
+from scheduling.core.kernels import YES
 from scheduling.core.placement import resumed_foresight
-from scheduling.core.placement.foresight import Script, Stage
+from scheduling.core.placement.foresight import Script, Stage, foresee_moves, planned_events
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
-from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish
+from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, slack_of
 from scheduling.core.problem.problem import build_problem
 from scheduling.core.question.arrays import Draft, Plans, no_plans, set_plan
 from scheduling.core.question.decision import Decision
@@ -47,8 +48,7 @@ class Compared:
 
     def moves(self, foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
         feasible, moves = self._original(foresight, script, rows)
-        afresh = ForesightFromNow(foresight._seating, foresight._stage, foresight._origin)
-        expected = self._original(afresh, script, rows)
+        expected = whole_forecast(foresight, script, rows)
         assert feasible == expected[0]
         if feasible:
             for one, other in zip(moves, expected[1], strict=True):
@@ -58,6 +58,18 @@ class Compared:
             began = foresight._played.events.time[foresight.spared] if foresight._played else 0.0
             self.with_moves_before += bool((moves.time < began).any())
         return feasible, moves
+
+
+def whole_forecast(foresight: ForesightFromNow, script: Script, rows: IntArray) -> tuple[bool, Charges]:
+    """Every planned change of size played from the present placement on, those after which nobody is placed
+    too."""
+    stage, seating = foresight._stage, foresight._seating
+    slack = slack_of(stage.jobs, script.plans, rows, script.latest, NO_CHARGES)
+    occupancy = seating.fresh(slack)
+    homeless = seating.enter(occupancy, rows)
+    events = planned_events(script.plans, rows, occupancy.size, foresight._origin, YES)
+    fixed = foresight._fixed(rows, events)
+    return foresee_moves(stage, occupancy, script, NO_CHARGES, events, homeless, fixed)
 
 
 @pytest.fixture
@@ -145,6 +157,7 @@ def test_in_bursts_to_a_running_cluster_every_forecast_is_the_whole_one(compared
 
     with (
         patch.object(ForesightFromNow, "moves", moves),
+        patch.object(resumed_foresight, "FROM_THE_BEGINNING", 1),
         patch.object(resumed_foresight, "LEAST_BETWEEN", 1),
     ):
         for seed in range(8):
@@ -247,6 +260,7 @@ def test_a_forecast_that_goes_on_from_a_kept_state_is_the_whole_forecast(
     compared: Compared, least_between: int, most_states: int
 ) -> None:
     with (
+        patch.object(resumed_foresight, "FROM_THE_BEGINNING", 1),
         patch.object(resumed_foresight, "LEAST_BETWEEN", least_between),
         patch.object(resumed_foresight, "MOST_STATES", most_states),
     ):

@@ -343,6 +343,8 @@ class Admission:
 
     def in_deadline_order(self, rows: list[int]) -> list[int]:
         """Rows in the order of Algorithm 1: deadline, submission, id."""
+        if len(rows) < 2:
+            return list(rows)
         chosen = np.array(rows, dtype=np.int64)
         ordered: list[int] = chosen[np.argsort(self.problem.by_deadline[chosen])].tolist()
         return ordered

@@ -19,7 +19,7 @@ promise.
 
 from __future__ import annotations
 
-from math import isfinite
+from math import inf, isfinite
 
 import numpy as np
 
@@ -51,13 +51,17 @@ class BidPrices:
         self.problem = admission.problem
         self.asked = self.problem.settings.newcomers is Newcomers.PRUDENT
         self._learning = self.asked or admission.search is not None
-        self.demand = (
+        self._recalled = (
             ExpectedDemand.recalled(self.problem.cluster_memory) if self._learning else ExpectedDemand()
         )
+        self.demand = self._recalled
 
     def memory(self) -> FloatArray:
         """What the next decision is to be told (`Answer.cluster_memory`)."""
-        return self.demand.remembered() if self._learning else self.problem.cluster_memory
+        nothing_new = self.demand is self._recalled and self.demand.began_at < inf
+        if nothing_new or not self._learning:
+            return self.problem.cluster_memory
+        return self.demand.remembered()
 
     def room_kept_from(self, row: int) -> KeptRoom | None:
         """Why the newcomer is refused for the sake of others, None where it is not; it is noted for those

@@ -22,6 +22,7 @@ from scheduling.core.placement.foresight import (
     foresee_moves,
     planned_events,
     promised_part,
+    without_last_ends,
 )
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating
@@ -115,10 +116,15 @@ class PauseBudget:
         self._from_now = ForesightFromNow(seating, self._stage, problem.origin)
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
+        self._new_rows: list[int] = []
+        self._kept = np.zeros(count)
         self.treat_as_new(problem.newcomers)
 
     def treat_as_new(self, rows: Sequence[int]) -> None:
         """Let these jobs, and no others, keep their slack for failures and the reserve whole."""
+        if rows == self._new_rows:
+            return
+        self._new_rows = list(rows)
         self._new[:] = False
         self._new[list(rows)] = True
         self._kept = np.where(self._new, self.problem.slack_seconds, 0.0)
@@ -163,7 +169,7 @@ class PauseBudget:
         """
         problem = self.problem
         rows = np.array(sorted(promised), dtype=np.int64)
-        if not problem.has_pauses() and not problem.blocked.size:
+        if not problem.has_pauses and not problem.blocked.size:
             # Moves cost nothing, and yet a job that found no block for a slot may be late by that.
             return None if self._charge(plans, rows, NO_CHARGES) else plans
         plans = copy_plans(plans)
@@ -190,7 +196,7 @@ class PauseBudget:
 
         As in `affordable` without ``occupancy``; nothing is mended. The plans' finish is set as charged.
         """
-        if not self.problem.has_pauses() and not self.problem.blocked.size:
+        if not self.problem.has_pauses and not self.problem.blocked.size:
             return True, {}
         rows = np.array(sorted(promised), dtype=np.int64)
         feasible, charges = self._forecast(plans, rows, None, NO_CHARGES)
@@ -240,13 +246,15 @@ class PauseBudget:
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, Charges]:
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
-        script = Script(plans, self._latest, self.reluctance(rows))
         if occupancy is None:
-            found = self._from_now.moves(script, rows)
+            found = self._from_now.moves(Script(plans, self._latest, self.reluctance(rows)), rows)
             self.work.spare((PLANNED_CHANGE - KEPT_CHANGE) * self._from_now.spared)
             return found
+        events = without_last_ends(planned_events(plans, rows, occupancy.size, self.problem.origin, NO))
+        if not events.time.size:
+            return True, charges
         start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
         self.seating.note_slack(start, self.slack(plans, rows, charges))
-        events = planned_events(plans, rows, start.size, self.problem.origin, NO)
+        script = Script(plans, self._latest, self.reluctance(rows))
         seated = np.zeros(plans.length.size, dtype=np.bool_)
         return foresee_moves(self._stage, start, script, charges, events, seated, rows[:0])

@@ -96,6 +96,24 @@ def planned_events(
 
 
 @kernel
+def without_last_ends(events: Events) -> Events:
+    """The events up to the last instant at which a job is placed.
+
+    Whoever gives its GPUs back after that displaces nobody and is short of no room: there is nothing to
+    foresee.
+    """
+    time, row, gpus = events
+    last = time.size - 1
+    while last >= 0 and gpus[last] == 0:
+        last -= 1
+    end = last + 1
+    # What begins within the tolerance of the instant belongs to it; when that began is not known here.
+    while last >= 0 and end < time.size and time[end] <= time[last] + TIME_TOLERANCE:
+        end += 1
+    return Events(time[:end], row[:end], gpus[:end])
+
+
+@kernel
 def _unblock(stage: Stage, occupancy: Occupancy, before: IntArray, unblocked: int, at: float) -> int:
     """Free the blocked addresses whose time is up; returns how many are free by now."""
     while unblocked < stage.blocked.size and stage.blocked_until[unblocked] <= at + TIME_TOLERANCE:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Sequence
+from functools import cached_property
 
 import numpy as np
 
@@ -60,6 +61,11 @@ class Seating:
     def __init__(self, present: PresentPlacement) -> None:
         self.present = present
 
+    @cached_property
+    def _move_seconds(self) -> FloatArray:
+        longest: FloatArray = self.present.jobs.pause.max(axis=1)
+        return longest
+
     def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
         """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked.
 
@@ -108,7 +114,7 @@ class Seating:
     def note_slack(self, occupancy: Occupancy, slack: FloatArray) -> None:
         """Tell the placement who can bear a move."""
         occupancy.slack[:] = slack
-        occupancy.move_seconds[:] = self.present.jobs.pause.max(axis=1)
+        occupancy.move_seconds[:] = self._move_seconds
 
 
 def repack_together(

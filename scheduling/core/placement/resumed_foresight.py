@@ -15,7 +15,14 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.kernels import YES, ZERO, kernel
-from scheduling.core.placement.foresight import Events, Script, Stage, foresee_moves, planned_events
+from scheduling.core.placement.foresight import (
+    Events,
+    Script,
+    Stage,
+    foresee_moves,
+    planned_events,
+    without_last_ends,
+)
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, seconds_left
@@ -25,6 +32,9 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 MOST_STATES = 32
 MOST_BYTES = 1 << 24
 """Of all states that are kept: fewer are where the cluster is large."""
+FROM_THE_BEGINNING = 3
+"""Forecasts of one decision that are played from the beginning: most decisions ask for no more, and to keep
+states costs more than playing once."""
 LEAST_BETWEEN = 32
 """Changes of size from one kept state to the next, at least: fewer are played sooner than a state is kept."""
 
@@ -317,7 +327,7 @@ class ForesightFromNow:
         self._seating = seating
         self._stage = stage
         self._origin = origin
-        self._asked = False
+        self._asked = 0
         self._played: Played | None = None
         self._kept = 0
 
@@ -326,15 +336,14 @@ class ForesightFromNow:
         self.spared = 0
         chosen = np.zeros(script.latest.size, dtype=np.bool_)
         chosen[rows] = True
-        if self._asked:
+        self._asked += 1
+        if self._asked > FROM_THE_BEGINNING:
             return self._resumed(script, rows, chosen)
-        # Most decisions ask once: nothing is kept for them.
-        self._asked = True
         slack = np.full(chosen.size, inf)
         _slack_of_changed(self._stage.jobs, script, chosen, chosen, slack)
         occupancy = self._seating.fresh(slack)
         homeless = self._seating.enter(occupancy, rows)
-        events = planned_events(script.plans, rows, occupancy.size, self._origin, YES)
+        events = without_last_ends(planned_events(script.plans, rows, occupancy.size, self._origin, YES))
         return foresee_moves(
             self._stage, occupancy, script, NO_CHARGES, events, homeless, self._fixed(rows, events)
         )
@@ -369,10 +378,11 @@ class ForesightFromNow:
         moves = Charges(job[:count], at[:count], seconds[:count])
         kept = _thinned(self._states, number + 1)
         room = self._states.position.size - kept
-        between = max(LEAST_BETWEEN, ceil((events.time.size - position) / (room + 1)))
+        to_play = without_last_ends(events)
+        between = max(LEAST_BETWEEN, ceil((to_play.time.size - position) / (room + 1)))
         feasible, moves, self._kept = _foresee_and_keep(
-            self._stage, occupancy, script, moves, events, homeless, self._fixed(rows, events), self._states,
-            Resumption(position, unblocked, kept, between),
+            self._stage, occupancy, script, moves, to_play, homeless, self._fixed(rows, to_play),
+            self._states, Resumption(position, unblocked, kept, between),
         )  # fmt: skip
         self.spared = position
         _note_plans(played, script.plans, changed)

@@ -124,10 +124,10 @@ class Problem:
     @cached_property
     def _open(self) -> Timeline:
         timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
-        for until in np.unique(self.blocked_until).tolist():
+        for until in sorted(set(self.blocked_until.tolist())):
             gpus = int((self.blocked_until == until).sum())
             timeline = take(timeline, self.origin, until, gpus, True)
-        locked = self._gpus_of_locked()
+        locked = self._gpus_of_locked() if self.locked else 0
         if locked:
             timeline = take(timeline, self.origin, self.origin + self.slot, locked, True)
         return timeline
@@ -165,6 +165,7 @@ class Problem:
         held = np.flatnonzero(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
         return held + list(range(self.count, self.jobs.work.size))
 
+    @cached_property
     def has_pauses(self) -> bool:
         """Whether any start, move or rescale costs time."""
         return bool(self.jobs.pause.any())

@@ -117,7 +117,10 @@ def check_columns(columns: JobColumns) -> None:
             f"{columns.deadline_at[row]}, pause left {columns.pause_left[row]} or finishing time "
             f"{columns.finishing[row]} is not a number within its bounds"
         )
-    for name, curves in (("curve", columns.curves), ("measured curve", columns.measured)):
+    named = [("curve", columns.curves)]
+    if columns.measured is not columns.curves:
+        named.append(("measured curve", columns.measured))
+    for name, curves in named:
         bad = _bad_curves(curves)
         if bad.any():
             row = int(np.flatnonzero(bad)[0])
