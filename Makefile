@@ -51,6 +51,10 @@ test: setup-dev ## Lint, types, contracts, drift checks and all tests but the sl
 test-all: setup-dev ## The same with the slow tests
 	$(call all_tests,-m 'not images')
 
+# Sets nothing up: it runs with the torch that is found on a machine with a GPU, and without a network.
+test-gpu: ## The tests on a real GPU, where there is one
+	@$(PYTHON) -m tests.gpu
+
 chaos: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
 	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 

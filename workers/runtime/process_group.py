@@ -26,17 +26,17 @@ _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
 def open_process_group(assignment: Assignment) -> None:
-    """Join the generation's process group: gloo for CPU tensors, NCCL for those on a GPU.
+    """Join the generation's process group: gloo for CPU tensors, NCCL for those on a GPU that no other rank
+    has.
 
     Raises:
         WorkerFailureError: `start_failed` when the port is taken or the others do not come.
     """
     pin_interface(assignment.interface_address or assignment.master_address)
-    backend = "cpu:gloo,cuda:nccl" if assignment.device.kind == "cuda" else "gloo"
     try:
         store = _open_store(assignment)
         dist.init_process_group(
-            backend,
+            backend_for(_devices(assignment, store)),
             store=dist.PrefixStore(f"generation-{assignment.generation}", store),
             rank=assignment.rank,
             world_size=assignment.world_size,
@@ -44,6 +44,28 @@ def open_process_group(assignment: Assignment) -> None:
         )
     except (RuntimeError, OSError, ValueError) as error:
         raise start_failed("the workers could not be connected", error) from error
+
+
+def _devices(assignment: Assignment, store: dist.Store) -> list[str]:
+    """The GPU of each rank by the driver's name for it; nothing where they compute on CPUs."""
+    if assignment.device.kind != "cuda":
+        return []
+    own = str(torch.cuda.get_device_properties(assignment.device.index).uuid)
+    devices = dist.PrefixStore(f"devices-{assignment.generation}", store)
+    devices.set(str(assignment.rank), own)
+    return [devices.get(str(rank)).decode() for rank in range(assignment.world_size)]
+
+
+def backend_for(devices: Sequence[str]) -> str:
+    """Which library carries which tensors between ranks on these GPUs.
+
+    Two ranks may have one GPU where its driver shares it out in time. NCCL refuses that; gloo goes by way of
+    the host's memory, and works.
+    """
+    if not devices:
+        return "gloo"
+    alone = len(set(devices)) == len(devices)
+    return f"cpu:gloo,cuda:{'nccl' if alone else 'gloo'}"
 
 
 def _open_store(assignment: Assignment) -> dist.TCPStore:

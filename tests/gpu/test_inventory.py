@@ -1,0 +1,37 @@
+"""What the agent says of a server's GPUs by NVML is what torch finds there."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+import torch
+
+from tests.gpu.conftest import ON_THE_CPU
+
+pytestmark = pytest.mark.skipif(ON_THE_CPU, reason="a CPU has no inventory by NVML")
+
+
+def accelerators() -> Any:
+    pytest.importorskip("pynvml")
+    inventory = pytest.importorskip("workers.agent.inventory")
+    configuration = SimpleNamespace(emulate=None, slots=0, gpus=True, name="here")
+    return inventory.find_accelerators(cast("Any", configuration))
+
+
+def test_the_gpus_are_those_that_torch_sees() -> None:
+    found = accelerators()
+    assert len(found) >= torch.cuda.device_count() > 0
+    assert all(one.cuda and not one.emulated for one in found)
+    properties = [torch.cuda.get_device_properties(index) for index in range(torch.cuda.device_count())]
+    by_uuid = {one.uuid.removeprefix("GPU-"): one for one in found}
+    for seen in properties:
+        told = by_uuid[str(seen.uuid)]
+        assert told.kind.removeprefix("NVIDIA ") in seen.name
+        # The driver keeps some of it for itself.
+        assert 0.9 * told.memory_bytes <= seen.total_memory <= told.memory_bytes
+
+
+def test_a_gpu_is_the_same_after_another_look() -> None:
+    assert accelerators() == accelerators()
