@@ -43,7 +43,7 @@ from scheduling.policies import POLICIES
 from scheduling.policies.punctual import Punctual
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 from tests.core.exact import ExactJob, Feasibility, job_from, job_of, solve
 from tests.core.small_instances import LOADS, SLOT_SECONDS, Load, least_gpu_time, random_job, random_snapshot
@@ -300,7 +300,7 @@ def random_workload(seed: int, load: Load) -> Workload:
     )
 
 
-def deadlines_met(outcome: Outcome) -> int:
+def deadlines_met(outcome: RunOutcome) -> int:
     """Jobs that were completed in time."""
     done = np.array([end is JobEnd.COMPLETED for end in outcome.jobs.end])
     return int((done & (outcome.jobs.completed_at <= outcome.jobs.deadline_at + 1e-3)).sum())

@@ -92,7 +92,7 @@ class AllocationHistory:
 
 
 @dataclass(frozen=True)
-class Outcome:
+class RunOutcome:
     """One finished, or interrupted, simulation.
 
     ``settings``: what was asked (policy, trace, servers, gpus_per_server, slot_seconds, pauses, seed, ...),

@@ -32,7 +32,7 @@ _LONGEST_BACKOFF_SECONDS = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Note:
+class HubMessage:
     """One message of a channel; ``resync`` ones say that some may have been missed, ``recheck`` ones that the
     reader may have lost the right to read."""
 
@@ -41,7 +41,7 @@ class Note:
     recheck: bool = False
 
 
-RESYNC = Note({}, resync=True)
+RESYNC = HubMessage({}, resync=True)
 
 
 class Subscription:
@@ -49,16 +49,16 @@ class Subscription:
     missed."""
 
     def __init__(self) -> None:
-        self._queue: asyncio.Queue[Note] = asyncio.Queue(_QUEUE_LENGTH)
+        self._queue: asyncio.Queue[HubMessage] = asyncio.Queue(_QUEUE_LENGTH)
 
-    def put(self, note: Note) -> None:
+    def put(self, note: HubMessage) -> None:
         if self._queue.full():
             while not self._queue.empty():
                 self._queue.get_nowait()
             note = RESYNC
         self._queue.put_nowait(note)
 
-    async def next(self, timeout_seconds: float) -> Note | None:
+    async def next(self, timeout_seconds: float) -> HubMessage | None:
         """The next note, or None when none came in time."""
         try:
             return await asyncio.wait_for(self._queue.get(), timeout_seconds)
@@ -133,13 +133,13 @@ class Hub:
             return
         if not isinstance(payload, dict):
             return
-        note = Note(payload, recheck=channel.startswith(_SESSIONS))
+        note = HubMessage(payload, recheck=channel.startswith(_SESSIONS))
         names = [channel] + ([ALL_CLUSTERS] if channel.startswith("punctual:cluster:") else [])
         for name in names:
             for subscription in self._subscriptions.get(name, ()):
                 subscription.put(note)
 
-    def _to_all(self, note: Note) -> None:
+    def _to_all(self, note: HubMessage) -> None:
         for subscriptions in self._subscriptions.values():
             for subscription in subscriptions:
                 subscription.put(note)

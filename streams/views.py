@@ -15,7 +15,7 @@ from cluster.models import Agent
 from scheduling.selectors.streams import desired_version, job_is_visible
 from streams.database import in_database
 from streams.events import KEEP_ALIVE, KEEP_ALIVE_SECONDS, Events, event, problem, stream_response
-from streams.hub import ALL_CLUSTERS, Note, Subscription, hub
+from streams.hub import ALL_CLUSTERS, HubMessage, Subscription, hub
 from streams.identity import Caller, caller_of, calling_agent, still_there
 from streams.logs import LogReader, as_json
 
@@ -128,7 +128,7 @@ def _number(text: str | None) -> int | None:
     return int(text) if text and text.isascii() and text.isdigit() and len(text) < 19 else None
 
 
-async def _notes(subscription: Subscription, allowed: StillAllowed) -> AsyncIterator[Note | None]:
+async def _notes(subscription: Subscription, allowed: StillAllowed) -> AsyncIterator[HubMessage | None]:
     """Notes as they come, None whenever a keep-alive is due; ends when the caller is no longer allowed."""
     checked = time.monotonic()
     while True:

@@ -6,10 +6,10 @@ import plotly.graph_objects as go
 
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure, mark_time
-from scheduling.selectors.job_page import Progress, progress
+from scheduling.selectors.job_page import JobProgress, progress
 
 
-def figure(data: Progress) -> go.Figure | None:
+def figure(data: JobProgress) -> go.Figure | None:
     """Iterations over time: measured solid, projected dotted, goal and deadline as lines."""
     if not data.measured and not data.projected:
         return None

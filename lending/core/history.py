@@ -17,7 +17,7 @@ STALE_PERIODS = 2.5
 
 
 @dataclass(frozen=True, slots=True)
-class Membership:
+class ServerStay:
     """How long a server has been part of a cluster; ``left_at`` is None while it is."""
 
     joined_at: datetime
@@ -25,7 +25,7 @@ class Membership:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class ServerMove:
     """Servers that moved at a time, and how many were on loan and on their way back afterwards.
 
     ``kind``: `lent`, `asked_back` or `returned`.
@@ -130,9 +130,9 @@ class CombinedPoint:
 
 
 def server_steps(
-    training: Collection[Membership],
-    inference: Collection[Membership],
-    moves: Sequence[Move],
+    training: Collection[ServerStay],
+    inference: Collection[ServerStay],
+    moves: Sequence[ServerMove],
     since: datetime,
     until: datetime,
 ) -> list[ServerCounts]:
@@ -161,7 +161,7 @@ def server_steps(
     return steps
 
 
-def _members(servers: Iterable[Membership], moment: datetime) -> int:
+def _members(servers: Iterable[ServerStay], moment: datetime) -> int:
     return sum(
         server.joined_at <= moment and (server.left_at is None or moment < server.left_at)
         for server in servers
@@ -169,7 +169,7 @@ def _members(servers: Iterable[Membership], moment: datetime) -> int:
 
 
 def borrowed_spans(
-    moves: Iterable[Move], away_now: Collection[str], since: datetime, until: datetime
+    moves: Iterable[ServerMove], away_now: Collection[str], since: datetime, until: datetime
 ) -> list[Span]:
     """When each server was away from its inference home, from being lent until it was back, cut to ``since``
     and ``until``.

@@ -102,6 +102,12 @@ class LendingRule:
             raise ValueError(f"a forecast of {forecast} is none; leave it out")
         return max(expected, forecast + self.forecast_margin_fraction)
 
+    def recent_peak(self, measured: float | None, expected: float | None) -> float:
+        """The ``recent_peak`` of `worth_lending`: from the highest share that was measured, and the highest
+        that was forecast, in the least time that a server stays; None where nothing was."""
+        shares = (measured or 0.0, 0.0 if expected is None else expected + self.forecast_margin_fraction)
+        return min(1.0, max(0.0, *shares))
+
     def decide(
         self,
         usage: float,

@@ -34,9 +34,9 @@ from cluster.selectors.utilisation import USES, utilisation_series
 from lending.core.history import (
     CombinedPoint,
     InferenceSide,
-    Membership,
-    Move,
     ServerCounts,
+    ServerMove,
+    ServerStay,
     Span,
     TrainingPoint,
     UsagePoint,
@@ -195,17 +195,17 @@ def servers_history(
         Q(inference_cluster=inference_cluster) | Q(inference_cluster__isnull=True),
         cluster_id=inference_cluster.cluster_id,
     ).values_list("inference_cluster_id", "created_at", "state", "state_changed_at")
-    training: list[Membership] = []
-    inference: list[Membership] = []
+    training: list[ServerStay] = []
+    inference: list[ServerStay] = []
     for home, joined_at, state, changed_at in servers:
-        member = Membership(joined_at, changed_at if state == ServerState.REMOVED else None)
+        member = ServerStay(joined_at, changed_at if state == ServerState.REMOVED else None)
         (training if home is None else inference).append(member)
     if not training and not inference:
         return []
     return server_steps(training, inference, _moves(inference_cluster, since, until), since, until)
 
 
-def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[Move]:
+def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[ServerMove]:
     """Moves between two times, oldest first, after the last one before them."""
     moves = inference_cluster.events.filter(kind__in=MOVES, happened_at__lte=until).order_by(
         "happened_at", "id"
@@ -214,8 +214,10 @@ def _moves(inference_cluster: InferenceCluster, since: datetime, until: datetime
     return [_move(row) for row in ([before] if before else []) + list(moves.filter(happened_at__gte=since))]
 
 
-def _move(row: LendingEvent) -> Move:
-    return Move(row.happened_at, row.kind, tuple(row.detail.get("servers", ())), row.on_loan, row.reclaiming)
+def _move(row: LendingEvent) -> ServerMove:
+    return ServerMove(
+        row.happened_at, row.kind, tuple(row.detail.get("servers", ())), row.on_loan, row.reclaiming
+    )
 
 
 def borrowed_time(inference_cluster: InferenceCluster, since: datetime, until: datetime) -> list[Span]:

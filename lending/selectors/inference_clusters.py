@@ -79,15 +79,11 @@ def recent_peak(inference_cluster: InferenceCluster) -> float:
     if newest is None:
         return 0.0
     since = newest - timedelta(seconds=inference_cluster.minimum_hold_seconds)
-    margin = inference_cluster.forecast_margin_fraction
     measured = inference_cluster.usage_samples.filter(period_ends_at__gte=since)
     # A forecast is made a period before the one that it is for.
     expected = inference_cluster.forecasts.filter(period_ends_at__gt=since)
-    highest = [
-        measured.aggregate(peak=Max("usage"))["peak"],
-        (expected.aggregate(peak=Max("usage"))["peak"] or -margin) + margin,
-    ]
-    return min(1.0, max(0.0, *(share or 0.0 for share in highest)))
+    highest = [each.aggregate(peak=Max("usage"))["peak"] for each in (measured, expected)]
+    return inference_cluster.rule().recent_peak(*highest)
 
 
 def settled_servers(inference_cluster: InferenceCluster, now: datetime) -> int:

@@ -32,7 +32,7 @@ MAXIMUM_METRIC_POINTS = 800
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class ProgressPoint:
     """Iterations done at a time (UTC)."""
 
     at: datetime
@@ -40,11 +40,11 @@ class Point:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class JobProgress:
     """Measured progress, the projection along the plan, and the goal."""
 
-    measured: list[Point]
-    projected: list[Point]
+    measured: list[ProgressPoint]
+    projected: list[ProgressPoint]
     max_iterations: int
     deadline_at: datetime | None
     now: datetime
@@ -120,18 +120,18 @@ def successor(job: Job) -> Job | None:
     return Job.objects.filter(accepted_offer__job=job).first()
 
 
-def progress(job: Job, now: datetime) -> Progress:
+def progress(job: Job, now: datetime) -> JobProgress:
     """Progress from reported metrics; the projection follows the plan at the curve's throughput."""
     measured = [
-        Point(at, float(iteration))
+        ProgressPoint(at, float(iteration))
         for iteration, at in _thinned(job).values_list("iteration", "measured_at").order_by("measured_at")
     ]
     if job.started_at is not None:
-        measured.insert(0, Point(job.started_at, 0.0))
+        measured.insert(0, ProgressPoint(job.started_at, 0.0))
     end = job.finished_at or job.iterations_reported_at
     if job.started_at is not None and end is not None and (not measured or measured[-1].at <= end):
-        measured.append(Point(end, float(job.iterations_done)))
-    return Progress(
+        measured.append(ProgressPoint(end, float(job.iterations_done)))
+    return JobProgress(
         measured=measured,
         projected=[] if job.finished() else _projection(job, now),
         max_iterations=job.max_iterations,
@@ -140,28 +140,28 @@ def progress(job: Job, now: datetime) -> Progress:
     )
 
 
-def _projection(job: Job, now: datetime) -> list[Point]:
+def _projection(job: Job, now: datetime) -> list[ProgressPoint]:
     finish = planned_finish_at(job)
     pieces = [piece for piece in planned_pieces(job) if piece.end > now]
     if finish is None or not pieces or finish <= now:
         return []
     rates = _rates(job)
     done = float(job.iterations_done)
-    points = [Point(now, done)]
+    points = [ProgressPoint(now, done)]
     for piece in pieces:
         start = max(piece.start, now)
         end = min(piece.end, finish)
         if end <= start:
             break
         if start > points[-1].at:
-            points.append(Point(start, done))
+            points.append(ProgressPoint(start, done))
         done = min(
             float(job.max_iterations), done + rates.get(piece.gpus, 0.0) * (end - start).total_seconds()
         )
-        points.append(Point(end, done))
+        points.append(ProgressPoint(end, done))
     # The plan's own forecast is exact, pauses included: the line ends where the plan says.
     points = [point for point in points if point.at < finish]
-    points.append(Point(finish, float(job.max_iterations)))
+    points.append(ProgressPoint(finish, float(job.max_iterations)))
     return points
 
 

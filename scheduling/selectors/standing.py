@@ -28,7 +28,7 @@ _VOID = {
 
 
 @dataclass(frozen=True, slots=True)
-class Standing:
+class JobStanding:
     """``code``: `missed`, `late`, `void`, `at_risk`, `met`, or empty where the verdict says all. ``text``: a
     sentence, or empty."""
 
@@ -36,23 +36,23 @@ class Standing:
     text: str = ""
 
 
-def standing(job: Job, now: datetime) -> Standing:
+def standing(job: Job, now: datetime) -> JobStanding:
     """How the job stands against its deadline. Looks at its history only where it missed, and where
     `with_history` has not."""
     outcome = PromiseOutcome(job.promise_outcome)
     if outcome == PromiseOutcome.MET:
-        return Standing("met", f"The promise was kept{_against(job, now)}.")
+        return JobStanding("met", f"The promise was kept{_against(job, now)}.")
     if outcome == PromiseOutcome.MISSED:
-        return Standing("missed", f"The promise was missed: {_overdue(job, now)}. {_why(job)}")
+        return JobStanding("missed", f"The promise was missed: {_overdue(job, now)}. {_why(job)}")
     if outcome == PromiseOutcome.VOID:
         text = f"The promise is void: {_VOID.get(VoidReason(job.void_reason), 'it ended early')}"
         overdue = f"; {_overdue(job, now)}" if job.late else ""
-        return Standing("void", f"{text}{overdue}.{_plan(job)}")
+        return JobStanding("void", f"{text}{overdue}.{_plan(job)}")
     if job.late:
-        return Standing("late", f"Late: {_overdue(job, now)}; it had no promise.{_plan(job)}")
+        return JobStanding("late", f"Late: {_overdue(job, now)}; it had no promise.{_plan(job)}")
     if job.at_risk and not job.finished():
-        return Standing("at_risk", f"At risk: no plan meets its deadline any more.{_plan(job)}")
-    return Standing()
+        return JobStanding("at_risk", f"At risk: no plan meets its deadline any more.{_plan(job)}")
+    return JobStanding()
 
 
 def with_history(jobs: QuerySet[Job]) -> QuerySet[Job]:

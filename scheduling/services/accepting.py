@@ -37,7 +37,7 @@ MOST_TRIES = 3
 
 
 @dataclass(frozen=True)
-class Terms:
+class OfferTerms:
     """What an accepted offer promises: the deadline, the plan that keeps it, and others' plans that make
     room."""
 
@@ -69,7 +69,7 @@ def job_accept_offer(*, job: Job, actor: User) -> Job:
 
 
 @transaction.atomic
-def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) -> Job | None:
+def _accepted(job: Job, actor: User, sooner: OfferTerms | None, version: int | None) -> Job | None:
     """The successor, by better terms where these were computed on the present version of facts; None where
     they have moved since."""
     # Before the cluster's row: in the order in which a submission locks.
@@ -85,7 +85,7 @@ def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) 
         raise Conflict(f"The offer was accepted already, as job {offer.accepted_job_id}.")
     if offer.state != OfferState.OPEN or offer.valid_until <= now:
         raise Conflict("The offer has run out; submit the job again to get a new one.")
-    terms = sooner or Terms(offer.deadline_at, offer.plan, {})
+    terms = sooner or OfferTerms(offer.deadline_at, offer.plan, {})
     successor = _admitted_successor(job, terms, actor, now)
     store_plans(terms.others)
     offer.state = OfferState.ACCEPTED
@@ -96,7 +96,7 @@ def _accepted(job: Job, actor: User, sooner: Terms | None, version: int | None) 
     return successor
 
 
-def _sooner(job: Job) -> Terms | None:
+def _sooner(job: Job) -> OfferTerms | None:
     """The deadline counted from now, as the offer counts it from its end, with plans that keep it; None where
     it is as good as it is."""
     offer = Offer.objects.filter(job=job, state=OfferState.OPEN).first()
@@ -132,10 +132,10 @@ def _sooner(job: Job) -> Terms | None:
         return None
     if PromiseQuotas(now).refusal(job, plan) is not None:
         return None
-    return Terms(deadline_at, plan_to_json(plan), plans)
+    return OfferTerms(deadline_at, plan_to_json(plan), plans)
 
 
-def _admitted_successor(job: Job, terms: Terms, actor: User, now: datetime) -> Job:
+def _admitted_successor(job: Job, terms: OfferTerms, actor: User, now: datetime) -> Job:
     copied = (
         "project_id", "cluster_id", "function_version_id", "curve_id", "name", "labels", "hyperparameters",
         "global_batch_size", "max_iterations", "target", "seed", "data", "checkpoint_seconds",

@@ -25,7 +25,7 @@ from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.kinds import (
-    Refusal,
+    KindRefusal,
     all_reasons,
     ask_all_elsewhere,
     kind_left,
@@ -38,7 +38,7 @@ from scheduling.services.profiling import (
     timed_out_curves,
     top_levels,
 )
-from scheduling.services.records import Note, record_all
+from scheduling.services.records import JobNote, record_all
 from scheduling.services.unfit_levels import largest_unfit_levels
 from scheduling.stored_verdict import StoredVerdict, pending
 
@@ -63,7 +63,7 @@ class Chance:
     """
 
     kind: str
-    refusal: Refusal
+    refusal: KindRefusal
     wait_for: int = 0
 
 
@@ -84,7 +84,7 @@ def chances(
     final: dict[str, Verdict] = {}
     for row in rows:
         verdict = refused[row.pk]
-        refusal = Refusal(kind, str(verdict.reason_code), verdict.reason)
+        refusal = KindRefusal(kind, str(verdict.reason_code), verdict.reason)
         chance = _chance(row, refusal, known, now)
         if chance is not None:
             found[row.pk] = chance
@@ -96,7 +96,7 @@ def chances(
     return replace(decision, verdicts=left), found
 
 
-def _chance(row: Job, refusal: Refusal, known: _Known, now: datetime) -> Chance | None:
+def _chance(row: Job, refusal: KindRefusal, known: _Known, now: datetime) -> Chance | None:
     if refusal.code in _FINAL:
         return None
     latest = decide_by(row)
@@ -220,7 +220,7 @@ def give_chances(found: Mapping[str, Chance]) -> None:
     curves = {kind: curves_on(waiting, kind) for kind in {found[row.pk].kind for row in waiting}}
     tops = top_levels({curve.pk for known in curves.values() for curve in known.values()})
     changed = []
-    notes: list[Note] = []
+    notes: list[JobNote] = []
     for row in waiting:
         curve = curves[found[row.pk].kind].get(row.pk)
         if curve and _wait_for_levels(row, found[row.pk], curve, tops.get(curve.pk, 0), notes):
@@ -229,7 +229,7 @@ def give_chances(found: Mapping[str, Chance]) -> None:
     record_all(notes)
 
 
-def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, notes: list[Note]) -> bool:
+def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, notes: list[JobNote]) -> bool:
     """Let a job wait for more levels of a curve that goes up to ``top``; not saved. Returns whether it did
     not already."""
     latest = decide_by(row)
@@ -249,7 +249,7 @@ def _wait_for_levels(row: Job, chance: Chance, curve: ScalingCurve, top: int, no
     row.refused_kinds, row.curve, row.awaits_levels = refused, curve, True
     row.verdict = pending(AWAITS_LEVELS, text).as_json()
     if not told:
-        notes.append(Note(row, "awaits_levels", text, {"gpus": chance.wait_for}))
+        notes.append(JobNote(row, "awaits_levels", text, {"gpus": chance.wait_for}))
     return True
 
 

@@ -28,7 +28,7 @@ from scheduling.services.generations import (
 )
 from scheduling.services.lifecycle import suspend
 from scheduling.services.plan_json import plan_to_json, same_plan
-from scheduling.services.records import Note, record_all
+from scheduling.services.records import JobNote, record_all
 from scheduling.services.snapshots import Pool
 from scheduling.services.utilisation import take_sample
 from scheduling.services.verdicts import apply_verdicts
@@ -204,7 +204,7 @@ def _store_risks(jobs: Mapping[str, Job], at_risk: set[str], row: Decision | Non
     for job in changed:
         job.at_risk = job.pk in at_risk
         kind, text = _RISK if job.at_risk else _SAFE_AGAIN
-        notes.append(Note(job, kind, text, {}))
+        notes.append(JobNote(job, kind, text, {}))
     update_rows(changed, ["at_risk"])
     record_all(notes, decision=row)
 
@@ -250,7 +250,7 @@ def _apply_changes(
             starting.append(job)
         text = f"{_WORDS[change.kind]} from {change.gpus_before} to {change.gpus_after} GPUs: {change.reason}"
         gpus = [str(pool.gpus[address]) for address in change.addresses]
-        notes.append(Note(job, str(change.kind), text, {"generation": generation.number, "gpus": gpus}))
+        notes.append(JobNote(job, str(change.kind), text, {"generation": generation.number, "gpus": gpus}))
     update_rows(starting, ["pause_until"])
     record_all(notes, decision=row)
 

@@ -16,12 +16,12 @@ from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.models import Job, ScalingCurve
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows
-from scheduling.services.records import Note, record_all
+from scheduling.services.records import JobNote, record_all
 from scheduling.stored_verdict import pending
 
 
 @dataclass(frozen=True)
-class Refusal:
+class KindRefusal:
     """Why a kind of GPU does not take a job."""
 
     kind: str
@@ -78,12 +78,12 @@ def kind_left(
         refused.add(kind)
 
 
-def ask_elsewhere(job: Job, kind: str, refusal: Refusal) -> None:
+def ask_elsewhere(job: Job, kind: str, refusal: KindRefusal) -> None:
     """Ask for an undecided job on another kind of GPU. The caller holds the cluster's row."""
     ask_all_elsewhere([(job, kind, refusal)])
 
 
-def ask_all_elsewhere(asked: Sequence[tuple[Job, str, Refusal]]) -> None:
+def ask_all_elsewhere(asked: Sequence[tuple[Job, str, KindRefusal]]) -> None:
     """`ask_elsewhere` for many jobs, each with the kind to ask and why the other refused it, in a few
     queries."""
     by_kind: dict[str, list[Job]] = defaultdict(list)
@@ -103,7 +103,7 @@ def ask_all_elsewhere(asked: Sequence[tuple[Job, str, Refusal]]) -> None:
         job.awaits_levels = False
         job.verdict = pending("other_kind", text).as_json()
         detail = {"refused_by": refusal.kind, "gpu_kind": kind, "code": refusal.code}
-        notes.append(Note(job, "asked_elsewhere", text, detail))
+        notes.append(JobNote(job, "asked_elsewhere", text, detail))
     update_rows([job for job, _, _ in asked], ["refused_kinds", "curve", "awaits_levels", "verdict"])
     record_all(notes)
 

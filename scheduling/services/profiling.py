@@ -35,7 +35,7 @@ from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, h
 from scheduling.services.generations import create_generation
 from scheduling.services.incidents import note_not_measured
 from scheduling.services.isolating import FAILURES
-from scheduling.services.kinds import Refusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
+from scheduling.services.kinds import KindRefusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import fail_job, suspend
 from scheduling.services.quotas import profiling_left
 from scheduling.services.records import move, record
@@ -137,7 +137,7 @@ def fail_unmeasurable(cluster: Cluster) -> None:
         failed = environment is not None and environment.state == WorkState.FAILED
         kind = None if failed else kind_left(kinds_to_ask(cluster, job.service_class), job, measured=False)
         if kind is not None and job.curve is not None:
-            ask_elsewhere(job, kind, Refusal(job.curve.gpu_kind, "not_measured", reason))
+            ask_elsewhere(job, kind, KindRefusal(job.curve.gpu_kind, "not_measured", reason))
             continue
         unfit = (
             job.curve is not None and job.curve.state == CurveState.FAILED and largest_unfit_level(job.curve)

@@ -107,7 +107,7 @@ def move_all(moves: Sequence[Move], *, fields: Sequence[str], decision: Decision
 
 
 @dataclass(frozen=True)
-class Note:
+class JobNote:
     """A line for the history of one of many jobs."""
 
     job: Job
@@ -116,7 +116,7 @@ class Note:
     detail: dict[str, Any]
 
 
-def record_all(notes: Sequence[Note], *, decision: Decision | None = None) -> None:
+def record_all(notes: Sequence[JobNote], *, decision: Decision | None = None) -> None:
     """`record` for many jobs in one query."""
     if not notes:
         return

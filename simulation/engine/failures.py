@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.plans.reserve import failures_cost_seconds
-from simulation.engine.happenings import Happening, Kind
+from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.settings import Pauses, SimulationSettings
 from simulation.workloads.workload import Workload
 
@@ -20,10 +20,10 @@ LARGEST_LEVEL = 64
 """GPUs of the largest job whose start the reserve's slack pays for."""
 COLUMNS = ("at_seconds", "server", "event")
 EVENTS = {
-    "lost": Kind.SERVER_LOST,
-    "back": Kind.SERVER_BACK,
-    "silent": Kind.AGENT_SILENT,
-    "heard": Kind.AGENT_HEARD,
+    "lost": HappeningKind.SERVER_LOST,
+    "back": HappeningKind.SERVER_BACK,
+    "silent": HappeningKind.AGENT_SILENT,
+    "heard": HappeningKind.AGENT_HEARD,
 }
 
 
@@ -67,9 +67,9 @@ def drawn_failures(
             rng = np.random.default_rng(seeds[server])
             at = float(workload.submitted_at[0]) + rng.exponential(SECONDS_PER_DAY / failures_a_day)
             while at < end:
-                happenings.append(Happening(at, Kind.SERVER_LOST, server, number))
+                happenings.append(Happening(at, HappeningKind.SERVER_LOST, server, number))
                 at += settings.imperfections.fence_seconds + rng.exponential(mean_repair_seconds)
-                happenings.append(Happening(at, Kind.SERVER_BACK, server, number))
+                happenings.append(Happening(at, HappeningKind.SERVER_BACK, server, number))
                 at += rng.exponential(SECONDS_PER_DAY / failures_a_day)
     return sorted(happenings)
 

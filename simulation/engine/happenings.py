@@ -10,7 +10,7 @@ from enum import StrEnum
 from math import inf
 
 
-class Kind(StrEnum):
+class HappeningKind(StrEnum):
     """What happens."""
 
     SERVER_LOST = "server_lost"
@@ -33,7 +33,7 @@ class Happening:
     """
 
     at: float
-    kind: Kind
+    kind: HappeningKind
     target: int
     pool: int = 0
 
@@ -60,7 +60,7 @@ class HappeningQueue:
         """Let one more come, no earlier than those that came."""
         insort(self._happenings, happening, lo=self._next)
 
-    def forget(self, kind: Kind, target: int, pool: int) -> bool:
+    def forget(self, kind: HappeningKind, target: int, pool: int) -> bool:
         """Let the next one of that kind and target come no more. Returns whether there was any."""
         for position in range(self._next, len(self._happenings)):
             other = self._happenings[position]

@@ -90,13 +90,15 @@ class Lender:
         self.next_at = self.sample * self.lending.period_seconds
         return moved > 0
 
-    def _recent_peak(self, measured: float, expected: float, now: float) -> float | None:
+    def _recent_peak(self, measured: float, expected: float, now: float) -> float:
         """The largest share of its GPUs that was used or expected in the least time that a server stays."""
         since = now - self.lending.hold_seconds - TIME_TOLERANCE
         recent = [instant[1:3] for instant in self.instants[-self._held_periods :] if instant[0] >= since]
         shares = np.array([(measured, expected), *recent])
-        shares[:, 1] += self.lending.forecast_margin
-        return float(np.clip(np.nanmax(shares), 0.0, 1.0))
+        forecasts = shares[~np.isnan(shares[:, 1]), 1]
+        return self.rule.recent_peak(
+            float(shares[:, 0].max()), float(forecasts.max()) if forecasts.size else None
+        )
 
     @property
     def _held_periods(self) -> int:

@@ -30,7 +30,7 @@ from scheduling.policies.base import Policy
 from simulation.engine.bound import deadlines_bound
 from simulation.engine.description import described
 from simulation.engine.fates import Fates
-from simulation.engine.happenings import Happening, HappeningQueue, Kind
+from simulation.engine.happenings import Happening, HappeningKind, HappeningQueue
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
 from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
@@ -44,7 +44,7 @@ from simulation.engine.settings import SimulationSettings, require_pricing
 from simulation.engine.shared_invariants import SharedInvariantCheck
 from simulation.engine.tables import curve_tables
 from simulation.engine.warmup import load_kernels
-from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, Outcome
+from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, RunOutcome
 from simulation.workloads.workload import Workload
 
 Progress = Callable[[int, int, float], None]
@@ -125,7 +125,7 @@ class Simulation:
 
     # The loop --------------------------------------------------------------------------------
 
-    def run(self) -> Outcome:
+    def run(self) -> RunOutcome:
         """Run until nothing more can happen. Ctrl-C ends the run with what there is by then."""
         began = time.perf_counter()
         if self.settings.bound and (relaxation := deadlines_bound(self)) is not None:
@@ -134,7 +134,7 @@ class Simulation:
         self.setup_seconds += time.perf_counter() - began
         return self.loop()
 
-    def loop(self) -> Outcome:
+    def loop(self) -> RunOutcome:
         """`run` with compiled code that may have to be loaded on the way."""
         began = time.perf_counter()
         interrupted = False
@@ -286,12 +286,12 @@ class Simulation:
         return urgent
 
     def _happen(self, happening: Happening) -> int | None:
-        if happening.kind in (Kind.JOB_CANCELLED, Kind.JOB_STOPS_EARLY):
+        if happening.kind in (HappeningKind.JOB_CANCELLED, HappeningKind.JOB_STOPS_EARLY):
             row = happening.target
             if self.jobs.phase[row] != ACTIVE:
                 return None
             pool = int(self.jobs.pool[row])
-            ended = JobEnd.CANCELLED if happening.kind is Kind.JOB_CANCELLED else JobEnd.COMPLETED
+            ended = JobEnd.CANCELLED if happening.kind is HappeningKind.JOB_CANCELLED else JobEnd.COMPLETED
             if ended is JobEnd.CANCELLED and self.jobs.promised[row]:
                 self.fates.void_reason[row] = "cancelled"
             self._end(row, ended, self.now)
@@ -300,16 +300,16 @@ class Simulation:
             return None
         pool_state = self.pools[happening.pool]
         server = happening.target
-        if happening.kind is Kind.SERVER_LOST:
+        if happening.kind is HappeningKind.SERVER_LOST:
             self._strike(pool_state, server)
-        elif happening.kind is Kind.SERVER_FENCED:
+        elif happening.kind is HappeningKind.SERVER_FENCED:
             self._fence(pool_state, server)
-        elif happening.kind is Kind.SERVER_BACK:
-            if self._happenings.forget(Kind.SERVER_FENCED, server, happening.pool):
+        elif happening.kind is HappeningKind.SERVER_BACK:
+            if self._happenings.forget(HappeningKind.SERVER_FENCED, server, happening.pool):
                 self._fence(pool_state, server)  # what ran there is gone, however soon it is back
             pool_state.set_usable(server, True)
         else:
-            pool_state.silent[server] = happening.kind is Kind.AGENT_SILENT
+            pool_state.silent[server] = happening.kind is HappeningKind.AGENT_SILENT
         return happening.pool
 
     def _strike(self, pool: PoolState, server: int) -> None:
@@ -320,7 +320,7 @@ class Simulation:
                 self.jobs.strike(row, self.now, self.settings.imperfections.checkpoint_seconds)
         pool.silent[server] = True
         fenced_at = self.now + self.settings.imperfections.fence_seconds
-        self._happenings.add(Happening(fenced_at, Kind.SERVER_FENCED, server, pool.number))
+        self._happenings.add(Happening(fenced_at, HappeningKind.SERVER_FENCED, server, pool.number))
 
     def _fence(self, pool: PoolState, server: int) -> None:
         """A lost server's jobs may start elsewhere."""
@@ -393,13 +393,13 @@ class Simulation:
 
     # The end ---------------------------------------------------------------------------------
 
-    def _outcome(self, wall_seconds: float, interrupted: bool) -> Outcome:
+    def _outcome(self, wall_seconds: float, interrupted: bool) -> RunOutcome:
         jobs, fates, workload = self.jobs, self.fates, self.workload
         for row in np.flatnonzero((jobs.phase == ACTIVE) & jobs.promised).tolist():
             if not interrupted or self.now > jobs.deadline_at[row]:
                 self.broken[self._ids[row]] = "did not end"
         kinds = [size.gpu_type for size in self.settings.pools]
-        return Outcome(
+        return RunOutcome(
             settings=described(self.settings, workload),
             jobs=JobOutcomes(
                 job_id=workload.job_id,

@@ -27,7 +27,7 @@ FLOOR_BELOW, CEILING_ABOVE = 0.02, 0.03
 LONGEST_DAYS, MOST_BURSTS_PER_DAY = 3_660.0, 1_000.0
 
 
-class Stream(IntEnum):
+class UsageDraw(IntEnum):
     """What numbers are drawn for. Only uniform ones are taken from NumPy: its other distributions may
     change."""
 
@@ -91,7 +91,7 @@ class DailyCurve:
         if not self.bursts_per_day:
             return added
         usual = self.bursts_per_day * (seconds[-1] / DAY_SECONDS + 1.0)
-        draws = _uniforms(seed, Stream.BURSTS, (ceil(usual + 10.0 * sqrt(usual)) + 10, 3))
+        draws = _uniforms(seed, UsageDraw.BURSTS, (ceil(usual + 10.0 * sqrt(usual)) + 10, 3))
         # In mean times between bursts; what comes after the end is left out before seconds are made of it.
         begin = np.cumsum(-np.log1p(-draws[:, 0]))
         draws = draws[begin < usual]
@@ -127,7 +127,7 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
     count = max(1, ceil(curve.days * DAY_SECONDS / PERIOD_SECONDS - 1e-9))
     seconds = PERIOD_SECONDS * np.arange(count, dtype=np.float64)
     expected = curve.expected(seconds)
-    noise = curve.noise * _normal(_uniforms(seed, Stream.NOISE, (count,)))
+    noise = curve.noise * _normal(_uniforms(seed, UsageDraw.NOISE, (count,)))
     usage = curve.kept_within(expected + noise + curve.bursts(seconds, seed))
     return UsageSeries(
         name=name,
@@ -139,7 +139,7 @@ def daily_usage(curve: DailyCurve, *, seed: int, name: str = "daily") -> UsageSe
     )
 
 
-def _uniforms(seed: int, stream: Stream, shape: tuple[int, ...]) -> FloatArray:
+def _uniforms(seed: int, stream: UsageDraw, shape: tuple[int, ...]) -> FloatArray:
     source = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)))
     return source.random(shape)
 

@@ -35,7 +35,7 @@ Places = dict[int, tuple[int, int]]
 
 
 @dataclass(frozen=True)
-class Serving:
+class LiveServing:
     """The live inference cluster, or what is taken where there is none, with a sentence on each choice."""
 
     inference: LiveInference
@@ -43,11 +43,11 @@ class Serving:
     notes: tuple[str, ...]
 
 
-def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> Serving:
+def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> LiveServing:
     """The cluster's inference cluster with most servers. ``gpu_kind``: another kind of GPU than its own."""
     row = largest_inference_cluster(cluster)
     if row is None:
-        return Serving(LiveInference(gpu_kind), None, ("There is no live inference cluster.",))
+        return LiveServing(LiveInference(gpu_kind), None, ("There is no live inference cluster.",))
     usage, note = _measured(row, now)
     inference = LiveInference(
         gpu_kind=gpu_kind or kind_of(row),
@@ -58,7 +58,7 @@ def serving_now(cluster: Cluster, now: datetime, *, gpu_kind: str = "") -> Servi
         hysteresis=row.hysteresis_fraction,
         hold_seconds=row.minimum_hold_seconds,
     )
-    return Serving(inference, row, (note,))
+    return LiveServing(inference, row, (note,))
 
 
 def largest_inference_cluster(cluster: Cluster) -> InferenceCluster | None:

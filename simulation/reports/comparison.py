@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scheduling.core.question.snapshot import FloatArray
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports import measures
 from simulation.reports.distributions import cumulative_share, fate_bars
 from simulation.reports.lending_comparison import lending_comparison
@@ -38,7 +38,7 @@ from simulation.reports.style import (
 _OVERLAID_STEPS = 240
 
 
-def differences(outcomes: Sequence[Outcome]) -> list[str]:
+def differences(outcomes: Sequence[RunOutcome]) -> list[str]:
     """What keeps runs from being compared, in sentences: other jobs, or a run that was stopped early."""
     if len(outcomes) < 2:
         return []
@@ -66,7 +66,7 @@ def metric_table(runs: Sequence[Run]) -> list[TableRow]:
     return table_rows([run.summary for run in runs], mark_best=comparable)
 
 
-def comparison(outcomes: Sequence[Outcome]) -> dict[str, Any]:
+def comparison(outcomes: Sequence[RunOutcome]) -> dict[str, Any]:
     """Runs side by side as plain JSON: ``{"runs", "figures", "table", "warnings"}``.
 
     ``runs``: the summary of each with its ``label``. ``figures``: by name, Plotly's JSON (``data`` and
@@ -84,7 +84,7 @@ def comparison(outcomes: Sequence[Outcome]) -> dict[str, Any]:
     }
 
 
-def made_how_all(outcomes: Sequence[Outcome]) -> str:
+def made_how_all(outcomes: Sequence[RunOutcome]) -> str:
     """How figures of several runs came about: what all have in common, and how many runs there are."""
     common = dict(outcomes[0].settings)
     for outcome in outcomes[1:]:
@@ -168,7 +168,7 @@ def _mark_bounds(figure: go.Figure, runs: Sequence[Run]) -> None:
     )  # fmt: skip
 
 
-def _kept(outcome: Outcome) -> float | None:
+def _kept(outcome: RunOutcome) -> float | None:
     """The share of promises kept, void and open ones apart; None where nothing was promised."""
     promised, by_fate = measures.is_promised(outcome.jobs), measures.fates(outcome)
     kept, broken = int((promised & by_fate[Fate.MET]).sum()), int((promised & by_fate[Fate.MISSED]).sum())
@@ -196,7 +196,7 @@ def _on_time(runs: Sequence[Run]) -> Drawing:
 
 def _over_time(
     runs: Sequence[Run], name: str, title: str, axis: str, form: str,
-    values: Callable[[Outcome], FloatArray], note: str,
+    values: Callable[[RunOutcome], FloatArray], note: str,
 ) -> Drawing:  # fmt: skip
     figure, unit, spans = base_figure(), runs_axis(runs), []
     for run in runs:
@@ -219,7 +219,7 @@ def _over_time(
     return Drawing(name, title, note, figure)
 
 
-def _utilisation(outcome: Outcome) -> FloatArray:
+def _utilisation(outcome: RunOutcome) -> FloatArray:
     cluster = outcome.cluster
     used: FloatArray = np.divide(
         measures.gpus_used(cluster), cluster.gpus, out=np.full(cluster.time.size, np.nan),
@@ -228,11 +228,11 @@ def _utilisation(outcome: Outcome) -> FloatArray:
     return used
 
 
-def _efficiency(outcome: Outcome) -> FloatArray:
+def _efficiency(outcome: RunOutcome) -> FloatArray:
     return outcome.cluster.cluster_efficiency
 
 
-def _waiting(outcome: Outcome) -> FloatArray:
+def _waiting(outcome: RunOutcome) -> FloatArray:
     return outcome.cluster.jobs_waiting.astype(np.float64)
 
 

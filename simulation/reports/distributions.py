@@ -10,7 +10,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports import measures
 from simulation.reports.measures import Fate
 from simulation.reports.style import (
@@ -70,7 +70,7 @@ def fate_bars(labels: Sequence[str], counts: Sequence[dict[Fate, int]]) -> go.Fi
     return figure
 
 
-def fates_by_class(outcome: Outcome) -> Drawing:
+def fates_by_class(outcome: RunOutcome) -> Drawing:
     """What deadlines came to, by class."""
     note = "Jobs with a deadline, by what came of it; each job is counted once."
     by_fate = measures.fates(outcome)
@@ -93,7 +93,7 @@ def cumulative_share(values: FloatArray) -> tuple[FloatArray, FloatArray]:
     return np.append(ordered[:1], ordered[kept]), np.append(0.0, shares[kept])
 
 
-def queuing_times(outcome: Outcome) -> Drawing:
+def queuing_times(outcome: RunOutcome) -> Drawing:
     """The share of completed jobs that waited at most so long for their first start, by class."""
     note = "Share of completed jobs that started within a time of their submission."
     jobs = outcome.jobs
@@ -118,7 +118,7 @@ def queuing_times(outcome: Outcome) -> Drawing:
     return Drawing("queuing", "Queuing time", note, figure)
 
 
-def slack(outcome: Outcome) -> Drawing:
+def slack(outcome: RunOutcome) -> Drawing:
     """A histogram of the time between completion and deadline of promised jobs; late ones left of zero, in
     red."""
     note = "Time between completion and deadline of promised jobs, void promises apart. Left of zero: late."
@@ -153,7 +153,7 @@ def slack(outcome: Outcome) -> Drawing:
     return Drawing("slack", "Slack of promised jobs", f"{note} A bar is {duration(width)} wide.", figure)
 
 
-def decision_times(outcome: Outcome) -> Drawing:
+def decision_times(outcome: RunOutcome) -> Drawing:
     """How long decisions took, on a logarithmic scale."""
     title = "Time of a decision"
     note = "Wall time of one decision on the machine that ran the simulation."
@@ -180,7 +180,7 @@ def decision_times(outcome: Outcome) -> Drawing:
     return Drawing("decisions", title, note, figure)
 
 
-def decisions_by_active_jobs(outcome: Outcome) -> Drawing:
+def decisions_by_active_jobs(outcome: RunOutcome) -> Drawing:
     """How decision time grows with the number of jobs that run or wait."""
     title = "Time of a decision by active jobs"
     note = "Active jobs are those that run or wait when the decision has been taken."

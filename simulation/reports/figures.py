@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
-from simulation.outcome import BoolArray, JobEnd, Outcome
+from simulation.outcome import BoolArray, JobEnd, RunOutcome
 from simulation.reports import measures
 from simulation.reports.distributions import (
     decision_times,
@@ -38,7 +38,7 @@ NO_HISTORY = "The run ended before its first planning instant."
 NO_JOBS = "The trace holds no jobs."
 
 
-def drawings(outcome: Outcome, most_steps: int = MOST_STEPS) -> list[Drawing]:
+def drawings(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> list[Drawing]:
     """All figures of one run. None has more than ``most_steps`` points a line, however long the run."""
     return [
         gpu_allocation(outcome, most_steps),
@@ -66,7 +66,7 @@ def thinning_note(drawn: Steps) -> str:
     )
 
 
-def gpu_allocation(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
+def gpu_allocation(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
     """GPUs held by promised and by other jobs, and idle ones: areas that add up to the cluster."""
     cluster = outcome.cluster
     note = "GPUs by what they are used for; the areas add up to the GPUs of the cluster that are up."
@@ -90,7 +90,7 @@ def gpu_allocation(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     return Drawing("gpus", "GPU allocation", note + thinning_note(drawn), figure, wide=True)
 
 
-def jobs_over_time(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
+def jobs_over_time(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
     """Running counts of jobs submitted, admitted, declined, completed and completed on time."""
     jobs = outcome.jobs
     note = (
@@ -124,7 +124,7 @@ def jobs_over_time(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
     return Drawing("jobs", "Jobs submitted, admitted and completed", note, figure)
 
 
-def deadline_ratio(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
+def deadline_ratio(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
     """The share of jobs on time among those submitted so far, by class."""
     note = (
         "Of the jobs submitted up to a time, the share that met its deadline in the end; declined jobs are "
@@ -168,7 +168,7 @@ def _share_by_submission(
     return submitted_at[order][kept], share[kept]
 
 
-def cluster_efficiency(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
+def cluster_efficiency(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
     """Cluster efficiency and the share of GPUs in use, over time."""
     cluster = outcome.cluster
     note = (
@@ -198,7 +198,7 @@ def cluster_efficiency(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawin
     return Drawing("efficiency", "Cluster efficiency", note + thinning_note(drawn), figure)
 
 
-def waiting_jobs(outcome: Outcome, most_steps: int = MOST_STEPS) -> Drawing:
+def waiting_jobs(outcome: RunOutcome, most_steps: int = MOST_STEPS) -> Drawing:
     """Jobs that run and jobs that wait, over time."""
     cluster = outcome.cluster
     note = "Admitted jobs that hold GPUs, and those that hold none."

@@ -6,7 +6,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scheduling.core.question.snapshot import FloatArray, IntArray
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports import measures
 from simulation.reports.style import (
     BAD,
@@ -29,7 +29,7 @@ _SCALE = (
 )  # fmt: skip
 
 
-def pieces(outcome: Outcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
+def pieces(outcome: RunOutcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray]:
     """Who held how many GPUs from when to when: (job, begin, end, gpus), by job and time, without empty
     pieces."""
     history = outcome.allocations
@@ -42,7 +42,7 @@ def pieces(outcome: Outcome) -> tuple[IntArray, FloatArray, FloatArray, IntArray
     return job[kept], begin[kept], end[kept], gpus[kept]
 
 
-def gpus_by_job(outcome: Outcome) -> Drawing:
+def gpus_by_job(outcome: RunOutcome) -> Drawing:
     """One line a job: darker is more GPUs; with its submission and its deadline."""
     note = "One line a job, darker with more GPUs. Triangle: submitted, cross: declined, red mark: deadline."
     count = len(outcome.jobs.job_id)
@@ -78,7 +78,7 @@ def _add_bars(
     )  # fmt: skip
 
 
-def _add_marks(figure: go.Figure, unit: TimeUnit, outcome: Outcome) -> None:
+def _add_marks(figure: go.Figure, unit: TimeUnit, outcome: RunOutcome) -> None:
     jobs = outcome.jobs
     declined = measures.has_end(jobs, JobEnd.DECLINED)
     # A deadline far beyond the end would press everything else together.

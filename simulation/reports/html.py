@@ -14,7 +14,7 @@ from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 from plotly.utils import PlotlyJSONEncoder
 
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.comparison import comparison_drawings, differences, made_how_all, metric_table
 from simulation.reports.figures import drawings
 from simulation.reports.measures import simulated_seconds
@@ -39,7 +39,7 @@ PlotlyJs = Literal["inline", "directory"]
 
 
 def write_report(
-    outcomes: Sequence[Outcome], path: str | Path, *, title: str, plotlyjs: PlotlyJs = "inline"
+    outcomes: Sequence[RunOutcome], path: str | Path, *, title: str, plotlyjs: PlotlyJs = "inline"
 ) -> Path:
     """Write the page and return its path; the folder is made if need be.
 
@@ -61,7 +61,7 @@ def write_report(
     return target
 
 
-def report_page(outcomes: Sequence[Outcome], *, title: str, plotlyjs: PlotlyJs = "inline") -> str:
+def report_page(outcomes: Sequence[RunOutcome], *, title: str, plotlyjs: PlotlyJs = "inline") -> str:
     """The page as text. Raises ValueError without any outcome."""
     runs = runs_of(outcomes)
     environment = jinja2.Environment(

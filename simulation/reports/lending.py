@@ -9,11 +9,11 @@ import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray
 from simulation.loans import LoanHistory, ReclaimRecord
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports import measures
 
 
-def lending_summary(outcome: Outcome) -> dict[str, Any]:
+def lending_summary(outcome: RunOutcome) -> dict[str, Any]:
     """Figures of a run's loans; None, or a count of nothing 0, where nothing could be lent. `summary` says
     what they are."""
     loans = outcome.loans
@@ -65,14 +65,14 @@ def usages(loans: LoanHistory) -> tuple[FloatArray, FloatArray, FloatArray]:
     return owned, lent, (busy + loans.usage * inference) / max(1, loans.owned_gpus + inference)
 
 
-def while_jobs_arrive(outcome: Outcome, loans: LoanHistory) -> np.ndarray:
+def while_jobs_arrive(outcome: RunOutcome, loans: LoanHistory) -> np.ndarray:
     """Which periods end before the last submission: after that the cluster only empties."""
     until = outcome.jobs.submitted_at.max(initial=0.0)
     arriving = loans.time <= until
     return arriving if arriving.any() else np.ones_like(arriving)
 
 
-def training_usage(outcome: Outcome) -> float | None:
+def training_usage(outcome: RunOutcome) -> float | None:
     """Share of the GPUs that training may use, on loan or owned, that jobs hold, until the last submission
     (spec A16)."""
     cluster, jobs = outcome.cluster, outcome.jobs

@@ -8,7 +8,7 @@ import plotly.graph_objects as go
 
 from scheduling.core.question.snapshot import FloatArray
 from simulation.loans import LoanHistory
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.lending import usages
 from simulation.reports.steps import steps
 from simulation.reports.style import (
@@ -29,7 +29,7 @@ from simulation.reports.style import (
 NOT_RECLAIMED = "No server was asked back."
 
 
-def lending_drawings(outcome: Outcome, most_steps: int) -> list[Drawing]:
+def lending_drawings(outcome: RunOutcome, most_steps: int) -> list[Drawing]:
     """The figures of a run in which servers could be lent; none of any other run."""
     loans = outcome.loans
     if loans is None or not loans.time.size:

@@ -7,7 +7,7 @@ from enum import StrEnum
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
-from simulation.outcome import BoolArray, ClusterHistory, JobEnd, JobOutcomes, Outcome
+from simulation.outcome import BoolArray, ClusterHistory, JobEnd, JobOutcomes, RunOutcome
 
 
 class Fate(StrEnum):
@@ -45,7 +45,7 @@ def is_decided(jobs: JobOutcomes) -> BoolArray:
     return np.isfinite(jobs.decided_at) | np.isfinite(jobs.started_at) | has_end(jobs, JobEnd.DECLINED)
 
 
-def fates(outcome: Outcome) -> dict[Fate, BoolArray]:
+def fates(outcome: RunOutcome) -> dict[Fate, BoolArray]:
     """Which jobs came to which fate, among those with a deadline (``slo`` and ``soft``).
 
     Void comes first: a void promise is never counted as met, even where its job was in time. ``OPEN`` is
@@ -93,13 +93,13 @@ def slack_seconds(jobs: JobOutcomes) -> FloatArray:
     return (jobs.deadline_at - jobs.completed_at)[chosen & np.isfinite(jobs.deadline_at)]
 
 
-def decision_milliseconds(outcome: Outcome) -> FloatArray:
+def decision_milliseconds(outcome: RunOutcome) -> FloatArray:
     """Wall time of each decision in milliseconds, NaN for instants at which nothing was decided."""
     seconds = outcome.cluster.decision_seconds
     return np.where(seconds > 0.0, seconds * 1000.0, np.nan)
 
 
-def begin_at(outcome: Outcome) -> float:
+def begin_at(outcome: RunOutcome) -> float:
     """When the run began, in the trace's seconds: its first planning instant, without any its first
     submission."""
     for times in (outcome.cluster.time, outcome.jobs.submitted_at):
@@ -108,12 +108,12 @@ def begin_at(outcome: Outcome) -> float:
     return outcome.end_at
 
 
-def simulated_seconds(outcome: Outcome) -> float:
+def simulated_seconds(outcome: RunOutcome) -> float:
     """How much time the run simulated."""
     return outcome.end_at - begin_at(outcome)
 
 
-def span_seconds(outcome: Outcome) -> FloatArray:
+def span_seconds(outcome: RunOutcome) -> FloatArray:
     """How long each row of the cluster's history lasted; the last one lasts until the end of the run."""
     time = outcome.cluster.time
     if time.size == 0:
@@ -134,13 +134,13 @@ def time_average(values: FloatArray, seconds: FloatArray) -> float | None:
     return float((values[known] * seconds[known]).sum() / total) if total > 0.0 else None
 
 
-def first_hours(outcome: Outcome, hours: float) -> FloatArray:
+def first_hours(outcome: RunOutcome, hours: float) -> FloatArray:
     """How much of each row of the cluster's history lies in the run's first hours, in seconds."""
     left = begin_at(outcome) + hours * 3600.0 - outcome.cluster.time
     return np.clip(left, 0.0, span_seconds(outcome))
 
 
-def mean_utilisation(outcome: Outcome) -> float | None:
+def mean_utilisation(outcome: RunOutcome) -> float | None:
     """GPU-seconds held by jobs over GPU-seconds that the cluster had; None when it had none."""
     seconds = span_seconds(outcome)
     had = float((outcome.cluster.gpus * seconds).sum())

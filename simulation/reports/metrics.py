@@ -31,7 +31,7 @@ class Better(StrEnum):
 
 
 @dataclass(frozen=True)
-class Metric:
+class Measure:
     """One metric: its name in the summary, and how a person reads it."""
 
     name: str
@@ -42,50 +42,50 @@ class Metric:
 
 
 METRICS = (
-    Metric("jobs", "Jobs submitted", Form.COUNT),
-    Metric("slo_jobs", "SLO jobs", Form.COUNT),
-    Metric("best_effort_jobs", "Best-effort jobs", Form.COUNT),
-    Metric("admitted", "SLO jobs admitted", Form.COUNT),
-    Metric("declined", "SLO jobs declined", Form.COUNT),
-    Metric("deadlines_met", "Deadlines met", Form.COUNT, Better.HIGHER),
-    Metric("deadlines_met_bound", "Deadlines met by any schedule, at most", Form.COUNT),
-    Metric("deadline_satisfactory_ratio", "Deadline satisfactory ratio", Form.SHARE, Better.HIGHER),
-    Metric("admitted_late", "Promised but late", Form.COUNT, Better.LOWER),
-    Metric("void", "Promises void", Form.COUNT),
+    Measure("jobs", "Jobs submitted", Form.COUNT),
+    Measure("slo_jobs", "SLO jobs", Form.COUNT),
+    Measure("best_effort_jobs", "Best-effort jobs", Form.COUNT),
+    Measure("admitted", "SLO jobs admitted", Form.COUNT),
+    Measure("declined", "SLO jobs declined", Form.COUNT),
+    Measure("deadlines_met", "Deadlines met", Form.COUNT, Better.HIGHER),
+    Measure("deadlines_met_bound", "Deadlines met by any schedule, at most", Form.COUNT),
+    Measure("deadline_satisfactory_ratio", "Deadline satisfactory ratio", Form.SHARE, Better.HIGHER),
+    Measure("admitted_late", "Promised but late", Form.COUNT, Better.LOWER),
+    Measure("void", "Promises void", Form.COUNT),
     # Dropping jobs changes which jobs complete, so completion times of all jobs do not rank policies.
-    Metric("mean_jct_seconds", "Mean completion time (JCT)", Form.SECONDS),
-    Metric("jct_seconds_p50", "JCT, median", Form.SECONDS),
-    Metric("jct_seconds_p99", "JCT, 99th percentile", Form.SECONDS),
-    Metric("best_effort_mean_jct_seconds", "Mean JCT of best effort", Form.SECONDS, Better.LOWER),
-    Metric("mean_queuing_seconds", "Mean queuing time", Form.SECONDS),
-    Metric("queuing_seconds_p99", "Queuing, 99th percentile", Form.SECONDS),
-    Metric("mean_waiting_seconds", "Mean waiting, after preemptions too", Form.SECONDS),
-    Metric("waiting_seconds_p99", "Waiting, 99th percentile", Form.SECONDS),
-    Metric("makespan_seconds", "Makespan", Form.SECONDS),
-    Metric("mean_gpu_utilisation", "GPUs in use, mean", Form.SHARE),
-    Metric("mean_cluster_efficiency", "Cluster efficiency, mean", Form.RATIO),
-    Metric("mean_cluster_efficiency_first_100_hours", "Cluster efficiency, first 100 h", Form.RATIO),
-    Metric("rescales", "Rescales", Form.COUNT),
-    Metric("migrations", "Migrations", Form.COUNT),
-    Metric("preemptions", "Preemptions", Form.COUNT),
-    Metric("preemption_ratio", "Preemptions per job", Form.RATIO),
-    Metric("training_gpu_usage", "GPUs for training in use", Form.SHARE),
-    Metric("on_loan_gpu_usage", "GPUs on loan in use", Form.SHARE, of_loans=True),
-    Metric("overall_gpu_usage", "GPUs of both clusters in use", Form.SHARE, of_loans=True),
-    Metric("servers_on_loan_mean", "Servers on loan, mean", Form.RATIO, of_loans=True),
-    Metric("reclaim_operations", "Reclaims", Form.COUNT, of_loans=True),
-    Metric("reclaim_preemptions", "Jobs preempted by reclaims", Form.COUNT, Better.LOWER, of_loans=True),
-    Metric("reclaim_collateral", "Collateral damage of reclaims", Form.SHARE, Better.LOWER, of_loans=True),
-    Metric("reclaim_flexible_share", "Reclaimed by shrinking alone", Form.SHARE, of_loans=True),
-    Metric("reclaim_ahead_share", "Reclaims ahead of usage", Form.SHARE, of_loans=True),
-    Metric("shortfall_servers_max", "Servers short, at most", Form.COUNT, Better.LOWER, of_loans=True),
-    Metric("decisions", "Decisions", Form.COUNT),
-    Metric("decision_ms_p50", "Decision time, median", Form.MILLISECONDS),
-    Metric("decision_ms_p99", "Decision time, 99th percentile", Form.MILLISECONDS),
-    Metric("simulated_seconds", "Simulated time", Form.SECONDS),
-    Metric("wall_seconds", "Wall time of the event loop", Form.SECONDS),
-    Metric("setup_seconds", "Setup (imports, compilation)", Form.SECONDS),
-    Metric("peak_memory_bytes", "Peak memory", Form.BYTES),
+    Measure("mean_jct_seconds", "Mean completion time (JCT)", Form.SECONDS),
+    Measure("jct_seconds_p50", "JCT, median", Form.SECONDS),
+    Measure("jct_seconds_p99", "JCT, 99th percentile", Form.SECONDS),
+    Measure("best_effort_mean_jct_seconds", "Mean JCT of best effort", Form.SECONDS, Better.LOWER),
+    Measure("mean_queuing_seconds", "Mean queuing time", Form.SECONDS),
+    Measure("queuing_seconds_p99", "Queuing, 99th percentile", Form.SECONDS),
+    Measure("mean_waiting_seconds", "Mean waiting, after preemptions too", Form.SECONDS),
+    Measure("waiting_seconds_p99", "Waiting, 99th percentile", Form.SECONDS),
+    Measure("makespan_seconds", "Makespan", Form.SECONDS),
+    Measure("mean_gpu_utilisation", "GPUs in use, mean", Form.SHARE),
+    Measure("mean_cluster_efficiency", "Cluster efficiency, mean", Form.RATIO),
+    Measure("mean_cluster_efficiency_first_100_hours", "Cluster efficiency, first 100 h", Form.RATIO),
+    Measure("rescales", "Rescales", Form.COUNT),
+    Measure("migrations", "Migrations", Form.COUNT),
+    Measure("preemptions", "Preemptions", Form.COUNT),
+    Measure("preemption_ratio", "Preemptions per job", Form.RATIO),
+    Measure("training_gpu_usage", "GPUs for training in use", Form.SHARE),
+    Measure("on_loan_gpu_usage", "GPUs on loan in use", Form.SHARE, of_loans=True),
+    Measure("overall_gpu_usage", "GPUs of both clusters in use", Form.SHARE, of_loans=True),
+    Measure("servers_on_loan_mean", "Servers on loan, mean", Form.RATIO, of_loans=True),
+    Measure("reclaim_operations", "Reclaims", Form.COUNT, of_loans=True),
+    Measure("reclaim_preemptions", "Jobs preempted by reclaims", Form.COUNT, Better.LOWER, of_loans=True),
+    Measure("reclaim_collateral", "Collateral damage of reclaims", Form.SHARE, Better.LOWER, of_loans=True),
+    Measure("reclaim_flexible_share", "Reclaimed by shrinking alone", Form.SHARE, of_loans=True),
+    Measure("reclaim_ahead_share", "Reclaims ahead of usage", Form.SHARE, of_loans=True),
+    Measure("shortfall_servers_max", "Servers short, at most", Form.COUNT, Better.LOWER, of_loans=True),
+    Measure("decisions", "Decisions", Form.COUNT),
+    Measure("decision_ms_p50", "Decision time, median", Form.MILLISECONDS),
+    Measure("decision_ms_p99", "Decision time, 99th percentile", Form.MILLISECONDS),
+    Measure("simulated_seconds", "Simulated time", Form.SECONDS),
+    Measure("wall_seconds", "Wall time of the event loop", Form.SECONDS),
+    Measure("setup_seconds", "Setup (imports, compilation)", Form.SECONDS),
+    Measure("peak_memory_bytes", "Peak memory", Form.BYTES),
 )
 
 
@@ -101,7 +101,7 @@ class Cell:
 class TableRow:
     """One metric over all runs."""
 
-    metric: Metric
+    metric: Measure
     cells: tuple[Cell, ...]
 
     def as_json(self) -> dict[str, Any]:
@@ -114,7 +114,7 @@ class TableRow:
         }
 
 
-def value_of(summary: dict[str, Any], metric: Metric) -> float | None:
+def value_of(summary: dict[str, Any], metric: Measure) -> float | None:
     """A metric's value in a summary; void promises are counted over all reasons.
 
     What is about loans says nothing of a run without: no reclaims are no merit of it.

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 
 from scheduling.core.question.snapshot import FloatArray, IntArray, ServiceClass
 from simulation.loans import LoanHistory, ReclaimRecord
-from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
+from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, RunOutcome
 from simulation.reports.summary import summary
 
 FORMAT = "1"
@@ -39,7 +39,7 @@ class ResultFileError(ValueError):
     """A folder does not hold a run: a file is missing, unreadable, of another format, or of another run."""
 
 
-def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
+def write_parquet(outcome: RunOutcome, folder: str | Path) -> list[Path]:
     """Write a run to a folder, made if need be, and return the files. A file appears whole or not at all.
 
     What another run left there under the same names is replaced. Raises OSError where nothing can be written.
@@ -72,7 +72,7 @@ def write_parquet(outcome: Outcome, folder: str | Path) -> list[Path]:
     return written
 
 
-def read_parquet(folder: str | Path) -> Outcome:
+def read_parquet(folder: str | Path) -> RunOutcome:
     """The run that `write_parquet` wrote to a folder. Raises ResultFileError where there is none."""
     place = Path(folder)
     lending = (LOANS, RECLAIMS) if (place / LOANS).is_file() else ()
@@ -90,7 +90,7 @@ def read_parquet(folder: str | Path) -> Outcome:
         run["notes"] = tuple(run["notes"])
         lent = run.pop("lending", None)
         loans = _loans(tables, place, lent) if lending and lent else None
-        return Outcome(jobs=jobs, cluster=cluster, allocations=allocations, loans=loans, **run)
+        return RunOutcome(jobs=jobs, cluster=cluster, allocations=allocations, loans=loans, **run)
     except (ValueError, KeyError, TypeError) as error:
         raise ResultFileError(f"{place / JOBS}: what describes the run is not whole ({error})") from error
 
@@ -108,7 +108,7 @@ def read_summary(folder: str | Path) -> dict[str, Any]:
     return stored
 
 
-def _description(outcome: Outcome) -> dict[str, Any]:
+def _description(outcome: RunOutcome) -> dict[str, Any]:
     apart = {"jobs", "cluster", "allocations", "loans"}
     described = {each.name: getattr(outcome, each.name) for each in fields(outcome) if each.name not in apart}
     if outcome.loans is not None:

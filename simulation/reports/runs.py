@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.style import DASHES, PALETTE, TimeUnit, time_axis
 from simulation.reports.summary import summary
 
@@ -28,11 +28,11 @@ class Run:
     label: str
     colour: str
     dash: str
-    outcome: Outcome
+    outcome: RunOutcome
     summary: dict[str, Any]
 
 
-def runs_of(outcomes: Sequence[Outcome]) -> list[Run]:
+def runs_of(outcomes: Sequence[RunOutcome]) -> list[Run]:
     """The runs with labels and colours of their own. Raises ValueError without any outcome."""
     if not outcomes:
         raise ValueError("a comparison needs at least one run")
@@ -63,7 +63,7 @@ def bars_height(runs: Sequence[Run]) -> int:
     return max(300, 110 + 38 * len(runs))
 
 
-def labels(outcomes: Sequence[Outcome]) -> list[str]:
+def labels(outcomes: Sequence[RunOutcome]) -> list[str]:
     """The policy, then what differs between runs of one policy, then a number.
 
     Where some runs lend servers and others do not, or not as many, all are told apart by their servers:

@@ -11,7 +11,7 @@ import numpy as np
 import plotly.graph_objects as go
 
 from scheduling.core.question.snapshot import FloatArray
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports import measures
 
 PROMISED = "#3b6fd4"
@@ -88,7 +88,7 @@ def time_unit(span_seconds: float) -> TimeUnit:
     return TimeUnit(86400.0, "days")
 
 
-def time_axis(*outcomes: Outcome) -> TimeUnit:
+def time_axis(*outcomes: RunOutcome) -> TimeUnit:
     """The time axis on which all of these runs fit, from the earliest beginning on."""
     begin = min(measures.begin_at(outcome) for outcome in outcomes)
     unit = time_unit(max(outcome.end_at for outcome in outcomes) - begin)
@@ -170,7 +170,7 @@ def plain_text(text: str, maximum_length: int = 60) -> str:
     return shortened.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
 
 
-def made_how(outcome: Outcome) -> str:
+def made_how(outcome: RunOutcome) -> str:
     """How the figures of a run came about, in one line: that it is a simulation, and of what."""
     settings = outcome.settings
     parts = ["Simulated"]

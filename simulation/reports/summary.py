@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
-from simulation.outcome import JobEnd, JobOutcomes, Outcome
+from simulation.outcome import JobEnd, JobOutcomes, RunOutcome
 from simulation.reports import measures
 from simulation.reports.lending import lending_summary
 from simulation.reports.measures import Fate
@@ -17,7 +17,7 @@ from simulation.reports.measures import Fate
 PERCENTILES = (50, 75, 95, 99)
 
 
-def summary(outcome: Outcome) -> dict[str, Any]:
+def summary(outcome: RunOutcome) -> dict[str, Any]:
     """The metrics of a run as plain values that JSON can hold. What does not apply is None, a count of
     nothing 0.
 
@@ -78,7 +78,7 @@ def summary(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _workload(outcome: Outcome) -> dict[str, Any]:
+def _workload(outcome: RunOutcome) -> dict[str, Any]:
     jobs = outcome.jobs
     slo = measures.has_class(jobs, ServiceClass.SLO)
     declined = measures.has_end(jobs, JobEnd.DECLINED)
@@ -94,7 +94,7 @@ def _workload(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _deadlines(outcome: Outcome) -> dict[str, Any]:
+def _deadlines(outcome: RunOutcome) -> dict[str, Any]:
     jobs = outcome.jobs
     by_fate = measures.fates(outcome)
     slo = measures.has_class(jobs, ServiceClass.SLO)
@@ -137,7 +137,7 @@ def _times(jobs: JobOutcomes) -> dict[str, Any]:
     }
 
 
-def _cluster(outcome: Outcome) -> dict[str, Any]:
+def _cluster(outcome: RunOutcome) -> dict[str, Any]:
     seconds = measures.span_seconds(outcome)
     efficiency = outcome.cluster.cluster_efficiency
     return {
@@ -149,7 +149,7 @@ def _cluster(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _changes(outcome: Outcome) -> dict[str, Any]:
+def _changes(outcome: RunOutcome) -> dict[str, Any]:
     jobs, counts = outcome.jobs, outcome.counts
     preemptions = counts.get("preemptions", int(jobs.preemptions.sum()))
     submitted = len(jobs.job_id)
@@ -161,7 +161,7 @@ def _changes(outcome: Outcome) -> dict[str, Any]:
     }
 
 
-def _program(outcome: Outcome) -> dict[str, Any]:
+def _program(outcome: RunOutcome) -> dict[str, Any]:
     taken = measures.decision_milliseconds(outcome)
     milliseconds = taken[np.isfinite(taken)]
     return {

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from simulation.engine.run import Progress, Simulation
 from simulation.engine.settings import SimulationSettings
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reproduction.store import RunResult
 from simulation.workloads.workload import Workload
 
@@ -38,7 +38,7 @@ class RunSpec(Hashable, Protocol):
         trace."""
 
 
-def simulated(workload: Workload, settings: SimulationSettings, progress: Progress | None) -> Outcome:
+def simulated(workload: Workload, settings: SimulationSettings, progress: Progress | None) -> RunOutcome:
     """The outcome of a simulation. Raises KeyboardInterrupt where it was ended early."""
     outcome = Simulation(workload, settings, progress=progress).run()
     if outcome.interrupted:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.summary import summary
 
 MOST_BROKEN = 20
@@ -54,7 +54,7 @@ class RunResult:
         return ratio
 
 
-def short_summary(outcome: Outcome) -> dict[str, Any]:
+def short_summary(outcome: RunOutcome) -> dict[str, Any]:
     """The JSON summary of an outcome, with the first broken invariants alone."""
     facts = summary(outcome)
     facts["broken"] = dict(list(facts["broken"].items())[:MOST_BROKEN])

@@ -15,7 +15,7 @@ from plotly.utils import PlotlyJSONEncoder
 from cluster.choices import WorkState
 from simulation import store
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.comparison import comparison
 from simulation.reports.html import report_page
 from simulation.reports.parquet import ResultFileError, read_parquet
@@ -75,8 +75,8 @@ def _packed(path: Path, text: str) -> Path:
     return path
 
 
-def _outcomes(runs: list[SimulationRun]) -> tuple[list[Outcome], list[SimulationRun]]:
-    found: list[Outcome] = []
+def _outcomes(runs: list[SimulationRun]) -> tuple[list[RunOutcome], list[SimulationRun]]:
+    found: list[RunOutcome] = []
     missing: list[SimulationRun] = []
     for run in runs:
         with tempfile.TemporaryDirectory(prefix="results-") as folder:

@@ -21,7 +21,7 @@ from simulation.engine.settings import Imperfections, Pauses, PoolSize, Simulati
 from simulation.live.state import unpack, workload_of
 from simulation.live.under_way import under_way
 from simulation.models import SimulationRun, SimulationStudy
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.parquet import write_parquet
 from simulation.reports.summary import summary
 from simulation.services.lending import sharing_of
@@ -64,7 +64,9 @@ def _explained(error: Exception) -> str | None:
     return str(error) if isinstance(error, (TraceError, ValueError, OSError)) else None
 
 
-def simulated(study: SimulationStudy, run: SimulationRun, told: Callable[[int, int, float], None]) -> Outcome:
+def simulated(
+    study: SimulationStudy, run: SimulationRun, told: Callable[[int, int, float], None]
+) -> RunOutcome:
     """One run of a study. ``told`` hears how many of how many jobs have ended by which simulated second, and
     raises when it shall not go on.
 
@@ -128,7 +130,7 @@ def settings_for(study: SimulationStudy, run: SimulationRun, workload: Workload)
     )
 
 
-def _store(attempt: Attempt[SimulationRun], outcome: Outcome) -> bool:
+def _store(attempt: Attempt[SimulationRun], outcome: RunOutcome) -> bool:
     """Files first, then the row that points to them; without the row the files go again."""
     run, found = attempt.row, summary(outcome)
     key = f"{store.study_folder(run.study_id)}/run-{run.pk}-{attempt.token[:12]}"

@@ -15,7 +15,7 @@ from simulation.choices import MEASURED_USAGE, StudySource
 from simulation.engine.sharing import USUAL_GPU_TYPE, Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
-from simulation.live.lent import Serving, kinds_measured
+from simulation.live.lent import LiveServing, kinds_measured
 from simulation.live.state import LiveInference, LiveState, unpack
 from simulation.models import SimulationRun, SimulationStudy
 from simulation.selectors.choices import (
@@ -138,7 +138,7 @@ def loan_notes(request: StudyRequest, columns: dict[str, Any]) -> list[str]:
     return notes
 
 
-def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> dict[str, Any]:
+def loans_of_live(request: StudyRequest, state: LiveState, serving: LiveServing) -> dict[str, Any]:
     """The study's columns about loans on the live cluster, as its inference cluster has them, and
     ``live_notes``.
 
@@ -175,7 +175,7 @@ def loans_of_live(request: StudyRequest, state: LiveState, serving: Serving) -> 
     return {**columns, "live_notes": [*notes, *_usage_notes(request, columns, serving)]}
 
 
-def _usage_notes(request: StudyRequest, columns: dict[str, Any], serving: Serving) -> list[str]:
+def _usage_notes(request: StudyRequest, columns: dict[str, Any], serving: LiveServing) -> list[str]:
     taken = columns["inference_usage"]
     if taken == MEASURED_USAGE:
         return list(serving.notes)

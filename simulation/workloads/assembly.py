@@ -8,7 +8,7 @@ from math import floor, inf
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, ServiceClass
-from simulation.workloads.draws import Stream, uniforms
+from simulation.workloads.draws import WorkloadDraw, uniforms
 from simulation.workloads.errors import TraceError, listed, quoted
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import JobRecord, ParsedTrace
@@ -70,8 +70,8 @@ class _Builder:
         self.table = table
         self.gpu_type = gpu_type
         self.options = options
-        self.model_draw = uniforms(seed, Stream.MODEL, jobs)[:, 0].tolist()
-        self.deadline_draw = uniforms(seed, Stream.DEADLINE, jobs).tolist()
+        self.model_draw = uniforms(seed, WorkloadDraw.MODEL, jobs)[:, 0].tolist()
+        self.deadline_draw = uniforms(seed, WorkloadDraw.DEADLINE, jobs).tolist()
         self.pool = drawable(table, gpu_type)
         self.feasible: dict[int, list[Pair]] = {}
         self.counts_of: dict[Pair, list[int]] = {}

@@ -32,7 +32,7 @@ TRAINING_BYTES_PER_PARAMETER = 16  # weights, gradients and two moments in 32 bi
 
 
 @dataclass(frozen=True, slots=True)
-class Device:
+class DeviceType:
     """One GPU type and the servers it comes in. Speed in operations, memory in bytes, bandwidth in bytes per
     second."""
 
@@ -59,9 +59,9 @@ class Network:
 
 
 DEVICES = {
-    "A100": Device(100e12, 80e9, 8, 200e9, 150e9, 10e-6, 60e-6),
-    "V100": Device(40e12, 32e9, 8, 100e9, 50e9, 12e-6, 70e-6),
-    "T4": Device(16e12, 16e9, 4, 10e9, 6e9, 20e-6, 100e-6),
+    "A100": DeviceType(100e12, 80e9, 8, 200e9, 150e9, 10e-6, 60e-6),
+    "V100": DeviceType(40e12, 32e9, 8, 100e9, 50e9, 12e-6, 70e-6),
+    "T4": DeviceType(16e12, 16e9, 4, 10e9, 6e9, 20e-6, 100e-6),
 }
 
 NETWORKS = {
@@ -75,7 +75,7 @@ NETWORKS = {
 
 
 def iterations_per_second(
-    network: Network, device: Device, global_batch_size: int, gpus: int
+    network: Network, device: DeviceType, global_batch_size: int, gpus: int
 ) -> float | None:
     """Throughput on ``gpus`` GPUs, or None where the local batch does not divide or fit."""
     if global_batch_size % gpus:

@@ -14,7 +14,7 @@ import numpy as np
 from scheduling.core.question.snapshot import FloatArray
 
 
-class Stream(IntEnum):
+class WorkloadDraw(IntEnum):
     """What numbers are drawn for (ElasticFlow's generator has these five; spec 4.1)."""
 
     MODEL = 0
@@ -24,7 +24,7 @@ class Stream(IntEnum):
     DEADLINE = 4
 
 
-def uniforms(seed: int, stream: Stream, jobs: int) -> FloatArray:
+def uniforms(seed: int, stream: WorkloadDraw, jobs: int) -> FloatArray:
     """Two numbers in [0, 1) for each job, shape (jobs, 2)."""
     source = np.random.default_rng(np.random.SeedSequence(entropy=seed, spawn_key=(int(stream),)))
     return source.random((jobs, 2))

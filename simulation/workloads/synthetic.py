@@ -18,7 +18,7 @@ import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.assembly import assemble
-from simulation.workloads.draws import Stream, uniforms
+from simulation.workloads.draws import WorkloadDraw, uniforms
 from simulation.workloads.errors import TraceError
 from simulation.workloads.linear import linear_workload
 from simulation.workloads.options import WorkloadOptions
@@ -85,11 +85,11 @@ def generate(
     shape = PROFILES[name].shape()
     jobs = options.jobs or shape.jobs
     mean = options.mean_interarrival_seconds or shape.mean_interarrival_seconds
-    seconds = np.floor(shape.last(uniforms(seed, Stream.DURATION, jobs)))
-    gpus = _draw_gpus(shape.gpu_shares, uniforms(seed, Stream.GPUS, jobs)[:, 0])
+    seconds = np.floor(shape.last(uniforms(seed, WorkloadDraw.DURATION, jobs)))
+    gpus = _draw_gpus(shape.gpu_shares, uniforms(seed, WorkloadDraw.GPUS, jobs)[:, 0])
     if shape.gpu_seconds is not None:
         mean *= float((gpus * seconds).mean()) / shape.gpu_seconds
-    submitted_at = np.floor(shape.arrive(uniforms(seed, Stream.ARRIVAL, jobs), mean))
+    submitted_at = np.floor(shape.arrive(uniforms(seed, WorkloadDraw.ARRIVAL, jobs), mean))
     if not np.isfinite(submitted_at).all():
         raise TraceError(f"profile {name} gives no finite submission times with these options")
     if shape.linear:

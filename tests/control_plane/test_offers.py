@@ -108,7 +108,7 @@ def test_facts_that_move_while_a_better_deadline_is_sought_are_looked_at_again(
     asked = 0
     real = accepting._sooner
 
-    def with_a_newcomer(job: Job) -> accepting.Terms | None:
+    def with_a_newcomer(job: Job) -> accepting.OfferTerms | None:
         nonlocal asked
         asked += 1
         terms = real(job)

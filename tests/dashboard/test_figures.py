@@ -26,7 +26,14 @@ from dashboard.figures import (
 )
 from dashboard.figures.panel import plain_text
 from scheduling.models import CurveLevel
-from scheduling.selectors.job_page import Curve, GpuPhase, GpusOverTime, MetricSeries, Point, Progress
+from scheduling.selectors.job_page import (
+    Curve,
+    GpuPhase,
+    GpusOverTime,
+    JobProgress,
+    MetricSeries,
+    ProgressPoint,
+)
 from scheduling.selectors.job_times import PlannedPiece
 from scheduling.selectors.occupancy import GpuCell, Occupant, ServerCells
 from scheduling.selectors.overview import JobSlack, PromiseCounts
@@ -106,9 +113,9 @@ def test_every_job_is_in_the_slack_histogram_once(seconds: list[float]) -> None:
 
 
 def test_progress_ends_at_the_planned_finish_and_shows_the_deadline() -> None:
-    data = Progress(
-        measured=[Point(at(-100), 0), Point(NOW, 500)],
-        projected=[Point(NOW, 500), Point(at(90), 1000)],
+    data = JobProgress(
+        measured=[ProgressPoint(at(-100), 0), ProgressPoint(NOW, 500)],
+        projected=[ProgressPoint(NOW, 500), ProgressPoint(at(90), 1000)],
         max_iterations=1000,
         deadline_at=at(120),
         now=NOW,
@@ -116,7 +123,7 @@ def test_progress_ends_at_the_planned_finish_and_shows_the_deadline() -> None:
     drawn = as_json(job_progress.figure(data))
     assert [trace["name"] for trace in drawn["data"]] == ["Done", "Planned"]
     assert drawn["layout"]["annotations"][0]["text"] == "deadline"
-    assert job_progress.figure(Progress([], [], 1000, None, NOW)) is None
+    assert job_progress.figure(JobProgress([], [], 1000, None, NOW)) is None
 
 
 def test_gpus_over_time_fall_to_zero_only_while_nothing_trains() -> None:

@@ -15,9 +15,9 @@ from dashboard.figures import inference_usage, lending_servers
 from lending.core.history import (
     CombinedPoint,
     InferenceSide,
-    Membership,
-    Move,
     ServerCounts,
+    ServerMove,
+    ServerStay,
     Span,
     TrainingPoint,
     UsagePoint,
@@ -38,8 +38,8 @@ def at(minutes: float) -> datetime:
     return NOON + timedelta(minutes=minutes)
 
 
-def move(minutes: float, kind: str, servers: str, on_loan: int, reclaiming: int = 0) -> Move:
-    return Move(at(minutes), kind, tuple(servers.split()), on_loan, reclaiming)
+def move(minutes: float, kind: str, servers: str, on_loan: int, reclaiming: int = 0) -> ServerMove:
+    return ServerMove(at(minutes), kind, tuple(servers.split()), on_loan, reclaiming)
 
 
 LENT_AND_BACK = [
@@ -50,8 +50,8 @@ LENT_AND_BACK = [
 
 
 def test_servers_are_counted_on_one_whitelist_at_every_moment() -> None:
-    members = [Membership(at(-60))] * 3
-    steps = server_steps([Membership(at(-60))], members, LENT_AND_BACK, NOON, ONE_PM)
+    members = [ServerStay(at(-60))] * 3
+    steps = server_steps([ServerStay(at(-60))], members, LENT_AND_BACK, NOON, ONE_PM)
     counts = [
         (step.at, step.training, step.on_loan, step.reclaiming, step.inference, step.training_whitelist)
         for step in steps
@@ -66,7 +66,7 @@ def test_servers_are_counted_on_one_whitelist_at_every_moment() -> None:
 
 
 def test_the_last_move_before_a_window_says_where_servers_were_and_joining_is_a_step() -> None:
-    members = [Membership(at(-60)), Membership(at(20)), Membership(at(-60), at(40))]
+    members = [ServerStay(at(-60)), ServerStay(at(20)), ServerStay(at(-60), at(40))]
     steps = server_steps([], members, [move(-5, "lent", "a", 1)], NOON, ONE_PM)
     assert [(step.at, step.on_loan, step.inference) for step in steps] == [
         (NOON, 1, 1),
@@ -80,7 +80,7 @@ def test_the_last_move_before_a_window_says_where_servers_were_and_joining_is_a_
 @settings(max_examples=60, deadline=None)
 def test_no_server_is_lost_or_counted_twice(moves: list[tuple[int, int, int]]) -> None:
     ordered = [move(minutes, "lent", "", lent, back) for minutes, lent, back in sorted(moves)]
-    steps = server_steps([Membership(at(-1))] * 2, [Membership(at(-1))] * 8, ordered, NOON, ONE_PM)
+    steps = server_steps([ServerStay(at(-1))] * 2, [ServerStay(at(-1))] * 8, ordered, NOON, ONE_PM)
     assert all(step.training_whitelist + step.inference == 10 for step in steps)
     assert [step.at for step in steps] == sorted({step.at for step in steps})
 

@@ -232,3 +232,21 @@ def test_without_hysteresis_and_least_time_it_is_the_published_rule(
     moves = follow(rule, usage, forecasts)
     targets = rule.targets(usage, forecasts)
     assert (moves.on_loan + moves.lent - moves.reclaimed == targets).all()
+
+
+@pytest.mark.parametrize(
+    ("measured", "expected", "peak"),
+    [
+        (None, None, 0.0),
+        (0.4, None, 0.4),
+        (0.4, 0.3, 0.4),
+        (0.4, 0.38, 0.43),
+        (None, 0.2, 0.25),
+        (0.9, 0.99, 1.0),
+    ],
+)
+def test_a_recent_peak_is_what_was_measured_or_expected_with_its_margin(
+    measured: float | None, expected: float | None, peak: float
+) -> None:
+    rule = LendingRule(10, forecast_margin_fraction=0.05)
+    assert rule.recent_peak(measured, expected) == pytest.approx(peak)

@@ -11,7 +11,7 @@ from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import JobSnapshot, PlannerSettings, ScalingCurve, Snapshot
 from scheduling.policies import policy_named
 from simulation.engine.run import Simulation
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from tests.core.building import job, sizes, snapshot
 from tests.simulation.engine.worlds import Job, settings, workload
 
@@ -72,6 +72,6 @@ def go_on(policy: str, asked: Snapshot, seconds: float, *more: JobSnapshot) -> t
     return decision, replace(asked, now=now, next_slot_at=now, jobs=(*jobs, *more), memory=decision.memory)
 
 
-def simulated(policy: str, *jobs: Job, gpus: int = 2, **more: Any) -> Outcome:
+def simulated(policy: str, *jobs: Job, gpus: int = 2, **more: Any) -> RunOutcome:
     """A run on one server, slots of a second, no pauses."""
     return Simulation(workload(jobs), settings(policy, gpus=gpus, **more)).run()

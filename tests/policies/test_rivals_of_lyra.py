@@ -10,12 +10,12 @@ from scheduling.core.lyra.flexible_demands import Growth
 from scheduling.core.lyra.tick import TwoPhase
 from scheduling.core.question.two_phase_options import TwoPhaseOptions
 from scheduling.policies.shares_workers import chosen_rules
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.workloads.tuning import Tuning, tuned_gain
 from tests.simulation.lending.worlds import Job, completion_seconds, run, usage_of
 
 
-def gpus_at(outcome: Outcome, job: int, at: float) -> int:
+def gpus_at(outcome: RunOutcome, job: int, at: float) -> int:
     """GPUs that a job holds at a time."""
     held = outcome.allocations
     rows = np.flatnonzero((held.job == job) & (held.time <= at))

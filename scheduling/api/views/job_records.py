@@ -63,7 +63,7 @@ class EventsView(ApiView):
 
 
 @extend_schema(tags=["job records"])
-class MetricsView(ApiView):
+class JobMetricsView(ApiView):
     """What the function reported."""
 
     queryset = JobMetric.objects.none()

@@ -18,7 +18,7 @@ from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings, require_pricing
 from simulation.management.lending_options import add_lending_options, ageing_weight, sharing_settings
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.html import write_report
 from simulation.reports.parquet import write_parquet
 from simulation.reports.summary import summary
@@ -106,7 +106,7 @@ class Command(BaseCommand):
         if outcome.interrupted:
             raise CommandError("interrupted: the results are those of the time until then")
 
-    def _write(self, outcome: Outcome, options: dict[str, Any]) -> None:
+    def _write(self, outcome: RunOutcome, options: dict[str, Any]) -> None:
         facts = summary(outcome)
         if options["json"] is not None:
             text = json.dumps(facts, indent=2, allow_nan=False) + "\n"

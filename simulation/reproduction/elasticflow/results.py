@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports import measures
 from simulation.reports.steps import steps
 from simulation.reproduction.store import RunResult, short_summary
@@ -14,7 +14,7 @@ MOST_STEPS = 600
 """Histories are kept as so many means over equal spans: areas stay exact."""
 
 
-def result_of(outcome: Outcome, bounds: dict[str, int]) -> RunResult:
+def result_of(outcome: RunOutcome, bounds: dict[str, int]) -> RunResult:
     """What is kept of an outcome. ``bounds``: counts of jobs that any policy could have met at most, by name
     (``slo_jobs_possible_alone``, ``slo_jobs_possible_as_requested``).
 
@@ -33,7 +33,7 @@ def result_of(outcome: Outcome, bounds: dict[str, int]) -> RunResult:
     )
 
 
-def _series(outcome: Outcome) -> dict[str, list[float]]:
+def _series(outcome: RunOutcome) -> dict[str, list[float]]:
     cluster, jobs = outcome.cluster, outcome.jobs
     if not cluster.time.size:
         return {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.question.snapshot import FloatArray
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports import measures
 from simulation.reports.lending import training_usage
 from simulation.reproduction.store import RunResult, short_summary
@@ -14,7 +14,7 @@ DAY_SECONDS = 86_400.0
 HOUR_SECONDS = 3600.0
 
 
-def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) -> RunResult:
+def result_of(outcome: RunOutcome, *, inference_servers: int, usage: FloatArray) -> RunResult:
     """What is kept of an outcome. ``usage``: of the inference cluster every five minutes, which counts where
     nothing was lent too.
 
@@ -49,7 +49,7 @@ def result_of(outcome: Outcome, *, inference_servers: int, usage: FloatArray) ->
     )
 
 
-def overall_usage(outcome: Outcome, inference_servers: int, usage: FloatArray) -> FloatArray:
+def overall_usage(outcome: RunOutcome, inference_servers: int, usage: FloatArray) -> FloatArray:
     """Share of the GPUs of both clusters in use in each hour until the last submission, requests included."""
     cluster, jobs = outcome.cluster, outcome.jobs
     hours = int(jobs.submitted_at.max(initial=0.0) // HOUR_SECONDS)
@@ -67,7 +67,7 @@ def overall_usage(outcome: Outcome, inference_servers: int, usage: FloatArray) -
     return shares
 
 
-def on_loan_usage_by_day(outcome: Outcome) -> list[float]:
+def on_loan_usage_by_day(outcome: RunOutcome) -> list[float]:
     """Share of the GPUs on loan in use, of each whole day in which jobs arrive (Figure 3.11)."""
     loans = outcome.loans
     if loans is None:

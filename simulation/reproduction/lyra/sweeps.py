@@ -19,7 +19,7 @@ SYMBOLS = ("circle", "diamond", "square")
 
 
 @dataclass(frozen=True, slots=True)
-class Point:
+class SweepPoint:
     """One place of a series: its runs, one a seed. ``published``: reductions of queuing time and JCT, and
     preemptions per job."""
 
@@ -37,7 +37,7 @@ class Point:
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredPoint:
     """What came of a point; None where runs are missing, and for the last two where nothing was lent.
 
     ``first_queuing``: the reduction of queuing time until the first start. ``preemptions``: per job
@@ -45,7 +45,7 @@ class Measured:
     that shrinking jobs made free.
     """
 
-    point: Point
+    point: SweepPoint
     queuing: Ratio | None
     jct: Ratio | None
     preemptions: float | None
@@ -58,16 +58,16 @@ def point(
     scheme: str, full: bool, x: str, *, series: str = "", rules: tuple[Override, ...] = (),
     seeds: Sequence[int] = (0,),
     published: tuple[float | None, float | None, float | None] = (None, None, None), **changed: object,
-) -> Point:  # fmt: skip
+) -> SweepPoint:  # fmt: skip
     """A scheme of Table 3.5 with other rules or settings."""
     specs = tuple(
         replace(SCHEMES[scheme].spec(size_of(full), seed), rules=rules, **changed)  # type: ignore[arg-type]
         for seed in seeds
     )
-    return Point(series or SCHEMES[scheme].label, x, specs, published)
+    return SweepPoint(series or SCHEMES[scheme].label, x, specs, published)
 
 
-def measured(context: Context, one: Point) -> Measured:
+def measured(context: Context, one: SweepPoint) -> MeasuredPoint:
     """Ratios of a point to what it is compared with; only when all of its runs are there, since seeds
     differ."""
     pairs = pairs_of(context.results, one.compared_with, one.specs)
@@ -78,16 +78,16 @@ def measured(context: Context, one: Point) -> Measured:
         known = [value for _, result in pairs if (value := result.summary[name]) is not None]
         return sum(known) / len(known) if known else None
 
-    return Measured(
+    return MeasuredPoint(
         one, mean_ratio(pairs, WAITING), mean_ratio(pairs, JCT), share("preemption_ratio"),
         mean_ratio(pairs, FIRST_WAITING), share("on_loan_gpu_usage"), share("reclaim_flexible_share"),
     )  # fmt: skip
 
 
-Verdicts = Callable[[Sequence[Measured]], Sequence[Check]]
+Verdicts = Callable[[Sequence[MeasuredPoint]], Sequence[Check]]
 
 
-def no_verdicts(rows: Sequence[Measured]) -> Sequence[Check]:
+def no_verdicts(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     """Nothing is asked."""
     return ()
 
@@ -101,7 +101,7 @@ def sweep(
     name: str,
     title: str,
     axis: str,
-    points: Callable[[bool], Sequence[Point]],
+    points: Callable[[bool], Sequence[SweepPoint]],
     *,
     notes: tuple[str, ...] = (),
     checks: Verdicts = no_verdicts,
@@ -130,7 +130,7 @@ def sweep(
     return FigureDefinition(name, title, needs_traces, runs, report, also_called)
 
 
-def _table(title: str, axis: str, rows: Sequence[Measured]) -> Table:
+def _table(title: str, axis: str, rows: Sequence[MeasuredPoint]) -> Table:
     def cell(told: float | None, ours: Ratio | float | None) -> str:
         shown = "–" if ours is None else f"{ours:.4f}" if isinstance(ours, float) else str(ours)
         return f"{'–' if told is None else f'{told:g}'} / {shown}"
@@ -158,7 +158,7 @@ def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
 
 
-def _drawings(name: str, axis: str, rows: Sequence[Measured]) -> tuple[Drawing, ...]:
+def _drawings(name: str, axis: str, rows: Sequence[MeasuredPoint]) -> tuple[Drawing, ...]:
     series = list(dict.fromkeys(one.point.series for one in rows))
     places = list(dict.fromkeys(one.point.x for one in rows))
     if len(places) < 2 or not any(one.jct for one in rows):
@@ -209,6 +209,6 @@ def _is_number(text: str) -> bool:
     return text.replace(".", "", 1).isdigit()
 
 
-def find(rows: Sequence[Measured], series: str, x: str) -> Measured | None:
+def find(rows: Sequence[MeasuredPoint], series: str, x: str) -> MeasuredPoint | None:
     """The row of a series at a place."""
     return next((one for one in rows if (one.point.series, one.point.x) == (series, x)), None)

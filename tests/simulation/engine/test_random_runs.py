@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from simulation.engine.run import Simulation
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from tests.simulation.engine.worlds import World, random_world
 
 IN_EVERY_RUN = 60
@@ -23,7 +23,7 @@ KINDS = {
 }
 
 
-def run(world: World) -> Outcome:
+def run(world: World) -> RunOutcome:
     return Simulation(world.workload, world.settings, world.happenings).run()
 
 

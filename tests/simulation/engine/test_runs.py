@@ -10,21 +10,21 @@ import numpy as np
 import pytest
 
 from scheduling.core.question.snapshot import AdmissionRule, IntArray, ServiceClass
-from simulation.engine.happenings import Happening, Kind
+from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.run import Simulation
 from simulation.engine.settings import Imperfections, Pauses, PoolSize
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import C3, C4, Job, random_world, settings, workload
 
 LINEAR = {1: 1.0, 2: 2.0, 4: 4.0}
 
 
-def run(jobs: list[Job], *happenings: Happening, **chosen: object) -> Outcome:
+def run(jobs: list[Job], *happenings: Happening, **chosen: object) -> RunOutcome:
     return Simulation(workload(jobs), settings(**chosen), happenings).run()  # type: ignore[arg-type]
 
 
-def held(outcome: Outcome, job: int) -> list[tuple[float, int]]:
+def held(outcome: RunOutcome, job: int) -> list[tuple[float, int]]:
     """(time, GPUs) of every change of one job's GPUs."""
     history = outcome.allocations
     mine = history.job == job
@@ -83,7 +83,9 @@ def test_a_soft_deadline_that_cannot_be_met_is_no_promise_but_runs() -> None:
 def test_a_lost_server_costs_the_work_since_the_last_checkpoint() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 400, curve={1: 1.0, 2: 2.0, 4: 4.0})]
-    outcome = run(jobs, Happening(37.0, Kind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections)
+    outcome = run(
+        jobs, Happening(37.0, HappeningKind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections
+    )
     assert held(outcome, 0) == [(0.0, 4), (42.0, 0), (42.0, 4), (112.0, 0)]
     # 30 s of work are safe, 7 s are lost, 5 s pass until the server is fenced.
     assert outcome.jobs.completed_at[0] == pytest.approx(42.0 + (400 - 30 * 4.0) / 4.0)
@@ -93,7 +95,7 @@ def test_a_lost_server_costs_the_work_since_the_last_checkpoint() -> None:
 def test_a_server_that_is_back_before_it_was_fenced_runs_its_jobs_from_their_checkpoint() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=60.0)
     jobs = [Job(0, 400, curve={1: 1.0, 2: 2.0, 4: 4.0})]
-    moments = (Happening(37.0, Kind.SERVER_LOST, 0), Happening(47.0, Kind.SERVER_BACK, 0))
+    moments = (Happening(37.0, HappeningKind.SERVER_LOST, 0), Happening(47.0, HappeningKind.SERVER_BACK, 0))
     outcome = run(jobs, *moments, gpus=4, servers=1, imperfections=imperfections)
     assert held(outcome, 0) == [(0.0, 4), (47.0, 0), (47.0, 4), (117.0, 0)]
     assert outcome.jobs.completed_at[0] == pytest.approx(47.0 + (400 - 30 * 4.0) / 4.0)
@@ -104,7 +106,11 @@ def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
     jobs = [Job(0, 100, 60.0, LINEAR), Job(0, 100, 70.0, LINEAR)]
     chosen = {"gpus": 4, "servers": 3, "imperfections": imperfections}
     careful = run(
-        jobs, Happening(10.0, Kind.SERVER_LOST, 0), reserve_servers=1, reserve_slack_seconds=20.0, **chosen
+        jobs,
+        Happening(10.0, HappeningKind.SERVER_LOST, 0),
+        reserve_servers=1,
+        reserve_slack_seconds=20.0,
+        **chosen,
     )
     assert careful.jobs.promised == (True, True)
     assert careful.broken == {}
@@ -113,7 +119,9 @@ def test_within_the_reserve_a_promise_survives_a_lost_server() -> None:
 def test_beyond_the_reserve_what_breaks_is_reported_and_the_rest_is_kept() -> None:
     imperfections = Imperfections(checkpoint_seconds=10.0, fence_seconds=5.0)
     jobs = [Job(0, 200, 52.0, LINEAR), Job(0, 40, 60.0, LINEAR)]
-    outcome = run(jobs, Happening(10.0, Kind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections)
+    outcome = run(
+        jobs, Happening(10.0, HappeningKind.SERVER_LOST, 0), gpus=4, servers=2, imperfections=imperfections
+    )
     assert outcome.jobs.promised == (True, True)
     assert list(outcome.broken) == ["job-000"], "the one that needed the lost GPUs"
     assert "after its deadline" in outcome.broken["job-000"]
@@ -124,10 +132,10 @@ def test_a_silent_agent_keeps_its_job_and_gets_no_new_one() -> None:
     jobs = [Job(0, 400, curve={4: 4.0}), Job(20, 100, curve={4: 4.0})]
     outcome = run(
         jobs,
-        Happening(10.0, Kind.AGENT_SILENT, 0),
-        Happening(50.0, Kind.AGENT_HEARD, 0),
-        Happening(10.0, Kind.AGENT_SILENT, 1),
-        Happening(50.0, Kind.AGENT_HEARD, 1),
+        Happening(10.0, HappeningKind.AGENT_SILENT, 0),
+        Happening(50.0, HappeningKind.AGENT_HEARD, 0),
+        Happening(10.0, HappeningKind.AGENT_SILENT, 1),
+        Happening(50.0, HappeningKind.AGENT_HEARD, 1),
         gpus=4,
         servers=2,
     )
@@ -137,7 +145,7 @@ def test_a_silent_agent_keeps_its_job_and_gets_no_new_one() -> None:
 
 def test_a_cancelled_job_frees_its_gpus_and_voids_its_promise() -> None:
     outcome = run(
-        [Job(0, 400, 1000, LINEAR), Job(1, 40, curve=LINEAR)], Happening(5.0, Kind.JOB_CANCELLED, 0)
+        [Job(0, 400, 1000, LINEAR), Job(1, 40, curve=LINEAR)], Happening(5.0, HappeningKind.JOB_CANCELLED, 0)
     )
     assert outcome.jobs.end[0] == JobEnd.CANCELLED
     assert outcome.jobs.void_reason[0] == "cancelled"
@@ -145,7 +153,7 @@ def test_a_cancelled_job_frees_its_gpus_and_voids_its_promise() -> None:
 
 
 def test_a_job_whose_own_condition_is_met_completes_early() -> None:
-    outcome = run([Job(0, 400, 1000, LINEAR)], Happening(5.0, Kind.JOB_STOPS_EARLY, 0))
+    outcome = run([Job(0, 400, 1000, LINEAR)], Happening(5.0, HappeningKind.JOB_STOPS_EARLY, 0))
     assert (outcome.jobs.end[0], outcome.jobs.completed_at[0]) == (JobEnd.COMPLETED, 5.0)
 
 
@@ -164,12 +172,12 @@ def test_a_promise_is_made_on_one_pool_and_says_which() -> None:
 def test_a_promise_is_made_where_servers_are_left() -> None:
     jobs = [Job(5, 20, 50.0, by_gpu_type={"slow": {1: 1.0, 2: 2.0}, "fast": {1: 3.0, 2: 6.0}})]
     chosen = replace(settings(), pools=(PoolSize("fast", 1, 2), PoolSize("slow", 2, 2)))
-    lost = [Happening(1.0, Kind.SERVER_LOST, server, 1) for server in (0, 1)]
+    lost = [Happening(1.0, HappeningKind.SERVER_LOST, server, 1) for server in (0, 1)]
     outcome = Simulation(
         workload(jobs), replace(chosen, imperfections=Imperfections(fence_seconds=1.0)), lost
     ).run()
     assert outcome.jobs.pool == ("fast",)
-    both = [*lost, *(Happening(1.0, Kind.SERVER_LOST, server, 0) for server in (0,))]
+    both = [*lost, *(Happening(1.0, HappeningKind.SERVER_LOST, server, 0) for server in (0,))]
     outcome = Simulation(
         workload(jobs), replace(chosen, imperfections=Imperfections(fence_seconds=1.0)), both
     ).run()
@@ -208,7 +216,7 @@ def test_slower_hardware_than_measured_breaks_a_tight_promise_unless_a_margin_is
 def test_the_same_seed_gives_the_same_run_and_another_seed_another() -> None:
     world = random_world(5, exact=False)
 
-    def outcome(seed: int) -> Outcome:
+    def outcome(seed: int) -> RunOutcome:
         return Simulation(world.workload, replace(world.settings, seed=seed), world.happenings).run()
 
     one, same, other = outcome(1), outcome(1), outcome(2)

@@ -10,7 +10,7 @@ import numpy as np
 
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod
 from scheduling.core.question.snapshot import Fill, ServiceClass
-from simulation.engine.happenings import Happening, Kind
+from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings
 from simulation.inference.usage import UsageSeries
@@ -129,14 +129,16 @@ def random_world(
     lost = rng.sample(range(servers + lent), failures)
     for server in lost:
         at = rng.uniform(0, jobs[-1].at + 10 * slot)
-        happenings.append(Happening(at, Kind.SERVER_LOST, server))
+        happenings.append(Happening(at, HappeningKind.SERVER_LOST, server))
         if rng.random() < 0.5:
-            happenings.append(Happening(at + 90.0 + rng.uniform(0, 20 * slot), Kind.SERVER_BACK, server))
+            happenings.append(
+                Happening(at + 90.0 + rng.uniform(0, 20 * slot), HappeningKind.SERVER_BACK, server)
+            )
     for server in range(servers + lent):
         if server not in lost and rng.random() < 0.3 and not reserve:
             at = rng.uniform(0, jobs[-1].at + 10 * slot)
-            happenings.append(Happening(at, Kind.AGENT_SILENT, server))
-            happenings.append(Happening(at + rng.uniform(1, 3 * slot), Kind.AGENT_HEARD, server))
+            happenings.append(Happening(at, HappeningKind.AGENT_SILENT, server))
+            happenings.append(Happening(at + rng.uniform(1, 3 * slot), HappeningKind.AGENT_HEARD, server))
     imperfections = Imperfections(checkpoint_seconds=60.0, fence_seconds=30.0)
     if not exact:
         imperfections = Imperfections(0.05, 0.1, rng.uniform(0, 3), 60.0, 30.0)
@@ -224,6 +226,6 @@ def _from_outside(rng: Random, jobs: int, end: float) -> list[Happening]:
     for row in range(jobs):
         chance = rng.random()
         if chance < 0.12:
-            kind = Kind.JOB_CANCELLED if chance < 0.06 else Kind.JOB_STOPS_EARLY
+            kind = HappeningKind.JOB_CANCELLED if chance < 0.06 else HappeningKind.JOB_STOPS_EARLY
             happenings.append(Happening(rng.uniform(0, end), kind, row))
     return happenings

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 from scheduling.core.problem.answer import Answer
-from simulation.engine.happenings import Happening, Kind
+from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.pool import PoolState
 from simulation.engine.run import Simulation
 from simulation.engine.shared_pool import SharedPool
 from simulation.inference.usage import UsageSeries
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from tests.simulation.engine.worlds import World, random_world
 from tests.simulation.lending.worlds import Job, completion_seconds, settings_of, usage_of, workload_of
 
@@ -46,9 +46,9 @@ def world_with_a_failure_on_loan(seed: int, reserve: int) -> World | None:
         return None
     at, server = chosen.choice(instants)
     at += chosen.uniform(0.1, world.settings.slot_seconds)
-    failure = [Happening(at, Kind.SERVER_LOST, server)]
+    failure = [Happening(at, HappeningKind.SERVER_LOST, server)]
     if chosen.random() < 0.5:
-        failure.append(Happening(at + chosen.uniform(90.0, 900.0), Kind.SERVER_BACK, server))
+        failure.append(Happening(at + chosen.uniform(90.0, 900.0), HappeningKind.SERVER_BACK, server))
     return replace(world, happenings=(*world.happenings, *failure))
 
 
@@ -87,12 +87,12 @@ FIRST, SECOND = 1, 2
 """Numbers of the two inference servers, after the owned one."""
 
 
-def lent_while(usage: UsageSeries, *happenings: Happening) -> Outcome:
+def lent_while(usage: UsageSeries, *happenings: Happening) -> RunOutcome:
     settings = settings_of(WAITING, inference_servers=2, usage=usage)
     return Simulation(workload_of(WAITING), settings, happenings).run()
 
 
-def on_loan(outcome: Outcome, periods: int) -> list[int]:
+def on_loan(outcome: RunOutcome, periods: int) -> list[int]:
     assert outcome.loans is not None
     return outcome.loans.on_loan[:periods].tolist()
 
@@ -100,8 +100,8 @@ def on_loan(outcome: Outcome, periods: int) -> list[int]:
 def test_a_job_begins_again_when_the_server_that_it_was_on_is_back() -> None:
     outcome = lent_while(
         usage_of(*[0.0] * 40),
-        Happening(700.0, Kind.SERVER_LOST, FIRST),
-        Happening(2_000.0, Kind.SERVER_BACK, FIRST),
+        Happening(700.0, HappeningKind.SERVER_LOST, FIRST),
+        Happening(2_000.0, HappeningKind.SERVER_BACK, FIRST),
     )
     assert on_loan(outcome, 8) == [1] * 8
     # Its last checkpoint is that of its start.
@@ -111,8 +111,8 @@ def test_a_job_begins_again_when_the_server_that_it_was_on_is_back() -> None:
 def test_a_broken_server_goes_home_when_it_is_asked_back_and_counts_as_missing_there() -> None:
     outcome = lent_while(
         usage_of(0.0, 0.0, 0.0, 1.0, *[0.0] * 36),
-        Happening(700.0, Kind.SERVER_LOST, FIRST),
-        Happening(2_000.0, Kind.SERVER_BACK, FIRST),
+        Happening(700.0, HappeningKind.SERVER_LOST, FIRST),
+        Happening(2_000.0, HappeningKind.SERVER_BACK, FIRST),
     )
     # At 1,500 s the other one could be lent but for the reserve of one server, which the broken one is no
     # part of.
@@ -124,7 +124,9 @@ def test_a_broken_server_goes_home_when_it_is_asked_back_and_counts_as_missing_t
 
 def test_a_broken_server_is_given_back_after_the_others() -> None:
     settings = settings_of(WAITING, inference_servers=4, usage=usage_of(0.0, 0.0, *[0.5] * 400))
-    simulation = Simulation(workload_of(WAITING), settings, [Happening(700.0, Kind.SERVER_LOST, FIRST)])
+    simulation = Simulation(
+        workload_of(WAITING), settings, [Happening(700.0, HappeningKind.SERVER_LOST, FIRST)]
+    )
     simulation.run()
     assert simulation.lender is not None
     assert np.flatnonzero(simulation.lender.pool.on_loan).tolist() == [FIRST], "two of three were wanted"
@@ -133,8 +135,8 @@ def test_a_broken_server_is_given_back_after_the_others() -> None:
 def test_a_silent_server_that_is_asked_back_goes_when_it_is_heard_of_again() -> None:
     outcome = lent_while(
         usage_of(*[0.0] * 3, *[1.0] * 37),
-        Happening(700.0, Kind.AGENT_SILENT, FIRST),
-        Happening(1_300.0, Kind.AGENT_HEARD, FIRST),
+        Happening(700.0, HappeningKind.AGENT_SILENT, FIRST),
+        Happening(1_300.0, HappeningKind.AGENT_HEARD, FIRST),
     )
     assert on_loan(outcome, 6) == [1, 1, 1, 1, 0, 0]
     assert outcome.loans is not None
@@ -169,7 +171,7 @@ def test_policies_that_share_out_workers_go_on_after_failures_of_both_kinds_of_s
         Happening(at + late, kind, server)
         for server in (0, 2, 3, 4, 5)
         for at in (chosen.uniform(300, 3_000),)
-        for late, kind in ((0.0, Kind.SERVER_LOST), (600.0, Kind.SERVER_BACK))
+        for late, kind in ((0.0, HappeningKind.SERVER_LOST), (600.0, HappeningKind.SERVER_BACK))
     ]
     outcome = Simulation(workload_of(jobs), settings, failures).run()
     assert set(outcome.jobs.end) == {JobEnd.COMPLETED}

@@ -13,7 +13,7 @@ from simulation.engine.run import Simulation
 from simulation.engine.settings import SimulationSettings
 from simulation.engine.sharing import SharingSettings
 from simulation.engine.worker_tables import worker_tables
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.workloads.scenarios import RULES, Scenario, worker_ranges
 from tests.simulation.lending.worlds import (
     Job,
@@ -26,7 +26,7 @@ from tests.simulation.lending.worlds import (
 )
 
 
-def run_with(jobs: list[Job], choices: TwoPhaseOptions, **options) -> Outcome:
+def run_with(jobs: list[Job], choices: TwoPhaseOptions, **options) -> RunOutcome:
     """Run the jobs by other rules, with invariants checked."""
     settings: SimulationSettings = settings_of(jobs, **options)
     assert settings.sharing is not None

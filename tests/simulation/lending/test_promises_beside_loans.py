@@ -15,7 +15,7 @@ from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings
 from simulation.inference.catalogue import read_usage
 from simulation.inference.usage import UsageSeries
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.summary import summary
 from simulation.workloads.catalogue import load_workload
 from simulation.workloads.options import WorkloadOptions
@@ -36,7 +36,7 @@ def storm(seed: int) -> UsageSeries:
 @cache
 def run(
     seed: int, usage: str, kind: str = "T4", trace: str = "jobs=120,mean_interarrival_seconds=700"
-) -> Outcome:
+) -> RunOutcome:
     """A busy day on four servers of eight GPUs; nearly a third of the jobs is best effort, all run on either
     kind of GPU."""
     workload = load_workload(
@@ -77,7 +77,7 @@ def test_room_for_a_reclaim_makes_no_other_promised_job_move_and_be_late(seed: i
 
 
 def test_promised_jobs_end_sooner_where_their_own_kind_of_gpu_is_lent() -> None:
-    def mean_completion(outcome: Outcome) -> float:
+    def mean_completion(outcome: RunOutcome) -> float:
         jobs = outcome.jobs
         done = jobs.promised & np.isfinite(jobs.completed_at)
         return float((jobs.completed_at - jobs.submitted_at)[done].mean())

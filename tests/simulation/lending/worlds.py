@@ -13,7 +13,7 @@ from simulation.engine.run import Simulation
 from simulation.engine.settings import Pauses, PoolSize, SimulationSettings
 from simulation.engine.sharing import Lending, SharingSettings
 from simulation.inference.usage import UsageSeries
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.workloads.linear import TRAINING_GPU, linear_workload
 from simulation.workloads.scenarios import WorkerRanges
 from simulation.workloads.workload import Workload
@@ -98,11 +98,11 @@ def settings_of(
     )
 
 
-def run(jobs: Sequence[Job], **options) -> Outcome:
+def run(jobs: Sequence[Job], **options) -> RunOutcome:
     """Run the jobs; the options are those of `settings_of`."""
     return Simulation(workload_of(jobs), settings_of(jobs, **options)).run()
 
 
-def completion_seconds(outcome: Outcome) -> list[float]:
+def completion_seconds(outcome: RunOutcome) -> list[float]:
     """From submission to completion, of each job."""
     return (outcome.jobs.completed_at - outcome.jobs.submitted_at).tolist()

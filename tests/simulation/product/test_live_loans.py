@@ -24,7 +24,7 @@ from simulation.live.lent import serving_now
 from simulation.live.state import LiveInference, LiveState, pack, unpack
 from simulation.live.under_way import under_way
 from simulation.models import SimulationStudy
-from simulation.outcome import JobEnd, Outcome
+from simulation.outcome import JobEnd, RunOutcome
 from simulation.reports.parquet import read_parquet
 from simulation.selectors.choices import live_cluster
 from simulation.services.executing import execute_run
@@ -62,13 +62,13 @@ def state_now(**options: Any) -> LiveState:
     return capture(Cluster.objects.get(), timezone.now(), **options)
 
 
-def outcome_of(study: SimulationStudy, store: Any, number: int) -> Outcome:
+def outcome_of(study: SimulationStudy, store: Any, number: int) -> RunOutcome:
     run = runs_of(study)[number]
     assert execute_run(run.pk), runs_of(study)[number].error
     return read_parquet(store / runs_of(study)[number].results_key)
 
 
-def gpus_at_first(outcome: Outcome) -> dict[str, int]:
+def gpus_at_first(outcome: RunOutcome) -> dict[str, int]:
     """GPUs that each job begins with, before the policy has changed anything."""
     changes = outcome.allocations
     found: dict[str, int] = {}

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from scheduling.core.question.snapshot import ServiceClass
-from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, Outcome
+from simulation.outcome import AllocationHistory, ClusterHistory, JobEnd, JobOutcomes, RunOutcome
 
 NEVER = math.nan
 
@@ -104,7 +104,7 @@ def allocation_rows(*rows: tuple[float, int, int]) -> AllocationHistory:
 
 def outcome(
     jobs: Sequence[Job] = (), cluster: ClusterHistory | None = None, end_at: float = 100.0, **other: Any
-) -> Outcome:
+) -> RunOutcome:
     """An outcome of these jobs; everything else is plain unless told."""
     settings = {"policy": "punctual", "trace": "by-hand", "seed": 0, "servers": 1, "gpus_per_server": 4,
                 "slot_seconds": 60.0, "pauses": "measured"} | other.pop("settings", {})  # fmt: skip
@@ -116,7 +116,7 @@ def outcome(
         "setup_seconds": 1.25,
         "peak_memory_bytes": 200 * 1024**2,
     }
-    return Outcome(
+    return RunOutcome(
         settings=settings,
         jobs=job_columns(jobs),
         cluster=cluster_rows() if cluster is None else cluster,
@@ -127,7 +127,7 @@ def outcome(
 
 def random_outcome(
     jobs: int, instants: int, seed: int = 0, gpus: int = 128, span_seconds: float = 400_000.0, **other: Any
-) -> Outcome:
+) -> RunOutcome:
     """A plausible run of any length: some jobs are declined, late, void, without deadline or unfinished."""
     draw = np.random.default_rng(seed)
     submitted = np.sort(draw.uniform(0, span_seconds, jobs))

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from simulation.loans import LoanHistory, ReclaimRecord
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.figures import drawings
 from simulation.reports.html import report_page
 from simulation.reports.parquet import read_parquet, write_parquet
@@ -24,7 +24,7 @@ RECLAIMS = (
 )
 
 
-def lent(reclaims: tuple[ReclaimRecord, ...] = RECLAIMS) -> Outcome:
+def lent(reclaims: tuple[ReclaimRecord, ...] = RECLAIMS) -> RunOutcome:
     """Two owned and four inference servers of four GPUs; usage a half, then three quarters. Jobs arrive until
     1,200 s."""
     rows = [

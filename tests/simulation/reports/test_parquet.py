@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from simulation.outcome import Outcome
+from simulation.outcome import RunOutcome
 from simulation.reports.parquet import ResultFileError, read_parquet, read_summary, write_parquet
 from simulation.reports.summary import summary
 from tests.simulation.reports.outcomes import declined, outcome, random_outcome
 
 
-def assert_same(first: Outcome, second: Outcome) -> None:
+def assert_same(first: RunOutcome, second: RunOutcome) -> None:
     """Equal in every column and every fact."""
-    for each in fields(Outcome):
+    for each in fields(RunOutcome):
         if each.name not in ("jobs", "cluster", "allocations"):
             assert getattr(first, each.name) == getattr(second, each.name), each.name
             continue

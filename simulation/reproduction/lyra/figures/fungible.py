@@ -10,7 +10,7 @@ from simulation.reproduction.lyra.figures.sensitivity import ALL_FUNGIBLE_ARE_EL
 from simulation.reproduction.lyra.published import TABLE_35, TABLE_36
 from simulation.reproduction.lyra.schemes import SCHEMES, SEEDS
 from simulation.reproduction.lyra.specs import Override
-from simulation.reproduction.lyra.sweeps import Measured, Point, find, point, sweep
+from simulation.reproduction.lyra.sweeps import MeasuredPoint, SweepPoint, find, point, sweep
 
 ANY, ELASTIC = "any job", "elastic jobs alone"
 RULES: dict[str, tuple[Override, ...]] = {ANY: (), ELASTIC: ALL_FUNGIBLE_ARE_ELASTIC}
@@ -18,8 +18,8 @@ NAMES = ("basic", "loaning", "ideal")
 NAIVELY = "Lyra, Basic, naive placement"
 
 
-def _points(full: bool) -> Sequence[Point]:
-    points: list[Point] = []
+def _points(full: bool) -> Sequence[SweepPoint]:
+    points: list[SweepPoint] = []
     for x, rules in RULES.items():
         for name in NAMES:
             told = TABLE_35[name]
@@ -36,7 +36,7 @@ def _points(full: bool) -> Sequence[Point]:
     return points
 
 
-def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
+def _orders(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     checks = []
     for x in RULES:
         basic, ideal, naive = (
@@ -67,7 +67,7 @@ def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
     return checks
 
 
-def _per_use(row: Measured | None) -> float | None:
+def _per_use(row: MeasuredPoint | None) -> float | None:
     if row is None or row.preemptions is None or not row.on_loan:
         return None
     return row.preemptions / row.on_loan

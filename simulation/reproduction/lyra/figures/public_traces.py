@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from simulation.reproduction.figure import Check
 from simulation.reproduction.lyra.schemes import SCHEMES, baseline_of, size_of
-from simulation.reproduction.lyra.sweeps import Measured, Point, find, sweep
+from simulation.reproduction.lyra.sweeps import MeasuredPoint, SweepPoint, find, sweep
 
 LOAD = 0.7
 TRACES = ("philly_all", "cluster04", "cluster08")
@@ -17,21 +17,21 @@ OTHER_DEMAND = "helios_vcvlY"
 LENDING = ("basic", "loaning")
 
 
-def _points(full: bool) -> Sequence[Point]:
+def _points(full: bool) -> Sequence[SweepPoint]:
     points = []
     for trace in TRACES:
         size = replace(size_of(full), trace=f"{trace}@{LOAD:g}")
-        points += [Point(SCHEMES[name].label, trace, (SCHEMES[name].spec(size),)) for name in NAMES]
+        points += [SweepPoint(SCHEMES[name].label, trace, (SCHEMES[name].spec(size),)) for name in NAMES]
         for name in LENDING:
             usual = SCHEMES[name].spec(size)
             label = f"{SCHEMES[name].label}, demand of a Helios cluster"
             points.append(
-                Point(label, trace, (replace(usual, usage=OTHER_DEMAND),), against=(baseline_of(usual),))
+                SweepPoint(label, trace, (replace(usual, usage=OTHER_DEMAND),), against=(baseline_of(usual),))
             )
     return points
 
 
-def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
+def _orders(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     """The orders of Table 3.5 that are asked of synthetic jobs (spec 4.9), of each trace; the first of each
     is to be the better one."""
     checks = []
@@ -63,7 +63,7 @@ def _orders(rows: Sequence[Measured]) -> Sequence[Check]:
     return checks
 
 
-def _value(row: Measured | None, kind: str) -> float | None:
+def _value(row: MeasuredPoint | None, kind: str) -> float | None:
     if row is None:
         return None
     return row.preemptions if kind == "preemptions" else None if row.jct is None else row.jct.value

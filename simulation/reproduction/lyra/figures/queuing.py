@@ -20,7 +20,7 @@ from simulation.reproduction.lyra.published import BASELINE as TOLD
 from simulation.reproduction.lyra.published import TABLE_35, TABLE_38, mean_of_last_hundredth
 from simulation.reproduction.lyra.schemes import FULL, SCHEMES, SEEDS, Scheme
 from simulation.reproduction.lyra.specs import LyraSpec, Size
-from simulation.reproduction.lyra.sweeps import Measured, Point, find, sweep
+from simulation.reproduction.lyra.sweeps import MeasuredPoint, SweepPoint, find, sweep
 from simulation.reproduction.store import RunResult
 
 SCALED = Size(55, 65, "lyra_scaled:mean_interarrival_seconds=185")
@@ -40,7 +40,7 @@ def _specs(scheme: Scheme, full: bool, large: float) -> tuple[LyraSpec, ...]:
     return tuple(replace(scheme.spec(FULL if full else SCALED, seed), large_jobs=large) for seed in SEEDS)
 
 
-def _points(full: bool) -> Sequence[Point]:
+def _points(full: bool) -> Sequence[SweepPoint]:
     points = []
     for name in NAMES:
         told = TABLE_35.get(name)
@@ -48,7 +48,7 @@ def _points(full: bool) -> Sequence[Point]:
             (None, None, None) if told is None else (told.queuing_mean, told.jct_mean, told.preemptions)
         )
         points += [
-            Point(
+            SweepPoint(
                 SCHEMES[name].label, f"{large:g}", _specs(SCHEMES[name], full, large), published,
                 against=_specs(BASE, full, large),
             )
@@ -104,7 +104,7 @@ def _levels(context: Context) -> Sequence[Table]:
     )
 
 
-def _within(rows: Sequence[Measured]) -> Sequence[Check]:
+def _within(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     checks = []
     for name, metric, low, high in BANDED:
         row = find(rows, SCHEMES[name].label, f"{NEAREST:g}")

@@ -21,7 +21,7 @@ from simulation.reproduction.lyra.published import BASELINE as TOLD
 from simulation.reproduction.lyra.published import TABLE_35
 from simulation.reproduction.lyra.schemes import FULL, SCHEMES, SEEDS, Scheme
 from simulation.reproduction.lyra.specs import LyraSpec
-from simulation.reproduction.lyra.sweeps import Measured, Point, find, sweep
+from simulation.reproduction.lyra.sweeps import MeasuredPoint, SweepPoint, find, sweep
 from simulation.reproduction.store import RunResult
 
 #: The spec's day, lowered so that its mean is 0.35; its peak stays 2.2 times its trough.
@@ -38,9 +38,9 @@ def _specs(scheme: Scheme, full: bool) -> tuple[LyraSpec, ...]:
     )
 
 
-def _points(full: bool) -> Sequence[Point]:
+def _points(full: bool) -> Sequence[SweepPoint]:
     return [
-        Point(
+        SweepPoint(
             SCHEMES[name].label, "inference 35 %", _specs(SCHEMES[name], full),
             (TABLE_35[name].queuing_mean, TABLE_35[name].jct_mean, TABLE_35[name].preemptions),
             against=_specs(BASE, full),
@@ -86,7 +86,7 @@ def _seeds(told: float, ratio: Ratio | None) -> str:
     return f"{told:g} / {ours}"
 
 
-def _within(rows: Sequence[Measured]) -> Sequence[Check]:
+def _within(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     checks = []
     for name, metric, low, high in BANDED:
         row = find(rows, SCHEMES[name].label, "inference 35 %")

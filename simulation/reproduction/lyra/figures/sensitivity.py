@@ -12,7 +12,7 @@ from simulation.reproduction.figure import Check, FigureDefinition
 from simulation.reproduction.lyra.published import BASELINE as TOLD
 from simulation.reproduction.lyra.published import NOT_TO_CHASE, TABLE_36, TABLE_39
 from simulation.reproduction.lyra.schemes import POLLUX, SCALED, SCHEMES, SEEDS, size_of
-from simulation.reproduction.lyra.sweeps import Measured, Point, find, point, sweep
+from simulation.reproduction.lyra.sweeps import MeasuredPoint, SweepPoint, find, point, sweep
 from simulation.workloads.synthetic import PROFILES
 
 NAIVE = (("naive", 1.0),)
@@ -27,7 +27,7 @@ servers on loan (A12)."""
 GROUPED, APART = "grouped", "naive"
 
 
-def _placement(full: bool) -> Sequence[Point]:
+def _placement(full: bool) -> Sequence[SweepPoint]:
     points = []
     for name, (queuing, jct, preemptions) in TABLE_36.items():
         told = (TOLD.queuing_mean / queuing, TOLD.jct_mean / jct, preemptions)
@@ -36,7 +36,7 @@ def _placement(full: bool) -> Sequence[Point]:
     return points
 
 
-def _grouping_helps(rows: Sequence[Measured]) -> Sequence[Check]:
+def _grouping_helps(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     checks = []
     for name in TABLE_36:
         label = SCHEMES[name].label
@@ -53,7 +53,7 @@ def _grouping_helps(rows: Sequence[Measured]) -> Sequence[Check]:
     return checks
 
 
-def _imperfect(full: bool) -> Sequence[Point]:
+def _imperfect(full: bool) -> Sequence[SweepPoint]:
     told = {"basic": (1.53 / 1.0303, 1.48 / 1.0582), "ideal": (None, 1.87 / 1.1054)}
     points = []
     for name, (queuing, jct) in told.items():
@@ -63,7 +63,7 @@ def _imperfect(full: bool) -> Sequence[Point]:
     return points
 
 
-def _little_lost(rows: Sequence[Measured]) -> Sequence[Check]:
+def _little_lost(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     pair = [find(rows, SCHEMES["ideal"].label, x) for x in ("1", "0.8")]
     ratios = [one.jct.value for one in pair if one is not None and one.jct is not None]
     name = "Must hold: imperfect scaling costs less than 15 % of JCT in Ideal"
@@ -73,11 +73,11 @@ def _little_lost(rows: Sequence[Measured]) -> Sequence[Check]:
     return (Check(name, cost < 0.15, f"{cost:.1%}; published 10.5 %"),)
 
 
-def _mixing(full: bool) -> Sequence[Point]:
+def _mixing(full: bool) -> Sequence[SweepPoint]:
     return [point("heterogeneous", full, f"{share:g}", rules=(("mixing_share", share),)) for share in MIXING]
 
 
-def _checkpoints(full: bool) -> Sequence[Point]:
+def _checkpoints(full: bool) -> Sequence[SweepPoint]:
     return [
         point(name, full, f"{share:g}", rules=(("checkpointing_share", share),))
         for name in ("loaning", "ideal")
@@ -85,7 +85,7 @@ def _checkpoints(full: bool) -> Sequence[Point]:
     ]
 
 
-def _elastic(full: bool) -> Sequence[Point]:
+def _elastic(full: bool) -> Sequence[SweepPoint]:
     points = []
     for share in SHARES:
         rules = (("elastic_job_share", share), ("elastic_load_share", share))
@@ -100,7 +100,7 @@ def _elastic(full: bool) -> Sequence[Point]:
     return points
 
 
-def _more_elastic_is_better(rows: Sequence[Measured]) -> Sequence[Check]:
+def _more_elastic_is_better(rows: Sequence[MeasuredPoint]) -> Sequence[Check]:
     name = "Must hold: the reduction of JCT grows with the share of elastic jobs (Lyra)"
     waits = "Must hold: the reduction of queuing time grows with the share of elastic jobs (Lyra)"
     ends = [find(rows, SCHEMES["scaling"].label, f"{share:g}") for share in (SHARES[0], SHARES[-1])]
@@ -120,7 +120,7 @@ def _more_elastic_is_better(rows: Sequence[Measured]) -> Sequence[Check]:
     )
 
 
-def _estimates(full: bool) -> Sequence[Point]:
+def _estimates(full: bool) -> Sequence[SweepPoint]:
     all_elastic = (("elastic_job_share", 1.0), ("elastic_load_share", 1.0))
     points = [point("scaling", full, "0", rules=all_elastic)]
     for share, (queuing, jct) in TABLE_39.items():
@@ -129,8 +129,8 @@ def _estimates(full: bool) -> Sequence[Point]:
     return points
 
 
-def _assumptions(full: bool) -> Sequence[Point]:
-    def chosen(x: str, scheme: str = "basic", **changed: object) -> Point:
+def _assumptions(full: bool) -> Sequence[SweepPoint]:
+    def chosen(x: str, scheme: str = "basic", **changed: object) -> SweepPoint:
         return point(scheme, full, x, **changed)  # type: ignore[arg-type]
 
     backfilling = SCHEMES["backfill"].spec(size_of(full))
@@ -144,7 +144,7 @@ def _assumptions(full: bool) -> Sequence[Point]:
         chosen("A6: the last server to go back as the source has it", lending=(("exact_last_pick", 0.0),)),
         chosen("A7: shortest at most workers", two_phase=(("shortest_at_most", 1.0),)),
         chosen("A8: one knapsack", two_phase=(("single_knapsack", 1.0),)),
-        Point("Lyra, Basic", "A9: against backfilling", (basic,), against=(backfilling,)),
+        SweepPoint("Lyra, Basic", "A9: against backfilling", (basic,), against=(backfilling,)),
         chosen("A10: flexible workers are valued by the whole work", two_phase=(("value_total_work", 1.0),)),
         chosen("A11: from what was asked for to twice", rules=(("smallest", 1.0),)),
         chosen("A11: from a half to what was asked for", rules=(("largest", 1.0),)),
@@ -171,7 +171,7 @@ def _assumptions(full: bool) -> Sequence[Point]:
     ]
 
 
-def _busier(full: bool) -> Sequence[Point]:
+def _busier(full: bool) -> Sequence[SweepPoint]:
     """The same jobs, submitted faster."""
     usual = size_of(full)
     profile = usual.trace.partition(":")[0]
@@ -180,32 +180,32 @@ def _busier(full: bool) -> Sequence[Point]:
     for factor in DENSITIES:
         size = replace(usual, trace=f"{profile}:mean_interarrival_seconds={mean / factor:.4f}")
         points += [
-            Point(SCHEMES[name].label, f"{factor:g}", (SCHEMES[name].spec(size),))
+            SweepPoint(SCHEMES[name].label, f"{factor:g}", (SCHEMES[name].spec(size),))
             for name in ("basic", "ideal", "loaning", "loaning_scf", "loaning_random", "scaling")
         ]
     return points
 
 
-def _pollux(full: bool) -> Sequence[Point]:
+def _pollux(full: bool) -> Sequence[SweepPoint]:
     """A quarter of the scaled trace, whatever the version: the search is slow."""
     size = replace(SCALED, trace=f"{SCALED.trace},jobs=1500")
     told = {"pollux": (1.10, 1.14, None), "scaling": (1.35, 1.38, None), "tuned": (1.50, 1.62, None)}
     chosen = (POLLUX, *(SCHEMES[name] for name in ("scaling", "tuned", "afs", "gandiva")))
     unknown = (None, None, None)
     return [
-        Point(scheme.label, "scaling", (scheme.spec(size),), told.get(scheme.name, unknown))
+        SweepPoint(scheme.label, "scaling", (scheme.spec(size),), told.get(scheme.name, unknown))
         for scheme in chosen
     ]
 
 
-def _bootstrapped(full: bool) -> Sequence[Point]:
+def _bootstrapped(full: bool) -> Sequence[SweepPoint]:
     """Ten days each, drawn from the fifteen with repetition; the same days for both scenarios."""
     traces = 10 if full else 4
     days = [
         tuple(np.random.default_rng([31, number]).integers(0, 15, 10).tolist()) for number in range(traces)
     ]
     return [
-        Point(
+        SweepPoint(
             SCHEMES[name].label, f"No. {number}", (replace(SCHEMES[name].spec(size_of(full)), days=drawn),),
             published
         )

@@ -8,16 +8,16 @@ from dataclasses import replace
 from simulation.reproduction.lyra.published import NOT_TO_CHASE, TABLE_310
 from simulation.reproduction.lyra.schemes import SCHEMES
 from simulation.reproduction.lyra.specs import Size
-from simulation.reproduction.lyra.sweeps import Point, sweep
+from simulation.reproduction.lyra.sweeps import SweepPoint, sweep
 
 TESTBED = Size(4, 4, "lyra_testbed")
 SEEDS = tuple(range(10))
 ELASTIC = (("elastic_job_share", 10 / 180),)
 
 
-def _points(full: bool) -> Sequence[Point]:
+def _points(full: bool) -> Sequence[SweepPoint]:
     return [
-        Point(
+        SweepPoint(
             SCHEMES[name].label,
             "testbed",
             tuple(
