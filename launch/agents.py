@@ -166,7 +166,8 @@ class LocalAgents:
         if emulate is not None and name in self._inference_names:
             emulate = settings.inference_emulate or emulate
         if emulate is not None:
-            configuration["emulate"] = {"name": emulate, **settings.device_model}
+            links = {} if settings.links is None else {"links": settings.links}
+            configuration["emulate"] = {"name": emulate, **settings.device_model, **links}
         return configuration | dict(settings.agent_configuration)
 
 

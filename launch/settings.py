@@ -15,16 +15,9 @@ from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
 
-#: How an emulated accelerator takes its time (docs/protocols.md 3.1). Slow enough that eight of them fit on
-#: two cores: every gradient is computed for real, and each iteration is then padded to the time this model
-#: gives.
-DEFAULT_DEVICE_MODEL: Mapping[str, float] = {
-    "fixed_seconds": 0.05,
-    "seconds_per_sample": 0.008,
-    "latency_seconds": 0.004,
-    "intra_server_bytes_per_second": 20e9,
-    "inter_server_bytes_per_second": 2.5e9,
-}
+#: How long an emulated accelerator computes (docs/protocols.md 3.1). Slow enough that eight of them fit on
+#: two cores: every gradient is computed for real, and is there no earlier than this model says.
+DEFAULT_DEVICE_MODEL: Mapping[str, float] = {"fixed_seconds": 0.05, "seconds_per_sample": 0.008}
 
 
 @dataclass(frozen=True)
@@ -47,6 +40,8 @@ class PlatformSettings:
     #: Kind of the emulated accelerator, or None for plain CPU slots.
     emulate: str | None = "emulated-gpu"
     device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
+    #: What the links of their servers carry (docs/agents.md); None: the agents' defaults.
+    links: Mapping[str, Any] | None = None
     warm_workers: int = 2
     #: Agents of an emulated inference cluster, whose servers may be lent to training; 0: there is none.
     inference_agents: int = 0

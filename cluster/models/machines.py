@@ -92,6 +92,9 @@ class Server(models.Model):
     cpu_cores = models.PositiveIntegerField(default=0)
     memory_bytes = models.BigIntegerField(default=0)
     sandbox = models.CharField(max_length=20, blank=True)
+    #: Rates of its emulated links, by name, and the shares of classes of traffic; null where none is
+    #: emulated.
+    links = models.JSONField(null=True, blank=True)
     #: Its home where it is an inference server; dedicated training servers have none.
     inference_cluster = models.ForeignKey(
         "lending.InferenceCluster", on_delete=models.PROTECT, null=True, blank=True, related_name="servers"
@@ -230,6 +233,8 @@ class Agent(models.Model):
     sequence = models.BigIntegerField(default=0)
     epoch_seen = models.BigIntegerField(default=0)
     desired_version_seen = models.BigIntegerField(default=0)
+    #: What the emulated links carried of late: bytes per second by link and class of traffic.
+    link_load = models.JSONField(default=dict, blank=True)
     #: Its work was given away: it must report an empty list before it gets any again.
     fenced_at = models.DateTimeField(null=True, blank=True)
 

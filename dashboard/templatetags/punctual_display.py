@@ -171,6 +171,15 @@ def milliseconds(seconds: float) -> str:
 
 
 @register.filter
+def byte_rate(bytes_per_second: float) -> str:
+    """A link's rate or load: `2.5 GB/s`, `730 kB/s`."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_per_second >= size:
+            return f"{bytes_per_second / size:.3g} {unit}/s"
+    return f"{bytes_per_second:.0f} B/s"
+
+
+@register.filter
 def shortened_list(names: Sequence[str], most: int = 4) -> str:
     """The first names of a list, and how many more there are."""
     shown = ", ".join(names[:most])

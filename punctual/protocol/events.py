@@ -28,6 +28,7 @@ from punctual.protocol.fields import (
 
 Sha256 = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 Digest = Annotated[str, Field(pattern=rf"^[A-Za-z0-9+/=_:.-]{{0,{limits.DIGEST_CHARACTERS}}}$")]
+Overrun = Annotated[float, Field(ge=0, le=1e6, allow_inf_nan=False)]
 Uri = Annotated[str, Field(max_length=2000)]
 
 
@@ -39,13 +40,18 @@ class FirstIteration(Message):
 
 
 class ProfileLevel(Message):
-    """One measured level of a scaling curve."""
+    """One measured level of a scaling curve.
+
+    `overrun`: on an emulated device, by which fraction it took longer than emulated; above 0.05 the
+    measurement is void as one of the device.
+    """
 
     gpus: GpuCount
     iterations_per_second: Rate
     train_seconds: TrainSeconds
     pause_seconds: Pause
     memory_bytes: Count = 0
+    overrun: Overrun | None = None
 
 
 class ProfileDone(Message):

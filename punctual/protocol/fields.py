@@ -38,6 +38,7 @@ Age = Annotated[float, Field(ge=0, le=limits.LONGEST_AGE_SECONDS, allow_inf_nan=
 Pause = Annotated[float, Field(ge=0, le=limits.LONGEST_PAUSE_SECONDS, allow_inf_nan=False)]
 TrainSeconds = Annotated[float, Field(ge=0, le=limits.LONGEST_TRAIN_SECONDS, allow_inf_nan=False)]
 Rate = Annotated[float, Field(ge=limits.SLOWEST_RATE, le=limits.FASTEST_RATE, allow_inf_nan=False)]
+BytesPerSecond = Annotated[float, Field(ge=0, le=1e18, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
 
 JobId = Annotated[str, Field(pattern=r"^[A-Za-z0-9_-]{1,16}$")]

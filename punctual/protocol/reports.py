@@ -24,6 +24,7 @@ from punctual.protocol.fields import (
     Text,
     TrainSeconds,
 )
+from punctual.protocol.links import ServerLinks
 
 Phase = Literal[
     "starting",
@@ -124,6 +125,7 @@ class Inventory(_Lenient):
     cpu_cores: Number | None = 0
     memory_bytes: Count | None = 0
     sandbox: Literal["namespaces", "user", "none"] = "none"
+    links: ServerLinks | None = None
 
 
 class Report(_Lenient):
@@ -138,6 +140,7 @@ class Report(_Lenient):
     events: Annotated[list[Any], Field(max_length=10_000)] = []
     metrics: Annotated[list[Any], Field(max_length=50_000)] = []
     logs: Annotated[list[Any], Field(max_length=5_000)] = []
+    link_load: Any = None
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
 from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState, Whitelist
+from cluster.links import links_of
 from cluster.models import Gpu, Server
 from cluster.selectors.utilisation import USES
 from scheduling.choices import JobState
@@ -132,6 +133,19 @@ class GpuSerializer(serializers.ModelSerializer):
         return None if occupant is None else OccupantSerializer(occupant).data
 
 
+class LinkSerializer(serializers.Serializer):
+    """An emulated link of a server."""
+
+    name = serializers.CharField()
+    emulated = serializers.BooleanField(help_text="Always true: real links are not measured.")
+    bytes_per_second = serializers.FloatField(help_text="What it carries at most.")
+    latency_seconds = serializers.FloatField(help_text="Added to each message.")
+    load_bytes_per_second = serializers.DictField(
+        child=serializers.FloatField(), help_text="What it carried of late, by class of traffic."
+    )
+    load = serializers.FloatField(help_text="That as a fraction of its rate.")
+
+
 class ServerSerializer(serializers.ModelSerializer):
     """A machine with its GPUs. `sandbox` is how user code is kept apart there (`none`: it is not)."""
 
@@ -143,6 +157,9 @@ class ServerSerializer(serializers.ModelSerializer):
     gpus = serializers.SerializerMethodField()
     agent = serializers.SerializerMethodField(help_text="The agent's id; null before one enrolled.")
     silent_seconds = serializers.SerializerMethodField(help_text="Since the agent's last report.")
+    links = serializers.SerializerMethodField(
+        help_text="Emulated links of a server with emulated GPUs, each with its rate and its load of late."
+    )
 
     class Meta:
         model = Server
@@ -150,6 +167,7 @@ class ServerSerializer(serializers.ModelSerializer):
             "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "home",
             "whitelist", "lending_state", "hostname",
             "cpu_cores", "memory_bytes", "sandbox", "agent", "silent_seconds", "gpus",
+            "links",
         )  # fmt: skip
 
     @extend_schema_field(GpuSerializer(many=True))
@@ -158,6 +176,10 @@ class ServerSerializer(serializers.ModelSerializer):
         for gpu in gpus:
             gpu.server = server
         return GpuSerializer(gpus, many=True, context=self.context).data
+
+    @extend_schema_field(LinkSerializer(many=True))
+    def get_links(self, server: Server) -> Any:
+        return LinkSerializer(links_of(server), many=True).data
 
     def get_agent(self, server: Server) -> int | None:
         agent = getattr(server, "agent", None)

@@ -313,12 +313,17 @@ class ArtifactSerializer(serializers.ModelSerializer):
 class CurveLevelSerializer(serializers.ModelSerializer):
     """One measured level of a scaling curve."""
 
+    void = serializers.BooleanField(
+        read_only=True,
+        help_text="Emulated devices: measuring overran the pace by over 5 %: it shows the host's speed.",
+    )
+
     class Meta:
         model = CurveLevel
         fields = (
             "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes", "samples",
             "source",
-            "measured_at",
+            "measured_at", "overrun", "void",
         )  # fmt: skip
 
 

@@ -93,6 +93,10 @@ class ScalingCurve(models.Model):
     measured_at = models.DateTimeField(null=True, blank=True)
 
 
+#: A measurement on an emulated device that overran its pace by more is void.
+VOID_OVERRUN = 0.05
+
+
 class CurveLevel(models.Model):
     """One measured level. ``train_seconds`` is the function's own share of an iteration."""
 
@@ -102,6 +106,9 @@ class CurveLevel(models.Model):
     train_seconds = models.FloatField(default=0.0)
     pause_seconds = models.FloatField(default=0.0)
     memory_bytes = models.BigIntegerField(default=0)
+    #: On an emulated device: by which fraction measuring took longer than emulated, as the host machine was
+    #: too slow; null on real devices and for levels measured before this was noted.
+    overrun = models.FloatField(null=True, blank=True)
     profiled_iterations_per_second = models.FloatField(default=0.0)
     profiled_train_seconds = models.FloatField(default=0.0)
     samples = models.PositiveIntegerField(default=1)
@@ -118,3 +125,9 @@ class CurveLevel(models.Model):
                 condition=Q(gpus__gt=0) & Q(iterations_per_second__gt=0), name="curve_level_positive"
             ),
         ]
+
+    @property
+    def void(self) -> bool:
+        """Whether it says how fast the host machine is, and not the emulated device. It is kept: the job runs
+        on that machine."""
+        return self.overrun is not None and self.overrun > VOID_OVERRUN

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from cluster.models import Cluster, Server
@@ -35,11 +36,41 @@ def desired_state(server_id: int) -> dict[str, Any]:
         .select_related("job__function_version", "master_server")
         .order_by("job_id", "number")
     )
+    places = _places(members)
     return {
         "epoch": cluster.epoch,
         "desired_version": server.desired_version,
-        "generations": [_entry(generation, members[generation.pk], cluster) for generation in generations],
+        "generations": [
+            {**_entry(generation, members[generation.pk], cluster), "places": places[generation.pk]}
+            for generation in generations
+        ],
     }
+
+
+def _places(generation_ids: Iterable[int]) -> dict[int, dict[str, list[int]]]:
+    """Where all ranks of each generation are: numbers of their servers, and of these servers' racks. The
+    names are not the workers' business."""
+    homes: dict[int, list[tuple[int, str]]] = {}
+    rows = (
+        Assignment.objects.filter(generation_id__in=generation_ids)
+        .order_by("generation_id", "rank")
+        .values_list("generation_id", "gpu__server_id", "gpu__server__rack")
+    )
+    for generation_id, server_id, rack in rows:
+        homes.setdefault(generation_id, []).append((server_id, rack))
+    return {
+        generation_id: {
+            "servers": _numbered([server for server, _rack in ranks]),
+            "racks": _numbered([rack for _server, rack in ranks]),
+        }
+        for generation_id, ranks in homes.items()
+    }
+
+
+def _numbered(values: Sequence[int | str]) -> list[int]:
+    """Each value by its number in order of appearance."""
+    numbers = {value: number for number, value in enumerate(dict.fromkeys(values))}
+    return [numbers[value] for value in values]
 
 
 def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster: Cluster) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from cluster.choices import ServerState
+from cluster.links import LinkView, links_of
 from cluster.models import Server
 from projects.models import User
 from scheduling.selectors.occupancy import GpuCell, occupants
@@ -24,6 +25,7 @@ class ServerCard:
     kinds: str
     emulated: bool
     busy_gpus: int
+    links: tuple[LinkView, ...]
 
     @property
     def without_sandbox(self) -> bool:
@@ -57,6 +59,7 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
                 kinds=", ".join(sorted({gpu.kind for gpu in gpus})),
                 emulated=any(gpu.emulated for gpu in gpus),
                 busy_gpus=sum(gpu.occupant is not None for gpu in gpus),
+                links=tuple(links_of(server)),
             )
         )
     return cards

@@ -149,7 +149,7 @@ def _profile_level(
     # going.
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
-    CurveLevel.objects.update_or_create(
+    level, _ = CurveLevel.objects.update_or_create(
         curve=curve,
         gpus=event["gpus"],
         defaults={
@@ -163,11 +163,18 @@ def _profile_level(
                 1.0,
             ),
             "memory_bytes": event["memory_bytes"],
+            "overrun": event["overrun"],
             "source": "profiled",
             "measured_at": timezone.now(),
         },
     )
-    record(job, "profiled", f"{event['gpus']} GPUs: {speed:.3g} iterations a second.", gpus=event["gpus"])
+    sentence = f"{event['gpus']} GPUs: {speed:.3g} iterations a second."
+    if level.void:
+        sentence += (
+            f" The machine was {100 * event['overrun']:.0f} % slower than the emulated device: void as a "
+            "measurement of that device."
+        )
+    record(job, "profiled", sentence, gpus=event["gpus"])
 
 
 def _profile_done(

@@ -21,6 +21,7 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
         cpu_cores=int(inventory.get("cpu_cores") or 0),
         memory_bytes=int(inventory.get("memory_bytes") or 0),
         sandbox=inventory.get("sandbox", "")[:20],
+        links=inventory.get("links"),
     )
     before = {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}
     seen = set()

@@ -24,6 +24,7 @@ from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
+from punctual.protocol.links import LoadOfLinks
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
 from scheduling.services.agent_events import apply_event
@@ -195,6 +196,12 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
         else:
             with applying.part("inventory"):
                 inventory_update(agent.server, inventory)
+    if report.get("link_load") is not None:
+        load, problem = check(LoadOfLinks, report)
+        if load is None:
+            applying.refused.append(RefusedItem("link_load", 0, problem))
+        else:
+            Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
     with applying.part("workers"):
         apply_workers(agent, workers, applying.cluster, applying.now)
 

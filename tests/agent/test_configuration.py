@@ -8,6 +8,7 @@ import fsspec
 import pytest
 
 from workers.agent.configuration import Configuration, ConfigurationError, load_configuration
+from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 BASE = 'server_url = "http://a"\nstream_url = "http://b/"\ncheckpoint_url = "store"\n'
 MODEL = """
@@ -15,9 +16,6 @@ MODEL = """
 name = "a100"
 fixed_seconds = 0.1
 seconds_per_sample = 0.01
-latency_seconds = 0
-intra_server_bytes_per_second = 1e9
-inter_server_bytes_per_second = 1e9
 """
 
 
@@ -44,6 +42,7 @@ def test_an_emulated_kind_always_says_so(tmp_path: Path) -> None:
     emulate = load(tmp_path, BASE + "slots = 2" + MODEL).emulate
     assert emulate is not None
     assert emulate.kind == "emulated-a100"
+    assert emulate.links == ServerLinks.from_message(DEFAULT_LINKS)
 
 
 @pytest.mark.parametrize(
@@ -58,6 +57,10 @@ def test_an_emulated_kind_always_says_so(tmp_path: Path) -> None:
         ("hide = 3", "hide must be a list"),
         (MODEL, "emulate needs slots"),
         ("slots = 1" + MODEL.replace("fixed_seconds = 0.1", ""), "emulate.fixed_seconds is not set"),
+        ("slots = 1" + MODEL + "latency_seconds = 0.1", "on the links that emulate.links declares"),
+        ("slots = 1" + MODEL + "forward_share = 1.5", "emulate.forward_share must be at most 1"),
+        ("slots = 1" + MODEL + "links = 3", "emulate.links must be a table"),
+        ("slots = 1" + MODEL + "[emulate.links]\nnetwork = 1", "emulate.links: network must be a table"),
         ("x = ", "is not TOML"),
     ],
 )

@@ -34,9 +34,6 @@ DEVICE_MODEL = {
     "name": "test",
     "fixed_seconds": 0.02,
     "seconds_per_sample": 0.001,
-    "latency_seconds": 0.0,
-    "intra_server_bytes_per_second": 1e9,
-    "inter_server_bytes_per_second": 1e9,
 }
 
 

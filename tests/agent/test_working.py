@@ -54,9 +54,6 @@ def test_enrolment_sends_the_inventory_once_and_keeps_the_credential_private(
         "name": "a100",
         "fixed_seconds": 0.1,
         "seconds_per_sample": 0.01,
-        "latency_seconds": 0.0,
-        "intra_server_bytes_per_second": 1e9,
-        "inter_server_bytes_per_second": 1e9,
     }
     agent.settings |= {"slots": 2, "emulate": model}
     agent.start()

@@ -11,6 +11,7 @@ from projects.errors import Conflict
 from projects.models import token_digest
 from scheduling.api.views import cluster as views
 from tests.api.conftest import World
+from workers.links.rates import DEFAULT_LINKS, LINKS, ServerLinks
 
 
 def get(world: World, path: str, person: str = "viewer") -> Any:
@@ -49,6 +50,22 @@ def test_decisions_can_be_filtered_by_job(world: World) -> None:
     assert len(get(world, f"decisions/?job={world.job.pk}").json()["results"]) == 1
     assert get(world, "decisions/?job=zzzzzzzzzzzz").json()["results"] == []
     assert get(world, "decisions/?kind=reallocation").json()["results"] == []
+
+
+def test_a_servers_emulated_links_are_shown(world: World) -> None:
+    assert get(world, f"servers/{world.server.pk}/").json()["links"] == []
+    Server.objects.update(links=ServerLinks.from_message(DEFAULT_LINKS).to_message())
+    Agent.objects.update(link_load={"disk": {"state": 1e8}})
+    links = {link["name"]: link for link in get(world, f"servers/{world.server.pk}/").json()["links"]}
+    assert list(links) == list(LINKS)
+    assert links["disk"] == {
+        "name": "disk",
+        "emulated": True,
+        "bytes_per_second": 5e8,
+        "latency_seconds": 0.0,
+        "load_bytes_per_second": {"state": 1e8},
+        "load": 0.2,
+    }
 
 
 def test_the_summary_counts_each_gpu_once(world: World) -> None:

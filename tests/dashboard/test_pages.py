@@ -14,11 +14,13 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
+from cluster.models import Agent
 from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
 from tests import factories
 from tests.dashboard.scenario import Scenario
+from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 LogIn = Callable[[Any], Client]
 PAGES = ["/", "/jobs/", "/servers/", "/decisions/"]
@@ -188,6 +190,20 @@ def test_emulated_gpus_say_so_wherever_they_are_shown(scenario: Scenario, as_use
     for address in ("/", "/servers/", f"/jobs/{scenario.running.id}/", "/panels/gpus-by-server/"):
         assert "emulated" in client.get(address).content.decode(), address
     assert "(emulated)" in client.get("/panels/gpus-by-server/").content.decode()
+
+
+def test_a_server_shows_its_emulated_links_with_rates_and_load(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    assert "to other servers" not in client.get("/servers/").content.decode()
+    server = scenario.servers[0]
+    server.links = ServerLinks.from_message(DEFAULT_LINKS).to_message()
+    server.save()
+    Agent.objects.filter(server=server).update(link_load={"network": {"gradients": 2.5e8}})
+    page = client.get("/servers/").content.decode()
+    row = re.search(r"<tr><th[^>]*>to other servers</th>.*?</tr>", page)
+    assert row is not None
+    assert re.findall(r"<td>(.*?)</td>", row[0]) == ["1 GB/s", "1.0 ms", "gradients 250 MB/s"]
+    assert re.search(r"<caption>Links.*emulated", page)
 
 
 def test_a_declined_job_shows_why_and_the_deadline_that_can_be_promised(

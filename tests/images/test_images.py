@@ -176,9 +176,6 @@ def _start_agent(images: RunningImages, common: dict[str, str], token: str) -> N
             "name": "A100",
             "fixed_seconds": 0.05,
             "seconds_per_sample": 0.001,
-            "latency_seconds": 0.0,
-            "intra_server_bytes_per_second": 1e10,
-            "inter_server_bytes_per_second": 1e9,
         },
     }
     configuration.write_text(to_toml(values))

@@ -17,18 +17,25 @@ REGRESSION = FUNCTIONS / "regression.py"
 
 
 def emulated(
-    seconds_per_sample: float = 0.0, fixed_seconds: float = 0.02, **changes: float
+    seconds_per_sample: float = 0.0,
+    fixed_seconds: float = 0.02,
+    *,
+    latency_seconds: float = 0.0,
+    network: float = 1e8,
+    within_server: float = 1e9,
+    **changes: Any,
 ) -> dict[str, Any]:
-    """An emulated device of the given speed."""
-    model = {
-        "fixed_seconds": fixed_seconds,
-        "seconds_per_sample": seconds_per_sample,
-        "latency_seconds": 0.0,
-        "intra_server_bytes_per_second": 1e9,
-        "inter_server_bytes_per_second": 1e8,
+    """An emulated device of the given speed, on a server with links of these rates."""
+    links = {
+        "within_server": {"bytes_per_second": within_server, "latency_seconds": latency_seconds},
+        "network": {"bytes_per_second": network, "latency_seconds": latency_seconds},
+        "spine": {"bytes_per_second": network, "latency_seconds": 0.0},
+        "host_to_device": {"bytes_per_second": 1e9},
+        "disk": {"bytes_per_second": 1e9},
         **changes,
     }
-    return {"kind": "emulated", "name": "emulated-test", "model": model}
+    model = {"fixed_seconds": fixed_seconds, "seconds_per_sample": seconds_per_sample}
+    return {"kind": "emulated", "name": "emulated-test", "model": model, "links": links}
 
 
 def regression(iterations: int = 60, batch: int = 24, **changes: Any) -> dict[str, Any]:

@@ -14,6 +14,7 @@ import torch
 from workers.runtime.local_agent import LOOPBACK, free_port
 from workers.runtime.process_group import listen_on
 from workers.runtime.state.handover import HandoverServer, ReceivedShard, open_handover
+from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard, own_shard
 
 WEIGHTS = torch.arange(300_000, dtype=torch.float32)
@@ -38,6 +39,7 @@ def _open(
         generation=generation,
         still_wanted=wanted or (lambda: time.monotonic() < end),
         pause=time.sleep,
+        moves=StateMoves(),
     )
 
 
@@ -54,7 +56,7 @@ def _receive(port: int, generation: int = 4) -> torch.Tensor:
 
 @pytest.fixture
 def server() -> HandoverServer:
-    return HandoverServer(LOOPBACK, free_port(), "secret", 3)
+    return HandoverServer(LOOPBACK, free_port(), "secret", 3, StateMoves())
 
 
 def _asked(times: int) -> Callable[[], bool]:

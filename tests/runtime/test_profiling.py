@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from math import log2
 from typing import Any
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
-from workers.runtime.assignment import Assignment
-from workers.runtime.local_agent import LocalAgent, Message, assignment_defaults
+from workers.runtime.device_models import DeviceModel
+from workers.runtime.local_agent import LocalAgent, Message
 from workers.runtime.profiling import WARM_UP_ITERATIONS
 
 COMPUTE_BOUND = emulated(fixed_seconds=0.02, seconds_per_sample=0.01, latency_seconds=0.004)
@@ -26,17 +27,16 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
     levels, done = _profile(agent, 4, batch=24, device=COMPUTE_BOUND)
     assert [level["gpus"] for level in levels] == [1, 2, 4], "levels beyond the block are not measured"
     assert done["reason"] == "all_levels"
-    model = Assignment.from_message(
-        {**assignment_defaults(), **regression(device=COMPUTE_BOUND), **_identity()}
-    ).device.model
-    assert model is not None
+    model = DeviceModel.from_message(COMPUTE_BOUND["model"])
     for level in levels:
-        expected = model.iteration_seconds(24 // level["gpus"], level["gpus"], 0, same_server=True)
+        # Small gradients: latency alone, once for each doubling of the ranks.
+        expected = model.compute_seconds(24 // level["gpus"]) + 0.004 * log2(level["gpus"])
         # The host is shared: it may be slower than the device now and then, never faster.
         assert 0.6 / expected < level["iterations_per_second"] < 1.02 / expected
         assert level["train_seconds"] >= 0.999 * model.compute_seconds(24 // level["gpus"])
         assert level["pause_seconds"] > 0
         assert level["memory_bytes"] > 0
+        assert level["overrun"] >= 0
     rates = [level["iterations_per_second"] for level in levels]
     assert rates[0] < rates[1] < rates[2]
     assert rates[1] / rates[0] > rates[2] / rates[1], "each doubling brings less"
@@ -47,10 +47,6 @@ def test_what_the_host_lost_before_is_not_made_up_for_while_it_measures(agent: L
     last_of_warm_up = regression(hyperparameters={"slow_at": WARM_UP_ITERATIONS})["hyperparameters"]
     levels, _done = _profile(agent, 1, device=COMPUTE_BOUND, hyperparameters=last_of_warm_up)
     assert levels[0]["iterations_per_second"] <= 1.02 / (0.02 + 24 * 0.01)
-
-
-def _identity() -> dict[str, Any]:
-    return {"rank": 0, "world_size": 1, "master_port": 1}
 
 
 def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -196,7 +197,13 @@ class Assignments:
         if accelerator is not None and accelerator.cuda:
             return {"kind": "cuda", "index": 0}  # the only one that it sees
         if emulation is not None:
-            return {"kind": "emulated", "name": emulation.kind, "model": dict(emulation.model)}
+            return {
+                "kind": "emulated",
+                "name": emulation.kind,
+                "model": dict(emulation.model),
+                "links": emulation.links.to_message(),
+                "place": _number(self._configuration.name) + _number(self._configuration.rack),
+            }
         return {"kind": "cpu"}
 
     def _prepare_start(self, record: WorkerRecord) -> None:
@@ -447,6 +454,11 @@ def _measuring_seconds(assignment: Assignment) -> float:
 def _same_point(local: Mapping[str, Any] | None, start: Mapping[str, Any]) -> bool:
     """Whether what is in the box is what `start` names."""
     return local is not None and all(local.get(key) == start[key] for key in start)
+
+
+def _number(name: str) -> str:
+    """Eight bytes, in hexadecimal, that tell a name from others."""
+    return hashlib.sha256(name.encode()).hexdigest()[:16]
 
 
 def _describe_end(record: WorkerRecord) -> str:

@@ -232,8 +232,9 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
                 "name": configuration.name,
                 "address": configuration.address,
                 "port_range": list(configuration.port_range),
-                "inventory": describe(accelerators, sandboxing.mode),
+                "inventory": describe(accelerators, sandboxing.mode, configuration.emulate),
                 "agent_version": AGENT_VERSION,
+                "rack": configuration.rack,
             }
         )
     except (CredentialRevoked, Fenced, RequestRefused) as error:

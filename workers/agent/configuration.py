@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 from workers.agent import storage_libraries
+from workers.links.rates import DEFAULT_LINKS, ServerLinks
 
 EMULATED_PREFIX = "emulated-"
-DEVICE_MODEL_FIELDS = (
-    "fixed_seconds",
-    "seconds_per_sample",
+DEVICE_MODEL_FIELDS = ("fixed_seconds", "seconds_per_sample")
+#: Of the device model that had all-reduce in a formula.
+LINKS_INSTEAD = (
     "latency_seconds",
     "intra_server_bytes_per_second",
     "inter_server_bytes_per_second",
+    "parameter_bytes",
 )
 GIBIBYTE = 1024**3
 
@@ -39,10 +41,12 @@ class ConfigurationError(ValueError):
 
 @dataclass(frozen=True)
 class Emulation:
-    """A declared accelerator that CPU slots stand in for. `model` has the fields of protocol 3.1."""
+    """A declared accelerator that CPU slots stand in for, and its server's links. `model` has the fields of
+    protocol 3.1."""
 
     kind: str
     model: Mapping[str, float]
+    links: ServerLinks
     memory_bytes: int | None
 
 
@@ -57,6 +61,7 @@ class Configuration:
     name: str
     address: str
     port_range: tuple[int, int] = (21000, 21999)
+    rack: str = ""
     interface: str | None = None
     slots: int = 0
     gpus: bool = True
@@ -101,7 +106,7 @@ _SECONDS = ("report_seconds", "stop_seconds")
 _SWITCHES = ("gpus", "nursery", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
 _FOLDER_LISTS = ("hide", "readable", "data_roots")
 _PAIRS = ("port_range", "worker_users")
-_TEXTS = ("server_url", "stream_url", "checkpoint_url", "name", "address", "interface", "enrol_token")
+_TEXTS = ("server_url", "stream_url", "checkpoint_url", "name", "address", "rack", "interface", "enrol_token")
 
 
 def load_configuration(
@@ -231,21 +236,39 @@ def _number(name: str, value: Any, kinds: type | tuple[type, ...]) -> Any:
     return number
 
 
+def _links(value: Any) -> ServerLinks:
+    try:
+        return ServerLinks.from_message({**DEFAULT_LINKS, **_typed("emulate.links", value, dict, "a table")})
+    except ValueError as error:
+        if isinstance(error, ConfigurationError):
+            raise
+        raise ConfigurationError(f"emulate.links: {error}") from error
+
+
 def _emulation(value: Any) -> Emulation:
     table = dict(_typed("emulate", value, dict, "a table"))
     name = _typed("emulate.name", table.pop("name", None), str, "a text")
     memory_bytes = table.pop("memory_bytes", None)
+    links = _links(table.pop("links", DEFAULT_LINKS))
     missing = [field_name for field_name in DEVICE_MODEL_FIELDS if field_name not in table]
     if missing:
         raise ConfigurationError(f"emulate.{missing[0]} is not set")
-    unknown = sorted(set(table) - {*DEVICE_MODEL_FIELDS, "parameter_bytes"})
+    unknown = sorted(set(table) - {*DEVICE_MODEL_FIELDS, "forward_share"})
+    if unknown and unknown[0] in LINKS_INSTEAD:
+        raise ConfigurationError(
+            f"emulate.{unknown[0]} is no part of a device model: what is sent takes its time on the links "
+            "that emulate.links declares"
+        )
     if unknown:
         raise ConfigurationError(f"emulate.{unknown[0]} is no part of a device model")
     model = {key: float(_number(f"emulate.{key}", item, (int, float))) for key, item in table.items()}
+    if model.get("forward_share", 0.0) > 1:
+        raise ConfigurationError(f"emulate.forward_share must be at most 1, not {model['forward_share']:g}")
     return Emulation(
         # The prefix is not the operator's to leave out: wherever the kind is shown, it says that it is
         # emulated.
         kind=EMULATED_PREFIX + name.removeprefix(EMULATED_PREFIX),
         model=model,
+        links=links,
         memory_bytes=None if memory_bytes is None else _number("emulate.memory_bytes", memory_bytes, int),
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import time
 import uuid
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ import fsspec
 from fsspec.core import url_to_fs
 
 from workers.agent.durable_files import synchronise_folder
+from workers.agent.link_copies import Carry, at_once
 
 PIECE_BYTES = 1 << 20
 
@@ -41,8 +43,10 @@ class DurableStore:
     """Stores and fetches files. Raises what fsspec's file systems raise; all of it may pass by trying
     again."""
 
-    def __init__(self, url: str) -> None:
+    def __init__(self, url: str, carry: Carry = at_once) -> None:
+        """`carry`: waits for emulated links."""
         self.url = url
+        self._carry = carry
         self._file_system, self._root = url_to_fs(url)
         self._is_local = "file" in _protocols(self._file_system)
 
@@ -50,21 +54,21 @@ class DurableStore:
         """Copy `source` to `key`; when this returns, it survives a power cut, and nobody ever saw half of
         it."""
         if self._is_local:
-            size, digest = _store_locally(source, Path(self._root) / key)
+            size, digest = _store_locally(source, Path(self._root) / key, self._carry)
         else:
             # Object stores show an object only when it is complete.
             with self._file_system.open(f"{self._root}/{key}", "wb") as target:
-                size, digest = _copy(source, target)
+                size, digest = _copy(source, target, carry=self._carry)
         return StoredFile(f"{self.url}/{key}", size, digest)
 
 
-def fetch(uri: str, target: Path, limit_bytes: int, **options: Any) -> str:
-    """Copy what `uri` names to the new file `target`; returns its SHA-256.
+def fetch(uri: str, target: Path, limit_bytes: int, carry: Carry = at_once, **options: Any) -> str:
+    """Copy what `uri` names to the new file `target`; returns its SHA-256. `carry` waits for emulated links.
 
     Raises FileNotFoundError, ValueError (too big), and more.
     """
     with fsspec.open(uri, "rb", **options) as source, target.open("xb") as file:
-        return _copy(cast(BinaryIO, source), file, limit_bytes)[1]
+        return _copy(cast(BinaryIO, source), file, limit_bytes, carry)[1]
 
 
 def _protocols(file_system: Any) -> tuple[str, ...]:
@@ -72,12 +76,12 @@ def _protocols(file_system: Any) -> tuple[str, ...]:
     return (protocol,) if isinstance(protocol, str) else tuple(protocol)
 
 
-def _store_locally(source: BinaryIO, target: Path) -> tuple[int, str]:
+def _store_locally(source: BinaryIO, target: Path, carry: Carry) -> tuple[int, str]:
     target.parent.mkdir(parents=True, exist_ok=True)
     partial = target.with_name(f".{target.name}.{uuid.uuid4().hex}.partial")
     try:
         with partial.open("xb") as file:
-            result = _copy(source, file)
+            result = _copy(source, file, carry=carry)
             file.flush()
             os.fsync(file.fileno())
         partial.replace(target)
@@ -87,8 +91,10 @@ def _store_locally(source: BinaryIO, target: Path) -> tuple[int, str]:
     return result
 
 
-def _copy(source: BinaryIO, target: Any, limit_bytes: int | None = None) -> tuple[int, str]:
-    digest, size = hashlib.sha256(), 0
+def _copy(
+    source: BinaryIO, target: Any, limit_bytes: int | None = None, carry: Carry = at_once
+) -> tuple[int, str]:
+    digest, size, begun = hashlib.sha256(), 0, time.monotonic()
     read: Callable[[], bytes] = lambda: source.read(PIECE_BYTES)  # noqa: E731 - iter() wants a callable
     for piece in iter(read, b""):
         size += len(piece)
@@ -96,4 +102,5 @@ def _copy(source: BinaryIO, target: Any, limit_bytes: int | None = None) -> tupl
             raise ValueError(f"more than {limit_bytes} bytes")
         digest.update(piece)
         target.write(piece)
+        begun = carry(len(piece), begun)
     return size, digest.hexdigest()

@@ -12,7 +12,7 @@ from typing import Any
 
 import pynvml
 
-from workers.agent.configuration import Configuration
+from workers.agent.configuration import Configuration, Emulation
 from workers.agent.resource_limits import host_memory_bytes
 from workers.agent.sandbox import SandboxMode
 
@@ -43,7 +43,9 @@ def find_accelerators(configuration: Configuration) -> tuple[Accelerator, ...]:
     return _slots(configuration)
 
 
-def describe(accelerators: tuple[Accelerator, ...], sandbox: SandboxMode) -> dict[str, Any]:
+def describe(
+    accelerators: tuple[Accelerator, ...], sandbox: SandboxMode, emulation: Emulation | None
+) -> dict[str, Any]:
     """The inventory of protocol 2.1."""
     return {
         "gpus": [
@@ -60,6 +62,7 @@ def describe(accelerators: tuple[Accelerator, ...], sandbox: SandboxMode) -> dic
         "cpu_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": host_memory_bytes(),
         "sandbox": sandbox,
+        "links": None if emulation is None else emulation.links.to_message(),
     }
 
 

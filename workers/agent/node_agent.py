@@ -25,6 +25,7 @@ from workers.agent.desired_state import DesiredState, DesiredStateError, parse_d
 from workers.agent.durable_store import DurableStore
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.inventory import describe, find_accelerators
+from workers.agent.link_copies import LinkCopies
 from workers.agent.main_loop import MainLoop
 from workers.agent.node_cache import NodeCache
 from workers.agent.nursery import Nursery
@@ -38,6 +39,8 @@ from workers.agent.worker_messages import Message
 from workers.agent.worker_pool import WorkerPool
 from workers.agent.worker_record import WorkerRecord
 from workers.agent.worker_sockets import WorkerSockets
+from workers.links.load import LinkLoad
+from workers.links.server import LinkServer
 
 logger = logging.getLogger(__name__)
 
@@ -66,15 +69,25 @@ class NodeAgent:
         accelerators = find_accelerators(configuration)
         sandboxing = Sandboxing(configuration, runtime, len(accelerators))
         self._outbox = EventOutbox(configuration.data / "events")
-        self._reporter = Reporter(state, self._outbox, describe(accelerators, sandboxing.mode))
+        emulation = configuration.emulate
+        self._links = None if emulation is None else LinkServer(emulation.links)
+        self._link_copies = LinkCopies(
+            self._links, None if emulation is None else emulation.links, configuration.data / "links"
+        )
+        self._reporter = Reporter(
+            state,
+            self._outbox,
+            describe(accelerators, sandboxing.mode, emulation),
+            None if self._links is None else LinkLoad(self._links),
+        )
         self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))
         self._nursery = Nursery(runtime) if configuration.nursery else None
         self._pool = WorkerPool(
-            configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery
+            configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery, self._links
         )
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
-            DurableStore(configuration.checkpoint_url),
+            DurableStore(configuration.checkpoint_url, self._link_copies.sent),
             self._loop,
             self._stored,
         )
@@ -82,7 +95,13 @@ class NodeAgent:
             configuration,
             self._pool,
             self._sockets,
-            Provisioner(configuration, self._control_plane, cache, copy=sandboxing.mode == "none"),
+            Provisioner(
+                configuration,
+                self._control_plane,
+                cache,
+                copy=sandboxing.mode == "none",
+                carry=self._link_copies.received,
+            ),
             self._uploads,
             self._outbox,
             self._loop,
@@ -113,6 +132,8 @@ class NodeAgent:
     def run(self) -> bool:
         """Work until stopped. True: stopped in order; False: the credential was revoked."""
         self._sockets.start()
+        if self._links is not None:
+            self._links.start()
         if self._nursery is not None:
             self._nursery.start()
         self._pool.adopt()
@@ -437,6 +458,9 @@ class NodeAgent:
         self._assignments.close()
         self._calls.shutdown(wait=False, cancel_futures=True)
         self._sockets.stop()
+        self._link_copies.close()
+        if self._links is not None:
+            self._links.stop()
         if self._nursery is not None:
             self._nursery.close()
         self._control_plane.close()

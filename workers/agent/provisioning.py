@@ -22,6 +22,7 @@ from workers.agent.control_plane import (
     Unreachable,
 )
 from workers.agent.durable_store import fetch
+from workers.agent.link_copies import Carry, at_once
 from workers.agent.node_cache import NodeCache, link_tree
 from workers.agent.unpacking import ENVIRONMENT_LIMIT_BYTES, UnpackingError, unpack_bundle, unpack_environment
 
@@ -47,8 +48,16 @@ class Provisioner:
     """Fills boxes, in whatever thread it is called."""
 
     def __init__(
-        self, configuration: Configuration, control_plane: ControlPlane, cache: NodeCache, *, copy: bool
+        self,
+        configuration: Configuration,
+        control_plane: ControlPlane,
+        cache: NodeCache,
+        *,
+        copy: bool,
+        carry: Carry = at_once,
     ) -> None:
+        """`carry` waits for emulated links where a state is fetched."""
+        self._carry = carry
         self._configuration = configuration
         self._control_plane = control_plane
         self._cache = cache
@@ -126,7 +135,7 @@ class Provisioner:
                 return self._cache.get(
                     "states",
                     f"{uri} {shard['sha256']}",
-                    partial(_fetch_checked, uri, int(shard["bytes"]), shard["sha256"]),
+                    partial(_fetch_checked, uri, int(shard["bytes"]), shard["sha256"], self._carry),
                 )
             except Exception as error:  # noqa: BLE001 - each storage library has its own
                 logger.warning("shard %s cannot be had from %s: %s", shard["id"], uri, error)
@@ -180,10 +189,10 @@ class Provisioner:
             raise NotYet(str(error)) from error
 
 
-def _fetch_checked(uri: str, size_bytes: int, sha256: str | None, target: Path) -> None:
+def _fetch_checked(uri: str, size_bytes: int, sha256: str | None, carry: Carry, target: Path) -> None:
     """Copy a shard. Raises ValueError where it is not the one that was stored, and what storage libraries
     raise."""
-    actual = fetch(uri, target, size_bytes)
+    actual = fetch(uri, target, size_bytes, carry)
     # States of earlier versions have no digest.
     if sha256 is not None and actual != sha256:
         raise ValueError(f"it has the digest {actual}, not {sha256}")

@@ -15,6 +15,7 @@ from workers.agent.metric_buffer import Measured, MetricBuffer
 from workers.agent.worker_logs import LogPiece
 from workers.agent.worker_messages import Metrics
 from workers.agent.worker_record import Assignment, WorkerRecord
+from workers.links.load import LinkLoad
 
 logger = logging.getLogger(__name__)
 
@@ -45,10 +46,17 @@ class Report:
 class Reporter:
     """Builds reports and takes their answers."""
 
-    def __init__(self, state: AgentState, outbox: EventOutbox, inventory: dict[str, Any]) -> None:
+    def __init__(
+        self,
+        state: AgentState,
+        outbox: EventOutbox,
+        inventory: dict[str, Any],
+        link_load: LinkLoad | None = None,
+    ) -> None:
         self._state = state
         self._outbox = outbox
         self._inventory = inventory
+        self._link_load = link_load
         self._inventory_known = False
         self._boot_id = uuid.uuid4().hex
         self._metrics = MetricBuffer()
@@ -87,6 +95,7 @@ class Reporter:
                 for measured in metrics
             ],
             "logs": [piece.to_json() for piece in logs],
+            "link_load": None if self._link_load is None else self._link_load.now(),
         }
         return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())
 

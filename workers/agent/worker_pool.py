@@ -19,6 +19,7 @@ from workers.agent.sandboxing import Sandboxing
 from workers.agent.worker_processes import ExitStatus
 from workers.agent.worker_record import LEASE_ENDED, WorkerRecord
 from workers.agent.worker_sockets import WorkerSockets
+from workers.links.server import LinkServer
 
 logger = logging.getLogger(__name__)
 
@@ -41,6 +42,7 @@ class WorkerPool:
         sockets: WorkerSockets,
         runtime: Path,
         nursery: Nursery | None = None,
+        links: LinkServer | None = None,
     ) -> None:
         self.records: dict[str, WorkerRecord] = {}
         self._configuration = configuration
@@ -49,6 +51,7 @@ class WorkerPool:
         self._sockets = sockets
         self._runtime = runtime.name
         self._nursery = nursery
+        self._links = links
         self._folder = configuration.data / "workers"
         self._folder.mkdir(exist_ok=True, mode=0o711)
         self._low_priority = worker_processes.can_restore_priority()
@@ -91,9 +94,19 @@ class WorkerPool:
             )
             self._gone(record)
             return
-        self._sockets.listen(record.key, record.box, record.user_id)
+        self._listen(record.key, record.box, record.user_id)
         if record.assignment is None and record.runtime != self._runtime:
             self.kill(record, "its runtime is out of date")
+
+    def _listen(self, key: str, box: Path, user_id: int | None) -> None:
+        self._sockets.listen(key, box, user_id)
+        if self._links is not None:
+            self._links.listen(key, box, user_id)
+
+    def _stop_listening(self, key: str) -> None:
+        self._sockets.forget(key)
+        if self._links is not None:
+            self._links.forget(key)
 
     def may_launch(self) -> bool:
         """Whether a worker should be started now: not while the nursery imports what it would have to import
@@ -130,7 +143,7 @@ class WorkerPool:
             worker_processes.make_folder(record.folder, user_id)
             sandbox = self._sandboxing.build(record.box, user_id, accelerator, data_paths or {})
             worker_processes.write_lease(record.folder, lease_deadline)
-            self._sockets.listen(key, record.box, user_id)
+            self._listen(key, record.box, user_id)
             record.launcher = worker_processes.launch(
                 record.folder,
                 command=[sys.executable, "-P", "-m", "workers.runtime", "--box", sandbox.box_inside],
@@ -142,7 +155,7 @@ class WorkerPool:
                 nursery=self._nursery if self._nursery and self._nursery.look() == "ready" else None,
             )
         except OSError:
-            self._sockets.forget(key)
+            self._stop_listening(key)
             if record.folder.exists():
                 worker_processes.delete_folder(record.folder)
             raise
@@ -300,7 +313,7 @@ class WorkerPool:
             worker_processes.write_exit(record.folder, record.exit)
         record.connected = False
         record.heard_at = clock.boot_time_seconds()
-        self._sockets.forget(record.key)
+        self._stop_listening(record.key)
         if record.assignment is None:
             if record.kill_reason is None:
                 output = record.log_tail(2000).strip()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel
 
 DEFAULT_CHECKPOINT_SECONDS = 60.0
@@ -18,12 +19,23 @@ class Device:
     Attributes:
         kind: `cpu`, `cuda` or `emulated` (a CPU slot that keeps the time of a declared accelerator).
         index: the CUDA device's index on its server.
-        model: the device model of an emulated accelerator.
+        model: the device model of an emulated accelerator. links: the links of its server.
+        place: numbers of its server and rack, eight bytes each, the same for all generations of all jobs.
     """
 
     kind: str
     index: int = 0
     model: DeviceModel | None = None
+    links: ServerLinks | None = None
+    place: bytes = bytes(16)
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the ranks of a generation are: numbers of their servers and of these servers' racks, by rank."""
+
+    servers: tuple[int, ...]
+    racks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Assignment:
     target: Target | None
     seed: int
     checkpoint_seconds: float
-    ranks_on_this_server: frozenset[int]
+    places: Places
     profile: ProfilePlan | None
 
     @property
@@ -119,7 +131,7 @@ class Assignment:
             target=_read_target(termination.get("target")),
             seed=int(message.get("seed") or 0),
             checkpoint_seconds=float(message.get("checkpoint_seconds") or DEFAULT_CHECKPOINT_SECONDS),
-            ranks_on_this_server=frozenset(worker["rank"] for worker in message.get("workers") or ()),
+            places=_read_places(message.get("places"), int(message["world_size"])),
             profile=None
             if profile is None
             else ProfilePlan(
@@ -134,8 +146,23 @@ def _read_device(message: Mapping[str, Any]) -> Device:
     kind = message["kind"]
     if kind not in {"cpu", "cuda", "emulated"}:
         raise ValueError(f"unknown kind of device {kind!r}")
-    model = DeviceModel.from_message(message["model"]) if kind == "emulated" else None
-    return Device(kind=kind, index=int(message.get("index") or 0), model=model)
+    if kind != "emulated":
+        return Device(kind=kind, index=int(message.get("index") or 0))
+    return Device(
+        kind=kind,
+        model=DeviceModel.from_message(message["model"]),
+        links=ServerLinks.from_message(message["links"]),
+        place=bytes.fromhex(message["place"]),
+    )
+
+
+def _read_places(message: Mapping[str, Any] | None, world_size: int) -> Places:
+    """Without a word about it, all ranks are on one server."""
+    message = message or {"servers": [0] * world_size, "racks": [0] * world_size}
+    places = Places(tuple(map(int, message["servers"])), tuple(map(int, message["racks"])))
+    if not len(places.servers) == len(places.racks) == world_size:
+        raise ValueError(f"places must name a server and a rack for each of {world_size} ranks")
+    return places
 
 
 def _read_target(message: Mapping[str, Any] | None) -> Target | None:

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from workers.runtime.connection import AgentConnection
 from workers.runtime.failures import WorkerFailureError
+from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard, write_shard
 
 _log = logging.getLogger(__name__)
@@ -25,7 +26,8 @@ _log = logging.getLogger(__name__)
 class CheckpointWriter:
     """Periodic checkpoints in a thread of its own, so that training pauses for the copy in memory alone."""
 
-    def __init__(self, box: Path, connection: AgentConnection, seconds: float) -> None:
+    def __init__(self, box: Path, connection: AgentConnection, seconds: float, moves: StateMoves) -> None:
+        self._moves = moves
         self._box = box
         self._connection = connection
         self._seconds = seconds
@@ -70,7 +72,9 @@ class CheckpointWriter:
 
     def _write(self, shard: Shard, reason: str) -> str:
         path = _path(shard)
+        begun = time.monotonic()
         write_shard(shard, self._box / path)
+        self._moves.stored(shard.bytes, begun)
         self._announce(shard, reason)
         return path
 

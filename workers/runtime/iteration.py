@@ -23,9 +23,10 @@ from torch.optim.lr_scheduler import ReduceLROnPlateau
 from punctual.protocol import limits
 from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
-from workers.runtime.device_models import Pacer
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
+from workers.runtime.pace import Pace
 from workers.runtime.parts import DistributedModel, TrainingParts
+from workers.runtime.process_group import sum_beside
 from workers.runtime.sparse_gradients import SparseSynchroniser
 
 METRIC_SLOTS = 32
@@ -72,12 +73,12 @@ class IterationRunner:
         rank: int,
         seed: int,
         clip_norm: float | None,
-        pacer: Pacer | None,
+        pace: Pace | None,
     ) -> None:
         self.parts = parts
         self.model = model
         self.loader = loader
-        self.pacer = pacer
+        self.pace = pace
         self._group = group
         self._world_size = world_size
         self._rank = rank
@@ -96,6 +97,8 @@ class IterationRunner:
             WorkerFailureError: the function raised, or a peer is gone.
         """
         started = time.perf_counter()
+        if self.pace is not None:
+            self.pace.begin()
         batch = self.loader.load(iteration)
         loss, metrics = self._forward(iteration, batch)
         # The exchange travels while the backward pass computes.
@@ -109,9 +112,9 @@ class IterationRunner:
         control, values = exchange.result()
         self._step_scheduler(values["loss"])
         train_seconds = self._clock.seconds()
-        if self.pacer is not None:
-            self.pacer.pad(started)
-            train_seconds = max(train_seconds, self.pacer.compute_seconds)
+        if self.pace is not None:
+            self.pace.end()
+            train_seconds = max(train_seconds, self.pace.compute_seconds)
         return IterationResult(
             control, values, time.perf_counter() - started, train_seconds, batch.global_indices
         )
@@ -134,6 +137,8 @@ class IterationRunner:
         self._clock.start()
         with blaming_the_function("train()"):
             returned = self.parts.function.train(batch.content, self.model)
+        if self.pace is not None:
+            self.pace.forward_done()
         self._clock.forward_done()
         loss, metrics = _read_result(returned)
         if self.model.forward_calls == calls:
@@ -147,8 +152,12 @@ class IterationRunner:
 
     def _backward(self, loss: Tensor, batch: LocalBatch) -> None:
         self._clock.backward_begins()
+        if self.pace is not None:
+            self.pace.backward_begins()
         with blaming_the_function("the backward pass"):
             (loss * batch.weight).backward()
+        if self.pace is not None:
+            self.pace.backward_done()
 
     def _clip(self) -> None:
         """Scale gradients down to the wanted norm; sparse ones by their values."""
@@ -210,7 +219,7 @@ class Exchange:
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
         self._vector = torch.tensor(values + [0.0] * (4 + METRIC_SLOTS - len(values)), dtype=torch.float64)
-        self._work = dist.all_reduce(self._vector, group=group, async_op=True) if world_size > 1 else None
+        self._work = sum_beside(self._vector, group) if world_size > 1 else None
 
     def result(self) -> tuple[Control, dict[str, float]]:
         """Rank 0's control flag, and loss and metrics of the global batch.

@@ -20,9 +20,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from workers.links.rates import ServerLinks
+from workers.links.server import LinkServer
+
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_STAGED = ("punctual", "workers/runtime")
+_STAGED = ("punctual", "workers/links", "workers/runtime")
 
 Message = dict[str, Any]
 
@@ -228,6 +231,15 @@ class LocalAgent:
             "OMP_NUM_THREADS": "1",
         }
         self.secret = secrets.token_hex(16)
+        self._link_servers: dict[tuple[str, int], LinkServer] = {}
+
+    def link_server(self, links: ServerLinks, server: int) -> LinkServer:
+        """What serves the links of emulated server number `server`; another one for other links."""
+        key = (json.dumps(links.to_message(), sort_keys=True), server)
+        if key not in self._link_servers:
+            self._link_servers[key] = LinkServer(links)
+            self._link_servers[key].start()
+        return self._link_servers[key]
 
     def __enter__(self) -> LocalAgent:
         return self
@@ -235,6 +247,8 @@ class LocalAgent:
     def __exit__(self, *_: object) -> None:
         for worker in self.workers:
             worker.kill()
+        for server in self._link_servers.values():
+            server.stop()
         shutil.rmtree(self._folder, ignore_errors=True)
 
     def start_worker(self, *, auto_store: bool = True) -> LocalWorker:
@@ -319,13 +333,32 @@ class Generation:
             **assignment,
         }
         self.handover_ports = [free_port() for _ in self.workers]
+        self._serve_links(agent)
         for rank, worker in enumerate(self.workers):
             if source.is_dir():
                 shutil.copytree(source, worker.box / "bundle", dirs_exist_ok=True)
             else:
                 shutil.copy(source, worker.box / "bundle" / source.name)
-            mine = {"rank": rank, "gpu_index": rank, "handover_port": self.handover_ports[rank]}
+            mine: Message = {"rank": rank, "gpu_index": rank, "handover_port": self.handover_ports[rank]}
+            if self.assignment["device"]["kind"] == "emulated":
+                mine["device"] = {**self.assignment["device"], "place": self._place(rank)}
             worker.send({"assign": {**self.assignment, **mine}})
+
+    def _place(self, rank: int) -> str:
+        """Numbers of a rank's server and of its rack, as an agent tells them."""
+        places = self.assignment.get("places")
+        server, rack = (0, 0) if places is None else (places["servers"][rank], places["racks"][rank])
+        return f"{server:016x}{rack:016x}"
+
+    def _serve_links(self, agent: LocalAgent) -> None:
+        """Give each worker the links of the emulated server that its place names."""
+        device, places = self.assignment["device"], self.assignment.get("places")
+        if device["kind"] != "emulated":
+            return
+        servers = [0] * len(self.workers) if places is None else places["servers"]
+        for worker, server in zip(self.workers, servers, strict=True):
+            links = agent.link_server(ServerLinks.from_message(device["links"]), server)
+            links.listen(worker.box.name, worker.box)
 
     @property
     def leader(self) -> LocalWorker:

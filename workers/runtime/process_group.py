@@ -13,7 +13,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from workers.runtime import emulated_network
 from workers.runtime.assignment import Assignment
+from workers.runtime.emulated_network import EmulatedGroup, Emulation
 from workers.runtime.failures import start_failed
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.
@@ -25,9 +27,9 @@ _BACKLOG = 1024
 _GET_INTERFACE_ADDRESS = 0x8915  # SIOCGIFADDR
 
 
-def open_process_group(assignment: Assignment) -> None:
+def open_process_group(assignment: Assignment, emulation: Emulation | None = None) -> None:
     """Join the generation's process group: gloo for CPU tensors, NCCL for those on a GPU that no other rank
-    has.
+    has, gloo over emulated links where the device is emulated.
 
     Raises:
         WorkerFailureError: `start_failed` when the port is taken or the others do not come.
@@ -35,8 +37,12 @@ def open_process_group(assignment: Assignment) -> None:
     pin_interface(assignment.interface_address or assignment.master_address)
     try:
         store = _open_store(assignment)
+        backend = backend_for(_devices(assignment, store))
+        if emulation is not None:
+            emulated_network.register(emulation)
+            backend = emulated_network.BACKEND
         dist.init_process_group(
-            backend_for(_devices(assignment, store)),
+            backend,
             store=dist.PrefixStore(f"generation-{assignment.generation}", store),
             rank=assignment.rank,
             world_size=assignment.world_size,
@@ -163,6 +169,14 @@ def broadcast_bytes(
     content = torch.empty(int(size), dtype=torch.uint8)
     dist.broadcast(content, src=source, group=group)
     return content.numpy().tobytes()
+
+
+def sum_beside(tensor: torch.Tensor, group: dist.ProcessGroup | None) -> dist.Work | None:
+    """Begin to sum a small tensor of the platform's own over the ranks, beside what emulated links carry."""
+    found = group or dist.group.WORLD
+    if isinstance(found, EmulatedGroup):
+        return found.bookkeeping(tensor)
+    return dist.all_reduce(tensor, group=group, async_op=True)
 
 
 def subgroup(ranks: Sequence[int]) -> dist.ProcessGroup | None:

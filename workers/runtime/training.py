@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,12 @@ from punctual.randomness import derive_seed, seed_generators
 from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
-from workers.runtime.device_models import Pacer
+from workers.runtime.emulated_network import Emulation, build_emulation
 from workers.runtime.failures import blaming_the_function, start_failed
 from workers.runtime.function_loading import overrides
 from workers.runtime.goals import Goals
 from workers.runtime.iteration import Control, IterationResult, IterationRunner, check_metric_names, finite
+from workers.runtime.pace import Pace
 from workers.runtime.parts import (
     TrainingParts,
     build_dataset,
@@ -32,6 +34,7 @@ from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
 from workers.runtime.state.handover import HandoverServer
+from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard
 from workers.runtime.state.sources import StateSource
 from workers.runtime.state.training_state import (
@@ -41,6 +44,7 @@ from workers.runtime.state.training_state import (
     final_weights,
     homes_of,
     restore,
+    state_bytes,
 )
 
 _log = logging.getLogger(__name__)
@@ -62,17 +66,15 @@ class WorkerContext:
         return self.box / "out" / ".final.partial"
 
 
-def build_pacer(assignment: Assignment, parts: TrainingParts, world_size: int, ranks: range) -> Pacer | None:
+def build_pace(
+    assignment: Assignment, emulation: Emulation | None, parts: TrainingParts, world_size: int
+) -> Pace | None:
     """The pace of an emulated device; None on a real one."""
     model = assignment.device.model
-    if model is None:
+    if model is None or emulation is None:
         return None
     local_batch = largest_local_batch(assignment.global_batch_size, world_size)
-    same_server = assignment.ranks_on_this_server.issuperset(ranks)
-    return Pacer(
-        model.iteration_seconds(local_batch, world_size, parts.parameter_bytes, same_server),
-        model.compute_seconds(local_batch),
-    )
+    return Pace(emulation, model, local_batch, parts.module)
 
 
 def clip_norm(assignment: Assignment) -> float | None:
@@ -120,6 +122,8 @@ class TrainingGeneration:
         self.parts = build_parts(self.context.function, device, assignment.seed)
         check_portable(self.parts)
         self.dataset = build_dataset(self.context.function, assignment.seed)
+        emulation = build_emulation(assignment, self.context.box)
+        self.moves = StateMoves(emulation, assignment.device.place)
         if assignment.handover_port:
             try:
                 self._handover = HandoverServer(
@@ -127,10 +131,11 @@ class TrainingGeneration:
                     assignment.handover_port,
                     assignment.secret,
                     assignment.generation,
+                    self.moves,
                 )
             except OSError as error:
                 raise start_failed("the handover port", error) from error
-        open_process_group(assignment)
+        open_process_group(assignment, emulation)
         world_size = assignment.world_size
         self.runner = IterationRunner(
             self.parts,
@@ -141,10 +146,12 @@ class TrainingGeneration:
             rank=assignment.rank,
             seed=assignment.seed,
             clip_norm=clip_norm(assignment),
-            pacer=build_pacer(assignment, self.parts, world_size, range(world_size)),
+            pace=build_pace(assignment, emulation, self.parts, world_size),
         )
         self.reports = ProgressReports(self.connection, assignment.rank)
-        self.writer = CheckpointWriter(self.context.box, self.connection, assignment.checkpoint_seconds)
+        self.writer = CheckpointWriter(
+            self.context.box, self.connection, assignment.checkpoint_seconds, self.moves
+        )
         # The first collective of a group sets up connections: have that behind us before the old one stops.
         dist.all_reduce(torch.zeros(1))
 
@@ -154,11 +161,14 @@ class TrainingGeneration:
         """Take the state; False if rank 0 was told to give up before it came (the others do as rank 0
         does)."""
         self.connection.phase("loading")
-        state = StateSource(self.assignment, self.goals, self.context.box, homes_of(self.parts)).take()
+        homes = homes_of(self.parts)
+        state = StateSource(self.assignment, self.goals, self.context.box, homes, self.moves).take()
         if state is None:
             return False
         if state:
+            begun = time.monotonic()
             self.progress = restore(self.parts, state, global_batch_size=self.assignment.global_batch_size)
+            self.moves.copied(state_bytes(self.parts), begun)
         _log.info("starts at iteration %d", self.progress.iteration)
         return True
 
@@ -257,7 +267,8 @@ class TrainingGeneration:
             )
 
     def _own_shard(self, *, copy: bool) -> Shard:
-        return capture_shard(
+        begun = time.monotonic()
+        shard = capture_shard(
             self.parts,
             self.progress,
             generation=self.assignment.generation,
@@ -266,6 +277,8 @@ class TrainingGeneration:
             world_size=self.assignment.world_size,
             copy=copy,
         )
+        self.moves.copied(shard.bytes, begun)
+        return shard
 
     def _write_checkpoint(self) -> None:
         """Copy this rank's shard and have it written. A rank that still stores its last one leaves the point
@@ -275,8 +288,8 @@ class TrainingGeneration:
         self._restart_pace()
 
     def _restart_pace(self) -> None:
-        if self.runner.pacer is not None:
-            self.runner.pacer.restart()
+        if self.runner.pace is not None:
+            self.runner.pace.restart()
 
     # -- end
 
@@ -319,7 +332,9 @@ class TrainingGeneration:
             "sample_order_digest": progress.sample_order_digest,
             "history": [{"iteration": point, "values": values} for point, values in progress.history],
         }
+        begun = time.monotonic()
         path = write_final(self.context.box, self.context.artifacts, final_weights(self.parts), report)
+        self.moves.stored(self.parts.parameter_bytes, begun)
         self.connection.file(
             path,
             kind="final",

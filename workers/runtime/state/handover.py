@@ -14,10 +14,12 @@ import secrets
 import socket
 import struct
 import threading
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from workers.runtime.process_group import listen_on
+from workers.runtime.state.moves import PLACE_BYTES, StateMoves
 from workers.runtime.state.shards import (
     LARGEST_DESCRIPTION_BYTES,
     Shard,
@@ -52,10 +54,11 @@ def _proof(secret: str, role: bytes, *parts: bytes) -> bytes:
 class HandoverServer:
     """Offers a rank's shard of generation `generation`'s state to any later generation of the same job."""
 
-    def __init__(self, address: str, port: int, secret: str, generation: int) -> None:
+    def __init__(self, address: str, port: int, secret: str, generation: int, moves: StateMoves) -> None:
         """Listen at once; raises OSError when the port is taken."""
         self._secret = secret
         self._generation = generation
+        self._moves = moves
         self._shard: Shard | None = None
         self._description = b""
         self._published = threading.Event()
@@ -88,35 +91,40 @@ class HandoverServer:
         try:
             with connection:
                 connection.settimeout(_AUTHENTICATION_SECONDS)
-                seal = self._authenticate(connection)
+                seal, receiver = self._authenticate(connection)
                 self._published.wait()
                 connection.settimeout(None)
-                self._send(connection, seal)
+                self._send(connection, seal, receiver)
         except OSError as error:
             _log.warning("handover to %s: %s", peer, error)
         finally:
             self._seats.release()
 
-    def _send(self, connection: socket.socket, seal: bytes) -> None:
+    def _send(self, connection: socket.socket, seal: bytes, receiver: bytes) -> None:
         shard = self._shard
         assert shard is not None
         digest = hashlib.sha256(self._description)
         connection.sendall(_HEADER.pack(len(self._description), shard.bytes))
         connection.sendall(self._description)
+        begun = time.monotonic()
         for piece in shard.pieces():
             for start in range(0, len(piece), _PIECE_BYTES):
                 part = piece[start : start + _PIECE_BYTES]
                 connection.sendall(part)
                 # While the other side still has to read what was sent.
                 digest.update(part)
+                begun = self._moves.sent(len(part), begun, receiver)
         connection.sendall(_proof(self._secret, b"state", seal, digest.digest()))
 
-    def _authenticate(self, connection: socket.socket) -> bytes:
+    def _authenticate(self, connection: socket.socket) -> tuple[bytes, bytes]:
+        """What was said on both sides, and the other side's place."""
         ours = secrets.token_bytes(_NONCE_BYTES)
-        connection.sendall(ours + _GENERATION.pack(self._generation))
+        connection.sendall(ours + _GENERATION.pack(self._generation) + self._moves.place)
         theirs = receive_exactly(connection, _NONCE_BYTES)
         successor = receive_exactly(connection, _GENERATION.size)
-        transcript = (ours, _GENERATION.pack(self._generation), theirs, successor)
+        place = receive_exactly(connection, PLACE_BYTES)
+        own = (ours, _GENERATION.pack(self._generation), self._moves.place)
+        transcript = (*own, theirs, successor, place)
         if not hmac.compare_digest(
             receive_exactly(connection, _PROOF_BYTES), _proof(self._secret, b"successor", *transcript)
         ):
@@ -124,7 +132,7 @@ class HandoverServer:
         if _GENERATION.unpack(successor)[0] <= self._generation:
             raise HandoverRefusedError("a stale generation asked for the state")
         connection.sendall(_proof(self._secret, b"predecessor", *transcript))
-        return b"".join(transcript)
+        return b"".join(transcript), place
 
 
 class ReceivedShard:
@@ -137,10 +145,12 @@ class ReceivedShard:
         transcript: bytes,
         header: bytes,
         still_wanted: Callable[[], bool],
+        arrived: Callable[[int, float], object],
     ) -> None:
         """Read the description; raises OSError and ShardError."""
         self._connection = connection
         self._still_wanted = still_wanted
+        self._arrived = arrived
         self._secret = secret
         self._transcript = transcript
         length, self._left = _HEADER.unpack(header)
@@ -155,8 +165,10 @@ class ReceivedShard:
         self._left -= len(buffer)
         if self._left < 0:
             raise ConnectionError("the shard is shorter than its description says")
+        begun = time.monotonic()
         _fill(self._connection, buffer, self._still_wanted)
         self._digest.update(buffer)
+        self._arrived(len(buffer), begun)
 
     def finish(self) -> None:
         """All is read.
@@ -184,19 +196,20 @@ def open_handover(
     generation: int,
     still_wanted: Callable[[], bool],
     pause: Callable[[float], None],
+    moves: StateMoves,
 ) -> ReceivedShard | None:
     """Connect to a rank of the old generation and wait for its shard; None when it is not wanted any more.
 
     Args:
         predecessor: the generation that is expected to answer. still_wanted: asked at least every quarter of
             a second; a new order for where to start from ends the wait. pause: waits between attempts to
-            connect.
+            connect. moves: the links that this worker's state goes over.
     """
     while still_wanted():
         try:
             connection = socket.create_connection((address, port), timeout=_CONNECT_SECONDS)
             try:
-                opened = _open(connection, secret, predecessor, generation, still_wanted)
+                opened = _open(connection, secret, predecessor, generation, still_wanted, moves)
             except BaseException:
                 connection.close()
                 raise
@@ -212,16 +225,23 @@ def open_handover(
 
 
 def _open(
-    connection: socket.socket, secret: str, predecessor: int, generation: int, wanted: Callable[[], bool]
+    connection: socket.socket,
+    secret: str,
+    predecessor: int,
+    generation: int,
+    wanted: Callable[[], bool],
+    moves: StateMoves,
 ) -> ReceivedShard | None:
     connection.settimeout(_AUTHENTICATION_SECONDS)
     theirs = receive_exactly(connection, _NONCE_BYTES)
     claimed = receive_exactly(connection, _GENERATION.size)
+    place = receive_exactly(connection, PLACE_BYTES)
     if _GENERATION.unpack(claimed)[0] != predecessor:
         raise HandoverRefusedError(f"generation {_GENERATION.unpack(claimed)[0]} answered, not {predecessor}")
     ours = secrets.token_bytes(_NONCE_BYTES)
-    transcript = (theirs, claimed, ours, _GENERATION.pack(generation))
-    connection.sendall(ours + _GENERATION.pack(generation) + _proof(secret, b"successor", *transcript))
+    own = (ours, _GENERATION.pack(generation), moves.place)
+    transcript = (theirs, claimed, place, *own)
+    connection.sendall(b"".join(own) + _proof(secret, b"successor", *transcript))
     if not hmac.compare_digest(
         receive_exactly(connection, _PROOF_BYTES), _proof(secret, b"predecessor", *transcript)
     ):
@@ -229,7 +249,14 @@ def _open(
     header = _wait_for_header(connection, wanted)
     if header is None:
         return None
-    return ReceivedShard(connection, secret, b"".join(transcript), header, wanted)
+    return ReceivedShard(
+        connection,
+        secret,
+        b"".join(transcript),
+        header,
+        wanted,
+        lambda size, begun: moves.received(size, begun, place),
+    )
 
 
 def _wait_for_header(connection: socket.socket, wanted: Callable[[], bool]) -> bytes | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import logging
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from workers.runtime.process_group import broadcast_bytes
 from workers.runtime.state import layout
 from workers.runtime.state.handover import ReceivedShard, open_handover
 from workers.runtime.state.loading import OpenShard, ShardInMemory, agree, load_state
+from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import ShardError, read_shard
 
 _log = logging.getLogger(__name__)
@@ -36,9 +38,15 @@ class StateSource:
     """Takes the state that the control plane names, together with the other ranks."""
 
     def __init__(
-        self, assignment: Assignment, goals: Goals, box: Path, homes: Mapping[layout.Path, Tensor]
+        self,
+        assignment: Assignment,
+        goals: Goals,
+        box: Path,
+        homes: Mapping[layout.Path, Tensor],
+        moves: StateMoves,
     ) -> None:
         """`homes`: where the state's tensors are to lie in the end."""
+        self._moves = moves
         self._homes = homes
         self._begun = False
         self._assignment = assignment
@@ -135,7 +143,10 @@ class StateSource:
 
     def _open_file(self, own: Start, number: int) -> ShardInMemory:
         try:
-            return ShardInMemory(read_shard(self._box / own["files"][str(number)]))
+            begun = time.monotonic()
+            shard = read_shard(self._box / own["files"][str(number)])
+            self._moves.stored(shard.bytes, begun)
+            return ShardInMemory(shard)
         except (OSError, KeyError) as error:
             raise start_failed("the checkpoint", error) from error
 
@@ -149,6 +160,7 @@ class StateSource:
             generation=self._assignment.generation,
             still_wanted=lambda: self._wanted(start),
             pause=self._goals.wait_for_change,
+            moves=self._moves,
         )
 
     def _wanted(self, start: Start) -> bool:

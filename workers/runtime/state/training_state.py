@@ -92,6 +92,14 @@ def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:
     return {("model", name): tensor for name, tensor in named}
 
 
+def state_bytes(parts: TrainingParts) -> int:
+    """Bytes of what a device holds of a state: the model's tensors and the optimizer's."""
+    tensors = [*parts.module.parameters(), *parts.module.buffers()]
+    for values in parts.optimizer.state.values():
+        tensors += [value for value in values.values() if isinstance(value, Tensor)]
+    return sum(tensor.nbytes for tensor in tensors if not tensor.is_sparse)
+
+
 def restore(parts: TrainingParts, state: Mapping[str, Any], *, global_batch_size: int) -> Progress:
     """Put a state into freshly built parts, which keep its tensors; returns how far the job has come.
 

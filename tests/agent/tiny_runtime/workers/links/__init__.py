@@ -1,0 +1,1 @@
+"""Nothing: this runtime sends nothing over links."""

@@ -1,0 +1,184 @@
+"""Real clients at a real server: their transfers end no earlier than the links allow."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from workers.links.client import LinkClient
+from workers.links.load import LinkLoad
+from workers.links.rates import GRADIENTS, NETWORK, STATE, TRAFFIC, WITHIN_SERVER, ServerLinks
+from workers.links.server import LinkServer
+from workers.links.wire import PIECE_BYTES, REQUEST_BYTES, SOCKET_NAME, Request
+
+RATE = 2e7
+LINKS = ServerLinks.from_message(
+    {
+        name: {"bytes_per_second": RATE}
+        for name in ("within_server", "network", "spine", "host_to_device", "disk")
+    }
+)
+
+
+@pytest.fixture
+def server() -> Iterator[LinkServer]:
+    started = LinkServer(LINKS)
+    started.start()
+    yield started
+    started.stop()
+
+
+@pytest.fixture
+def box(server: LinkServer, tmp_path: Path) -> Path:
+    server.listen("worker", tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def client(box: Path) -> Iterator[LinkClient]:
+    made = LinkClient(LINKS, box)
+    yield made
+    made.close()
+
+
+def _carry(client: LinkClient, path: tuple[str, ...], traffic: str, size: int) -> float:
+    """Seconds that a transfer takes."""
+    started = time.monotonic()
+    client.carry(path, traffic, size, started)
+    return time.monotonic() - started
+
+
+def test_a_transfer_ends_no_earlier_than_its_link_allows(client: LinkClient) -> None:
+    size = 3 * PIECE_BYTES // 2
+    assert _carry(client, (NETWORK,), STATE, size) >= size / RATE
+    assert client.unshared == 0
+
+
+def test_processes_of_a_server_share_its_links(server: LinkServer, tmp_path: Path) -> None:
+    size = 2_000_000
+    program = (
+        "import sys, time; from pathlib import Path\n"
+        "from workers.links.client import LinkClient; from workers.links.rates import *\n"
+        "links = ServerLinks.from_message({name: {'bytes_per_second': float(sys.argv[2])} for name in "
+        "DECLARED_LINKS})\n"
+        "client = LinkClient(links, Path(sys.argv[1])); print('ready', flush=True); input()\n"
+        "started = time.monotonic(); client.carry((NETWORK,), sys.argv[3], int(sys.argv[4]), started)\n"
+        "print(time.monotonic() - started, client.unshared, flush=True)"
+    )
+    processes = []
+    for number, traffic in enumerate((GRADIENTS, STATE)):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        server.listen(str(number), folder)
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-c", program, str(folder), str(RATE), traffic, str(size)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=Path(__file__).parents[2],
+            )
+        )
+    for process in processes:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+    started = time.monotonic()
+    for process in processes:
+        assert process.stdin is not None
+        process.stdin.write("\n")
+        process.stdin.flush()
+    answers = [process.communicate()[0].split() for process in processes]
+    together = time.monotonic() - started
+    assert [unshared for _seconds, unshared in answers] == ["0", "0"]
+    assert together >= 2 * size / RATE
+    # Each had half of the link while both were there: the first to end did not have all of it.
+    assert min(float(seconds) for seconds, _unshared in answers) > 1.2 * size / RATE
+
+
+def test_another_link_is_not_in_the_way(client: LinkClient) -> None:
+    size = 2_000_000
+    started = time.monotonic()
+    with ThreadPoolExecutor() as threads:
+        ends = list(
+            threads.map(
+                lambda path: client.transfer(path, GRADIENTS, size, started), [(NETWORK,), (WITHIN_SERVER,)]
+            )
+        )
+    assert max(ends) - started < 1.5 * size / RATE
+    assert client.unshared == 0
+
+
+def test_without_its_server_a_worker_keeps_the_rates_and_counts_it(tmp_path: Path) -> None:
+    client = LinkClient(LINKS, tmp_path)
+    size = 1_000_000
+    assert _carry(client, (NETWORK,), STATE, size) >= size / RATE
+    assert client.unshared == 1
+
+
+def test_a_worker_finds_a_server_that_came_back(tmp_path: Path) -> None:
+    client = LinkClient(LINKS, tmp_path)
+    client.transfer((NETWORK,), STATE, 1000, time.monotonic())
+    server = LinkServer(LINKS)
+    server.start()
+    server.listen("worker", tmp_path)
+    try:
+        deadline = time.monotonic() + 30
+        while not server.carried()[NETWORK][STATE]:
+            assert time.monotonic() < deadline
+            client.transfer((NETWORK,), STATE, 1000, time.monotonic())
+    finally:
+        client.close()
+        server.stop()
+
+
+@pytest.mark.parametrize(
+    "record",
+    [
+        b"\xff" * REQUEST_BYTES,
+        b"\x00" * REQUEST_BYTES,
+        Request(STATE, (NETWORK,), PIECE_BYTES, 0.0).to_bytes()[:-8] + b"\xff" * 8,
+        Request(STATE, (NETWORK,), PIECE_BYTES, 0.0).to_bytes() * 3,
+    ],
+    ids=["noise", "no link", "no time", "without waiting"],
+)
+def test_nonsense_ends_that_connection_alone(box: Path, client: LinkClient, record: bytes) -> None:
+    descriptor = os.open(box, os.O_RDONLY | os.O_DIRECTORY)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as hostile:
+        hostile.connect(f"/proc/self/fd/{descriptor}/{SOCKET_NAME}")
+        hostile.sendall(record)
+        hostile.settimeout(30)
+        try:
+            assert hostile.recv(64) == b""
+        except ConnectionResetError:
+            pass
+    os.close(descriptor)
+    assert _carry(client, (WITHIN_SERVER,), GRADIENTS, 10_000) >= 10_000 / RATE
+    assert client.unshared == 0
+
+
+def test_the_load_is_told_by_link_and_class(server: LinkServer, client: LinkClient) -> None:
+    load = LinkLoad(server)
+    client.carry((NETWORK,), STATE, 500_000, time.monotonic())
+    now = load.now()
+    assert set(now) == {NETWORK}
+    assert set(now[NETWORK]) == {STATE}
+    assert 0 < now[NETWORK][STATE] <= RATE * 1.01
+    assert load.now() == {}
+
+
+def test_agents_and_the_control_plane_call_links_and_classes_the_same() -> None:
+    from typing import get_args
+
+    from punctual.protocol import links as protocol
+    from workers.links.rates import LINKS as NAMES
+
+    assert get_args(protocol.LinkName) == NAMES
+    assert get_args(protocol.TrafficName) == TRAFFIC

@@ -1,0 +1,108 @@
+"""What emulated accelerators exchange takes the time of their servers' links, and overlaps as it would."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.runtime.conftest import FUNCTIONS, emulated, regression
+from workers.runtime.local_agent import LocalAgent, Message
+from workers.runtime.profiling import VOID_OVERRUN
+
+WIDE = FUNCTIONS / "wide.py"
+WIDTH = 512
+LAYER_BYTES = 4 * WIDTH**2
+SAME_SERVER = {"servers": [0, 0], "racks": [0, 0]}
+TWO_SERVERS = {"servers": [0, 1], "racks": [0, 0]}
+TWO_RACKS = {"servers": [0, 1], "racks": [0, 1]}
+
+
+def _measure(agent: LocalAgent, places: dict[str, list[int]], *, layers: int = 1, **device: Any) -> Message:
+    """The level of two GPUs."""
+    assignment = {
+        "function": {"entry": "wide:Wide"},
+        "hyperparameters": {"global_batch_size": 4, "layers": layers, "width": WIDTH},
+        "purpose": "profiling",
+        "profile": {"levels": [2], "seconds_per_level": 0.6, "max_seconds": 60},
+        "device": emulated(**device),
+        "places": places,
+        "seed": 3,
+    }
+    generation = agent.start_generation(WIDE, assignment, len(places["servers"]))
+    generation.leader.wait_for_event("profile_done")
+    assert [worker.end() for worker in generation.workers] == [0, 0]
+    (level,) = [event for event in generation.leader.of_kind("event") if event["kind"] == "profile_level"]
+    return level
+
+
+def _seconds(level: Message) -> float:
+    return 1 / level["iterations_per_second"]
+
+
+@pytest.mark.parametrize(
+    ("places", "link", "senders"),
+    [(SAME_SERVER, "within_server", 2), (TWO_SERVERS, "network", 1), (TWO_RACKS, "spine", 1)],
+    ids=["within the server", "to the other server", "through the spine"],
+)
+def test_an_all_reduce_takes_as_long_as_the_links_on_its_way(
+    agent: LocalAgent, places: dict[str, list[int]], link: str, senders: int
+) -> None:
+    # The link that is meant is five times slower than the others: nothing else could make it last so long.
+    # Each rank sends half of the layer twice; within a server both ranks share its link.
+    slow = senders * 2 * (LAYER_BYTES / 2) / 0.1
+    rates = {"within_server": 5 * slow, "network": 5 * slow}
+    if link == "spine":
+        changed: dict[str, Any] = {**rates, "spine": {"bytes_per_second": slow}}
+    else:
+        changed = {**rates, link: slow, "spine": {"bytes_per_second": 1e12}}
+    level = _measure(agent, places, **changed)
+    assert _seconds(level) >= 0.02 + 0.1
+    # Nor does it take more, unless this machine could not keep the pace.
+    assert level["overrun"] > VOID_OVERRUN or _seconds(level) < 1.3 * (0.02 + 0.1)
+
+
+def test_an_all_reduce_overlaps_with_the_backward_pass(agent: LocalAgent) -> None:
+    """Of four layers all but the first computed ones can wait for no computing: the rest is hidden."""
+    compute_seconds, sent_seconds = 0.3, 0.2
+    network = 4 * LAYER_BYTES / sent_seconds
+    level = _measure(agent, TWO_SERVERS, layers=4, fixed_seconds=compute_seconds, network=network)
+    assert _seconds(level) >= compute_seconds
+    # The last bucket goes when all is computed; the first has gone meanwhile.
+    assert level["overrun"] > VOID_OVERRUN or _seconds(level) < compute_seconds + 0.9 * sent_seconds
+
+
+def test_ranks_of_a_server_share_its_way_out(agent: LocalAgent) -> None:
+    """Four ranks, two on each of two servers: two pairs cross at the same time."""
+    network = LAYER_BYTES / 0.05
+    alone = _seconds(_measure(agent, TWO_SERVERS, network=network))
+    four = {"servers": [0, 1, 0, 1], "racks": [0, 0, 0, 0]}
+    assignment = {
+        "function": {"entry": "wide:Wide"},
+        "hyperparameters": {"global_batch_size": 4, "width": WIDTH},
+        "purpose": "profiling",
+        "profile": {"levels": [4], "seconds_per_level": 0.6, "max_seconds": 60},
+        "device": emulated(network=network),
+        "places": four,
+        "seed": 3,
+    }
+    generation = agent.start_generation(WIDE, assignment, 4)
+    together = generation.leader.wait_for_event("profile_level")
+    assert _seconds(dict(together)) > 1.5 * alone
+
+
+def test_a_measurement_that_this_machine_is_too_slow_for_is_void(agent: LocalAgent) -> None:
+    level = _measure(agent, SAME_SERVER, fixed_seconds=1e-5, within_server=1e12)
+    assert level["overrun"] > 0.05
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_training_comes_to_the_same_over_emulated_links(agent: LocalAgent, world_size: int) -> None:
+    losses = []
+    for device in ({"kind": "cpu"}, emulated(fixed_seconds=0.001)):
+        assignment = regression(iterations=12, device=device)
+        generation = agent.start_generation(FUNCTIONS / "regression.py", assignment, world_size)
+        report = generation.wait_until_ready().train_from_nothing().report()
+        losses.append(report["final"]["loss"])
+        generation.stop()
+    assert losses[0] == pytest.approx(losses[1], rel=1e-4)

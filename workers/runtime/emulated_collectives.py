@@ -1,0 +1,180 @@
+"""Collectives as steps of messages between pairs of ranks, by the algorithms that NCCL, gloo and MPI use
+(Thakur, Rabenseifner and Gropp, "Optimization of Collective Communication Operations in MPICH", 2005)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from workers.links.rates import EXPERTS, GRADIENTS, STATE
+
+Reduce = Callable[[Tensor, Tensor], object]
+
+
+@dataclass(frozen=True)
+class Message:
+    """A contiguous tensor to or from a rank of the group."""
+
+    peer: int
+    tensor: Tensor
+
+
+class Exchanges(Protocol):
+    """What a collective needs of its group."""
+
+    def rank(self) -> int: ...
+
+    def size(self) -> int: ...
+
+    @property
+    def latency_bytes(self) -> float:
+        """What the slowest of its links carries during its latency: less than that is better sent twice than
+        in two steps."""
+
+    def exchange(
+        self, sent: Sequence[Message], received: Sequence[Message], traffic: str, step: int
+    ) -> None: ...
+
+
+def reduction(operation: dist.ReduceOp) -> Reduce:
+    """The reduction of the second tensor into the first, in place.
+
+    Raises:
+        NotImplementedError: for operations that training does not use.
+    """
+    known: dict[object, Reduce] = {
+        dist.ReduceOp.SUM: lambda into, other: into.add_(other),
+        dist.ReduceOp.MIN: lambda into, other: torch.minimum(into, other, out=into),
+        dist.ReduceOp.MAX: lambda into, other: torch.maximum(into, other, out=into),
+        dist.ReduceOp.PRODUCT: lambda into, other: into.mul_(other),
+    }
+    for candidate, reduce in known.items():
+        if operation == candidate:
+            return reduce
+    raise NotImplementedError(f"{operation} over emulated links")
+
+
+def all_reduce(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
+    """Reduce a tensor over all ranks, in place and to the same bits everywhere."""
+    flat = tensor.view(-1) if tensor.is_contiguous() else tensor.flatten()
+    _all_reduce_flat(group, flat, reduce)
+    if flat.data_ptr() != tensor.data_ptr():
+        tensor.copy_(flat.view(tensor.shape))
+
+
+def _all_reduce_flat(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
+    if group.size() == 1:
+        return
+    if group.size() & (group.size() - 1):
+        _ring(group, tensor, reduce)
+    elif tensor.nbytes <= group.latency_bytes:
+        _doubling(group, tensor, reduce)
+    else:
+        _halving_and_doubling(group, tensor, reduce)
+
+
+def _doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
+    """Recursive doubling: everything to a partner twice as far away in each step."""
+    distance = 1
+    other = torch.empty_like(tensor)
+    while distance < group.size():
+        partner = group.rank() ^ distance
+        group.exchange([Message(partner, tensor)], [Message(partner, other)], GRADIENTS, distance)
+        reduce(tensor, other)
+        distance *= 2
+
+
+def _halving_and_doubling(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
+    """Rabenseifner's algorithm: halves to partners ever further away until each rank has reduced its part,
+    then back. Neighbours, who mostly share a server, exchange the largest parts."""
+    kept: list[tuple[Tensor, Tensor, int]] = []
+    part, distance = tensor, 1
+    while distance < group.size():
+        partner = group.rank() ^ distance
+        lower, upper = part[: len(part) // 2], part[len(part) // 2 :]
+        mine, theirs = (upper, lower) if group.rank() & distance else (lower, upper)
+        other = torch.empty_like(mine)
+        group.exchange([Message(partner, theirs)], [Message(partner, other)], GRADIENTS, len(kept))
+        reduce(mine, other)
+        kept.append((mine, theirs, partner))
+        part, distance = mine, distance * 2
+    for step, (mine, theirs, partner) in enumerate(reversed(kept), start=len(kept)):
+        group.exchange([Message(partner, mine)], [Message(partner, theirs)], GRADIENTS, step)
+
+
+def _ring(group: Exchanges, tensor: Tensor, reduce: Reduce) -> None:
+    """A ring, for numbers of ranks that are no power of two: a part goes round and is reduced, then goes
+    round again."""
+    size, rank = group.size(), group.rank()
+    parts = list(torch.tensor_split(tensor, size))
+    after, before = (rank + 1) % size, (rank - 1) % size
+    for step in range(size - 1):
+        mine = parts[(rank - step) % size]
+        theirs = parts[(rank - step - 1) % size]
+        other = torch.empty_like(theirs)
+        group.exchange([Message(after, mine)], [Message(before, other)], GRADIENTS, step)
+        reduce(theirs, other)
+    for step in range(size - 1):
+        mine, theirs = parts[(rank - step + 1) % size], parts[(rank - step) % size]
+        group.exchange([Message(after, mine)], [Message(before, theirs)], GRADIENTS, size + step)
+
+
+def broadcast(group: Exchanges, tensor: Tensor, root: int) -> None:
+    """A binomial tree: in each step whoever has the tensor gives it to one who has not."""
+    size = group.size()
+    place = (group.rank() - root) % size
+    # A tensor that is no block of memory travels as a copy.
+    content = tensor.contiguous()
+    distance = 1
+    while distance < size:
+        if place < distance and place + distance < size:
+            group.exchange([Message((place + distance + root) % size, content)], [], STATE, distance)
+        elif distance <= place < 2 * distance:
+            group.exchange([], [Message((place - distance + root) % size, content)], STATE, distance)
+        distance *= 2
+    if content.data_ptr() != tensor.data_ptr():
+        tensor.copy_(content)
+
+
+def all_gather(group: Exchanges, outputs: Sequence[Tensor], mine: Tensor) -> None:
+    """Recursive doubling for powers of two, else a ring."""
+    size, rank = group.size(), group.rank()
+    gathered = mine.new_empty((size, *mine.shape))
+    gathered[rank] = mine
+    if size & (size - 1):
+        after, before = (rank + 1) % size, (rank - 1) % size
+        for step in range(size - 1):
+            sent, received = gathered[(rank - step) % size], gathered[(rank - step - 1) % size]
+            group.exchange([Message(after, sent)], [Message(before, received)], GRADIENTS, step)
+    else:
+        distance = 1
+        while distance < size:
+            partner = rank ^ distance
+            mine_from, theirs_from = rank & -distance, partner & -distance
+            sent = gathered[mine_from : mine_from + distance]
+            received = gathered[theirs_from : theirs_from + distance]
+            group.exchange([Message(partner, sent)], [Message(partner, received)], GRADIENTS, distance)
+            distance *= 2
+    for output, content in zip(outputs, gathered, strict=True):
+        output.copy_(content)
+
+
+def all_to_all(group: Exchanges, outputs: Sequence[Tensor], inputs: Sequence[Tensor]) -> None:
+    """Every rank to every other at once, so that all its links are full together."""
+    size, rank = group.size(), group.rank()
+    others = [(rank + step) % size for step in range(1, size)]
+    received = {peer: torch.empty_like(outputs[peer]).contiguous() for peer in others}
+    group.exchange(
+        [Message(peer, inputs[peer].contiguous()) for peer in others],
+        [Message(peer, received[peer]) for peer in others],
+        EXPERTS,
+        step=0,
+    )
+    outputs[rank].copy_(inputs[rank])
+    for peer in others:
+        outputs[peer].copy_(received[peer])
