@@ -10,8 +10,10 @@ from __future__ import annotations
 
 import heapq
 
+import numpy as np
+
 from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
+from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.displacing import displacing_place
 from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, Occupancy, lift, list_blocks
 from scheduling.core.placement.whole_blocks import whole_block_choice
@@ -36,7 +38,7 @@ def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high:
 
 
 @kernel
-def _turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: bool) -> None:
+def turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: bool) -> None:
     """Free what is left of the job's former GPUs and mark them as its own, or remove the mark."""
     if occupancy.old_base[job] == UNPLACED:
         return
@@ -52,8 +54,27 @@ def _turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark:
 
 
 @kernel
-def _free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
-    """The best aligned place that displaces nobody, or UNPLACED."""
+def _former_blocks(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
+    """The blocks on which the job was, ascending; none where it comes from nowhere."""
+    base = occupancy.old_base[job]
+    if base >= 0:
+        return np.array([blocks.block_of[base]])
+    found = np.empty(blocks.base.size if base == SPREAD else 0, dtype=np.int64)
+    count = 0
+    block = occupancy.old_first[job] if base == SPREAD else END
+    while block != END:
+        found[count] = block
+        count += 1
+        block = occupancy.old_next[block]
+    return found[:count]
+
+
+@kernel
+def free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
+    """The best aligned place that displaces nobody, or UNPLACED.
+
+    Only on its former blocks can a place overlap with the job's own old GPUs, so these are looked at first.
+    """
     # Read through the tuples in the loop, each array would be counted as in use and released again each time.
     bases = blocks.base
     sizes = blocks.size
@@ -61,34 +82,46 @@ def _free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> in
     owner = occupancy.owner
     former = occupancy.former
     mine = occupancy.mine
-    old_base = occupancy.old_base[job]
-    old_block = blocks.block_of[old_base] if old_base >= 0 else NOWHERE
-    best = UNPLACED
-    best_overlap = 0
-    best_area = 0
-    for block in range(bases.size):
-        room = sizes[block]
-        if room < size or room - taken[block] < size:
-            continue
-        first = bases[block]
-        for base in range(first, first + room - size + 1, size):
-            overlap = 0
-            free = True
-            for address in range(base, base + size):
-                if owner[address] != FREE or former[address] != FREE:
-                    free = False
-                    break
-                if mine[address] != FREE:
-                    overlap += 1
-            if not free:
+    own = _former_blocks(blocks, occupancy, job)
+    for overlapping in (True, False):
+        best = UNPLACED
+        best_overlap = 0
+        best_area = 0
+        for number in range(own.size if overlapping else bases.size):
+            block = own[number] if overlapping else number
+            room = sizes[block]
+            if room < size or room - taken[block] < size:
                 continue
-            area = room if taken[block] == 0 else _free_area(owner, former, first, room, base, size)
-            if best == UNPLACED or overlap > best_overlap or (overlap == best_overlap and area < best_area):
-                best = base
-                best_overlap = overlap
-                best_area = area
-            if taken[block] == 0 and block != old_block and old_base != SPREAD:
-                break  # every place in a wholly free block is as good as its first
+            empty = taken[block] == 0
+            if not overlapping and empty and best != UNPLACED and best_area <= room:
+                continue
+            first = bases[block]
+            for base in range(first, first + room - size + 1, size):
+                overlap = 0
+                free = True
+                for address in range(base, base + size):
+                    if owner[address] != FREE or former[address] != FREE:
+                        free = False
+                        break
+                    if mine[address] != FREE:
+                        overlap += 1
+                if not free:
+                    continue
+                area = room if empty else _free_area(owner, former, first, room, base, size)
+                if (
+                    best == UNPLACED
+                    or overlap > best_overlap
+                    or (overlap == best_overlap and area < best_area)
+                ):
+                    best = base
+                    best_overlap = overlap
+                    best_area = area
+                if empty and not overlapping:
+                    break  # every place in a wholly free block is as good as its first
+            if not overlapping and best != UNPLACED and best_area == size:
+                return best  # no area is smaller, and those that follow have higher addresses
+        if best_overlap > 0:
+            return best
     return best
 
 
@@ -158,10 +191,10 @@ def place_queue(
     while len(queue) > 0:
         negative_size, _, _, job = heapq.heappop(queue)
         size = -negative_size
-        _turn_former_into_mine(blocks, occupancy, job, YES)
+        turn_former_into_mine(blocks, occupancy, job, YES)
         base = UNPLACED
         if size <= largest:
-            base = _free_place(blocks, occupancy, job, size)
+            base = free_place(blocks, occupancy, job, size)
             if base == UNPLACED:
                 base = displacing_place(blocks, occupancy, size, run)
         if base != UNPLACED:
@@ -174,7 +207,7 @@ def place_queue(
             if chosen.size:
                 list_blocks(occupancy, job, chosen)
                 occupancy.base[job] = SPREAD
-        _turn_former_into_mine(blocks, occupancy, job, NO)
+        turn_former_into_mine(blocks, occupancy, job, NO)
         occupancy.old_base[job] = UNPLACED
         if occupancy.base[job] == UNPLACED:
             failed.append(job)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
-
 import numpy as np
 
 from scheduling.core.kernels import kernel
@@ -27,6 +25,11 @@ def _block_prices(
     owner = occupancy.owner
     held_base = occupancy.base
     held_size = occupancy.size
+    settled = occupancy.settled
+    slack = occupancy.slack
+    move_seconds = occupancy.move_seconds
+    taken = occupancy.taken
+    mine = occupancy.mine
     total = bases.size
     old_base = occupancy.old_base[job]
     old_block = blocks.block_of[old_base] if old_base >= 0 else NOWHERE
@@ -39,14 +42,14 @@ def _block_prices(
             continue
         holder = owner[bases[block]]
         if holder >= 0 and held_base[holder] == SPREAD:
-            if occupancy.settled[holder] != run and held_size[holder] < size:
-                tight = occupancy.slack[holder] < occupancy.move_seconds[holder]
+            if settled[holder] != run and held_size[holder] < size:
+                tight = slack[holder] < move_seconds[holder]
                 allowed[block] = True
                 priced[block, 0] = TIGHT if tight else 1
                 priced[block, 1] = sizes[block]
-        elif occupancy.taken[block] == 0 and block != old_block:
+        elif taken[block] == 0 and block != old_block:
             allowed[block] = True
-            priced[block, 2] = sizes[block] if occupancy.mine[bases[block]] != FREE else 0
+            priced[block, 2] = sizes[block] if mine[bases[block]] != FREE else 0
         else:
             others[count] = block
             count += 1
@@ -74,11 +77,34 @@ def _block_keys(blocks: Blocks, allowed: BoolArray, priced: IntArray) -> IntArra
 
 
 @kernel
-def _cheapest_first(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int) -> list[tuple[int, int]]:
-    """A heap of (key, block) of the allowed blocks of ``room`` GPUs."""
-    heap = [(key[block], block) for block in range(sizes.size) if allowed[block] and sizes[block] == room]
-    heapq.heapify(heap)
-    return heap
+def cheapest(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int, most: int) -> IntArray:
+    """Of the allowed blocks of ``room`` GPUs the ``most`` with the lowest keys, among equal ones the first;
+    ascending."""
+    keys = np.empty(sizes.size, dtype=np.int64)
+    candidates = np.empty(sizes.size, dtype=np.int64)
+    count = 0
+    for block in range(sizes.size):
+        if allowed[block] and sizes[block] == room:
+            keys[count] = key[block]
+            candidates[count] = block
+            count += 1
+    if count <= most:
+        return candidates[:count]
+    highest = np.partition(keys[:count], most - 1)[most - 1]
+    below = 0
+    for position in range(count):
+        if keys[position] < highest:
+            below += 1
+    found = np.empty(most, dtype=np.int64)
+    written = 0
+    at_highest = most - below
+    for position in range(count):
+        if keys[position] == highest:
+            at_highest -= 1
+        if keys[position] < highest or (keys[position] == highest and at_highest >= 0):
+            found[written] = candidates[position]
+            written += 1
+    return found
 
 
 @kernel
@@ -105,9 +131,7 @@ def whole_block_choice(blocks: Blocks, occupancy: Occupancy, job: int, size: int
         if largest == 0:
             return chosen[:0]
         room = largest
-        heap = _cheapest_first(sizes, allowed, key, room)
-        while need >= room and len(heap) > 0:
-            _, best = heapq.heappop(heap)
+        for best in cheapest(sizes, allowed, key, room, need // room):
             chosen[count] = best
             count += 1
             need -= room

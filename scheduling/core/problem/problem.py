@@ -237,7 +237,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
 def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> Capacity:
     """The usable GPUs of these servers, and those that may back promises: all but the reserve's. What is
     borrowed backs nothing."""
-    own = tuple(replace(server, usable=server.usable and not server.on_loan) for server in servers)
+    own = tuple(replace(server, usable=False) if server.on_loan else server for server in servers)
     blocks = blocks_of(own)
     gpus = int(blocks.size.sum())
     reserve = reserved_gpus([server.gpus for server in own if server.usable], reserve_servers)
