@@ -39,19 +39,37 @@ def figure(data: Curve | None) -> go.Figure | None:
                 "color": [
                     colours.GOOD if level.gpus == data.gpus_now else colours.PROMISED for level in data.levels
                 ],
-                "symbol": ["circle" if level.source == "live" else "circle-open" for level in data.levels],
+                "symbol": [_symbol(level.source, level.void) for level in data.levels],
             },
             customdata=[
-                [f"{rate / ideal:.0%}", level.samples, level.source]
+                [
+                    f"{rate / ideal:.0%}",
+                    level.samples,
+                    level.source,
+                    _doubt(level.source, level.overrun if level.void else None),
+                ]
                 for rate, ideal, level in zip(rates, perfect, data.levels, strict=True)
             ],
             hovertemplate="%{x} GPUs: %{y:.2f} iterations/s<br>%{customdata[0]} of perfect scaling"
-            "<br>%{customdata[1]} samples, %{customdata[2]}<extra></extra>",
+            "<br>%{customdata[1]} samples, %{customdata[2]}%{customdata[3]}<extra></extra>",
         )
     )
     drawn.update_xaxes(title_text="GPUs", type="log", tickvals=gpus, ticktext=[str(count) for count in gpus])
     drawn.update_yaxes(title_text="iterations/s", rangemode="tozero")
     return drawn
+
+
+def _symbol(source: str, void: bool) -> str:
+    if source == "live":
+        return "circle"
+    return "x-thin-open" if void else "circle-open"
+
+
+def _doubt(source: str, overrun: float | None) -> str:
+    """What is said of a level whose measurement is void by this overrun."""
+    if overrun is None or source == "live":
+        return ""
+    return f"<br>void for the emulated GPU: the host was {overrun:.0%} slower"
 
 
 PANEL = Panel(
@@ -60,5 +78,6 @@ PANEL = Panel(
     figure=figure,
     empty="Not measured yet. A new function runs a few iterations at 1, 2, 4, … GPUs before it is decided.",
     refresh_on=("changed",),
-    note="Filled points were sharpened by running jobs, open ones profiled; green is where the job runs now.",
+    note="Filled points were sharpened by running jobs, open ones profiled; green is where the job runs now. "
+    "A cross shows the host's speed: it was too slow for the pace of the emulated GPU.",
 )

@@ -153,9 +153,26 @@ def test_only_measured_levels_are_points_of_the_curve() -> None:
         "data"
     ]
     assert measured["x"] == [1, 4]
+    assert measured["marker"]["symbol"] == ["circle", "circle-open"]
     assert perfect["y"] == [4.0, 16.0]
     assert scaling_curve.figure(None) is None
     assert scaling_curve.figure(Curve([], "cpu", False, 0)) is None
+
+
+def test_a_level_that_shows_the_hosts_speed_instead_of_the_emulated_gpus_is_marked() -> None:
+    levels = [
+        CurveLevel(gpus=1, iterations_per_second=4.0, source="profiled", overrun=0.01),
+        CurveLevel(gpus=2, iterations_per_second=6.0, source="profiled", overrun=0.125),
+        CurveLevel(gpus=4, iterations_per_second=9.0, source="live", overrun=0.125),
+    ]
+    _perfect, measured = as_json(scaling_curve.figure(Curve(levels, "emulated-a100", True, gpus_now=4)))[
+        "data"
+    ]
+    assert measured["marker"]["symbol"] == ["circle-open", "x-thin-open", "circle"]
+    doubts = [told[3] for told in measured["customdata"]]
+    assert [bool(doubt) for doubt in doubts] == [False, True, False]
+    assert "void" in doubts[1]
+    assert "12%" in doubts[1]
 
 
 def test_metrics_put_the_loss_first_and_mark_changes_of_gpus() -> None:
