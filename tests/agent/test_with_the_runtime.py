@@ -91,6 +91,9 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     )
     stored = [event for event in plane.events_of("shard_stored") if event["reason"] == "suspend"]
     assert {event["rank"] for event in stored} == {0, 1}
+    used = {link for report in plane.reports for link in report["link_load"] or {}}
+    # Workers in their sandboxes reach the links: the hand-over within the server, copies, files, the store.
+    assert used >= {"within_server", "host_to_device", "disk", "network"}
     wait_until(lambda: plane.phase(number=2) == "exited", "the second generation has ended")
     last = stored[0]["iteration"] + 20
     plane.want(line(3, 1, last, start=recovery_point(*stored)))
