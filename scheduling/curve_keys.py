@@ -21,11 +21,14 @@ def curve_key(
     gpu_kind: str,
     hyperparameters: Mapping[str, Any],
     speed_neutral: Iterable[str],
+    plan_family: str,
 ) -> str:
-    """Digest of function, data, GPU type and every hyperparameter that may change speed or memory."""
+    """Digest of function, data, GPU type, every hyperparameter that may change speed or memory, and the
+    family of the runtime plans."""
     neutral = set(speed_neutral)
     counted = {name: value for name, value in hyperparameters.items() if name not in neutral}
-    return _digest([function_digest, entry, data_digest, gpu_kind, counted])
+    measured = _digest([function_digest, entry, data_digest, gpu_kind, counted])
+    return _digest([measured, plan_family])
 
 
 def _digest(value: Any) -> str:

@@ -17,6 +17,7 @@ from cluster.models import Agent, Cluster, Gpu, Server, UtilisationSample
 from lending.models import InferenceCluster
 from projects.models import ApiToken, Membership, Project, Role, User, token_digest
 from scheduling.choices import AssignmentState, CurveState, GenerationState, Goal, JobState, ServiceClass
+from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.models import (
     Artifact,
     Assignment,
@@ -228,6 +229,7 @@ class GenerationFactory(DjangoModelFactory[Generation]):
     master_server = factory.SubFactory(ServerFactory)
     master_port = 21000
     secret = "s" * 32
+    runtime_plan = factory.LazyFunction(lambda: choose_runtime_plan(["a server"]).to_message())
     live_at = factory.LazyFunction(timezone.now)
 
     @factory.post_generation

@@ -332,6 +332,9 @@ class CurveSerializer(serializers.Serializer):
 
     gpu_kind = serializers.CharField(allow_null=True)
     emulated = serializers.BooleanField()
+    plan_family = serializers.CharField(
+        help_text="Of the runtime plans under which the levels were measured."
+    )
     state = serializers.CharField()
     complete = serializers.BooleanField(
         help_text="Whether measuring stopped because more GPUs brought nothing."

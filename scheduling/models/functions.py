@@ -10,6 +10,7 @@ from django.utils import timezone
 from cluster.models.leased_work import LeasedWork, lease_constraints
 from projects.models import Project
 from scheduling.choices import CurveState
+from scheduling.core.runtime_plans.plan import PlanFamily
 
 
 class Bundle(models.Model):
@@ -84,6 +85,8 @@ class ScalingCurve(models.Model):
     function_digest = models.CharField(max_length=64, db_index=True)
     data_digest = models.CharField(max_length=64, blank=True)
     gpu_kind = models.CharField(max_length=100)
+    #: Of the runtime plans that its levels were measured under.
+    plan_family = models.CharField(max_length=40, default=PlanFamily.DENSE.value)
     hyperparameters = models.JSONField(default=dict)
     state = models.CharField(max_length=10, choices=CurveState.choices, default=CurveState.UNKNOWN)
     complete = models.BooleanField(default=False)

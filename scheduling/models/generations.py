@@ -37,6 +37,8 @@ class Generation(models.Model):
         ScalingCurve, on_delete=models.SET_NULL, null=True, blank=True, related_name="generations"
     )
     profile = models.JSONField(null=True, blank=True)
+    #: How its ranks work together, with its digest (docs/protocols.md 2.6).
+    runtime_plan = models.JSONField(default=dict)
     reason = models.CharField(max_length=300, blank=True)
     retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
     #: The same in a sentence.
@@ -71,6 +73,13 @@ class Generation(models.Model):
             ),
         ]
         indexes = [models.Index(fields=["state"], condition=~Q(state="retired"), name="generation_unretired")]
+
+    def measured_curve(self) -> ScalingCurve | None:
+        """The curve that its figures belong on; None where that holds figures of other plans."""
+        curve = self.curve or self.job.curve
+        if curve is None or self.runtime_plan.get("family", curve.plan_family) != curve.plan_family:
+            return None
+        return curve
 
 
 class Assignment(models.Model):

@@ -75,6 +75,8 @@ class Checkpoint(models.Model):
     size_bytes = models.BigIntegerField(default=0)
     world_size = models.PositiveIntegerField(default=1)
     complete_at = models.DateTimeField(null=True, blank=True)
+    #: Of the generation that wrote it; empty for states of versions that had none.
+    runtime_plan_digest = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=20)
     store_seconds = models.FloatField(default=0.0)
     stored_at = models.DateTimeField(default=timezone.now)

@@ -99,6 +99,7 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
         "checkpoint_seconds": checkpoint_interval_seconds(job.checkpoint_seconds, cluster.reserve_servers),
         "data": job.data,
         "profile": generation.profile,
+        "runtime_plan": generation.runtime_plan,
     }
 
 

@@ -47,6 +47,7 @@ def apply_event(agent: Agent, event: Mapping[str, Any], cluster: Cluster, happen
         job_id=event["job"], number=event["generation"]
     )
     job = Job.objects.select_related("checkpoint", "curve", "project", "owner").get(pk=generation.job_id)
+    generation.job = job
     iteration = event.get("iteration") or 0
     if iteration > job.max_iterations:
         raise RefusedEvent(f"iteration: {iteration} of a job that has {job.max_iterations}")
@@ -137,7 +138,7 @@ def _point_complete(job: Job, generation: Generation, checkpoint: Checkpoint) ->
 def _profile_level(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    curve = generation.curve or job.curve
+    curve = generation.measured_curve()
     if curve is None or generation.purpose != Purpose.PROFILING:
         return
     levels = (generation.profile or {}).get("levels", [])
@@ -180,7 +181,7 @@ def _profile_level(
 def _profile_done(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
-    curve = generation.curve or job.curve
+    curve = generation.measured_curve()
     if (
         curve is None
         or generation.purpose != Purpose.PROFILING
@@ -272,7 +273,7 @@ def _failed(
         generation.retired_because = RetireReason.MEASURING_TIMEOUT
         generation.retire_reason = event["message"][:300]
         generation.save(update_fields=["retired_because", "retire_reason"])
-    curve = generation.curve or job.curve
+    curve = generation.measured_curve()
     measuring = generation.purpose == Purpose.PROFILING and job.may_be_measured()
     if event["reason"] == MEMORY_EXCEEDED and measuring:
         # Also where its worker was missed before it was told why.

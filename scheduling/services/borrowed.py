@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState
 from scheduling.core.question.kinds import main_kind
+from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.models import Job, ScalingCurve
 
@@ -51,7 +52,8 @@ def borrowed_by(cluster: Cluster, kind: str) -> Borrowed | None:
 
 
 def key_on(job: Job, kind: str) -> str:
-    """The key of the job's curve on a kind of GPU."""
+    """The key of the job's curve on a kind of GPU: of the same family of runtime plans as its own."""
+    family = choose_plan_family() if job.curve is None else job.curve.plan_family
     version = job.function_version
     return curve_key(
         function_digest=version.bundle_id,
@@ -60,6 +62,7 @@ def key_on(job: Job, kind: str) -> str:
         gpu_kind=kind,
         hyperparameters=job.hyperparameters,
         speed_neutral=version.speed_neutral,
+        plan_family=family,
     )
 
 
@@ -91,6 +94,7 @@ def curve_made_on(job: Job, kind: str) -> ScalingCurve:
             "function_digest": job.curve.function_digest,
             "data_digest": job.curve.data_digest,
             "gpu_kind": kind,
+            "plan_family": job.curve.plan_family,
             "hyperparameters": job.curve.hyperparameters,
         },
     )[0]
@@ -111,6 +115,7 @@ def curves_made_on(jobs: Sequence[Job], kind: str) -> dict[str, ScalingCurve]:
                 function_digest=job.curve.function_digest,
                 data_digest=job.curve.data_digest,
                 gpu_kind=kind,
+                plan_family=job.curve.plan_family,
                 hyperparameters=job.curve.hyperparameters,
             )
     # Somebody may just submit another job with the same key.

@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.core.runtime_plans.choosing import choose_runtime_plan
+from scheduling.core.runtime_plans.plan import RuntimePlan
 from scheduling.models import Assignment, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
@@ -93,10 +95,11 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
         ).values_list("job_id", flat=True)
     )
-    curves = _curves(wanted)
+    plans = [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted]
+    curves = _curves(wanted, plans)
     made = []
     begun = []
-    for one, (master_port, *_) in zip(wanted, ports, strict=True):
+    for one, plan, (master_port, *_) in zip(wanted, plans, ports, strict=True):
         generation = Generation(
             job=one.job,
             number=one.job.last_generation,
@@ -109,6 +112,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
             reason=one.reason[:300],
             profile=one.profile,
             curve=curves.get(one.job.pk),
+            runtime_plan=plan.to_message(),
         )
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:
             _set_training(generation, one.job)
@@ -132,12 +136,19 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     return made
 
 
-def _curves(wanted: Sequence[NewGeneration]) -> dict[str, ScalingCurve]:
-    """The jobs' curves on the kinds of GPU that they get."""
+def _curves(wanted: Sequence[NewGeneration], plans: Sequence[RuntimePlan]) -> dict[str, ScalingCurve]:
+    """The jobs' curves on the kinds of GPU that they get, where they were measured under plans of the same
+    family: what another plan makes of a job must not be noted on them."""
+    families = {one.job.pk: plan.family.value for one, plan in zip(wanted, plans, strict=True)}
     jobs: dict[str, list[Job]] = defaultdict(list)
     for one in wanted:
         jobs[one.gpus[0].kind].append(one.job)
-    return {job_id: curve for kind, some in jobs.items() for job_id, curve in curves_on(some, kind).items()}
+    return {
+        job_id: curve
+        for kind, some in jobs.items()
+        for job_id, curve in curves_on(some, kind).items()
+        if curve.plan_family == families[job_id]
+    }
 
 
 def begin_training(generation: Generation, job: Job) -> None:

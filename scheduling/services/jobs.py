@@ -17,6 +17,7 @@ from cluster.models import Cluster
 from projects.errors import Conflict, Unavailable
 from projects.models import Project, User
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.life_cycle.steps import PAUSED
 from scheduling.models import FunctionVersion, Job, ScalingCurve
@@ -65,6 +66,7 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     """The curve under the request's key, known or not."""
     version = request.function_version
     digest = data_digest(request.data)
+    family = choose_plan_family()
     key = curve_key(
         function_digest=version.bundle_id,
         entry=version.entry,
@@ -72,6 +74,7 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
         gpu_kind=gpu_kind,
         hyperparameters=request.hyperparameters,
         speed_neutral=version.speed_neutral,
+        plan_family=family,
     )
     return ScalingCurve.objects.get_or_create(
         key=key,
@@ -79,6 +82,7 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
             "function_digest": version.bundle_id,
             "data_digest": digest,
             "gpu_kind": gpu_kind,
+            "plan_family": family,
             "hyperparameters": dict(request.hyperparameters),
         },
     )[0]

@@ -30,6 +30,7 @@ def start_from_checkpoint(point: Checkpoint, readers: int) -> dict[str, Any]:
         "generation": point.generation,
         "iteration": point.iteration,
         "world_size": point.world_size,
+        "runtime_plan": point.runtime_plan_digest or None,
         "shards": shards,
     }
 
@@ -56,6 +57,7 @@ def start_from_predecessor(predecessor: Generation, readers: int) -> dict[str, A
         "from": "handover",
         "generation": predecessor.number,
         "world_size": predecessor.world_size,
+        "runtime_plan": predecessor.runtime_plan.get("digest"),
         "shards": shards,
     }
 
@@ -80,7 +82,12 @@ def take_shard(
         job=job,
         generation=generation.number,
         iteration=iteration,
-        defaults={"uri": folder, "reason": reason, "world_size": generation.world_size},
+        defaults={
+            "uri": folder,
+            "reason": reason,
+            "world_size": generation.world_size,
+            "runtime_plan_digest": generation.runtime_plan.get("digest", ""),
+        },
     )
     StateShard.objects.update_or_create(
         checkpoint=point,

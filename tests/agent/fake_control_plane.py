@@ -11,6 +11,8 @@ from collections.abc import Iterable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
+from workers.runtime.local_agent import runtime_plan
+
 BUNDLE = b"class Function: ...\n"
 BUNDLE_DIGEST = hashlib.sha256(BUNDLE).hexdigest()
 
@@ -38,6 +40,7 @@ def generation(job: str = "job", number: int = 1, **changes: Any) -> dict[str, A
         "master_port": 21000,
         "secret": "s",
         "workers": [{"rank": 0, "gpu_index": 0, "handover_port": 21001}],
+        "runtime_plan": runtime_plan(),
         "function": {"digest": BUNDLE_DIGEST, "entry": "function:Function", "requirements_digest": None},
         "hyperparameters": {"global_batch_size": 4},
         "termination": {"max_iterations": 1_000_000, "target": None},

@@ -8,6 +8,7 @@ from typing import Any
 
 from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel
+from workers.runtime.synchronisation.plan import RuntimePlan
 
 DEFAULT_CHECKPOINT_SECONDS = 60.0
 
@@ -88,6 +89,7 @@ class Assignment:
     checkpoint_seconds: float
     places: Places
     profile: ProfilePlan | None
+    runtime_plan: RuntimePlan
 
     @property
     def global_batch_size(self) -> int:
@@ -139,6 +141,7 @@ class Assignment:
                 seconds_per_level=float(profile["seconds_per_level"]),
                 max_seconds=float(profile["max_seconds"]),
             ),
+            runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
         )
 
 

@@ -25,9 +25,9 @@ from punctual.randomness import derive_seed, enter_iteration, seed_generators
 from workers.runtime.batches import BatchLoader, LocalBatch
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.pace import Pace
-from workers.runtime.parts import DistributedModel, TrainingParts
+from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
-from workers.runtime.sparse_gradients import SparseSynchroniser
+from workers.runtime.synchronisation.together import Synchronisation
 
 METRIC_SLOTS = 32
 
@@ -65,7 +65,7 @@ class IterationRunner:
     def __init__(
         self,
         parts: TrainingParts,
-        model: DistributedModel,
+        synchronisation: Synchronisation,
         loader: BatchLoader,
         *,
         group: dist.ProcessGroup | None,
@@ -76,7 +76,8 @@ class IterationRunner:
         pace: Pace | None,
     ) -> None:
         self.parts = parts
-        self.model = model
+        self.model = synchronisation.model
+        self._synchronisation = synchronisation
         self.loader = loader
         self.pace = pace
         self._group = group
@@ -84,7 +85,6 @@ class IterationRunner:
         self._rank = rank
         self._seed = seed
         self._clip_norm = clip_norm
-        self._sparse = SparseSynchroniser(parts.module, group)
         self._clock = TrainClock(parts)
 
     def run(self, iteration: int, control: Control = Control.GO_ON) -> IterationResult:
@@ -104,7 +104,7 @@ class IterationRunner:
         # The exchange travels while the backward pass computes.
         exchange = Exchange(control, loss, metrics, batch, self._group, self._rank, self._world_size)
         self._backward(loss, batch)
-        self._sparse.synchronise()
+        self._synchronisation.after_backward()
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()

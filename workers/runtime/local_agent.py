@@ -18,10 +18,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, Protocol
 
 from workers.links.rates import ServerLinks
 from workers.links.server import LinkServer
+from workers.runtime.synchronisation.plan import content_digest
 
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
@@ -268,15 +270,17 @@ class LocalAgent:
         *,
         auto_store: bool = True,
         seconds: float = 60.0,
+        by_rank: Mapping[int, Mapping[str, Any]] = MappingProxyType({}),
     ) -> Generation:
         """Start the workers of a generation on the function in `source` and wait until they are warm, each
         for `seconds`.
 
         Args:
-            assignment: what differs from :func:`assignment_defaults`.
+            assignment: what differs from :func:`assignment_defaults`. by_rank: what single ranks are told
+                otherwise than the rest.
         """
         workers = self.warm_workers(world_size, auto_store=auto_store, seconds=seconds)
-        return Generation(self, workers, source, assignment)
+        return Generation(self, workers, source, assignment, by_rank)
 
     def warm_workers(
         self, count: int, *, auto_store: bool = True, seconds: float = 60.0
@@ -305,7 +309,19 @@ def assignment_defaults() -> Message:
         "data": [],
         "profile": None,
         "device": {"kind": "cpu"},
+        "runtime_plan": runtime_plan(),
     }
+
+
+def runtime_plan(*synchronisers: Mapping[str, Any]) -> Message:
+    """A runtime plan of these synchronisers; the one that every job gets where none are named."""
+    usual = [{"kind": "sparse", "choices": {}}, {"kind": "dense", "choices": {"gradients_in_buckets": True}}]
+    plan = {
+        "family": "dense",
+        "shape": "packed",
+        "synchronisers": [dict(each) for each in synchronisers] or usual,
+    }
+    return {**plan, "digest": content_digest(plan)}
 
 
 @dataclass(frozen=True)
@@ -321,7 +337,12 @@ class Generation:
     """The workers of one generation."""
 
     def __init__(
-        self, agent: LocalAgent, workers: Sequence[LocalWorker], source: Path, assignment: Mapping[str, Any]
+        self,
+        agent: LocalAgent,
+        workers: Sequence[LocalWorker],
+        source: Path,
+        assignment: Mapping[str, Any],
+        by_rank: Mapping[int, Mapping[str, Any]],
     ) -> None:
         self.workers = list(workers)
         self.assignment: Message = {
@@ -342,7 +363,7 @@ class Generation:
             mine: Message = {"rank": rank, "gpu_index": rank, "handover_port": self.handover_ports[rank]}
             if self.assignment["device"]["kind"] == "emulated":
                 mine["device"] = {**self.assignment["device"], "place": self._place(rank)}
-            worker.send({"assign": {**self.assignment, **mine}})
+            worker.send({"assign": {**self.assignment, **mine, **by_rank.get(rank, {})}})
 
     def _place(self, rank: int) -> str:
         """Numbers of a rank's server and of its rack, as an agent tells them."""

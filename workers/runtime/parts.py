@@ -1,4 +1,4 @@
-"""The things a function builds (model, optimizer, scheduler, data) and the model as DDP sees it."""
+"""The things a function builds: model, optimizer, scheduler, data."""
 
 from __future__ import annotations
 
@@ -7,9 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
-from torch.nn.parallel import DistributedDataParallel
 from torch.optim import Optimizer
 
 from punctual.function import TrainingFunction
@@ -18,7 +16,6 @@ from workers.runtime.assignment import Assignment
 from workers.runtime.batches import BatchLoader, dataset_size
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.sample_order import SampleOrder
-from workers.runtime.sparse_gradients import sparse_parameters
 
 
 @dataclass
@@ -35,25 +32,6 @@ class TrainingParts:
     def parameter_bytes(self) -> int:
         """Bytes of gradients that an iteration synchronises."""
         return sum(p.numel() * p.element_size() for p in self.module.parameters() if p.requires_grad)
-
-
-class DistributedModel(DistributedDataParallel):
-    """DDP that lets `train()` read the model's own attributes and notices when it was bypassed."""
-
-    forward_calls = 0
-
-    def forward(self, *inputs: Any, **keywords: Any) -> Any:
-        """Call the model, counting calls: gradients of a bypassed model would not be synchronised."""
-        self.forward_calls += 1
-        return super().forward(*inputs, **keywords)
-
-    def __getattr__(self, name: str) -> Any:
-        try:
-            return super().__getattr__(name)
-        except AttributeError:
-            if name == "module":
-                raise
-            return getattr(super().__getattr__("module"), name)
 
 
 def select_device(assignment: Assignment) -> torch.device:
@@ -124,26 +102,6 @@ def build_loader(
 def _data_workers(hyperparameters: Mapping[str, Any]) -> int:
     """Processes that load ahead; ``num_workers`` is PyTorch's name for them."""
     return int(hyperparameters.get("data_workers") or hyperparameters.get("num_workers") or 0)
-
-
-def distribute(parts: TrainingParts, group: dist.ProcessGroup | None = None) -> DistributedModel:
-    """Wrap the model for data-parallel training in `group` (default: the whole generation).
-
-    Embeddings with sparse gradients are left out; a SparseSynchroniser looks after them.
-
-    Raises:
-        WorkerFailureError: DDP cannot train this model.
-    """
-    tables = sparse_parameters(parts.module)
-    DistributedModel._set_params_and_buffers_to_ignore_for_model(parts.module, list(tables))
-    with blaming_the_function("the model under DistributedDataParallel"):
-        return DistributedModel(
-            parts.module,
-            device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
-            process_group=group,
-            find_unused_parameters=parts.function.unused_parameters,
-            gradient_as_bucket_view=True,
-        )
 
 
 def _expect(value: Any, kind: type, method: str) -> None:

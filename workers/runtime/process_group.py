@@ -16,7 +16,7 @@ import torch.distributed as dist
 from workers.runtime import emulated_network
 from workers.runtime.assignment import Assignment
 from workers.runtime.emulated_network import EmulatedGroup, Emulation
-from workers.runtime.failures import start_failed
+from workers.runtime.failures import WorkerFailureError, start_failed
 
 # The control plane retires a generation that does not become ready; this only ends an abandoned worker.
 START_TIMEOUT = timedelta(seconds=120)
@@ -32,18 +32,20 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
     has, gloo over emulated links where the device is emulated.
 
     Raises:
-        WorkerFailureError: `start_failed` when the port is taken or the others do not come.
+        WorkerFailureError: `start_failed` when the port is taken, the others do not come, or they were given
+            another runtime plan.
     """
     pin_interface(assignment.interface_address or assignment.master_address)
     try:
-        store = _open_store(assignment)
+        store = dist.PrefixStore(f"generation-{assignment.generation}", _open_store(assignment))
+        _compare_runtime_plans(store, assignment)
         backend = backend_for(_devices(assignment, store))
         if emulation is not None:
             emulated_network.register(emulation)
             backend = emulated_network.BACKEND
         dist.init_process_group(
             backend,
-            store=dist.PrefixStore(f"generation-{assignment.generation}", store),
+            store=store,
             rank=assignment.rank,
             world_size=assignment.world_size,
             timeout=COLLECTIVE_TIMEOUT,
@@ -52,14 +54,37 @@ def open_process_group(assignment: Assignment, emulation: Emulation | None = Non
         raise start_failed("the workers could not be connected", error) from error
 
 
+def _compare_runtime_plans(store: dist.Store, assignment: Assignment) -> None:
+    """Ranks under different plans would wait for each other in different collectives: none begins.
+
+    Raises:
+        WorkerFailureError: on every rank, with the same words.
+    """
+    ranks = range(assignment.world_size)
+    store.set(f"runtime-plan-{assignment.rank}", assignment.runtime_plan.digest)
+    digests = [store.get(f"runtime-plan-{rank}").decode() for rank in ranks]
+    others = [rank for rank in ranks if digests[rank] != digests[0]]
+    if not others:
+        return
+    if store.add("runtime-plans-read", 1) == assignment.world_size:
+        store.set("runtime-plans-read-by-all", "")
+    if assignment.rank == 0:
+        # The store ends with this process; everybody is to read why.
+        store.wait(["runtime-plans-read-by-all"])
+    raise WorkerFailureError(
+        "start_failed",
+        f"rank {others[0]} was given the runtime plan {digests[others[0]][:12]} and rank 0 "
+        f"{digests[0][:12]} ({len(others)} of {len(ranks)} ranks differ from rank 0): nothing is exchanged",
+    )
+
+
 def _devices(assignment: Assignment, store: dist.Store) -> list[str]:
     """The GPU of each rank by the driver's name for it; nothing where they compute on CPUs."""
     if assignment.device.kind != "cuda":
         return []
     own = str(torch.cuda.get_device_properties(assignment.device.index).uuid)
-    devices = dist.PrefixStore(f"devices-{assignment.generation}", store)
-    devices.set(str(assignment.rank), own)
-    return [devices.get(str(rank)).decode() for rank in range(assignment.world_size)]
+    store.set(f"device-{assignment.rank}", own)
+    return [store.get(f"device-{rank}").decode() for rank in range(assignment.world_size)]
 
 
 def backend_for(devices: Sequence[str]) -> str:

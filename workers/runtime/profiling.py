@@ -24,7 +24,6 @@ from workers.runtime.parts import (
     build_dataset,
     build_loader,
     build_parts,
-    distribute,
     select_device,
 )
 from workers.runtime.process_group import open_process_group, subgroup
@@ -39,6 +38,7 @@ from workers.runtime.state.training_state import (
     restore,
     state_bytes,
 )
+from workers.runtime.synchronisation.together import Synchronisation
 from workers.runtime.training import WorkerContext, build_pace, clip_norm
 
 _log = logging.getLogger(__name__)
@@ -166,7 +166,7 @@ class ProfilingGeneration:
         parts = build_parts(self.context.function, self.device, self.assignment.seed)
         runner = IterationRunner(
             parts,
-            distribute(parts, group),
+            Synchronisation(self.assignment.runtime_plan, parts, group),
             build_loader(self.assignment, self.context.function, self.dataset, level, self.device),
             group=group,
             world_size=level,

@@ -27,7 +27,6 @@ from workers.runtime.parts import (
     build_dataset,
     build_loader,
     build_parts,
-    distribute,
     select_device,
 )
 from workers.runtime.process_group import open_process_group
@@ -46,6 +45,7 @@ from workers.runtime.state.training_state import (
     restore,
     state_bytes,
 )
+from workers.runtime.synchronisation.together import Synchronisation
 
 _log = logging.getLogger(__name__)
 
@@ -139,7 +139,7 @@ class TrainingGeneration:
         world_size = assignment.world_size
         self.runner = IterationRunner(
             self.parts,
-            distribute(self.parts),
+            Synchronisation(assignment.runtime_plan, self.parts),
             build_loader(assignment, self.context.function, self.dataset, world_size, device),
             group=None,
             world_size=world_size,

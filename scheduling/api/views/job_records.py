@@ -19,6 +19,7 @@ from projects.api.filters import read_filters
 from projects.api.pagination import ByIteration
 from scheduling.api import job_serializers as shapes
 from scheduling.choices import CurveState
+from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.models import Artifact, Checkpoint, JobEvent, JobMetric
 from scheduling.selectors.artifacts import artifact_get, artifact_open, pieces
 from scheduling.selectors.hiding import mask_for
@@ -215,6 +216,7 @@ class CurveView(ApiView):
         answer = {
             "gpu_kind": kind,
             "emulated": kind is not None and Gpu.objects.filter(kind=kind, emulated=True).exists(),
+            "plan_family": curve.plan_family if curve else choose_plan_family(),
             "state": curve.state if curve else CurveState.UNKNOWN,
             "complete": curve.complete if curve else False,
             "failure": curve.failure if curve else "",

@@ -9,32 +9,44 @@ and gloo, in PyTorch 2.13, crashes on; docs/decisions/0009-sparse-gradients.md).
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-
-def sparse_parameters(module: nn.Module) -> dict[str, nn.Parameter]:
-    """The trained embedding tables that ask for sparse gradients, by name."""
-    tables = {
-        id(part.weight)
-        for part in module.modules()
-        if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
-    }
-    return {
-        name: parameter
-        for name, parameter in module.named_parameters()
-        if id(parameter) in tables and parameter.requires_grad
-    }
+from workers.runtime.parts import TrainingParts
+from workers.runtime.synchronisation.interface import GradientSynchroniser
 
 
-class SparseSynchroniser:
-    """Averages sparse gradients over the ranks of a group."""
+class SparseSynchroniser(GradientSynchroniser):
+    """Takes the tables that ask for sparse gradients; averages them after the backward pass."""
 
-    def __init__(self, module: nn.Module, group: dist.ProcessGroup | None) -> None:
+    def __init__(self, choices: Mapping[str, Any]) -> None:
+        if choices:
+            raise ValueError(f"there is nothing to choose, but it was given {sorted(choices)}")
+        self._parameters: list[nn.Parameter] = []
+        self._group: dist.ProcessGroup | None = None
+        self._world_size = 1
+
+    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        """The trained embedding tables with `sparse=True`."""
+        tables = {
+            id(part.weight)
+            for part in module.modules()
+            if isinstance(part, nn.Embedding | nn.EmbeddingBag) and part.sparse
+        }
+        return {name: parameter for name, parameter in left.items() if id(parameter) in tables}
+
+    def wrap(
+        self,
+        parts: TrainingParts,
+        group: dist.ProcessGroup | None,
+        parameters: Mapping[str, nn.Parameter],
+    ) -> None:
         """Give every rank the group's first rank's tables, as DDP does with the parameters it looks after."""
-        self._parameters = list(sparse_parameters(module).values())
+        self._parameters = list(parameters.values())
         self._group = group
         self._world_size = dist.get_world_size(group)
         if self._world_size > 1:
@@ -42,7 +54,7 @@ class SparseSynchroniser:
             for parameter in self._parameters:
                 dist.broadcast(parameter.detach(), src=first, group=group)
 
-    def synchronise(self) -> None:
+    def after_backward(self) -> None:
         """Replace each gradient by the mean over ranks."""
         if self._world_size == 1 or not self._parameters:
             return

@@ -1,0 +1,1 @@
+"""How the ranks of a generation work together, decided for all of them before they start."""

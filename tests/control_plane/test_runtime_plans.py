@@ -1,0 +1,172 @@
+"""A generation is given a runtime plan; a scaling curve holds what was measured under one family of them."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.db.migrations.executor import MigrationExecutor
+from django.utils import timezone
+
+from cluster.models import Gpu, Server
+from scheduling.choices import CurveState, Purpose
+from scheduling.core.runtime_plans.choosing import choose_runtime_plan
+from scheduling.models import Checkpoint, CurveLevel, Generation, ScalingCurve
+from scheduling.selectors.desired_state import desired_state
+from scheduling.services.borrowed import curve_made_on, curve_on, curves_on, key_on, measured_curves_on
+from scheduling.services.curves import MINIMUM_SAMPLES, refine_curves
+from scheduling.services.generations import begin_training, create_generation
+from scheduling.services.recovery_points import start_from_predecessor
+from tests.control_plane.agent_api import busy_server, event, metric, send, training_job
+from tests.factories import ScalingCurveFactory
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+
+@pytest.fixture
+def servers() -> tuple[Server, Server]:
+    return busy_server("node-a"), busy_server("node-b")
+
+
+def successor(generation: Generation, *gpus: tuple[Server, int], **fields: Any) -> Generation:
+    """A new generation of the job on these GPUs."""
+    rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
+    return create_generation(generation.job, rows, epoch=1, reason="test", **fields)
+
+
+@pytest.mark.parametrize("purpose", [Purpose.TRAINING, Purpose.PROFILING])
+def test_a_plan_is_made_with_the_generation_and_sent_to_every_server(
+    servers: tuple[Server, Server], purpose: Purpose
+) -> None:
+    _, first = training_job(servers[0])
+    made = successor(first, (servers[0], 1), (servers[1], 1), purpose=purpose)
+    for server in servers:
+        entries = {one["generation"]: one for one in desired_state(server.pk)["generations"]}
+        assert entries[made.number]["runtime_plan"] == made.runtime_plan
+    assert made.runtime_plan["shape"] == "spread"
+    assert [one["kind"] for one in made.runtime_plan["synchronisers"]] == ["sparse", "dense"]
+
+
+def test_on_one_server_a_plan_is_another_one_of_the_same_family(servers: tuple[Server, Server]) -> None:
+    packed = successor(training_job(servers[0])[1], (servers[0], 1), (servers[0], 2))
+    spread = successor(training_job(servers[1])[1], (servers[0], 3), (servers[1], 3))
+    assert packed.runtime_plan["digest"] != spread.runtime_plan["digest"]
+    assert packed.runtime_plan["family"] == spread.runtime_plan["family"]
+
+
+def test_a_recovery_point_names_the_plan_that_it_was_written_under(servers: tuple[Server, Server]) -> None:
+    job, generation = training_job(servers[0])
+    send(servers[0], {"events": [event(generation, "shard_stored", sha256="0" * 64)]})
+    digest = generation.runtime_plan["digest"]
+    point = Checkpoint.objects.get()
+    assert point.runtime_plan_digest == digest
+    job.refresh_from_db()
+    begin_training(generation, job)
+    assert (generation.start or {})["runtime_plan"] == digest
+    assert start_from_predecessor(generation, 1)["runtime_plan"] == digest
+
+
+def test_a_curve_is_reused_whatever_the_shape(servers: tuple[Server, Server]) -> None:
+    job, first = training_job(servers[0])
+    assert successor(first, (servers[0], 1)).curve == job.curve
+    other, second = training_job(servers[1])
+    assert successor(second, (servers[0], 2), (servers[1], 2)).curve == other.curve
+
+
+def test_levels_of_another_family_stand_for_nothing(servers: tuple[Server, Server]) -> None:
+    """The same function, data, hyperparameters and GPUs, measured under plans of another family."""
+    job, _ = training_job(servers[0])
+    assert job.curve is not None
+    job.curve.plan_family, dense_family = "lossless", job.curve.plan_family
+    lossless = ScalingCurveFactory.create(
+        key=key_on(job, "other"), gpu_kind="other", plan_family="lossless", levels={1: 9.0}
+    )
+    assert measured_curves_on([job], "other") == {job.pk: lossless}
+    job.curve.plan_family = dense_family
+    assert curve_on(job, "other") is None
+    assert curves_on([job], "other") == measured_curves_on([job], "other") == {}
+    made = curve_made_on(job, "other")
+    assert made != lossless
+    assert (made.plan_family, made.state) == (dense_family, CurveState.UNKNOWN)
+
+
+def test_what_runs_under_another_family_is_not_noted_on_the_jobs_curve(
+    servers: tuple[Server, Server],
+) -> None:
+    job, first = training_job(servers[0])
+    assert job.curve is not None
+    ScalingCurve.objects.filter(pk=job.curve.pk).update(plan_family="lossless")
+    job.refresh_from_db()
+    CurveLevel.objects.create(curve=job.curve, gpus=1, iterations_per_second=1.0)
+    made = successor(first, (servers[0], 1), purpose=Purpose.PROFILING, profile={"levels": [1, 2]})
+    assert made.curve is None
+    told = event(made, "profile_level", gpus=2)
+    send(servers[0], {"events": [told]})
+    assert list(CurveLevel.objects.values_list("gpus", flat=True)) == [1]
+
+    Generation.objects.filter(pk=first.pk).update(curve=made.curve)
+    metrics = [metric(first, iteration=10 + n, iterations_per_second=50.0) for n in range(MINIMUM_SAMPLES)]
+    assert send(servers[0], {"metrics": metrics}).status_code == 200
+    refine_curves()
+    assert CurveLevel.objects.get().iterations_per_second == 1.0
+
+
+def migrate(name: str) -> Any:
+    """Bring scheduling's tables to a migration; returns the apps as they are there."""
+    MigrationExecutor(connection).migrate([("scheduling", name)])
+    return MigrationExecutor(connection).loader.project_state([("scheduling", name)]).apps
+
+
+@pytest.fixture
+def later() -> Iterator[None]:
+    yield
+    executor = MigrationExecutor(connection)
+    executor.migrate(executor.loader.graph.leaf_nodes())
+
+
+@pytest.mark.django_db(transaction=True)
+def test_curves_states_and_generations_of_earlier_versions_stay_of_use(
+    servers: tuple[Server, Server], later: None
+) -> None:
+    job, generation = training_job(servers[0])
+    assert job.curve is not None
+    new_key = key_on(job, job.curve.gpu_kind)
+    Checkpoint.objects.create(
+        job=job, generation=1, iteration=7, uri="file:///old.pt", size_bytes=9, complete_at=timezone.now()
+    )
+    expected = choose_runtime_plan([server.pk for server in servers]).to_message()
+    generation.delete()
+    before = migrate("0013_environments_are_long_tasks")
+    before.get_model("scheduling", "ScalingCurve").objects.filter(pk=job.curve.pk).update(
+        key=before_families(job)
+    )
+    old = before.get_model("scheduling", "Generation").objects.create(
+        job_id=job.pk, number=2, epoch=1, world_size=2, master_server_id=servers[0].pk, master_port=21000,
+        handover_port=21001, secret="secret",
+    )  # fmt: skip
+    for rank, server in enumerate(servers):
+        gpu = Gpu.objects.get(server=server, index=3)
+        old.assignments.create(job_id=job.pk, gpu_id=gpu.pk, rank=rank, state="held")
+
+    migrate("0018_plan_families")
+
+    assert ScalingCurve.objects.get(pk=job.curve.pk).key == new_key
+    point = Checkpoint.objects.get()
+    assert (point.world_size, point.complete_at) == (1, point.stored_at)
+    (shard,) = point.shards.all()
+    assert (shard.number, shard.uri, shard.size_bytes, shard.sha256) == (0, "file:///old.pt", 9, "")
+    assert Generation.objects.get().runtime_plan == expected
+
+
+def before_families(job: Any) -> str:
+    """A curve's key as it was made before it named a family."""
+    version = job.function_version
+    hyperparameters = {
+        name: value for name, value in job.hyperparameters.items() if name not in version.speed_neutral
+    }
+    content = [version.bundle_id, version.entry, "", job.curve.gpu_kind, hyperparameters]
+    return hashlib.sha256(json.dumps(content, sort_keys=True, separators=(",", ":")).encode()).hexdigest()

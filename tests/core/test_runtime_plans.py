@@ -1,0 +1,79 @@
+"""The runtime plan of a generation: a pure answer, told apart by its digest."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import FrozenInstanceError, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduling.core.runtime_plans.choosing import choose_plan_family, choose_runtime_plan
+from scheduling.core.runtime_plans.plan import RuntimePlan, Shape, Synchroniser
+from workers.runtime.synchronisation.kinds import KINDS
+from workers.runtime.synchronisation.plan import RuntimePlan as PlanOfAWorker
+
+NAMES = st.text(min_size=1, max_size=8)
+SYNCHRONISERS = st.builds(
+    Synchroniser,
+    NAMES,
+    st.dictionaries(NAMES, st.integers() | st.booleans(), max_size=3).map(lambda one: tuple(one.items())),
+)
+PLANS = st.builds(
+    RuntimePlan,
+    st.just(choose_plan_family()),
+    st.sampled_from(Shape),
+    st.lists(SYNCHRONISERS, max_size=3).map(tuple),
+)
+
+
+@given(st.lists(st.integers(0, 3), min_size=1))
+def test_the_same_placement_gets_the_same_plan_and_its_shape_is_told(servers: list[int]) -> None:
+    plan = choose_runtime_plan(servers)
+    assert plan == choose_runtime_plan(servers)
+    assert plan.shape == ("packed" if len(set(servers)) == 1 else "spread")
+
+
+def test_the_shape_changes_the_digest_and_not_the_family() -> None:
+    packed, spread = choose_runtime_plan([1, 1]), choose_runtime_plan([1, 2])
+    assert packed.digest != spread.digest
+    assert packed.family == spread.family == choose_plan_family()
+
+
+def test_a_plan_cannot_be_changed_once_it_is_made() -> None:
+    with pytest.raises(FrozenInstanceError):
+        choose_runtime_plan([1]).shape = Shape.SPREAD  # type: ignore[misc]
+
+
+def test_every_kind_that_is_planned_is_one_that_workers_have() -> None:
+    for one in choose_runtime_plan([1, 2]).synchronisers:
+        KINDS[one.kind](dict(one.choices))
+
+
+@given(PLANS)
+def test_a_worker_reads_the_plan_that_was_sent_and_finds_the_same_digest(plan: RuntimePlan) -> None:
+    """Also when the database has sorted its fields anew meanwhile."""
+    message = json.loads(json.dumps(plan.to_message(), sort_keys=True))
+    read = PlanOfAWorker.from_message(message)
+    assert read.digest == plan.digest
+    assert [(one.kind, one.choices) for one in read.synchronisers] == [
+        (one.kind, dict(one.choices)) for one in plan.synchronisers
+    ]
+
+
+@given(PLANS, PLANS)
+def test_plans_have_the_same_digest_only_where_they_say_the_same(
+    one: RuntimePlan, other: RuntimePlan
+) -> None:
+    contents = [{**plan.to_message(), "digest": None} for plan in (one, other)]
+    # In JSON, as Python calls 1 and True equal.
+    same = json.dumps(contents[0], sort_keys=True) == json.dumps(contents[1], sort_keys=True)
+    assert (one.digest == other.digest) == same
+
+
+@given(PLANS)
+def test_a_plan_that_was_altered_on_its_way_is_refused(plan: RuntimePlan) -> None:
+    altered = replace(plan, synchronisers=(*plan.synchronisers, Synchroniser("another")))
+    with pytest.raises(ValueError, match="has the digest"):
+        PlanOfAWorker.from_message({**altered.to_message(), "digest": plan.digest})

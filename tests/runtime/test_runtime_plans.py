@@ -1,0 +1,142 @@
+"""Ranks exchange nothing before all hold the same runtime plan, and follow the kinds that it names."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from examples.recommender import Recommender
+from tests.runtime.conftest import REGRESSION, regression
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.local_agent import LocalAgent, runtime_plan
+from workers.runtime.parts import TrainingParts, build_parts
+from workers.runtime.synchronisation.dense import DenseSynchroniser
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.synchronisation.plan import RuntimePlan
+from workers.runtime.synchronisation.together import Synchronisation
+
+BESIDE = {"kind": "dense", "choices": {"gradients_in_buckets": False}}
+SPARSE = {"kind": "sparse", "choices": {}}
+
+
+@pytest.mark.parametrize("purpose", ["training", "profiling"])
+@pytest.mark.parametrize("odd", [0, 2])
+def test_ranks_with_different_plans_refuse_before_they_exchange_anything(
+    agent: LocalAgent, purpose: str, odd: int
+) -> None:
+    usual, other = runtime_plan(), runtime_plan(SPARSE, BESIDE)
+    profile = {"levels": [1], "seconds_per_level": 0.1, "max_seconds": 60}
+    assignment = regression(purpose=purpose, profile=profile if purpose == "profiling" else None)
+    generation = agent.start_generation(REGRESSION, assignment, 3, by_rank={odd: {"runtime_plan": other}})
+    first, second, named = (other, usual, 1) if odd == 0 else (usual, other, 2)
+    given = (
+        f"rank {named} was given the runtime plan {second['digest'][:12]} and rank 0 {first['digest'][:12]}"
+    )
+    how_many = f"({2 if odd == 0 else 1} of 3 ranks differ from rank 0): nothing is exchanged"
+    for worker in generation.workers:
+        event = worker.wait_for_event("failed", 30)
+        assert event["reason"] == "start_failed"
+        assert event["message"] == f"{given} {how_many}"
+        assert worker.end() == 1
+
+
+@pytest.mark.parametrize(
+    ("plan", "complaint"),
+    [
+        ({**runtime_plan(), "digest": "0" * 64}, "the runtime plan's content has the digest"),
+        ({**runtime_plan(), "shape": "spread"}, "the runtime plan's content has the digest"),
+        ({}, "the assignment lacks 'digest'"),
+        (runtime_plan({"kind": "magic", "choices": {}}), "no synchroniser 'magic', only dense, sparse"),
+        (runtime_plan(SPARSE), "leaves the gradients of 0.weight to nobody"),
+        (runtime_plan({"kind": "dense", "choices": {}}), "synchroniser 'dense' cannot do what was chosen"),
+        (runtime_plan({**SPARSE, "choices": {"a": 1}}), "there is nothing to choose, but it was given ['a']"),
+    ],
+)
+def test_a_plan_that_cannot_be_followed_fails_the_start_with_the_reason(
+    agent: LocalAgent, plan: Mapping[str, Any], complaint: str
+) -> None:
+    assignment = regression(runtime_plan=plan)
+    generation = agent.start_generation(REGRESSION, assignment, 1)
+    event = generation.leader.wait_for_event("failed")
+    assert event["reason"] == "start_failed"
+    assert complaint in event["message"]
+
+
+def test_another_choice_of_the_plan_is_followed_and_trains_the_same(agent: LocalAgent) -> None:
+    reports = []
+    for plan in (runtime_plan(), runtime_plan(SPARSE, BESIDE)):
+        generation = agent.start_generation(REGRESSION, regression(runtime_plan=plan), 2).wait_until_ready()
+        reports.append(generation.train_from_nothing().report())
+    assert reports[0]["final"] == reports[1]["final"]
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+def parts_of_the_recommender() -> TrainingParts:
+    function = Recommender({"global_batch_size": 8})
+    return build_parts(function, torch.device("cpu"), 0)
+
+
+@pytest.mark.parametrize("in_buckets", [True, False])
+def test_what_was_chosen_for_dense_gradients_reaches_ddp(alone: None, in_buckets: bool) -> None:
+    dense = {"kind": "dense", "choices": {"gradients_in_buckets": in_buckets}}
+    plan = RuntimePlan.from_message(runtime_plan(SPARSE, dense))
+    assert Synchronisation(plan, parts_of_the_recommender()).model.gradient_as_bucket_view is in_buckets
+
+
+class Biases(GradientSynchroniser):
+    """A kind of the test's own: it takes the biases and notes when the backward pass is over."""
+
+    def __init__(self, choices: Mapping[str, Any]) -> None:
+        self.seen: list[str] = choices["seen"]
+
+    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        return {name: each for name, each in left.items() if name.endswith("bias")}
+
+    def wrap(
+        self, parts: TrainingParts, group: dist.ProcessGroup | None, parameters: Mapping[str, nn.Parameter]
+    ) -> DistributedModel | None:
+        self.seen.extend(parameters)
+        return None
+
+    def after_backward(self) -> None:
+        self.seen.append("after the backward pass")
+
+
+def test_a_kind_is_a_class_and_a_line_and_each_takes_what_those_before_it_left(
+    alone: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        "workers.runtime.synchronisation.together.KINDS", {"biases": Biases, "dense": DenseSynchroniser}
+    )
+    seen: list[str] = []
+    parts = parts_of_the_recommender()
+    message = runtime_plan({"kind": "biases", "choices": {"seen": seen}}, BESIDE)
+    synchronisation = Synchronisation(RuntimePlan.from_message(message), parts)
+    biases = [name for name, _ in parts.module.named_parameters() if name.endswith("bias")]
+    assert seen == biases != []
+    assert set(biases) <= set(synchronisation.model.parameters_to_ignore)
+    synchronisation.after_backward()
+    assert seen[-1] == "after the backward pass"
+
+
+def test_without_its_sparse_kind_a_table_is_left_to_the_dense_one(alone: None) -> None:
+    with_it = Synchronisation(RuntimePlan.from_message(runtime_plan()), parts_of_the_recommender())
+    without = Synchronisation(RuntimePlan.from_message(runtime_plan(BESIDE)), parts_of_the_recommender())
+    assert set(with_it.model.parameters_to_ignore) > set(without.model.parameters_to_ignore) == set()
+
+
+def test_gradients_that_nobody_takes_are_refused(alone: None) -> None:
+    with pytest.raises(WorkerFailureError, match="to nobody"):
+        Synchronisation(RuntimePlan.from_message(runtime_plan(SPARSE)), parts_of_the_recommender())

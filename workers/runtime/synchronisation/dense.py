@@ -1,0 +1,59 @@
+"""Synchronises dense gradients by DDP's all-reduces, which travel while the backward pass computes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch.distributed as dist
+from torch import nn
+
+from workers.runtime.failures import blaming_the_function
+from workers.runtime.parts import TrainingParts
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.model import DistributedModel
+
+
+class DenseSynchroniser(GradientSynchroniser):
+    """Takes all that is left; averages during the backward pass.
+
+    Choices: `gradients_in_buckets`, whether gradients lie in the buckets that travel, and not beside them.
+    """
+
+    def __init__(self, choices: Mapping[str, Any]) -> None:
+        self._gradients_in_buckets = bool(choices["gradients_in_buckets"])
+
+    def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
+        """All of them."""
+        return dict(left)
+
+    def wrap(
+        self,
+        parts: TrainingParts,
+        group: dist.ProcessGroup | None,
+        parameters: Mapping[str, nn.Parameter],
+    ) -> DistributedModel:
+        """The model under DDP, which gives every rank the first one's parameters and buffers.
+
+        Raises:
+            WorkerFailureError: DDP cannot train this model.
+        """
+        mine = {id(parameter) for parameter in parameters.values()}
+        # By all their names: DDP looks at each.
+        others = [
+            name
+            for name, parameter in parts.module.named_parameters(remove_duplicate=False)
+            if parameter.requires_grad and id(parameter) not in mine
+        ]
+        DistributedModel._set_params_and_buffers_to_ignore_for_model(parts.module, others)
+        with blaming_the_function("the model under DistributedDataParallel"):
+            return DistributedModel(
+                parts.module,
+                device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
+                process_group=group,
+                find_unused_parameters=parts.function.unused_parameters,
+                gradient_as_bucket_view=self._gradients_in_buckets,
+            )
+
+    def after_backward(self) -> None:
+        """DDP has ended the backward pass with the last all-reduce."""

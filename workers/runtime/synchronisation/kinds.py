@@ -1,0 +1,14 @@
+"""The kinds of gradient synchronisers by the names that runtime plans call them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from workers.runtime.synchronisation.dense import DenseSynchroniser
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.sparse import SparseSynchroniser
+
+KINDS: Mapping[str, type[GradientSynchroniser]] = {
+    "dense": DenseSynchroniser,
+    "sparse": SparseSynchroniser,
+}

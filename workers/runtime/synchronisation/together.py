@@ -1,0 +1,63 @@
+"""All synchronisers of a runtime plan over one model."""
+
+from __future__ import annotations
+
+import torch.distributed as dist
+
+from workers.runtime.failures import WorkerFailureError
+from workers.runtime.parts import TrainingParts
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+from workers.runtime.synchronisation.kinds import KINDS
+from workers.runtime.synchronisation.model import DistributedModel
+from workers.runtime.synchronisation.plan import RuntimePlan, SynchroniserChoice
+
+
+class Synchronisation:
+    """A model whose gradients are synchronised as a runtime plan says.
+
+    Attributes:
+        model: what `train()` calls.
+    """
+
+    model: DistributedModel
+
+    def __init__(
+        self, plan: RuntimePlan, parts: TrainingParts, group: dist.ProcessGroup | None = None
+    ) -> None:
+        """Wrap the model for training in `group` (default: the whole generation), on all its ranks together.
+
+        Raises:
+            WorkerFailureError: the plan names what this runtime does not have, or leaves gradients to
+                nobody; DDP cannot train this model.
+        """
+        self._synchronisers = [_of_kind(choice) for choice in plan.synchronisers]
+        left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
+        wrapped = None
+        for synchroniser in self._synchronisers:
+            taken = synchroniser.takes(parts.module, left)
+            left = {name: parameter for name, parameter in left.items() if name not in taken}
+            wrapped = synchroniser.wrap(parts, group, taken) or wrapped
+        if left:
+            raise _refused(f"it leaves the gradients of {next(iter(left))} to nobody")
+        if wrapped is None:
+            raise _refused("no kind of it wraps the model")
+        self.model = wrapped
+
+    def after_backward(self) -> None:
+        """Let every kind do what is left after the backward pass."""
+        for synchroniser in self._synchronisers:
+            synchroniser.after_backward()
+
+
+def _of_kind(choice: SynchroniserChoice) -> GradientSynchroniser:
+    kind = KINDS.get(choice.kind)
+    if kind is None:
+        raise _refused(f"this runtime has no synchroniser {choice.kind!r}, only {', '.join(sorted(KINDS))}")
+    try:
+        return kind(choice.choices)
+    except (KeyError, TypeError, ValueError) as error:
+        raise _refused(f"synchroniser {choice.kind!r} cannot do what was chosen: {error!r}") from error
+
+
+def _refused(problem: str) -> WorkerFailureError:
+    return WorkerFailureError("start_failed", f"the runtime plan cannot be followed: {problem}")
