@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+import io
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from examples.recommender import Recommender
-from tests.runtime.conftest import REGRESSION, regression
+from tests.runtime.conftest import REGRESSION, emulated, regression
+from tests.runtime.nursery import Nursery
 from workers.runtime.failures import WorkerFailureError
-from workers.runtime.local_agent import LocalAgent, runtime_plan
+from workers.runtime.local_agent import LocalAgent, runtime_plan, stage_packages
 from workers.runtime.parts import TrainingParts, build_parts
 from workers.runtime.synchronisation.dense import DenseSynchroniser
 from workers.runtime.synchronisation.interface import GradientSynchroniser
@@ -113,10 +116,14 @@ class Biases(GradientSynchroniser):
     def after_backward(self) -> None:
         self.seen.append("after the backward pass")
 
+    def state(self) -> dict[str, Tensor]:
+        return {}
 
-def test_a_kind_is_a_class_and_a_line_and_each_takes_what_those_before_it_left(
-    alone: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        return
+
+
+def test_each_kind_takes_what_those_before_it_left(alone: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
         "workers.runtime.synchronisation.together.KINDS", {"biases": Biases, "dense": DenseSynchroniser}
     )
@@ -140,3 +147,67 @@ def test_without_its_sparse_kind_a_table_is_left_to_the_dense_one(alone: None) -
 def test_gradients_that_nobody_takes_are_refused(alone: None) -> None:
     with pytest.raises(WorkerFailureError, match="to nobody"):
         Synchronisation(RuntimePlan.from_message(runtime_plan(SPARSE)), parts_of_the_recommender())
+
+
+def test_a_kind_that_is_named_twice_is_refused(alone: None) -> None:
+    with pytest.raises(WorkerFailureError, match="a kind twice"):
+        Synchronisation(RuntimePlan.from_message(runtime_plan(BESIDE, BESIDE)), parts_of_the_recommender())
+
+
+RESIDUALS = """
+import torch
+import torch.distributed as dist
+from workers.runtime.synchronisation.interface import GradientSynchroniser
+
+class Residuals(GradientSynchroniser):
+    def __init__(self, choices):
+        self.left_over = torch.full((2, 3), float(choices["of_each_rank"])) * (1 + dist.get_rank())
+    def takes(self, module, left):
+        return {}
+    def wrap(self, parts, group, parameters):
+        return None
+    def after_backward(self):
+        pass
+    def state(self):
+        return {"left over": self.left_over}
+    def load_state(self, states):
+        self.left_over = sum((one["left over"] for one in states), torch.zeros(2, 3))
+"""
+
+
+@pytest.fixture
+def with_residuals(tmp_path: Path) -> Iterator[LocalAgent]:
+    """Workers whose runtime has one kind more: by one file and one line."""
+    packages = stage_packages(tmp_path / "packages")
+    room = packages / "workers" / "runtime" / "synchronisation"
+    (room / "residuals.py").write_text(RESIDUALS)
+    kinds = (room / "kinds.py").read_text()
+    import_it = "from workers.runtime.synchronisation.residuals import Residuals\n\nKINDS:"
+    line = '    "residuals": Residuals,\n    "sparse":'
+    (room / "kinds.py").write_text(kinds.replace("KINDS:", import_it).replace('    "sparse":', line))
+    nursery = Nursery(packages)
+    with LocalAgent(nursery.start_worker) as agent:
+        yield agent
+    nursery.close()
+
+
+@pytest.mark.parametrize("ranks", [1, 3])
+def test_what_each_rank_keeps_has_the_same_sum_on_other_numbers_of_ranks(
+    with_residuals: LocalAgent, ranks: int
+) -> None:
+    """Two ranks keep 1 and 2; handed over through memory, then written to files."""
+    plan = runtime_plan({"kind": "residuals", "choices": {"of_each_rank": 1}}, SPARSE, BESIDE)
+    assignment = regression(iterations=10**6, runtime_plan=plan, device=emulated())
+    old = with_residuals.start_generation(REGRESSION, assignment, 2).wait_until_ready().train_from_nothing()
+    old.wait_for_iteration(2)
+    new = with_residuals.start_generation(REGRESSION, {**assignment, "generation": 2}, ranks)
+    new.wait_until_ready().train_from(old)
+    new.leader.wait_for_event("first_iteration")
+    new.goal("suspend")
+    kept = []
+    for content in new.checkpoint_files().shards:
+        shard = torch.load(io.BytesIO(content), weights_only=True)
+        assert [(one["path"], one["shape"]) for one in shard["own"]] == [(("residuals", "left over"), (2, 3))]
+        kept.append(shard["values"][-1].view(2, 3))
+    assert [float(one[0, 0]) for one in kept] == ([3.0] if ranks == 1 else [1.0, 2.0, 0.0])
+    assert torch.equal(sum(kept, torch.zeros(2, 3)), torch.full((2, 3), 3.0))

@@ -221,7 +221,7 @@ class ProfilingGeneration:
         homes = homes_of(runner.parts)
         state = load_state({rank: ShardInMemory(shard)}, range(level), group, rank=rank, homes=homes)
         assert state is not None  # memory does not fail
-        restore(runner.parts, state, global_batch_size=self.assignment.global_batch_size)
+        restore(runner.parts, state.content, global_batch_size=self.assignment.global_batch_size)
         self.moves.copied(state_bytes(runner.parts), time.monotonic())
         runner.run(0)
         return time.perf_counter() - started
@@ -235,6 +235,7 @@ class ProfilingGeneration:
             rank=self.assignment.rank,
             world_size=level,
             copy=copy,
+            own={},
         )
 
     def _measure_validly(

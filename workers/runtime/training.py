@@ -137,9 +137,10 @@ class TrainingGeneration:
                 raise start_failed("the handover port", error) from error
         open_process_group(assignment, emulation)
         world_size = assignment.world_size
+        self.synchronisation = Synchronisation(assignment.runtime_plan, self.parts)
         self.runner = IterationRunner(
             self.parts,
-            Synchronisation(assignment.runtime_plan, self.parts),
+            self.synchronisation,
             build_loader(assignment, self.context.function, self.dataset, world_size, device),
             group=None,
             world_size=world_size,
@@ -165,9 +166,11 @@ class TrainingGeneration:
         state = StateSource(self.assignment, self.goals, self.context.box, homes, self.moves).take()
         if state is None:
             return False
-        if state:
+        if state.content:
             begun = time.monotonic()
-            self.progress = restore(self.parts, state, global_batch_size=self.assignment.global_batch_size)
+            batch = self.assignment.global_batch_size
+            self.progress = restore(self.parts, state.content, global_batch_size=batch)
+            self.synchronisation.load_state(state.own)
             self.moves.copied(state_bytes(self.parts), begun)
         _log.info("starts at iteration %d", self.progress.iteration)
         return True
@@ -276,6 +279,7 @@ class TrainingGeneration:
             rank=self.assignment.rank,
             world_size=self.assignment.world_size,
             copy=copy,
+            own=self.synchronisation.state(),
         )
         self.moves.copied(shard.bytes, begun)
         return shard

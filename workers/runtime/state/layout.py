@@ -15,6 +15,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+#: What one rank has for itself, such as residuals: by whose it is, then by name.
+OwnState = Mapping[str, Mapping[str, Tensor]]
 #: Where a tensor stands in a nested state: the keys and places that lead to it.
 Path = tuple[Any, ...]
 

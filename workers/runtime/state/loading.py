@@ -21,6 +21,7 @@ from torch import Tensor
 
 from workers.runtime.process_group import broadcast_bytes
 from workers.runtime.state.layout import (
+    OwnState,
     Path,
     Slice,
     TensorEntry,
@@ -75,6 +76,19 @@ class ShardInMemory:
         """Nothing can have been altered on its way."""
 
 
+@dataclass(frozen=True)
+class LoadedState:
+    """A state as a rank has it.
+
+    Attributes:
+        content: the same on every rank.
+        own: what the ranks whose shards this rank has read had for themselves.
+    """
+
+    content: Mapping[str, Any]
+    own: Sequence[OwnState]
+
+
 def agree(fine: bool, group: dist.ProcessGroup | None = None) -> bool:
     """Whether it is fine on every rank of the group."""
     votes = torch.tensor([int(fine)])
@@ -89,7 +103,7 @@ def load_state(
     *,
     rank: int,
     homes: Mapping[Path, Tensor] = MappingProxyType({}),
-) -> dict[str, Any] | None:
+) -> LoadedState | None:
     """The state whose shards the ranks of a group have opened; None where reading one was broken off.
 
     All ranks call this together and get the same answer.
@@ -118,8 +132,7 @@ def load_state(
     if not agree(transfer.whole, group):
         return None
     by_path: dict[Path, Tensor] = {entry.path: tensor for entry, tensor in zip(layout, tensors, strict=True)}
-    state: dict[str, Any] = put_together(head["rest"], by_path)
-    return state
+    return LoadedState(put_together(head["rest"], by_path), transfer.own_states())
 
 
 def _home(entry: TensorEntry, wanted: Tensor | None) -> Tensor:
@@ -200,6 +213,13 @@ def _in_turns(chunks: Sequence[Sequence[_Chunk]]) -> list[_Chunk]:
     return [some[place] for place in range(longest) for some in chunks if place < len(some)]
 
 
+def _own_tensors(description: Mapping[str, Any]) -> dict[Path, Tensor]:
+    return {
+        tuple(one["path"]): torch.empty(tuple(one["shape"]), dtype=torch_dtype(one["dtype"]))
+        for one in description.get("own", ())
+    }
+
+
 class _Transfer:
     """Fills a state's tensors from shards that several ranks read."""
 
@@ -214,6 +234,7 @@ class _Transfer:
         self._tensors = tensors
         self._chunks = [list(_chunks(layout, shard, slices)) for shard, slices in enumerate(cuts)]
         self._opened = opened
+        self._own = {number: _own_tensors(shard.description) for number, shard in opened.items()}
         self._changed = threading.Condition()
         self._filled = dict.fromkeys(opened, 0)
         #: Whether all that this rank reads has come as it was sent.
@@ -284,9 +305,22 @@ class _Transfer:
                 with self._changed:
                     self._filled[number] += 1
                     self._changed.notify_all()
+            for tensor in self._own[number].values():
+                if tensor.numel():
+                    shard.read_into(memoryview(flat_bytes(tensor, 0, tensor.numel()).numpy()))
             shard.finish()
         except Exception as error:  # noqa: BLE001 - a thread's error would be lost, and the others would wait
             self._broken_off(number, error)
+
+    def own_states(self) -> list[OwnState]:
+        """What came with the shards that this rank has read and is not cut."""
+        states: list[OwnState] = []
+        for _number, tensors in sorted(self._own.items()):
+            state: dict[str, dict[str, Tensor]] = {}
+            for (whose, name), tensor in tensors.items():
+                state.setdefault(whose, {})[name] = tensor
+            states.append(state)
+        return states
 
     def _broken_off(self, number: int, error: BaseException) -> None:
         _log.warning("reading shard %d was broken off: %s", number, error)

@@ -7,18 +7,29 @@ A file is one `torch.save`; `torch.load(path, weights_only=True)` reads it witho
 from __future__ import annotations
 
 import io
+import math
 import os
 import pickle
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from pathlib import Path
+from pathlib import Path as FilePath
+from types import MappingProxyType
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from workers.runtime.state.layout import Slice, TensorEntry, cut, digest_of, flat_bytes, take_apart
+from workers.runtime.state.layout import (
+    OwnState,
+    Path,
+    Slice,
+    TensorEntry,
+    cut,
+    digest_of,
+    flat_bytes,
+    take_apart,
+)
 
 STATE_FORMAT = 2
 #: Of versions that wrote a state whole: it is read as its only shard.
@@ -40,22 +51,23 @@ class Shard:
 
     Attributes:
         description: plain values. `slices` names each slice's tensor, shape, start and number of elements;
-            shard 0 has `rest`, what the state is without tensors, and `layout` as well.
-        values: the slices, flat, in the same order.
+            shard 0 has `rest`, what the state is without tensors, and `layout` as well. `own` names what the
+            rank has for itself, which is cut for nobody.
+        values: the slices, flat, in the same order; then what is its own.
     """
 
     description: dict[str, Any]
     values: list[Tensor]
 
     def pieces(self) -> Iterator[memoryview]:
-        """The slices' bytes, one after the other; they share the shard's memory."""
+        """The values' bytes, one after the other; they share the shard's memory."""
         for value in self.values:
             if value.numel():
                 yield memoryview(flat_bytes(value, 0, value.numel()).numpy())
 
     @property
     def bytes(self) -> int:
-        """Bytes of all slices."""
+        """Bytes of all values."""
         return sum(value.numel() * value.element_size() for value in self.values)
 
 
@@ -75,16 +87,25 @@ def is_replicated(parameters: frozenset[str]) -> Callable[[tuple[Any, ...]], boo
 
 
 def own_shard(
-    state: Mapping[str, Any], parameters: frozenset[str], *, rank: int, world_size: int, copy: bool
+    state: Mapping[str, Any],
+    parameters: frozenset[str],
+    *,
+    rank: int,
+    world_size: int,
+    copy: bool,
+    own: OwnState = MappingProxyType({}),
 ) -> Shard:
     """This rank's shard of a captured state.
 
     Args:
+        own: what this rank has for itself.
         copy: later iterations do not change the shard. Without it, it shares the memory of tensors that are
             on the CPU.
     """
     rest, layout, tensors = take_apart(state, is_replicated(parameters))
     slices = cut(layout, world_size)[rank]
+    mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
+    own_layout = [_describe_own(path, tensor) for path, tensor in mine.items()]
     description: dict[str, Any] = {
         "format": STATE_FORMAT,
         "generation": state["generation"],
@@ -93,13 +114,20 @@ def own_shard(
         "world_size": world_size,
         "layout_digest": digest_of(layout),
         "slices": [_describe(layout[piece.entry], piece) for piece in slices],
+        "own": own_layout,
     }
     if rank == 0:
         description |= {
             "rest": deepcopy(rest) if copy else rest,
             "layout": [entry.to_dict() for entry in layout],
         }
-    return Shard(description, [_slice(tensors[piece.entry], piece, copy=copy) for piece in slices])
+    values = [_slice(tensors[piece.entry], piece, copy=copy) for piece in slices]
+    values += [_slice(tensor.detach(), Slice(0, 0, tensor.numel()), copy=copy) for tensor in mine.values()]
+    return Shard(description, values)
+
+
+def _describe_own(path: Path, tensor: Tensor) -> dict[str, Any]:
+    return {"path": path, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": tuple(tensor.shape)}
 
 
 def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
@@ -139,7 +167,7 @@ def read_description(content: bytes) -> dict[str, Any]:
         raise ShardError(f"a shard's description cannot be read: {error}") from error
 
 
-def write_shard(shard: Shard, path: Path) -> None:
+def write_shard(shard: Shard, path: FilePath) -> None:
     """Write a shard so that it is there whole or not at all, also after a power cut.
 
     Raises:
@@ -162,7 +190,7 @@ def write_shard(shard: Shard, path: Path) -> None:
     partial.rename(path)
 
 
-def read_shard(path: Path) -> Shard:
+def read_shard(path: FilePath) -> Shard:
     """A shard in a file. Its values are read from the disk as they are used.
 
     Raises:
@@ -174,7 +202,9 @@ def read_shard(path: Path) -> Shard:
             return own_shard(content, frozenset(), rank=0, world_size=1, copy=False)
         description = _checked(content)
         values = description.pop("values")
-        _check_values(description["slices"], values)
+        counts = [(one["dtype"], one["count"]) for one in description["slices"]]
+        counts += [(one["dtype"], math.prod(one["shape"])) for one in description.get("own", ())]
+        _check_values(counts, values)
     except ShardError:
         raise
     except _UNREADABLE as error:
@@ -187,14 +217,22 @@ def _checked(content: Any) -> dict[str, Any]:
         raise ShardError("this is no shard of a state")
     if content["format"] != STATE_FORMAT:
         raise ShardError(f"a shard has the unknown format {content['format']!r}")
-    missing = {"generation", "iteration", "shard", "world_size", "layout_digest", "slices"} - content.keys()
+    missing = {
+        "generation",
+        "iteration",
+        "shard",
+        "world_size",
+        "layout_digest",
+        "slices",
+        "own",
+    } - content.keys()
     if missing:
         raise ShardError(f"a shard lacks {', '.join(sorted(missing))}")
     return content
 
 
-def _check_values(slices: Any, values: Any) -> None:
-    for described, value in zip(slices, values, strict=True):
+def _check_values(described: Sequence[tuple[str, int]], values: Any) -> None:
+    for place, (expected, value) in enumerate(zip(described, values, strict=True)):
         name = str(value.dtype).removeprefix("torch.")
-        if value.dim() != 1 or value.numel() != described["count"] or name != described["dtype"]:
-            raise ShardError(f"a slice of {described['path']} is not as it is described")
+        if value.dim() != 1 or (name, value.numel()) != expected:
+            raise ShardError(f"value {place} of a shard is not as it is described")

@@ -22,7 +22,7 @@ from workers.runtime.goals import Goals
 from workers.runtime.process_group import broadcast_bytes
 from workers.runtime.state import layout
 from workers.runtime.state.handover import ReceivedShard, open_handover
-from workers.runtime.state.loading import OpenShard, ShardInMemory, agree, load_state
+from workers.runtime.state.loading import LoadedState, OpenShard, ShardInMemory, agree, load_state
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import ShardError, read_shard
 
@@ -54,10 +54,10 @@ class StateSource:
         self._box = box
         self._leads = assignment.rank == 0
 
-    def take(self) -> dict[str, Any] | None:
+    def take(self) -> LoadedState | None:
         """The state to start from, empty to start from nothing; None when rank 0 was told to give up first.
 
-        The same on every rank.
+        Its content is the same on every rank.
 
         Raises:
             WorkerFailureError: `start_failed` when the named state cannot be taken.
@@ -70,7 +70,7 @@ class StateSource:
                 if self._begun:
                     # The model is not as it was made any more; new workers begin from nothing.
                     raise WorkerFailureError("start_failed", "a state that was begun to be read broke off")
-                return {}
+                return LoadedState({}, [])
             try:
                 state = self._take_from(start)
             except ShardError as error:
@@ -93,7 +93,7 @@ class StateSource:
             raise WorkerFailureError("start_failed", f"unknown start {found.get('from')!r}")
         return found
 
-    def _take_from(self, start: Start) -> dict[str, Any] | None:
+    def _take_from(self, start: Start) -> LoadedState | None:
         shards = start["shards"]
         readers = [int(shard["reader"]) for shard in shards]
         if [shard["id"] for shard in shards] != list(range(len(shards))) or not shards:

@@ -19,7 +19,7 @@ from torch import Tensor
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.parts import TrainingParts
 from workers.runtime.sample_order import EMPTY_DIGEST
-from workers.runtime.state.layout import Path
+from workers.runtime.state.layout import OwnState, Path
 from workers.runtime.state.shards import Shard, own_shard
 
 
@@ -71,10 +71,12 @@ def capture_shard(
     rank: int,
     world_size: int,
     copy: bool,
+    own: OwnState,
 ) -> Shard:
     """This rank's shard of the state after `progress.iteration` iterations.
 
     Args:
+        own: what this rank has for itself.
         copy: later iterations do not change it. Without it, training must be over.
 
     Raises:
@@ -82,7 +84,7 @@ def capture_shard(
     """
     state = capture(parts, progress, generation=generation, global_batch_size=global_batch_size)
     parameters = frozenset(name for name, _ in parts.module.named_parameters(remove_duplicate=False))
-    return own_shard(state, parameters, rank=rank, world_size=world_size, copy=copy)
+    return own_shard(state, parameters, rank=rank, world_size=world_size, copy=copy, own=own)
 
 
 def homes_of(parts: TrainingParts) -> dict[Path, Tensor]:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from workers.runtime.failures import blaming_the_function
 from workers.runtime.parts import TrainingParts
@@ -57,3 +57,10 @@ class DenseSynchroniser(GradientSynchroniser):
 
     def after_backward(self) -> None:
         """DDP has ended the backward pass with the last all-reduce."""
+
+    def state(self) -> dict[str, Tensor]:
+        """It keeps nothing."""
+        return {}
+
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """It kept nothing."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from workers.runtime.parts import TrainingParts
 from workers.runtime.synchronisation.model import DistributedModel
@@ -43,3 +43,18 @@ class GradientSynchroniser(ABC):
     @abstractmethod
     def after_backward(self) -> None:
         """The backward pass is over: when this returns, the gradients are the mean over the ranks."""
+
+    @abstractmethod
+    def state(self) -> dict[str, Tensor]:
+        """What this rank keeps from one iteration to the next, such as residuals, by names of its own; empty
+        where it keeps nothing."""
+
+    @abstractmethod
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """Take what ranks of an earlier generation kept, each of which is given to one rank.
+
+        Args:
+            states: on the CPU, of those ranks that are given to this one: of several where there are fewer
+                ranks now, of none where there are more. A residual adds them up, so its sum over all ranks
+                stays.
+        """

@@ -9,7 +9,7 @@ and gloo, in PyTorch 2.13, crashes on; docs/decisions/0009-sparse-gradients.md).
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -68,6 +68,13 @@ class SparseSynchroniser(GradientSynchroniser):
                 sparse.append(parameter)
         if sparse:
             self._average(sparse)
+
+    def state(self) -> dict[str, Tensor]:
+        """It keeps nothing."""
+        return {}
+
+    def load_state(self, states: Sequence[Mapping[str, Tensor]]) -> None:
+        """It kept nothing."""
 
     def _average(self, parameters: list[nn.Parameter]) -> None:
         """Three collectives for all tables together: how many rows, which rows, their values."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch.distributed as dist
 
 from workers.runtime.failures import WorkerFailureError
 from workers.runtime.parts import TrainingParts
+from workers.runtime.state.layout import OwnState
 from workers.runtime.synchronisation.interface import GradientSynchroniser
 from workers.runtime.synchronisation.kinds import KINDS
 from workers.runtime.synchronisation.model import DistributedModel
@@ -30,10 +33,12 @@ class Synchronisation:
             WorkerFailureError: the plan names what this runtime does not have, or leaves gradients to
                 nobody; DDP cannot train this model.
         """
-        self._synchronisers = [_of_kind(choice) for choice in plan.synchronisers]
+        if len({choice.kind for choice in plan.synchronisers}) < len(plan.synchronisers):
+            raise _refused("it names a kind twice")
+        self._synchronisers = {choice.kind: _of_kind(choice) for choice in plan.synchronisers}
         left = {name: each for name, each in parts.module.named_parameters() if each.requires_grad}
         wrapped = None
-        for synchroniser in self._synchronisers:
+        for synchroniser in self._synchronisers.values():
             taken = synchroniser.takes(parts.module, left)
             left = {name: parameter for name, parameter in left.items() if name not in taken}
             wrapped = synchroniser.wrap(parts, group, taken) or wrapped
@@ -45,8 +50,19 @@ class Synchronisation:
 
     def after_backward(self) -> None:
         """Let every kind do what is left after the backward pass."""
-        for synchroniser in self._synchronisers:
+        for synchroniser in self._synchronisers.values():
             synchroniser.after_backward()
+
+    def state(self) -> OwnState:
+        """What every kind keeps on this rank from one iteration to the next."""
+        kept = {kind: synchroniser.state() for kind, synchroniser in self._synchronisers.items()}
+        return {kind: state for kind, state in kept.items() if state}
+
+    def load_state(self, states: Sequence[OwnState]) -> None:
+        """Give each kind what it kept on the earlier ranks that are given to this one; what a kind kept that
+        the plan does not have any more is dropped."""
+        for kind, synchroniser in self._synchronisers.items():
+            synchroniser.load_state([state[kind] for state in states if kind in state])
 
 
 def _of_kind(choice: SynchroniserChoice) -> GradientSynchroniser:
