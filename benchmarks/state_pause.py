@@ -5,7 +5,8 @@
 
 A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
 this machine. *Hand-over*: seconds from telling a running and a ready generation to change until the first
-iteration of the new one. *Suspend*: seconds from telling a running generation to suspend until its state is
+iteration of the new one; *grown*: the most that a rank of either needed for it beyond what it had before, as
+a part of the state. *Suspend*: seconds from telling a running generation to suspend until its state is
 written. `--against` names another checkout of the repository: its runs alternate with this one's, so that
 both see the same machine.
 """
@@ -20,6 +21,7 @@ import statistics
 import subprocess
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 
 from workers.runtime.local_agent import LocalAgent, Message
@@ -56,19 +58,43 @@ def assignment_of(megabytes: int) -> Message:
     }  # fmt: skip
 
 
-def handover_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
-    """The pause of one hand-over."""
+class PeakGrowth:
+    """How much memory processes need beyond what they had when this was made (Linux's `VmHWM`)."""
+
+    def __init__(self, pids: Iterable[int]) -> None:
+        self._before = {pid: _kibibytes(pid, "VmRSS") for pid in pids}
+        for pid in self._before:
+            # The peak begins anew at what is resident now.
+            Path(f"/proc/{pid}/clear_refs").write_text("5\n")
+
+    def bytes_of(self, pids: Iterable[int]) -> list[int]:
+        """By how much the peak of each was above what it had before."""
+        return [(_kibibytes(pid, "VmHWM") - self._before[pid]) * 1024 for pid in pids]
+
+
+def _kibibytes(pid: int, name: str) -> int:
+    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
+
+
+def handover(agent: LocalAgent, assignment: Message, workers: int) -> tuple[float, int]:
+    """The pause of one hand-over, and by how many bytes a rank grew for it at most."""
     old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
     old.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
     new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, workers, seconds=120)
     new.wait_until_ready(120)
+    pids = [worker.process.pid for worker in (*old.workers, *new.workers)]
+    growth = PeakGrowth(pids)
     begun = time.perf_counter()
     new.train_from(old)
     new.leader.wait_for_event("first_iteration", 300)
     pause = time.perf_counter() - begun
+    for worker in old.workers:
+        worker.wait_for_phase("handed_over", 300)
+    grown = max(growth.bytes_of(pids))
     old.stop()
     new.stop()
-    return pause
+    return pause, grown
 
 
 def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
@@ -88,9 +114,10 @@ def measure_here(megabytes: int, workers: int) -> Message:
     """One hand-over and one checkpoint with this checkout's runtime."""
     assignment = assignment_of(megabytes)
     with LocalAgent() as agent:
-        pause = handover_seconds(agent, assignment, workers)
+        pause, grown = handover(agent, assignment, workers)
     with LocalAgent() as agent:
-        return {"handover": pause, "suspend": suspend_seconds(agent, assignment, workers)}
+        suspended = suspend_seconds(agent, assignment, workers)
+    return {"handover": pause, "suspend": suspended, "grown": grown / (megabytes << 20)}
 
 
 def measure_in(folder: Path, megabytes: int, workers: int) -> Message:
@@ -125,9 +152,9 @@ def main() -> int:
             print(name, found[name][-1], flush=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{arguments.megabytes} MB, {arguments.workers} workers, {machine}")
-    for what in ("handover", "suspend"):
+    for what, unit in (("handover", "s"), ("suspend", "s"), ("grown", "of the state")):
         medians = {name: statistics.median(one[what] for one in rounds) for name, rounds in found.items()}
-        text = ", ".join(f"{name} {median:.3f} s" for name, median in medians.items())
+        text = ", ".join(f"{name} {median:.3f} {unit}" for name, median in medians.items())
         ratio = f", ratio {medians['here'] / medians['against']:.3f}" if "against" in medians else ""
         print(f"{what}: median {text}{ratio}")
     if arguments.json:

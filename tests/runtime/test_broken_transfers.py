@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.state_pause import PeakGrowth
 from tests.runtime.conftest import emulated
 from workers.runtime.local_agent import LOOPBACK, LocalAgent, Message
 from workers.runtime.process_group import listen_on
@@ -155,18 +156,6 @@ def _pump(source: socket.socket, target: socket.socket) -> None:
         return
 
 
-def resident_bytes(pid: int, name: str) -> int:
-    """`VmRSS` or `VmHWM` of a process."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    (line,) = [line for line in text.splitlines() if line.startswith(f"{name}:")]
-    return int(line.split()[1]) * 1024
-
-
-def forget_the_peak(pid: int) -> None:
-    """Let `VmHWM` begin anew at what is resident now."""
-    Path(f"/proc/{pid}/clear_refs").write_text("5\n")
-
-
 @pytest.mark.skipif(os.uname().sysname != "Linux", reason="reads /proc")
 @pytest.mark.parametrize("way", ["hand-over", "suspend and resume"])
 def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> None:
@@ -176,21 +165,19 @@ def test_no_rank_holds_the_whole_state_as_bytes(agent: LocalAgent, way: str) -> 
     old.wait_until_ready().train_from_nothing().wait_for_iteration(2)
     new = agent.start_generation(LARGE_STATE, large_state(2), ranks).wait_until_ready()
     pids = [worker.process.pid for worker in (*old.workers, *new.workers)]
-    before = {pid: resident_bytes(pid, "VmRSS") for pid in pids}
-    for pid in pids:
-        forget_the_peak(pid)
+    growth = PeakGrowth(pids)
     if way == "hand-over":
         new.train_from(old)
     else:
         old.goal("suspend")
         new.train_from_checkpoint(old.checkpoint_files())
     new.leader.wait_for_event("first_iteration")
+    for worker in old.workers:
+        worker.wait_for_phase("handed_over" if way == "hand-over" else "suspended")
     grown = {}
     for generation, name in ((old, "old"), (new, "new")):
         alive = [worker.process.pid for worker in generation.workers if worker.process.poll() is None]
-        growth = [(resident_bytes(pid, "VmHWM") - before[pid]) / STATE_BYTES for pid in alive]
-        grown[name] = [round(one, 2) for one in growth]
-    print(way, grown)
+        grown[name] = [round(one / STATE_BYTES, 2) for one in growth.bytes_of(alive)]
     assert max(grown["new"]) < 0.5, grown
     assert max(grown["old"], default=0) < 0.5, grown
     old.stop()
