@@ -44,6 +44,11 @@ class OneShot:
                 preexec_fn=child_setup(signal.SIGKILL),
             )
 
+    @property
+    def is_running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._child.poll() is None
+
     def wait(self, meanwhile: Callable[[], None], *, timeout_seconds: float) -> None:
         """Wait for its end, calling `meanwhile` again and again; kill it when that raises.
 

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from types import FrameType
 from typing import Any
 
@@ -120,13 +121,20 @@ class Supervisor:
         commands = ManagementCommands(folders, environment, self._tick)
         with self._progress.step("database schema"):
             migrations.migrate(database_url, commands)
-        self._start_control_plane(ControlPlane(folders, addresses, environment), compiling)
+        control_plane = ControlPlane(folders, addresses, environment)
+        with self._progress.step("web server, agent API and event streams"):
+            self._start_all([control_plane.web(), control_plane.agent_api(), control_plane.streams()])
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
+        if compiling.is_running:
+            self._progress.say(
+                f"    {addresses.web_url}/ answers: log in as {DEMO_USER} / {credentials.demo_password}"
+            )
         if agents.names:
             with self._progress.step(f"{len(agents.names)} node agents with {settings.slots} slots each"):
                 self._start_all(agents.specifications(enrolment))
+        self._start_planning(control_plane, compiling)
         if settings.inference_agents and settings.inference_usage:
             with self._progress.step(f"emulated inference scheduler ({settings.inference_usage})"):
                 self._start_all([agents.inference_emulator()])
@@ -187,20 +195,25 @@ class Supervisor:
 
     def _begin_compiling(self) -> OneShot:
         """Compile the decision core beside everything else: a planning task may not run as long as that
-        takes."""
+        takes. Pages say so meanwhile."""
+        self._compiling.touch()
         command = [sys.executable, "-m", "launch.compile_core"]
         return OneShot(
             "the decision core's compilation", command, base_environment(), self._folders.logs / "compile.log"
         )
 
-    def _start_control_plane(self, control_plane: ControlPlane, compiling: OneShot) -> None:
-        with self._progress.step("web server, agent API and event streams"):
-            self._start_all([control_plane.web(), control_plane.agent_api(), control_plane.streams()])
+    @property
+    def _compiling(self) -> Path:
+        # As `scheduling/selectors/planner_presence.py` looks for it.
+        return self._folders.run / "compiling"
+
+    def _start_planning(self, control_plane: ControlPlane, compiling: OneShot) -> None:
         with self._progress.step("decision core (compiled once, which takes a minute)"):
             compiling.wait(self._tick, timeout_seconds=900.0)
         with self._progress.step("Celery workers and beat"):
             workers = self._celery_workers(control_plane)
             self._start_all([*workers, control_plane.beat()])
+        self._compiling.unlink(missing_ok=True)
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
         """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no

@@ -8,9 +8,11 @@ from typing import Any
 
 from django.http import Http404, HttpRequest, HttpResponse
 from django.shortcuts import render
+from django.utils import timezone
 
 from cluster.selectors.utilisation import servers_without_sandbox
 from dashboard.views.access import person
+from scheduling.selectors.planner_presence import PlannerAbsence, planner_absence
 
 Loader = Callable[[HttpRequest], Any]
 
@@ -21,6 +23,14 @@ class Fragment:
 
     template: str
     load: Loader
+
+
+def _planner(request: HttpRequest) -> PlannerAbsence | None:
+    return planner_absence(timezone.now())
+
+
+#: Parts of the frame around every page that stay current too.
+_FRAME = {"planner": Fragment("dashboard/parts/planner.html", _planner)}
 
 
 def render_page(
@@ -34,9 +44,9 @@ def render_page(
     """The whole page, or the one fragment that `?fragment=` names."""
     wanted = request.GET.get("fragment")
     if wanted is not None:
-        if wanted not in fragments:
+        fragment = {**_FRAME, **fragments}.get(wanted)
+        if fragment is None:
             raise Http404("no such fragment")
-        fragment = fragments[wanted]
         values = {**(context or {}), wanted: fragment.load(request), "operates": person(request).operates()}
         return render(request, fragment.template, values)
     values = {name: fragment.load(request) for name, fragment in fragments.items()}
@@ -49,4 +59,5 @@ def base_context(request: HttpRequest, section: str) -> dict[str, Any]:
         "section": section,
         "operates": person(request).operates(),
         "servers_without_sandbox": servers_without_sandbox(),
+        **{name: fragment.load(request) for name, fragment in _FRAME.items()},
     }

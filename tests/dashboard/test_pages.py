@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,10 +15,11 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from cluster.models import Agent
+from cluster.models import Agent, Cluster
 from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
+from scheduling.selectors.planner_presence import COMPILING_FILE
 from tests import factories
 from tests.dashboard.scenario import Scenario
 from workers.links.rates import DEFAULT_LINKS, ServerLinks
@@ -362,3 +364,27 @@ def test_plotly_is_served_from_the_installed_package(client: Client) -> None:
         if path.endswith("plotly.min.js")
     ]
     assert listed == ["plotly.min.js"]
+
+
+def test_pages_say_when_nobody_plans_and_why(
+    scenario: Scenario, as_user: LogIn, tmp_path: Path, settings: Any
+) -> None:
+    client = as_user(scenario.owner)
+
+    def said(expires_in_seconds: float, *, compiling: bool = False) -> str:
+        settings.DATA_DIR = tmp_path
+        (tmp_path / "run").mkdir(exist_ok=True)
+        marker = tmp_path / "run" / COMPILING_FILE
+        marker.unlink(missing_ok=True)
+        if compiling:
+            marker.touch()
+        until = timezone.now() + timedelta(seconds=expires_in_seconds)
+        Cluster.objects.update(planner_lease_expires_at=until)
+        texts = [client.get(address).content.decode() for address in (*PAGES, "/?fragment=planner")]
+        found = {re.search("Nobody has planned|being compiled", text) for text in texts}
+        (word,) = {match and match[0] for match in found}
+        return word or ""
+
+    assert said(20.0) == ""
+    assert said(-20.0) == "Nobody has planned"
+    assert said(-20.0, compiling=True) == "being compiled"
