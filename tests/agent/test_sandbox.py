@@ -116,7 +116,8 @@ def test_an_ordinary_users_agent_has_namespaces_too(tmp_path: Path) -> None:
     # The agent's code where an ordinary user can read it.
     for folder in reversed([tmp_path, *tmp_path.parents][:3]):
         folder.chmod(0o755)
-    shutil.copytree(PROJECT / "workers/agent", tmp_path / "code/workers/agent")
+    for package in ("punctual", "workers/agent"):
+        shutil.copytree(PROJECT / package, tmp_path / "code" / package)
     shutil.copy(PROJECT / "workers/__init__.py", tmp_path / "code/workers/__init__.py")
     home = tmp_path / "home"
     home.mkdir()
