@@ -60,6 +60,7 @@ def test_a_load_that_makes_no_sense_spoils_nothing_but_itself(load: Any) -> None
     server.agent.refresh_from_db()
     assert server.agent.link_load == {}
     server.refresh_from_db()
+    assert server.links is not None
     assert server.links["disk"] == {"bytes_per_second": 5e8, "latency_seconds": 0.0}
 
 

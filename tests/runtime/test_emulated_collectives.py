@@ -46,7 +46,7 @@ def _on_all_ranks(
     size: int, work: Callable[[Rank], Tensor], latency_bytes: float = 0.0
 ) -> tuple[list[Tensor], list[Rank]]:
     steps = range(2 * size + 1)
-    mail = {
+    mail: Mail = {
         (sender, receiver, step): queue.SimpleQueue()
         for sender in range(size)
         for receiver in range(size)

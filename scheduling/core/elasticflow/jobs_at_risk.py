@@ -15,7 +15,7 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, s
 
 
 class Hurried(NamedTuple):
-    """Jobs at risk beside plans that keep promises, looked at and not kept.
+    """How jobs at risk would fare beside plans that keep all promises. These plans are only compared.
 
     ``without_room``: how many find no GPUs at all. ``ends``: when the others end, in sum, in seconds from
     now. ``left``: the timeline of what all leave free.

@@ -348,11 +348,10 @@ def _offered_due(offer: HeldOffer, now: float) -> float:
 
 
 def _judge_offers(jobs: JobArrays, stored: Plans, due: FloatArray, own: int) -> None:
-    """When each offer's job would end; one that would be late by what is known now is judged no more, in
-    place.
+    """Write into ``stored`` when each offer's job would end. An offer that would be late loses its deadline.
 
-    Its capacity is still held. Were it late in every plan, it would forbid every change to others, which
-    could not help it.
+    It still holds its capacity. With its deadline it would be late under every plan, and so
+    forbid every change to others, which could not help it.
     """
     for row in range(own, due.size):
         stored.finish[row] = stored.time[row, max(0, stored.length[row] - 1)]
