@@ -89,7 +89,11 @@ class Place:
         return self.end_of(folder), (folder / "worker.log").read_text()
 
     def end_of(self, folder: Path) -> ExitStatus:
-        status = wait_until(lambda: read_exit(folder), f"{folder.name} has ended", 100.0)
+        def ended() -> ExitStatus | None:
+            assert all((process.poll() or 0) <= 0 for process in self.processes), "its starter has failed"
+            return read_exit(folder)
+
+        status = wait_until(ended, f"{folder.name} has ended", 100.0)
         assert isinstance(status, ExitStatus)
         return status
 
@@ -109,9 +113,8 @@ def make_place(folder: Path, *, ordinary: bool, mode: str) -> Place:
     for above in reversed([folder, *folder.parents][:3]):
         above.chmod(0o755)
     code = folder / "code"
-    shutil.copytree(
-        PROJECT / "workers/agent", code / "workers/agent", ignore=shutil.ignore_patterns("__pycache__")
-    )
+    for package in ("punctual", "workers/agent"):
+        shutil.copytree(PROJECT / package, code / package, ignore=shutil.ignore_patterns("__pycache__"))
     shutil.copy(PROJECT / "workers/__init__.py", code / "workers/__init__.py")
     (folder / "workers").mkdir(mode=0o711)
     if ROOT and ordinary:
