@@ -23,7 +23,7 @@ from tests import factories
 from tests.dashboard.chromium import open_chromium
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import log_in, wait_until_drawn
-from tests.dashboard.waiting import wait_until
+from tests.dashboard.waiting import wait_until, wait_until_requests_have_ended
 from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -108,6 +108,7 @@ def site(
     yield site
     for context in site.contexts:
         context.close()
+    wait_until_requests_have_ended()
 
 
 def test_every_page_is_drawn_without_errors_or_requests_elsewhere(site: Site) -> None:

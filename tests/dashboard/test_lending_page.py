@@ -25,6 +25,7 @@ from tests.dashboard.lending_day import Day, build_day
 from tests.dashboard.scenario import Scenario, build
 from tests.dashboard.take_screenshots import wait_until_drawn
 from tests.dashboard.test_browser import Site, browser  # noqa: F401 - a fixture
+from tests.dashboard.waiting import wait_until_requests_have_ended
 from tests.streams.server import StreamServer
 
 pytestmark = [pytest.mark.browser, pytest.mark.django_db(transaction=True)]
@@ -55,6 +56,7 @@ def site(
     yield site
     for context in site.contexts:
         context.close()
+    wait_until_requests_have_ended()
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,8 @@ import threading
 import time
 from collections.abc import Callable
 
+from django.db import connection
+
 
 def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float = 20.0) -> None:
     """Asks until `condition` holds. Raises AssertionError naming `what` when it never does."""
@@ -15,3 +17,18 @@ def wait_until(condition: Callable[[], bool], what: str, timeout_seconds: float 
         if time.monotonic() > end:
             raise AssertionError(f"waited {timeout_seconds:.0f} s in vain until {what}")
         pause.wait(0.02)
+
+
+def wait_until_requests_have_ended() -> None:
+    """After its pages were closed: a request that is still under way would be in the way of emptying the
+    tables."""
+
+    def quiet() -> bool:
+        with connection.cursor() as cursor:
+            cursor.execute(
+                "select count(*) from pg_stat_activity where datname = current_database() "
+                "and pid <> pg_backend_pid() and state <> 'idle'"
+            )
+            return bool(cursor.fetchone() == (0,))
+
+    wait_until(quiet, "every request to the site has ended")
