@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
-from scheduling.core.elasticflow.pause_budget import published_pause_seconds
+from scheduling.core.elasticflow.pause_budget import PauseBudget, published_pause_seconds
 from scheduling.core.problem.problem import Problem
+from scheduling.core.problem.work import Work
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.decision import Decision, ReasonCode, Verdict
 from scheduling.core.question.snapshot import (
@@ -217,3 +220,37 @@ def test_what_promises_need_is_counted_only_where_several_newcomers_come() -> No
         assert Counted.made == 1
     assert [verdict.reason for verdict in together] == [verdict.reason for verdict in few_at_a_time]
     assert not all(verdict.admitted for verdict in together)
+
+
+def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A mend takes every promise's plan out of the timeline again: hundreds of them must not make a pass
+    long."""
+    mended: list[tuple[int, int]] = []
+    counted: list[int] = []
+    mend, add_beside = PauseBudget._mended, Work.add_beside
+
+    def watched(self: PauseBudget, plans: Any, rows: Any, row: int, carry: float, **options: Any) -> Any:
+        done = self.work.done
+        answer = mend(self, plans, rows, row, carry, **options)
+        mended.append((row, self.work.done - done))
+        return answer
+
+    def noted(self: Work, amount: int) -> None:
+        counted.append(amount)
+        add_beside(self, amount)
+
+    monkeypatch.setattr(PauseBudget, "_mended", watched)
+    monkeypatch.setattr(Work, "add_beside", noted)
+    for seed in range(6):
+        policy_named("punctual").admit(replace(cluster(2), jobs=random_newcomers(seed, 30, pauses=True)))
+    assert mended, "none of these decisions had a promise to mend"
+    assert {difference for _, difference in mended} == {0}, "searches go by this count"
+    assert len(counted) >= len(mended)
+    assert min(counted) > 0
+    work = Work(limit=10)
+    work.add_beside(9)
+    assert not work.is_spent()
+    work.add_beside(1)
+    assert work.is_spent()

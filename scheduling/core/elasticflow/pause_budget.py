@@ -31,7 +31,7 @@ from scheduling.core.plans.charging import NO_CHARGES, Charges, charge_and_find_
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import Timeline, free_until, occupy_all
 from scheduling.core.problem.problem import Problem
-from scheduling.core.problem.work import KEPT_CHANGE, PLANNED_CHANGE, Work
+from scheduling.core.problem.work import KEPT_CHANGE, MENDED_PIECE, PLANNED_CHANGE, Work
 from scheduling.core.question.arrays import (
     JobArrays,
     Plans,
@@ -229,6 +229,7 @@ class PauseBudget:
             return None  # a held offer's plan is what was offered
         for guarded in (True,) if self._new[row] else (True, False):
             terms = Terms(guarded, problem.suffix, carry=carry)
+            self.work.add_beside(MENDED_PIECE * int(plans.length[rows].sum()))
             mended, fits = _refill_with_carry(
                 problem.jobs, plans, row, rows[rows != row], self._latest[row], problem.open_timeline(),
                 problem.slots, terms, keep_head,

@@ -12,6 +12,9 @@ PLANNED_CHANGE = 60
 KEPT_CHANGE = 4
 """Finding that it comes out as in the forecast before."""
 
+MENDED_PIECE = 5
+"""Taking one piece of somebody's plan out of the timeline again, so that one promise can be mended."""
+
 
 class Work:
     """A tally in pieces of the capacity timeline that a plan was tried on; other steps count as what takes as
@@ -25,6 +28,7 @@ class Work:
     def __init__(self, limit: float | None = None) -> None:
         self.done = 0
         self._spared = 0
+        self._beside = 0
         self._limit = inf if limit is None else limit
 
     def add(self, amount: int) -> None:
@@ -35,6 +39,10 @@ class Work:
         """Note that so much of what was counted did not have to be done."""
         self._spared += int(amount)
 
+    def add_beside(self, amount: int) -> None:
+        """Count so much towards the limit alone: searches end where they would end without it."""
+        self._beside += int(amount)
+
     def is_spent(self) -> bool:
         """Whether the rest has to wait for another decision."""
-        return self.done - self._spared >= self._limit
+        return self.done - self._spared + self._beside >= self._limit
