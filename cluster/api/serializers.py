@@ -56,6 +56,13 @@ class EnrolmentTokenSerializer(serializers.Serializer):
     valid_seconds = serializers.IntegerField()
 
 
+class ServerPatchSerializer(StrictSerializer):
+    available_until = fields.Moment(
+        allow_null=True, help_text="From then on the server is gone; null: it stays for good."
+    )
+    force = fields.Truth(default=False, help_text="Break the promises that stand in the way.")
+
+
 class DrainRequestSerializer(StrictSerializer):
     force = fields.Truth(default=False, help_text="Break the promises that stand in the way.")
     reason = fields.Name(max_length=300, allow_blank=True, default="")

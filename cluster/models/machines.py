@@ -51,6 +51,8 @@ class Cluster(models.Model):
     #: Promises are computed on throughput lowered by this fraction: measured speed varies, a promise must
     #: not.
     promise_margin = models.FloatField(default=0.05)
+    #: Servers with less host memory for each GPU are not used; 0: the pool makes do with its smallest share.
+    worker_memory_bytes = models.BigIntegerField(default=0, validators=[MinValueValidator(0)])
     #: A full replan happens at least this often, whatever the events.
     replan_seconds = models.FloatField(default=30.0)
 
@@ -90,7 +92,14 @@ class Server(models.Model):
     drain_reason = models.CharField(max_length=300, blank=True)
     hostname = models.CharField(max_length=255, blank=True)
     cpu_cores = models.PositiveIntegerField(default=0)
+    #: Of the host, and what one worker may take of it; 0 where nobody said.
     memory_bytes = models.BigIntegerField(default=0)
+    worker_memory_bytes = models.BigIntegerField(default=0)
+    #: Room for files of jobs, when its agent started.
+    disk_free_bytes = models.BigIntegerField(default=0)
+    #: From then on it is gone, and nobody may be there; null: for good. No promise rests on it where it has
+    #: an end.
+    available_until = models.DateTimeField(null=True, blank=True)
     sandbox = models.CharField(max_length=20, blank=True)
     #: Rates of its emulated links, by name, and the shares of classes of traffic; null where none is
     #: emulated.
@@ -148,11 +157,13 @@ class Server(models.Model):
         return self.lending_state in (LendingState.ON_LOAN, LendingState.RECLAIMING)
 
     def open_to_training(self) -> bool:
-        """Whether training work may be here at all: no operator empties it, and it is neither at its
-        inference home nor on the way there."""
-        return self.drain == DrainState.NONE and self.lending_state in (
-            LendingState.TRAINING,
-            LendingState.ON_LOAN,
+        """Whether training work may be here at all: no operator empties it, its time is not over, and it is
+        neither at its inference home nor on the way there."""
+        here = self.available_until is None or self.available_until > timezone.now()
+        return (
+            here
+            and self.drain == DrainState.NONE
+            and self.lending_state in (LendingState.TRAINING, LendingState.ON_LOAN)
         )
 
     def usable(self) -> bool:
@@ -187,7 +198,9 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
     def usable(self) -> GpuQuerySet:
         """Those on which new work may be planned now, as `Server.usable` says of a server."""
         open_to_training = [LendingState.TRAINING, LendingState.ON_LOAN]
+        here = Q(server__available_until__isnull=True) | Q(server__available_until__gt=timezone.now())
         return self.filter(
+            here,
             healthy=True,
             server__state=ServerState.UP,
             server__drain=DrainState.NONE,

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, nullcontext
+from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any
 
 import typer
@@ -15,13 +16,13 @@ from rich.text import Text
 
 from punctual.cli import options, output, session
 from punctual.client import Client, Gpu, Server
-from punctual.client.durations import format_duration
+from punctual.client.durations import format_duration, parse_deadline
 from punctual.errors import ConflictError
 
 _SECONDS_BETWEEN_TABLES = 2.0
 _NO_SERVERS = "No servers yet: an operator enrols agents (punctual agents token)."
 
-servers_app = typer.Typer(help="List servers; drain and undrain them as the operator.")
+servers_app = typer.Typer(help="List servers; drain them, and say until when they stay, as the operator.")
 agents_app = typer.Typer(help="List node agents; enrol and revoke them as the operator.")
 ServerName = Annotated[str, typer.Argument(metavar="SERVER", help="The server's name or id.")]
 
@@ -140,12 +141,17 @@ def servers(context: typer.Context, as_json: options.Json = False) -> None:
         output.print_json([server.raw for server in found])
         return
     output.print_table(
-        ("ID", "NAME", "STATE", "GPUS", "DRAIN", "REASON"),
+        ("ID", "NAME", "STATE", "GPUS", "MEMORY", "UNTIL", "DRAIN", "REASON"),
         [
-            (s.id, s.name, output.state_text(s.state), len(s.gpus), s.drain, s.drain_reason)
+            (
+                s.id, s.name, output.state_text(s.state), len(s.gpus),
+                output.size_text(s.memory_bytes) if s.memory_bytes else "-",
+                output.time_text(s.available_until) if s.available_until else "-",
+                s.drain, s.drain_reason,
+            )
             for s in found
         ],
-        right=("GPUS",),
+        right=("GPUS", "MEMORY"),
         empty=_NO_SERVERS,
     )  # fmt: skip
 
@@ -160,21 +166,54 @@ def drain(
     """Empty a server. Refused, with a list, while promises stand on it, unless forced."""
     with session.client() as client:
         found = client.cluster.server(server)
-        try:
+        with _listing_broken("--force drains and breaks these promises", as_json):
             document = client.cluster.drain(found, force=force, reason=reason)
-        except ConflictError as error:
-            broken = error.extra.get("broken_promises")
-            if isinstance(broken, list) and broken and not as_json:
-                _print_broken(broken)
-            elif as_json:
-                output.print_json({"broken_promises": broken or [], "detail": error.message})
-            raise ConflictError(
-                error.message, status=409, code=error.code, hint="--force drains and breaks these promises"
-            ) from error
     if as_json:
         output.print_json(document)
     else:
         output.say(f"Server {found.name} is being drained.")
+
+
+@servers_app.command()
+def until(
+    server: ServerName,
+    end: Annotated[
+        str, typer.Argument(metavar="TIME", help="2030-01-31T14:00Z, a duration such as 8h, or `for-good`.")
+    ],
+    force: Annotated[bool, typer.Option("--force", help="Even if promises break.")] = False,
+    as_json: options.Json = False,
+) -> None:
+    """Say until when a server is there: what runs on it leaves in time, and no promise rests on it."""
+    moment = None if end == "for-good" else _moment(end)
+    with session.client() as client:
+        found = client.cluster.server(server)
+        with _listing_broken("--force lets it leave and breaks these promises", as_json):
+            document = client.cluster.set_end(found, moment, force=force)
+    if as_json:
+        output.print_json(document)
+    elif moment is None:
+        output.say(f"Server {found.name} stays for good.")
+    else:
+        output.say(f"Server {found.name} is there until {output.time_text(moment)}.")
+
+
+def _moment(text: str) -> datetime:
+    end = parse_deadline(text)
+    return datetime.now(UTC) + end if isinstance(end, timedelta) else end
+
+
+@contextmanager
+def _listing_broken(hint: str, as_json: bool) -> Iterator[None]:
+    """Show the promises that a refusal lists."""
+    try:
+        yield
+    except ConflictError as error:
+        broken = error.extra.get("broken_promises")
+        if isinstance(broken, list) and broken and not as_json:
+            _print_broken(broken)
+        elif as_json:
+            output.print_json({"broken_promises": broken or [], "detail": error.message})
+        raise ConflictError(error.message, status=409, code=error.code, hint=hint) from error
 
 
 def _print_broken(promises: list[Any]) -> None:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from punctual.client.durations import utc
 from punctual.client.models import Server
 from punctual.client.reading import read, unreadable
 from punctual.client.transport import Transport
@@ -52,6 +54,19 @@ class Cluster:
     def undrain(self, server: Server) -> dict[str, Any]:
         """Use a server again."""
         return self._post(f"servers/{server.id}/undrain/", {})
+
+    def set_end(
+        self, server: Server, available_until: datetime | None, *, force: bool = False
+    ) -> dict[str, Any]:
+        """Say until when a server is there; None: for good.
+
+        Raises:
+            ConflictError: promises would break; `extra["broken_promises"]` lists them. `force` breaks them.
+        """
+        until = None if available_until is None else utc(available_until).isoformat()
+        body = {"available_until": until, "force": force}
+        answer = self._transport.send("PATCH", f"servers/{server.id}/", body)
+        return answer if isinstance(answer, dict) else {}
 
     def agents(self) -> Sequence[dict[str, Any]]:
         """Node agents with the age of their last report."""

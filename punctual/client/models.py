@@ -245,6 +245,14 @@ class Server:
     state: str = ""
     drain: str = "none"
     drain_reason: str = ""
+    rack: str = ""
+    cpu_cores: int = 0
+    memory_bytes: int = 0
+    #: Host memory that one worker may take there; 0 where its agent did not say.
+    worker_memory_bytes: int = 0
+    disk_free_bytes: int = 0
+    #: From then on it is gone; None: it stays for good.
+    available_until: datetime | None = moment()
     sandbox: str = ""
     silent_seconds: float | None = None
     gpus: tuple[Gpu, ...] = listed(Gpu)

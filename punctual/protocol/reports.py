@@ -124,6 +124,8 @@ class Inventory(_Lenient):
     hostname: Annotated[str, Field(max_length=255, pattern=r"^[\w.:-]*$")] = ""
     cpu_cores: Number | None = 0
     memory_bytes: Count | None = 0
+    worker_memory_bytes: Count | None = 0
+    disk_free_bytes: Count | None = 0
     sandbox: Literal["namespaces", "user", "none"] = "none"
     links: ServerLinks | None = None
 

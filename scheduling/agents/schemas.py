@@ -9,6 +9,9 @@ from pydantic import BaseModel, ConfigDict, Field
 from punctual.protocol.fields import Label
 from punctual.protocol.reports import Inventory
 
+#: Ten years: whoever stays longer stays for good.
+LONGEST_STAY_SECONDS = 10 * 365 * 86_400.0
+
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 Address = Annotated[str, Field(pattern=r"^[A-Za-z0-9_.:%\[\]-]{1,255}$")]
 
@@ -25,3 +28,7 @@ class Enrolment(BaseModel):
     inventory: Inventory
     agent_version: Annotated[Label, Field(max_length=40)] = ""
     rack: Label = ""
+    #: How long the server will be there, where that is known: an agent tells ages and durations, no times.
+    available_seconds: Annotated[float, Field(gt=0, le=LONGEST_STAY_SECONDS, allow_inf_nan=False)] | None = (
+        None
+    )

@@ -166,7 +166,8 @@ class ServerSerializer(serializers.ModelSerializer):
         fields = (
             "id", "name", "rack", "address", "state", "state_changed_at", "drain", "drain_reason", "home",
             "whitelist", "lending_state", "hostname",
-            "cpu_cores", "memory_bytes", "sandbox", "agent", "silent_seconds", "gpus",
+            "cpu_cores", "memory_bytes", "worker_memory_bytes", "disk_free_bytes",
+            "available_until", "sandbox", "agent", "silent_seconds", "gpus",
             "links",
         )  # fmt: skip
 

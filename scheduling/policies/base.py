@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from typing import ClassVar
 
 from scheduling.core.problem.answer import Answer, as_decision
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.decision import Decision, FoundOffer, Verdict
+from scheduling.core.question.known_ends import first_end
 from scheduling.core.question.snapshot import JobSnapshot, Snapshot
 from scheduling.core.together.shared_problem import problem_of
 
@@ -51,12 +53,18 @@ class Policy(ABC):
 
     def admit(self, snapshot: Snapshot) -> Decision:
         """`decide_newcomers` of a snapshot, answered by job id."""
-        return as_decision(self.decide_newcomers(self.problem_of(snapshot)))
+        return _awake_for_ends(as_decision(self.decide_newcomers(self.problem_of(snapshot))), snapshot)
 
     def replan(self, snapshot: Snapshot) -> Decision:
         """`reallocate` of a snapshot, answered by job id."""
-        return as_decision(self.reallocate(self.problem_of(snapshot)))
+        return _awake_for_ends(as_decision(self.reallocate(self.problem_of(snapshot))), snapshot)
 
     def problem_of(self, snapshot: Snapshot) -> Problem:
         """The snapshot as arrays. Raises ValueError where it contradicts itself."""
         return problem_of(snapshot, len(self.memory_columns), measured=self.any_measured_size)
+
+
+def _awake_for_ends(decision: Decision, snapshot: Snapshot) -> Decision:
+    """The decision, to be looked at again before the first server leaves that has a known end."""
+    ends_at = first_end(snapshot)
+    return replace(decision, next_wake_at=ends_at) if ends_at < decision.next_wake_at else decision

@@ -26,6 +26,8 @@ class ServerCard:
     emulated: bool
     busy_gpus: int
     links: tuple[LinkView, ...]
+    #: It was there until a time that is over.
+    gone: bool
 
     @property
     def without_sandbox(self) -> bool:
@@ -60,6 +62,7 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
                 emulated=any(gpu.emulated for gpu in gpus),
                 busy_gpus=sum(gpu.occupant is not None for gpu in gpus),
                 links=tuple(links_of(server)),
+                gone=server.available_until is not None and server.available_until <= now,
             )
         )
     return cards

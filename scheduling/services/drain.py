@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -13,14 +14,37 @@ from cluster.models import Server
 from projects.errors import Conflict
 from projects.models import User
 from scheduling.choices import AssignmentState
+from scheduling.core.question.snapshot import ServerSnapshot
 from scheduling.models import Assignment, Job
 from scheduling.services.records import lock_cluster, planning_fact_changed, record
 from scheduling.services.snapshots import cluster_policy, pool_kinds, pool_snapshot
 from scheduling.services.wakeups import hint, wake
 
 
+class PromisesWouldBreak(Conflict):
+    """Promises stand in the way of what an operator asks for; ``broken_promises`` lists them."""
+
+    def __init__(self, what: str, broken: Sequence[dict[str, Any]]) -> None:
+        listed = [
+            {**item, "deadline_at": item["deadline_at"].isoformat() if item["deadline_at"] else None}
+            for item in broken
+        ]
+        super().__init__(
+            f"{what} would break {len(broken)} promise{'s' if len(broken) > 1 else ''}; wait for them to "
+            "end, or set force.",
+            extra={"broken_promises": listed},
+        )
+
+
 def drain_preview(*, server: Server) -> list[dict[str, Any]]:
     """The promises that would break without this server: job, name, deadline."""
+    return promises_broken_by(server, lambda known: dataclasses.replace(known, usable=False))
+
+
+def promises_broken_by(
+    server: Server, change: Callable[[ServerSnapshot], ServerSnapshot]
+) -> list[dict[str, Any]]:
+    """The promises that would break if the server were as ``change`` says: job, name, deadline."""
     cluster = server.cluster
     now = timezone.now()
     broken: set[str] = set()
@@ -31,8 +55,7 @@ def drain_preview(*, server: Server) -> list[dict[str, Any]]:
             continue
         before = set(policy.replan(pool.snapshot).at_risk)
         without = tuple(
-            dataclasses.replace(known, usable=False) if known.id == server.name else known
-            for known in pool.snapshot.servers
+            change(known) if known.id == server.name else known for known in pool.snapshot.servers
         )
         broken |= set(policy.replan(dataclasses.replace(pool.snapshot, servers=without)).at_risk) - before
     jobs = Job.objects.filter(pk__in=broken).order_by("deadline_at")
@@ -46,23 +69,14 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
     """Give the server no new work and move what is on it.
 
     Raises:
-        Conflict: it is drained already, or promises would break and ``force`` is not set
-            (``broken_promises``).
+        Conflict: it is drained already.
+        PromisesWouldBreak: promises stand on it, and ``force`` is not set.
     """
     if server.drain != DrainState.NONE:
         raise Conflict(f"Server {server.name} is {server.drain} already.")
     broken = drain_preview(server=server)
     if broken and not force:
-        raise Conflict(
-            f"Draining {server.name} would break {len(broken)} promise{'s' if len(broken) > 1 else ''}; "
-            "wait for them to end, or set force.",
-            extra={
-                "broken_promises": [
-                    {**item, "deadline_at": item["deadline_at"].isoformat() if item["deadline_at"] else None}
-                    for item in broken
-                ]
-            },
-        )
+        raise PromisesWouldBreak(f"Draining {server.name}", broken)
     with transaction.atomic():
         cluster = lock_cluster(server.cluster_id)
         server.drain = DrainState.DRAINING

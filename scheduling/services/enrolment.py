@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.conf import settings
@@ -114,6 +114,7 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
             "port_first": first,
             "port_last": last,
             "rack": str(request.get("rack", ""))[:100],
+            "available_until": _available_until(request, known, now),
             "state": ServerState.UP,
             "state_changed_at": now,
         },
@@ -137,6 +138,16 @@ def agent_enrol(request: Mapping[str, Any], present: Agent | None = None) -> Enr
     planning_fact_changed(cluster)
     wake("plan", trigger=f"server {name} enrolled")
     return Enrolled(server, credential, cluster)
+
+
+def _available_until(request: Mapping[str, Any], known: Server | None, now: datetime) -> datetime | None:
+    """Until when the server is there: as its agent says; where it says nothing, as an operator said, unless
+    that is over."""
+    seconds = request.get("available_seconds")
+    if seconds is not None:
+        return now + timedelta(seconds=seconds)
+    told = None if known is None else known.available_until
+    return told if told is not None and told > now else None
 
 
 def _home(token: EnrolmentToken, known: Server | None, name: str) -> dict[str, Any]:

@@ -16,14 +16,16 @@ from scheduling.services.wakeups import wake
 def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
     """Make the server's rows say what the agent reports. A GPU that is gone is kept as unhealthy."""
     cluster = lock_cluster(server.cluster_id)
+    before = _planned_on(server)
     Server.objects.filter(pk=server.pk).update(
         hostname=inventory.get("hostname", "")[:255],
         cpu_cores=int(inventory.get("cpu_cores") or 0),
         memory_bytes=int(inventory.get("memory_bytes") or 0),
+        worker_memory_bytes=int(inventory.get("worker_memory_bytes") or 0),
+        disk_free_bytes=int(inventory.get("disk_free_bytes") or 0),
         sandbox=inventory.get("sandbox", "")[:20],
         links=inventory.get("links"),
     )
-    before = {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}
     seen = set()
     for entry in inventory.get("gpus", []):
         seen.add(int(entry["index"]))
@@ -39,6 +41,12 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
             },
         )
     server.gpus.exclude(index__in=seen).update(healthy=False)
-    if before != {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}:
+    if before != _planned_on(server):
         planning_fact_changed(cluster)
-        wake("plan", trigger=f"GPUs of server {server.name} changed")
+        wake("plan", trigger=f"what server {server.name} has changed")
+
+
+def _planned_on(server: Server) -> tuple[Any, ...]:
+    """What plans depend on."""
+    memory = Server.objects.values_list("memory_bytes", "worker_memory_bytes").get(pk=server.pk)
+    return memory, {gpu.index: (gpu.kind, gpu.healthy) for gpu in server.gpus.all()}

@@ -367,7 +367,8 @@ def find_block(
         for level in measurable_levels(job.global_batch_size, len(pool.gpus))
         if level > max(above, unfit)
     ]
-    standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None)
+    longest = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=True)
+    standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None, until=longest)
     baseline: set[str] | None = None
     for block in measuring_blocks([server.gpus for server in pool.snapshot.servers], standing, levels):
         displaces = any(address in pool.claims for address in block)
@@ -391,8 +392,9 @@ def _without_newcomers(pool: Pool) -> Pool:
     return dataclasses.replace(pool, snapshot=dataclasses.replace(pool.snapshot, jobs=decided))
 
 
-def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarray:
-    """What every GPU of the pool is to a measurement, on servers that are on loan or on the others."""
+def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool, until: float) -> np.ndarray:
+    """What every GPU of the pool is to a measurement that may last ``until`` then, on servers that are on
+    loan or on the others."""
     standing = np.full(len(pool.gpus), TAKEN, dtype=np.int8)
     yielding = {
         job.id
@@ -403,7 +405,7 @@ def _standing(pool: Pool, *, spare_best_effort: bool, on_loan: bool) -> np.ndarr
     first = 0
     for server in pool.snapshot.servers:
         for address in range(first, first + server.gpus):
-            usable = server.usable and server.on_loan == on_loan
+            usable = server.usable and server.on_loan == on_loan and server.ends_at > until
             if not usable or address in blocked or not pool.gpus[address].healthy:
                 continue
             if address in pool.free:

@@ -6,11 +6,12 @@ from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
+from math import inf
 from typing import Any
 
 import numpy as np
 import structlog
-from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
+from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, Sum, Value
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
@@ -43,7 +44,7 @@ from scheduling.core.question.validation import Unplannable, check_job, check_of
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
-from scheduling.services.blocking import blocked_gpus
+from scheduling.services.blocking import blocked_gpus, release_bounds
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.change_times import change_slack_seconds
 from scheduling.services.claims import Claims
@@ -181,7 +182,22 @@ def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> Plan
         offer_hold_seconds=cluster.offer_hold_seconds,
         newcomers=Newcomers(cluster.newcomers),
         ageing_weight=max(0.0, cluster.ageing_weight),
+        worker_memory_bytes=float(max(0, cluster.worker_memory_bytes)),
     )
+
+
+def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
+    """When nobody may be planned any more on a server that is there until then, in seconds; infinity where
+    it stays.
+
+    Early enough for whatever has to leave: a successor prepares, takes over or the job is suspended, and the
+    agent confirms that its workers are gone.
+    """
+    if available_until is None:
+        return inf
+    bounds = release_bounds(cluster)
+    leaving_seconds = cluster.prepare_timeout_seconds + bounds.handover_seconds + bounds.suspending_seconds
+    return available_until.timestamp() - leaving_seconds
 
 
 def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> float:
@@ -230,6 +246,12 @@ def _servers(
         by_server[gpu.server_id].append(gpu)
     ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
     ordered += [list(gpus) for gpus in borrowed.gpus] if borrowed else []
+    all_gpus = dict(
+        Gpu.objects.filter(server__in=[gpus[0].server_id for gpus in ordered])
+        .order_by()
+        .values_list("server")
+        .annotate(count=Count("pk"))
+    )
     servers: list[_ServerOfPool] = []
     flat: list[Gpu] = []
     addresses: dict[int, int] = {}
@@ -248,9 +270,18 @@ def _servers(
             rack=row.rack,
             on_loan=row.on_loan,
             same_kind=row.on_loan and gpus[0].kind == kind,
+            ends_at=ends_at(row.available_until, cluster),
+            memory_bytes=_worker_memory(row, all_gpus[row.pk]) * len(gpus),
         )
         servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
     return servers, flat, addresses
+
+
+def _worker_memory(server: Server, gpus: int) -> float:
+    """Bytes of host memory for the worker of one of its GPUs: an equal share, and no more than its agent lets
+    a worker have; infinity where nobody said."""
+    known = [server.memory_bytes / gpus if gpus else 0.0, float(server.worker_memory_bytes)]
+    return min((share for share in known if share > 0), default=inf)
 
 
 def _jobs(

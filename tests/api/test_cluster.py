@@ -104,6 +104,40 @@ def test_a_drain_lists_the_promises_it_would_break(world: World, monkeypatch: py
     assert [promise["job"] for promise in answer.json()["broken_promises"]] == [world.job.pk]
 
 
+def patch_server(world: World, person: str = "operator", **body: Any) -> Any:
+    address = f"/api/v1/servers/{world.server.pk}/"
+    return world.client(getattr(world, person)).patch(address, body, format="json")
+
+
+def test_an_operator_says_until_when_a_server_is_there(world: World) -> None:
+    answer = patch_server(world, available_until="2100-01-31T14:00:00+02:00", force=True)
+    assert (answer.status_code, answer.json()["available_until"]) == (200, "2100-01-31T12:00:00Z")
+    assert get(world, f"servers/{world.server.pk}/").json()["available_until"] == "2100-01-31T12:00:00Z"
+    assert patch_server(world, available_until=None).json()["available_until"] is None
+
+
+@pytest.mark.parametrize(
+    ("until", "word"),
+    [
+        ("2100-01-31T14:00:00", "offset"),
+        ("2001-01-31T14:00:00Z", "time to come"),
+        ("tomorrow", "RFC 3339"),
+        (5, "RFC 3339"),
+    ],
+)
+def test_an_end_that_is_no_time_to_come_is_refused(world: World, until: Any, word: str) -> None:
+    answer = patch_server(world, available_until=until)
+    assert answer.status_code == 400
+    assert word in answer.json()["errors"]["available_until"][0]
+    assert Server.objects.get(pk=world.server.pk).available_until is None
+
+
+def test_who_is_no_operator_does_not_say_when_a_server_leaves(world: World) -> None:
+    assert patch_server(world, "owner", available_until="2100-01-31T14:00:00Z").status_code == 403
+    assert patch_server(world, cores=5).status_code == 400
+    assert Server.objects.get(pk=world.server.pk).available_until is None
+
+
 def test_an_enrolment_token_is_shown_once(world: World) -> None:
     answer = world.client(world.operator).post(
         "/api/v1/enrolment-tokens/", {"server_name": "node-b"}, format="json"

@@ -129,6 +129,8 @@ class RandomDay:
     time: SimulatedTime
     speed: Mapping[int, float]
     failures: bool = False
+    #: Seconds for which one more server is there; None: there is none.
+    stays_seconds: float | None = None
     agents: list[RandomAgent] = field(default_factory=list)
     paused_at: dict[str, float] = field(default_factory=dict)
     paused_ever: set[str] = field(default_factory=set)
@@ -140,8 +142,9 @@ class RandomDay:
 
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
-        for number in range(2):
-            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed)
+        for number in range(2 if self.stays_seconds is None else 3):
+            stays = {"available_seconds": self.stays_seconds} if number == 2 else {}
+            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed, **stays)
             assert isinstance(agent, RandomAgent)
             agent.chance = random.Random(1000 * self.seed + number)
             agent.lease_seconds = self.cluster.fence_seconds
@@ -227,6 +230,7 @@ class RandomDay:
         self._paused_jobs_leave()
         self._states_agree()
         self._plans_count_on_nothing_that_is_held()
+        self._nobody_is_where_time_is_over()
         if not self.failures:
             self._promises_are_kept()
 
@@ -235,6 +239,11 @@ class RandomDay:
             owners: dict[int, str] = {}
             for (job, _, _), worker in agent.workers.items():
                 assert owners.setdefault(worker.gpu_index, job) == job, f"{self._where()}: two jobs on a GPU"
+
+    def _nobody_is_where_time_is_over(self) -> None:
+        for server in Server.objects.filter(available_until__lte=timezone.now()):
+            there = Assignment.objects.filter(gpu__server=server).exclude(state=AssignmentState.RELEASED)
+            assert not there.exists(), f"{self._where()}: somebody is on {server.name}, which is gone"
 
     def _paused_jobs_leave(self) -> None:
         for job_id, since in self.paused_at.items():

@@ -53,7 +53,9 @@ class SimulatedAgent:
         speed: Mapping[int, float],
         inference_cluster: InferenceCluster | None = None,
         kind: str = KIND,
+        **told: Any,
     ) -> SimulatedAgent:
+        """``told``: what else the agent says of its server when it enrols."""
         enrolled = agent_enrol(
             {
                 "token": (
@@ -70,6 +72,7 @@ class SimulatedAgent:
                     "gpus": [{"index": index, "kind": kind, "emulated": True} for index in range(gpus)],
                     "sandbox": "namespaces",
                 },
+                **told,
             }
         )
         made = cls(Agent.objects.select_related("server").get(server=enrolled.server), speed)

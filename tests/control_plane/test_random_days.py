@@ -9,9 +9,9 @@ from collections.abc import Callable
 import pytest
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.models import Cluster, Server
 from scheduling.choices import CurveState
-from scheduling.models import CurveLevel, Job, ScalingCurve
+from scheduling.models import Assignment, CurveLevel, Job, ScalingCurve
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.random_days import RandomDay
 from tests.control_plane.simulated_time import SimulatedTime
@@ -70,3 +70,22 @@ def test_random_days(
     measured(first.curve)
     day.run(50)
     assert day.paused_for_good, "nobody was paused in the middle of a hand-over: choose another seed"
+
+
+@pytest.mark.timeout(600)
+def test_random_days_beside_a_server_that_leaves(
+    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    time = SimulatedTime(monkeypatch)
+    numbers = itertools.count()
+    identifier = Job._meta.get_field("id")
+    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    day = RandomDay(7, hasty, submit, time, SPEED, stays_seconds=75.0)
+    first = submit("best_effort", iterations=3000)
+    assert first.curve is not None
+    measured(first.curve)
+    day.run(60)
+    leaving = day.agents[2].agent.server_id
+    used = Assignment.objects.filter(gpu__server=leaving, held_at__isnull=False)
+    assert used.exists(), "nobody was on it before it left: choose another seed"
+    assert Server.objects.get(pk=leaving).available_until <= timezone.now()

@@ -223,7 +223,7 @@ class Cluster:
                 pause = max(pause, change.pause_seconds) if change.gpus_after else 0.0
                 self.migrations += change.kind.value == "migrate"
             elif job_id in decision.placements:
-                assert decision.placements[job_id] == tuple(sorted(running.facts.placement))
+                assert sorted(decision.placements[job_id]) == sorted(running.facts.placement)
             addresses = decision.placements[job_id]
             running.facts = replace(
                 running.facts,
@@ -231,6 +231,7 @@ class Cluster:
                 placement=addresses,
                 pause_left_seconds=pause,
                 stored_plan=decision.plans.get(job_id),
+                flexible=decision.flexible.get(job_id, ()),
             )
         self.used_stored_plans += decision.used_stored_plans
         self.dirty = False

@@ -10,6 +10,7 @@ import signal
 import sys
 import threading
 import time
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
 
@@ -232,9 +233,12 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
                 "name": configuration.name,
                 "address": configuration.address,
                 "port_range": list(configuration.port_range),
-                "inventory": describe(accelerators, sandboxing.mode, configuration.emulate),
+                "inventory": describe(
+                    accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes
+                ),
                 "agent_version": AGENT_VERSION,
                 "rack": configuration.rack,
+                "available_seconds": _available_seconds(configuration),
             }
         )
     except (CredentialRevoked, Fenced, RequestRefused) as error:
@@ -251,6 +255,19 @@ def _enrol(configuration: Configuration, state: AgentState, token: str) -> Crede
     state.store_credential(credential)
     logger.info("enrolled as server %s", credential.server_id)
     return credential
+
+
+def _available_seconds(configuration: Configuration) -> float | None:
+    """How long the server will be there; None where it stays. Raises ConfigurationError."""
+    if configuration.available_until is None:
+        return None
+    seconds = (configuration.available_until - datetime.now(UTC)).total_seconds()
+    if seconds <= 0:
+        raise ConfigurationError(
+            f"available_until is over: {configuration.available_until.isoformat()}; a server that enrols "
+            "must still be there"
+        )
+    return seconds
 
 
 def _stop_on_signals(agent: NodeAgent, configuration: Configuration) -> None:

@@ -8,6 +8,7 @@ import socket
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -87,6 +88,7 @@ class Configuration:
     runtime_source: Path | None = None
     stop_workers_on_exit: bool = False
     stop_seconds: float = 10.0
+    available_until: datetime | None = None
     enrol_token: str | None = field(default=None, repr=False)
     enrol_token_file: Path | None = None
 
@@ -212,6 +214,11 @@ def _check_one(name: str, value: Any, base: Path) -> Any:
         if number < _LEAST.get(name, 0):
             raise ConfigurationError(f"{name} must be at least {_LEAST[name]}, not {number}")
         return number
+    if name == "available_until":
+        moment: datetime = _typed(name, value, datetime, "a time such as 2030-01-31T14:00:00Z")
+        if moment.tzinfo is None:
+            raise ConfigurationError(f"{name} needs an offset, such as Z for UTC")
+        return moment
     if name in _SECONDS:
         return float(_number(name, value, (int, float)))
     if name == "data_schemes":

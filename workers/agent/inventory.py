@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import logging
 import os
+import shutil
 import socket
 import uuid
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from typing import Any
 
 import pynvml
 
-from workers.agent.configuration import Configuration, Emulation
+from workers.agent.configuration import Configuration
 from workers.agent.resource_limits import host_memory_bytes
 from workers.agent.sandbox import SandboxMode
 
@@ -44,9 +45,14 @@ def find_accelerators(configuration: Configuration) -> tuple[Accelerator, ...]:
 
 
 def describe(
-    accelerators: tuple[Accelerator, ...], sandbox: SandboxMode, emulation: Emulation | None
+    accelerators: tuple[Accelerator, ...],
+    sandbox: SandboxMode,
+    configuration: Configuration,
+    worker_memory_bytes: int,
 ) -> dict[str, Any]:
-    """The inventory of protocol 2.1."""
+    """The inventory of protocol 2.1. `worker_memory_bytes`: what one worker may take."""
+    emulation = configuration.emulate
+    configuration.data.mkdir(parents=True, exist_ok=True)
     return {
         "gpus": [
             {
@@ -61,6 +67,8 @@ def describe(
         "hostname": socket.gethostname(),
         "cpu_cores": len(os.sched_getaffinity(0)),
         "memory_bytes": host_memory_bytes(),
+        "worker_memory_bytes": worker_memory_bytes,
+        "disk_free_bytes": shutil.disk_usage(configuration.data).free,
         "sandbox": sandbox,
         "links": None if emulation is None else emulation.links.to_message(),
     }

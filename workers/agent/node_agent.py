@@ -77,7 +77,7 @@ class NodeAgent:
         self._reporter = Reporter(
             state,
             self._outbox,
-            describe(accelerators, sandboxing.mode, emulation),
+            describe(accelerators, sandboxing.mode, configuration, sandboxing.limits.memory_bytes),
             None if self._links is None else LinkLoad(self._links),
         )
         self._sockets = WorkerSockets(lambda key, message: self._loop.post(lambda: self._hear(key, message)))

@@ -30,6 +30,7 @@ from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
 from scheduling.services.drain import server_drain, server_undrain
 from scheduling.services.enrolment import agent_revoke
+from scheduling.services.server_ends import server_set_end
 
 
 class BrokenPromiseSerializer(serializers.Serializer):
@@ -100,11 +101,34 @@ class ServersView(OccupiedView):
 class ServerView(OccupiedView):
     """One server."""
 
+    token_scopes = {"PATCH": Scope.OPERATE}
     queryset = Server.objects.none()
 
     @extend_schema(operation_id="server", summary="Show a server", responses=shapes.ServerSerializer)
     def get(self, request: Request, server_id: int) -> Response:
+        return self._answer(server_get(server_id))
+
+    @extend_schema(
+        operation_id="server_update",
+        summary="Say until when a server is there (operator)",
+        description="No promise rests on a server that has an end, and what runs there leaves in time. 409 "
+        "lists the promises that only `force` breaks.",
+        request=cluster_shapes.ServerPatchSerializer,
+        responses={
+            200: shapes.ServerSerializer,
+            (409, "application/problem+json"): OpenApiResponse(
+                DrainProblemSerializer, description="Promises would break."
+            ),
+        },
+    )
+    def patch(self, request: Request, server_id: int) -> Response:
+        require_operator(self.user)
         server = server_get(server_id)
+        body = self.read(cluster_shapes.ServerPatchSerializer)
+        server_set_end(server=server, actor=self.user, **body)
+        return self._answer(server_get(server_id))
+
+    def _answer(self, server: Server) -> Response:
         return Response(shapes.ServerSerializer(server, context=self.get_serializer_context()).data)
 
 

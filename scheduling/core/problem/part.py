@@ -89,6 +89,7 @@ def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) 
         blocked=problem.blocked,
         blocked_until=problem.blocked_until,
         cluster_memory=problem.cluster_memory,
+        short_of_memory_bytes=problem.short_of_memory_bytes,
     )
 
 

@@ -6,7 +6,7 @@ keeps its GPUs, is worked off here: everything later plans from ``origin``, the 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from math import inf
@@ -23,6 +23,8 @@ from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, wi
 from scheduling.core.plans.timeline import Timeline, copy_timeline, new_timeline, take
 from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, Draft, JobArrays, Placements, Plans
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
+from scheduling.core.question.host_memory import short_of_memory, within_host_memory
+from scheduling.core.question.known_ends import with_known_ends
 from scheduling.core.question.snapshot import (
     Fill,
     FloatArray,
@@ -53,6 +55,7 @@ class Problem:
     ``columns``: the jobs as they came, without offers; ``count`` of them. ``by_deadline``: rank of each row
     in the order (deadline, submission, id), which is the order of Algorithm 1; ``by_submission``: rank
     in the order (submission, id). ``stored``: plans made earlier, cut at ``origin``.
+    ``short_of_memory_bytes``: newcomers of which a worker takes more host memory than is sure anywhere.
     """
 
     now: float
@@ -73,6 +76,7 @@ class Problem:
     blocked: IntArray
     blocked_until: FloatArray
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    short_of_memory_bytes: Mapping[str, float] = field(default_factory=dict)
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 
@@ -211,6 +215,9 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     ``memory_width``: columns that the policy keeps for each job. ``measured``: see `problem_from`.
     """
     check_snapshot(snapshot)
+    snapshot = with_known_ends(snapshot)
+    short_of_memory_bytes = short_of_memory(snapshot)
+    snapshot = within_host_memory(snapshot)
     jobs = sorted(snapshot.jobs, key=lambda job: (job.submitted_at, job.id))
     offers = tuple(
         offer
@@ -220,7 +227,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     origin = max(0.0, float(snapshot.next_slot_at - snapshot.now))
     columns = columns_of(jobs, memory_width)
     stored = cut_stored([job.stored_plan for job in jobs], snapshot.now, origin)
-    return problem_from(
+    problem = problem_from(
         now=float(snapshot.now),
         next_slot_at=float(snapshot.next_slot_at),
         settings=snapshot.settings,
@@ -232,6 +239,8 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         cluster_memory=np.array(snapshot.memory, dtype=np.float64),
         measured=measured,
     )
+    problem.short_of_memory_bytes = short_of_memory_bytes
+    return problem
 
 
 def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> Capacity:

@@ -10,17 +10,20 @@ from scheduling.core.question.columns import NO_LEVEL
 from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.core.question.snapshot import StoredPlan
 
+MEBIBYTE, GIBIBYTE = 1024**2, 1024**3
+
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
     """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``:
-    who holds the others."""
+    who holds the others. ``short_of_memory_bytes``: what a worker takes, where that is sure nowhere."""
 
     id: str
     deadline_at: float
     finishing_seconds: float
     smallest_level: int
     holders: str
+    short_of_memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,7 @@ def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
         finishing_seconds=float(columns.finishing[row]),
         smallest_level=0 if level == NO_LEVEL else level,
         holders=_holders(offers=bool(problem.offers), spared=spared),
+        short_of_memory_bytes=problem.short_of_memory_bytes.get(columns.ids[row], 0.0),
     )
 
 
@@ -83,6 +87,13 @@ def gpu_hours_text(gpu_seconds: float) -> str:
     if hours >= 100.0:
         return f"{round(hours):,} GPU hours"
     return "1 GPU hour" if hours == 1.0 else f"{hours:.3g} GPU hours"
+
+
+def memory_text(size_bytes: float) -> str:
+    """``1.5 GiB``, ``300 MiB``."""
+    if size_bytes >= GIBIBYTE:
+        return f"{size_bytes / GIBIBYTE:.3g} GiB"
+    return f"{size_bytes / MEBIBYTE:.0f} MiB"
 
 
 def share_text(plan: StoredPlan) -> str:
@@ -155,6 +166,11 @@ def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
     if job.smallest_level:
         smallest = gpus_text(job.smallest_level)
         text = f"the job needs at least {smallest} at once and the cluster has {cluster_gpus}"
+    elif job.short_of_memory_bytes:
+        text = (
+            f"each of its workers takes {memory_text(job.short_of_memory_bytes)} of host memory, more than "
+            "every server has for each GPU"
+        )
     else:
         text = "no number of GPUs was measured on which the job runs"
     return _refusal(job, ReasonCode.NO_LEVELS, text)

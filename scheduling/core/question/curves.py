@@ -22,13 +22,15 @@ def curve_from_measurements(
     cluster_gpus: int | None = None,
     pause_seconds: Callable[[int], float] | None = None,
     powers_of_two: bool = True,
+    memory_bytes: Callable[[int], float] | None = None,
 ) -> ScalingCurve:
     """The levels that measurements support (spec 1.3): only measured counts are levels.
 
     A count is a level when it is a power of two, divides the global batch, keeps the local batch
     within ``largest_local_batch`` samples, fits the cluster, and is strictly faster than the level
     before it; the scan stops at the first count without gain. ``pause_seconds`` gives the pause of
-    a start on that many GPUs; none means no pause. The result may have no level at all.
+    a start on that many GPUs; none means no pause. ``memory_bytes`` gives the host memory that is reserved
+    for one worker there, 0 where that was not measured. The result may have no level at all.
     """
     levels: list[int] = []
     throughput: list[float] = []
@@ -47,6 +49,9 @@ def curve_from_measurements(
         levels=np.array(levels, dtype=np.int64),
         throughput=np.array(throughput, dtype=np.float64),
         pause_seconds=np.array(pauses, dtype=np.float64),
+        memory_bytes=None
+        if memory_bytes is None
+        else np.array([memory_bytes(gpus) for gpus in levels], dtype=np.float64),
     )
 
 

@@ -60,12 +60,14 @@ class ScalingCurve:
 
     ``levels``: ascending powers of two. ``throughput``: iterations per second at each level,
     strictly increasing. ``pause_seconds``: the pause charged when the job starts on, or is moved
-    or rescaled onto, that many GPUs.
+    or rescaled onto, that many GPUs. ``memory_bytes``: host memory that is reserved for one worker at each
+    level, 0 where nobody measured it; None where that is all of them.
     """
 
     levels: IntArray
     throughput: FloatArray
     pause_seconds: FloatArray
+    memory_bytes: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +138,9 @@ class ServerSnapshot:
     """One server: ``usable`` is false while it is down, suspect or drained.
 
     ``on_loan``: it is borrowed from an inference cluster. No promise rests on it. ``same_kind``: it is, and
-    has the cluster's own kind of GPU.
+    has the cluster's own kind of GPU. ``ends_at``: from then on nobody may be there; no promise rests on it
+    either (`known_ends.py`). ``memory_bytes``: host memory that workers on all its GPUs may take together
+    (`host_memory.py`); infinity where nobody says.
     """
 
     id: str
@@ -145,6 +149,8 @@ class ServerSnapshot:
     rack: str = ""
     on_loan: bool = False
     same_kind: bool = False
+    ends_at: float = float("inf")
+    memory_bytes: float = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,7 +187,8 @@ class PlannerSettings:
     leaves them all their own rules. ``ageing_weight``: seconds of running time that a second since its
     submission makes up for, where jobs without a promise are served shortest first (policy ``punctual``;
     decision 0025). ``change_slack_seconds``: slack that a new promise keeps for changes that come later than
-    is charged (decision 0029).
+    is charged (decision 0029). ``worker_memory_bytes``: servers with less host memory for each GPU are not
+    used (decision 0038).
     """
 
     slot_seconds: float = 5.0
@@ -197,6 +204,7 @@ class PlannerSettings:
     most_work: int | None = None
     ageing_weight: float = 0.0
     change_slack_seconds: float = 0.0
+    worker_memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -98,6 +98,8 @@ def check_settings(settings: PlannerSettings) -> None:
     ):
         if not 0 <= getattr(settings, name) <= LATEST:
             raise ValueError(f"{name} must not be negative, and at most {LATEST:.0e}")
+    if not 0 <= settings.worker_memory_bytes < inf:
+        raise ValueError("worker_memory_bytes must be a number of bytes")
 
 
 def check_job(job: JobSnapshot) -> None:
@@ -157,6 +159,10 @@ def _check_servers(servers: tuple[ServerSnapshot, ...]) -> int:
             raise ValueError(f"server {server.id} has {server.gpus} GPUs")
         if server.same_kind and not server.on_loan:
             raise ValueError(f"server {server.id} is not on loan: same_kind says nothing of it")
+        if not (abs(server.ends_at) <= LATEST or server.ends_at == inf):
+            raise ValueError(f"server {server.id}: ends_at {server.ends_at} is no moment, nor infinite")
+        if not server.memory_bytes >= 0:
+            raise ValueError(f"server {server.id} has {server.memory_bytes} bytes of host memory")
     gpus = sum(server.gpus for server in servers)
     if gpus > MOST_GPUS:
         raise ValueError(f"{gpus} GPUs are more than {MOST_GPUS}")
@@ -233,6 +239,11 @@ def _curve_faults(curve: ScalingCurve, iterations: float, *, rises: bool) -> Ite
         yield "throughput does not rise from level to level"
     elif rates and iterations / min(rates) > LONGEST_RUN_SECONDS:
         yield f"its work would take over {LONGEST_RUN_SECONDS:g} seconds"
+    needs = [] if curve.memory_bytes is None else curve.memory_bytes.tolist()
+    if curve.memory_bytes is not None and len(needs) != len(levels):
+        yield "levels and host memory differ in number"
+    if not all(0.0 <= need < inf for need in needs):
+        yield "host memory of a worker is not a number of bytes"
     if not all(0.0 <= pause <= LONGEST_PAUSE_SECONDS for pause in pauses):
         yield f"a pause is not between 0 and {LONGEST_PAUSE_SECONDS:g} seconds"
 

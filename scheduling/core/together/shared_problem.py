@@ -11,6 +11,8 @@ import numpy as np
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.question.arrays import JobArrays, Plans
 from scheduling.core.question.columns import JobColumns
+from scheduling.core.question.host_memory import within_host_memory
+from scheduling.core.question.known_ends import with_known_ends
 from scheduling.core.question.snapshot import IntArray, Snapshot
 from scheduling.core.together.sharing import Sharing
 from scheduling.core.together.worker_ranges import borrowed_sharing
@@ -38,8 +40,10 @@ def shared(problem: Problem, sharing: Sharing) -> SharedProblem:
 
 
 def problem_of(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
-    """Read a snapshot as `build_problem` does; a `SharedProblem` where it has servers on loan."""
+    """Read a snapshot as `build_problem` does; a `SharedProblem` where it has servers on loan, or some with a
+    known end."""
     problem = build_problem(snapshot, memory_width, measured=measured)
+    snapshot = within_host_memory(with_known_ends(snapshot))
     if not any(server.on_loan for server in snapshot.servers):
         return problem
     by_id = {job.id: job for job in snapshot.jobs}

@@ -1,0 +1,89 @@
+"""Servers that are here until a known time: to the planner, loans with a known return.
+
+No promise rests on capacity that ends (contracts 11). So a server of the cluster's own that has an end is
+planned on as one that is on loan with the cluster's own kind of GPU: work without a promise goes there,
+promised jobs grow onto it as far as their plans bear that it goes back (decision 0015). From the last slot
+that would outlast it on nobody is placed there, so it is empty in time (decision 0037).
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from scheduling.core.question.snapshot import JobSnapshot, ServerSnapshot, Snapshot
+
+_SAME_INSTANT_SECONDS = 1e-6
+
+
+def with_known_ends(snapshot: Snapshot) -> Snapshot:
+    """The snapshot with every known end made into what the planner acts on now; no server of it has an
+    end.
+
+    A server whose end comes within the next slot is not usable. Neither is one, for now, on which a promise
+    was standing when its end became known: its promised jobs move to lasting servers first. Nor one beside
+    loans of another kind of GPU, as borrowed servers are of one kind at a time.
+    """
+    if all(server.ends_at == inf for server in snapshot.servers):
+        return snapshot
+    last_start = snapshot.next_slot_at + snapshot.settings.slot_seconds - _SAME_INSTANT_SECONDS
+    another_kind = any(server.on_loan and not server.same_kind for server in snapshot.servers)
+    standing = _servers_that_promises_stand_on(snapshot)
+    servers = tuple(
+        _at_present(server, last_start, another_kind or number in standing)
+        for number, server in enumerate(snapshot.servers)
+    )
+    if not any(server.same_kind for server in servers):
+        return replace(snapshot, servers=servers)
+    return replace(snapshot, servers=servers, jobs=tuple(_as_fast_there(job) for job in snapshot.jobs))
+
+
+def first_end(snapshot: Snapshot) -> float:
+    """When somebody has to look next so that every server is empty at its end; infinity where none has
+    one."""
+    slot = snapshot.settings.slot_seconds
+    ends = [
+        max(server.ends_at - slot, snapshot.next_slot_at + slot)
+        for server in snapshot.servers
+        if snapshot.next_slot_at < server.ends_at < inf
+    ]
+    return min(ends, default=inf)
+
+
+def _at_present(server: ServerSnapshot, last_start: float, kept_free: bool) -> ServerSnapshot:
+    if server.ends_at == inf:
+        return server
+    over = server.ends_at < last_start
+    if server.on_loan:
+        return replace(server, ends_at=inf, usable=server.usable and not over)
+    if over or kept_free:
+        return replace(server, ends_at=inf, usable=False)
+    return replace(server, ends_at=inf, on_loan=True, same_kind=True)
+
+
+def _servers_that_promises_stand_on(snapshot: Snapshot) -> set[int]:
+    """Own servers with an end on which a promised job has more than flexible workers beside lasting ones."""
+    lasting: list[bool] = []
+    number_of: list[int] = []
+    for number, server in enumerate(snapshot.servers):
+        number_of += [number] * server.gpus
+        lasting += [not server.on_loan and server.ends_at == inf] * server.gpus
+    standing: set[int] = set()
+    for job in snapshot.jobs:
+        if not job.promised or not job.placement:
+            continue
+        marks = job.flexible or (False,) * len(job.placement)
+        based = any(lasting[address] for address in job.placement)
+        standing |= {
+            number_of[address]
+            for address, flexible in zip(job.placement, marks, strict=True)
+            if not (flexible and based)
+        }
+    return standing
+
+
+def _as_fast_there(job: JobSnapshot) -> JobSnapshot:
+    """The job with its own curve for servers that have an end, which are of its kind."""
+    if job.lent_curve is not None or job.curve.levels.size == 0:
+        return job
+    return replace(job, lent_curve=job.curve)

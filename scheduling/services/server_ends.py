@@ -1,0 +1,57 @@
+"""Servers that leave at a known time: when they are emptied, and how an operator says so."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+
+from django.db import transaction
+from django.utils import timezone
+
+from cluster.models import Server
+from projects.errors import InvalidRequest
+from projects.models import User
+from scheduling.models import Job
+from scheduling.services.drain import PromisesWouldBreak, promises_broken_by
+from scheduling.services.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.snapshots import ends_at
+from scheduling.services.wakeups import hint, wake
+
+
+def server_set_end(
+    *, server: Server, actor: User, available_until: datetime | None, force: bool = False
+) -> Server:
+    """Say until when the server is there; None: for good.
+
+    From now on no promise rests on a server with an end, and what runs there has left it in time.
+
+    Raises:
+        InvalidRequest: the time is over already.
+        PromisesWouldBreak: promises stand on it that nothing else can keep, and ``force`` is not set.
+    """
+    if available_until is not None and available_until <= timezone.now():
+        raise InvalidRequest(
+            "A server cannot have left already.",
+            errors={"available_until": ["Give a time to come, or null where the server stays for good."]},
+        )
+    broken = []
+    if available_until is not None:
+        end = ends_at(available_until, server.cluster)
+        broken = promises_broken_by(server, lambda known: replace(known, ends_at=end))
+    if broken and not force:
+        raise PromisesWouldBreak(f"That {server.name} leaves", broken)
+    with transaction.atomic():
+        cluster = lock_cluster(server.cluster_id)
+        server.available_until = available_until
+        server.save(update_fields=["available_until"])
+        for item in broken:
+            record(
+                Job.objects.get(pk=item["job"]),
+                "end_forced",
+                f"{actor.username} lets server {server.name} leave although this promise may break.",
+                actor=actor.username,
+            )
+        planning_fact_changed(cluster)
+        hint(f"cluster:{cluster.pk}", kind="servers")
+        wake("plan", trigger=f"the end of server {server.name} is known")
+    return server
