@@ -21,6 +21,7 @@ from scheduling.services.records import lock_cluster
 from scheduling.services.snapshots import pool_snapshot
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent, settle
+from tests.control_plane.simulated_time import SimulatedTime
 
 pytestmark = pytest.mark.django_db(transaction=True)
 
@@ -30,6 +31,19 @@ Submit = Callable[..., Job]
 @pytest.fixture
 def node(cluster: Cluster) -> SimulatedAgent:
     return SimulatedAgent.enrol("node-1", 4, SPEED)
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    """Where deadlines are near: how long the planner takes to answer must not decide a test."""
+    return SimulatedTime(monkeypatch)
+
+
+def settled(node: SimulatedAgent, clock: SimulatedTime) -> None:
+    """Let planner and agent talk for a tenth of a second, in which slots begin and end."""
+    for _ in range(10):
+        settle(node, rounds=1)
+        clock.turn(0.01)
 
 
 def in_handover(cluster: Cluster, node: SimulatedAgent, submit: Submit) -> Job:
@@ -89,7 +103,7 @@ def test_gpus_of_a_job_paused_in_a_handover_are_planned_for_nobody_while_it_may_
 
 
 def test_a_promise_is_not_made_on_gpus_that_a_paused_job_still_holds(
-    cluster: Cluster, node: SimulatedAgent, submit: Submit
+    cluster: Cluster, node: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = in_handover(cluster, node, submit)
     job_pause(job=job, actor=job.owner)
@@ -137,19 +151,19 @@ def test_a_promise_void_by_a_pause_is_restored_when_the_job_is_resumed(
 
 
 def test_a_promise_that_cannot_be_kept_any_more_stays_void_and_the_verdict_says_so(
-    node: SimulatedAgent, submit: Submit
+    node: SimulatedAgent, submit: Submit, clock: SimulatedTime
 ) -> None:
     job = submit(seconds=600)
-    settle(node)
+    settled(node, clock)
     job_pause(job=job, actor=job.owner)
-    settle(node)
+    settled(node, clock)
     other = submit(seconds=32, iterations=1000)
-    settle(node)
+    settled(node, clock)
     other.refresh_from_db()
     assert other.promised
     Job.objects.filter(pk=job.pk).update(deadline_at=timezone.now() + timedelta(seconds=35))
     job_resume(job=job, actor=job.owner)
-    settle(node)
+    settled(node, clock)
     job.refresh_from_db()
     other.refresh_from_db()
     assert (job.promised, job.promise_outcome, job.void_reason) == (

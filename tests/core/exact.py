@@ -12,7 +12,7 @@ one thread within a limit on nodes, never on seconds.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import product
@@ -307,3 +307,16 @@ def feasible_by_trying_everything(jobs: Sequence[ExactJob], gpus: int, slot: flo
             if max(together := tuple(a + b for a, b in zip(before, sizes, strict=True))) <= gpus
         }
     return bool(used)
+
+
+def linear_jobs_feasible(jobs: Iterable[tuple[float, float, float]], gpus: int) -> bool:
+    """Theorem 1 of the paper: linear jobs ``(iterations, iterations per GPU second, deadline)``.
+
+    Feasible exactly when, in deadline order, the GPU time needed so far fits the GPU time there is.
+    """
+    needed = 0.0
+    for iterations, rate, deadline in sorted(jobs, key=lambda job: job[2]):
+        needed += iterations / rate
+        if needed > gpus * deadline * (1 + 1e-12):
+            return False
+    return True

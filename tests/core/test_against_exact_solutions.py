@@ -10,7 +10,7 @@ import pytest
 
 from scheduling.core.decide import replan
 from scheduling.core.elasticflow.search_limits import SearchLimits
-from scheduling.core.question.curves import curve_from_measurements, linear_jobs_feasible
+from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.snapshot import Fill, JobSnapshot, PlannerSettings
 from tests.core.building import C3, C4, job
 from tests.core.exact import (
@@ -19,6 +19,7 @@ from tests.core.exact import (
     feasible_by_trying_everything,
     finish_of,
     job_from,
+    linear_jobs_feasible,
     solve,
 )
 from tests.core.small_instances import (

@@ -17,9 +17,10 @@ from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.reallocation import EVERY_GRANT
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.problem.problem import build_problem
-from scheduling.core.question.curves import curve_from_measurements, linear_jobs_feasible
+from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.snapshot import JobSnapshot, ServiceClass
 from tests.core.building import job, snapshot, verdicts
+from tests.core.exact import linear_jobs_feasible
 
 
 def concave_curve(rng: Random, gpus: int) -> dict[int, float]:

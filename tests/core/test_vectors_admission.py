@@ -11,7 +11,6 @@ from hypothesis import strategies as st
 from scheduling.core.decide import admit, replan
 from scheduling.core.question.curves import (
     curve_from_measurements,
-    linear_jobs_feasible,
     share_on_empty_cluster,
 )
 from scheduling.core.question.decision import ReasonCode
@@ -29,6 +28,7 @@ from tests.core.building import (
     suffix,
     verdicts,
 )
+from tests.core.exact import linear_jobs_feasible
 
 P = {1: 1.0, 2: 1.9, 4: 3.4}
 Q = {1: 1.0, 2: 1.2, 4: 1.3}

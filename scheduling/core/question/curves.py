@@ -1,12 +1,12 @@
 """Scaling curves: which GPU counts are levels of a job, and what they give.
 
 ElasticFlow section 4.1 (a job's scaling curve), spec 1.3 (levels), 2.2 (share on an empty
-cluster), 2.3 (linear special case) and 4.3 (cluster efficiency).
+cluster) and 4.3 (cluster efficiency).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import isfinite
 
 import numpy as np
@@ -89,12 +89,6 @@ def pause_at(curve: ScalingCurve, gpus: int) -> float:
     return float(curve.pause_seconds[index])
 
 
-def floor_level(curve: ScalingCurve, gpus: int) -> int:
-    """The largest level that is at most ``gpus``, or 0."""
-    index = int(np.searchsorted(curve.levels, gpus, side="right"))
-    return int(curve.levels[index - 1]) if index else 0
-
-
 def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: float) -> int | None:
     """The smallest level that does ``iterations`` within ``seconds``, or None (spec 2.2).
 
@@ -102,19 +96,6 @@ def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: floa
     """
     fast_enough = np.flatnonzero(iterations <= curve.throughput * seconds * (1 + 1e-9))
     return int(curve.levels[fast_enough[0]]) if fast_enough.size else None
-
-
-def linear_jobs_feasible(jobs: Iterable[tuple[float, float, float]], gpus: int) -> bool:
-    """Theorem 1 of the paper: linear jobs ``(iterations, iterations per GPU second, deadline)``.
-
-    Feasible exactly when, in deadline order, the GPU time needed so far fits the GPU time there is.
-    """
-    needed = 0.0
-    for iterations, rate, deadline in sorted(jobs, key=lambda job: job[2]):
-        needed += iterations / rate
-        if needed > gpus * deadline * (1 + 1e-12):
-            return False
-    return True
 
 
 def cluster_efficiency(running: Sequence[tuple[ScalingCurve, int]], cluster_gpus: int) -> float:
