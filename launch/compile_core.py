@@ -1,7 +1,8 @@
 """Has the decision core compiled before anybody waits for a verdict: `python -m launch.compile_core`.
 
 Its hot loops are compiled at first use and kept on disk; that takes tens of seconds on a busy machine,
-which is longer than a planning task may run. So it is done once, as a step of the start that people see.
+which is longer than a planning task may run. So it is done once, beside the start that people see, and a mark
+is left: who finds it has nothing to wait for.
 The way there is a small cluster's life: newcomers of every class, a promise that cannot be made, a plan
 that has to move, shrink and suspend; then the same with borrowed servers, of another kind of GPU and of
 the cluster's own.
@@ -9,10 +10,12 @@ the cluster's own.
 
 from __future__ import annotations
 
+import gc
 from dataclasses import replace
 
 import numpy as np
 
+from scheduling.core import kernels
 from scheduling.core.elasticflow import offers
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, Speeds, WorkerMap
 from scheduling.core.lyra.reclaiming.choosing import ReclaimMethod, ReclaimQuestion, choose_servers
@@ -164,5 +167,17 @@ def _after(snapshot: Snapshot, decision: Decision, now: float) -> Snapshot:
     return replace(snapshot, now=now, next_slot_at=now + _SLOT_SECONDS, jobs=tuple(jobs))
 
 
-if __name__ == "__main__":
+def main() -> None:
+    """Compile what is not compiled yet, and note that nothing is missing any more."""
+    if kernels.machine_code_is_complete():
+        return
+    # Most of what the compiler allocates stays: looking through it again and again takes a tenth of the time.
+    gc.set_threshold(200_000, 20, 100)
     compile_core()
+    mark = kernels.completion_mark()
+    if mark is not None:
+        mark.touch()
+
+
+if __name__ == "__main__":
+    main()

@@ -27,6 +27,11 @@ CELERY_QUEUES: Mapping[str, int] = {
     "simulations": 1,
 }
 
+EMPTY: Mapping[str, str] = {}
+#: For those who decide or foretell decisions: not to wait for the compiler (`scheduling/core/kernels.py`).
+#: The supervisor starts them anew when the machine code is there.
+UNTIL_COMPILED: Mapping[str, str] = {"INTERPRET_UNTIL_COMPILED": "1"}
+
 #: A simulation gets a process of its own: what it reports of its memory is its own, and what it took is given
 #: back.
 _ONE_TASK_PER_PROCESS = frozenset({"simulations"})
@@ -130,9 +135,8 @@ class ControlPlane:
 
     def web(self) -> ProcessSpecification:
         """REST API and dashboard."""
-        return self._http(
-            "web", self._gunicorn("config.wsgi", self._addresses.web_port, workers=2), self._addresses.web_url
-        )
+        command = self._gunicorn("config.wsgi", self._addresses.web_port, workers=2)
+        return self._http("web", command, self._addresses.web_url, UNTIL_COMPILED)
 
     def agent_api(self) -> ProcessSpecification:
         """The agents' API, a process of its own: nothing a person does starves agents."""
@@ -160,10 +164,11 @@ class ControlPlane:
         if queue in _ONE_TASK_PER_PROCESS:
             command += ["--max-tasks-per-child", "1"]
         heartbeat = self._folders.run / f"celery-{queue}.heartbeat"
+        more = UNTIL_COMPILED if queue == "planner" else EMPTY
         return ProcessSpecification(
             name=f"celery-{queue}",
             command=command,
-            environment={**self._environment, "WORKER_HEARTBEAT_FILE": str(heartbeat)},
+            environment={**self._environment, **more, "WORKER_HEARTBEAT_FILE": str(heartbeat)},
             heartbeat=heartbeat,
             log=self._folders.logs / f"celery-{queue}.log",
             working_folder=PROJECT,
@@ -207,11 +212,13 @@ class ControlPlane:
             "--graceful-timeout", "4", "--timeout", "90", "--log-level", "warning",
         ]  # fmt: skip
 
-    def _http(self, name: str, command: list[str], url: str) -> ProcessSpecification:
+    def _http(
+        self, name: str, command: list[str], url: str, more: Mapping[str, str] = EMPTY
+    ) -> ProcessSpecification:
         return ProcessSpecification(
             name=name,
             command=command,
-            environment=self._environment,
+            environment={**self._environment, **more},
             log=self._folders.logs / f"{name}.log",
             working_folder=PROJECT,
             is_ready=_http_answers(url),

@@ -60,6 +60,7 @@ class Supervisor:
         self._started_at = datetime.now(UTC)
         self._written: dict[str, Any] | None = None
         self._next_log_check = 0.0
+        self._compiling_meanwhile: OneShot | None = None
 
     def run(self) -> None:
         """Start, keep running until SIGINT, SIGTERM or SIGHUP, stop.
@@ -106,6 +107,7 @@ class Supervisor:
             },
             settings.first_port,
         )
+        first_start = self._is_first_start()
         compiling = self._begin_compiling()
         database_url, redis_url = self._start_servers()
         addresses = Addresses(
@@ -122,8 +124,11 @@ class Supervisor:
         with self._progress.step("database schema"):
             migrations.migrate(database_url, commands)
         control_plane = ControlPlane(folders, addresses, environment)
-        with self._progress.step("web server, agent API and event streams"):
-            self._start_all([control_plane.web(), control_plane.agent_api(), control_plane.streams()])
+        # First of all what people look at.
+        with self._progress.step("web server"):
+            self._start_all([control_plane.web()])
+        with self._progress.step("agent API and event streams"):
+            self._start_all([control_plane.agent_api(), control_plane.streams()])
         agents = LocalAgents(settings, folders, addresses, credentials)
         with self._progress.step("users, project and agent enrolment"):
             enrolment = agents.bootstrap(commands)
@@ -134,7 +139,7 @@ class Supervisor:
         if agents.names:
             with self._progress.step(f"{len(agents.names)} node agents with {settings.slots} slots each"):
                 self._start_all(agents.specifications(enrolment))
-        self._start_planning(control_plane, compiling)
+        self._start_planning(control_plane, compiling, waits=not first_start)
         if settings.inference_agents and settings.inference_usage:
             with self._progress.step(f"emulated inference scheduler ({settings.inference_usage})"):
                 self._start_all([agents.inference_emulator()])
@@ -193,11 +198,15 @@ class Supervisor:
             identity=server.identity if isinstance(server, EmbeddedPostgres) else Identity(),
         )
 
+    def _is_first_start(self) -> bool:
+        """Whether the cluster is new: it is small for its first minute."""
+        return self._settings.database_url is None and not (self._folders.postgresql / "PG_VERSION").exists()
+
     def _begin_compiling(self) -> OneShot:
-        """Compile the decision core beside everything else: a planning task may not run as long as that
-        takes. Pages say so meanwhile."""
+        """Compile the decision core beside everything else, which goes first. Pages say so while nobody
+        plans."""
         self._compiling.touch()
-        command = [sys.executable, "-m", "launch.compile_core"]
+        command = ["nice", "-n", "10", sys.executable, "-m", "launch.compile_core"]
         return OneShot(
             "the decision core's compilation", command, base_environment(), self._folders.logs / "compile.log"
         )
@@ -207,13 +216,33 @@ class Supervisor:
         # As `scheduling/selectors/planner_presence.py` looks for it.
         return self._folders.run / "compiling"
 
-    def _start_planning(self, control_plane: ControlPlane, compiling: OneShot) -> None:
-        with self._progress.step("decision core (compiled once, which takes a minute)"):
-            compiling.wait(self._tick, timeout_seconds=900.0)
+    def _start_planning(self, control_plane: ControlPlane, compiling: OneShot, *, waits: bool) -> None:
+        """``waits``: for the decision core, without which a pass over a large cluster takes too long."""
+        if waits or not compiling.is_running:
+            with self._progress.step("decision core (compiled once, which takes a minute)"):
+                compiling.wait(self._tick, timeout_seconds=900.0)
+        else:
+            self._progress.say("    the decision core is compiled meanwhile; it is interpreted until then")
+            self._compiling_meanwhile = compiling
         with self._progress.step("Celery workers and beat"):
             workers = self._celery_workers(control_plane)
             self._start_all([*workers, control_plane.beat()])
         self._compiling.unlink(missing_ok=True)
+
+    def _look_at_the_compiler(self) -> None:
+        """Once the machine code is there, those who decide are started anew, with it."""
+        compiling = self._compiling_meanwhile
+        if compiling is None or compiling.is_running:
+            return
+        self._compiling_meanwhile = None
+        try:
+            compiling.wait(lambda: None, timeout_seconds=0.0)
+            self._processes["celery-planner"].renew()
+        except LaunchError as error:
+            self._progress.warn(f"decisions take longer than they should: {error}")
+            return
+        self._processes["web"].hang_up()
+        self._progress.say("  The decision core is compiled.")
 
     def _celery_workers(self, control_plane: ControlPlane) -> list[ProcessSpecification]:
         """A worker for each queue. Without an inference cluster there is hardly anything to forecast: no
@@ -266,6 +295,8 @@ class Supervisor:
             happened = process.keep_running() if self._ready else None
             if happened is not None:
                 self._progress.warn(f"{datetime.now(UTC):%H:%M:%S} {happened}")
+        if self._ready:
+            self._look_at_the_compiler()
         self._write_state()
         if time.monotonic() > self._next_log_check:
             self._next_log_check = time.monotonic() + _LOG_CHECK_SECONDS

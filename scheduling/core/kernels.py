@@ -3,6 +3,9 @@
 Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of another file,
 or takes a constant from there, would keep the old one after an update. The cache folder therefore carries a
 digest of every source file of this package and of the policies: any change compiles afresh.
+
+Compiling everything takes a minute, and kernels are Python: until the machine code is there, a process that
+is told so runs them as they stand. Its answers are the same; a small cluster's take some milliseconds more.
 """
 
 from __future__ import annotations
@@ -16,9 +19,13 @@ from typing import Any, ParamSpec, TypeVar, cast
 
 import numba
 import numpy as np
+from llvmlite import binding
 
-# Numba fills in its settings at run time; type checkers do not see them.
+from scheduling.core.interpreting import interpreted
+
+# Numba fills in its settings at run time, and its stubs name few of the compiler's options.
 _CONFIG: Any = numba.config
+_JIT: Any = numba.njit
 # The pass that removes pairs of reference counts frees arrays that are still in use (seen with numba 0.68:
 # an array returned from one of several branches was overwritten while it was being read).
 _CONFIG.LLVM_REFPRUNE_PASS = 0
@@ -46,8 +53,8 @@ def source_digest(folders: Iterable[Path]) -> str:
     return digest.hexdigest()[:16]
 
 
-def _cache_folder() -> str:
-    """A writable folder for compiled code: the configured one, beside the sources, or temporary."""
+def _kept_folder() -> Path | None:
+    """A writable folder that keeps compiled code: the configured one, or beside the sources."""
     name = f"kernels-{source_digest(PACKAGES)}"
     configured = os.environ.get("NUMBA_CACHE_DIR")
     candidates = [Path(configured)] if configured else []
@@ -58,11 +65,41 @@ def _cache_folder() -> str:
         except OSError:
             continue
         if os.access(base / name, os.W_OK):
-            return str(base / name)
-    return tempfile.mkdtemp(prefix="punctual-kernels-")
+            return base / name
+    return None
 
 
-_FOLDER = _cache_folder()
+_KEPT = _kept_folder()
+_FOLDER = str(_KEPT) if _KEPT is not None else tempfile.mkdtemp(prefix="punctual-kernels-")
+
+
+def completion_mark() -> Path | None:
+    """The file which says that all machine code is there; None where nothing can be kept.
+
+    Numba compiles again for another processor, and where a source was written anew, alike or not: the name
+    tells what it was compiled for and from.
+    """
+    if _KEPT is None:
+        return None
+    digest = hashlib.sha256(f"{binding.get_host_cpu_name()} {binding.get_host_cpu_features()}".encode())
+    for folder in PACKAGES:
+        for source in sorted(folder.rglob("*.py")):
+            written = source.stat()
+            digest.update(f" {written.st_mtime_ns} {written.st_size}".encode())
+    return _KEPT / f"complete-{digest.hexdigest()[:16]}"
+
+
+def machine_code_is_complete() -> bool:
+    """Whether no decision would wait for the compiler."""
+    mark = completion_mark()
+    return mark is not None and mark.exists()
+
+
+INTERPRET_VARIABLE = "INTERPRET_UNTIL_COMPILED"
+"""Set in the environment of a process that shall not wait for the compiler. Whoever sets it starts the
+process anew once the machine code is complete."""
+INTERPRETED = INTERPRET_VARIABLE in os.environ and _KEPT is not None and not machine_code_is_complete()
+"""Whether this process runs its kernels as plain Python."""
 
 
 def whole(number: int) -> int:
@@ -90,10 +127,12 @@ def kernel(function: Callable[Parameters, Result]) -> Callable[Parameters, Resul
 
     Its annotations are for readers and type checkers: numba compiles it for the types that it is called with.
     """
+    if INTERPRETED:
+        return interpreted(function)
     previous = _CONFIG.CACHE_DIR
     _CONFIG.CACHE_DIR = _FOLDER
     try:
-        compiled = numba.njit(cache=True, nogil=True, error_model="numpy")(function)
+        compiled = _JIT(cache=True, nogil=True, error_model="numpy", no_cfunc_wrapper=True)(function)
         return cast(Callable[Parameters, Result], compiled)
     finally:
         _CONFIG.CACHE_DIR = previous

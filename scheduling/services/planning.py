@@ -20,6 +20,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from scheduling.choices import UNDECIDED_STATES, CurveState
 from scheduling.core.clock import changes_allowed, slot_end_after
+from scheduling.core.kernels import INTERPRETED
 from scheduling.core.question.decision import Decision as CoreDecision
 from scheduling.core.question.decision import FoundOffer
 from scheduling.core.question.snapshot import JobSnapshot
@@ -53,6 +54,8 @@ MAXIMUM_ATTEMPTS = 5
 #: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: some tenths of a
 #: second.
 MOST_WORK = 7_500_000
+#: How many times as long the same work takes while the machine code is not there yet.
+INTERPRETER_SLOWNESS = 64
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25
 #: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs
@@ -104,7 +107,8 @@ def _run_pass(cluster_id: int, trigger: str) -> int:
         for attempt in range(MAXIMUM_ATTEMPTS):
             try:
                 # Where facts keep moving, a shorter pass is more likely to be committed.
-                commits += plan_cluster(cluster_id, epoch, trigger, most_work=MOST_WORK // 2**attempt)
+                most_work = MOST_WORK // (INTERPRETER_SLOWNESS if INTERPRETED else 1)
+                commits += plan_cluster(cluster_id, epoch, trigger, most_work=most_work // 2**attempt)
                 break
             except Moved:
                 continue

@@ -1,21 +1,27 @@
 """Machine code of the decision core: never older than its sources, and there before the first decision waits
-for it."""
+for it. Until it is there, the kernels give the same answers as they stand."""
 
 from __future__ import annotations
 
 import importlib
+import json
+import os
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 from numba.core.registry import CPUDispatcher
 
 from launch.compile_core import compile_core
-from scheduling.core.kernels import PACKAGES, source_digest
+from scheduling.core.interpreting import interpreted
+from scheduling.core.kernels import INTERPRET_VARIABLE, PACKAGES, source_digest
+from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import (
     JobSnapshot,
     PlannerSettings,
@@ -87,6 +93,86 @@ def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
     assert not late, f"compiled only when a decision needed them: {late}"
 
 
+def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) -> None:
+    """In a process that shall not wait for the compiler, and in this one, whose kernels are compiled."""
+    told = _run(tmp_path, "from tests.platform.test_compiling import tell_decisions; tell_decisions()")
+    meanwhile = json.loads(told)
+    assert meanwhile["interpreted"]
+    assert sum(map(len, meanwhile["decisions"])) > 90
+    assert meanwhile["decisions"] == _decisions()
+
+
+def test_a_process_interprets_kernels_only_where_it_is_told_to_and_machine_code_is_missing(
+    tmp_path: Path,
+) -> None:
+    asked = "from scheduling.core import kernels; print(kernels.INTERPRETED, kernels.completion_mark())"
+    missing, mark = _run(tmp_path, asked).split()
+    assert (missing, _run(tmp_path, asked, told=False).split()) == ("True", ["False", mark])
+    Path(mark).touch()
+    assert _run(tmp_path, asked).split() == ["False", mark]
+
+
+def test_a_kernel_that_is_interpreted_takes_and_gives_what_a_compiled_one_does() -> None:
+    def bundled(
+        rate: float, level: int, pair: tuple[float, bool]
+    ) -> tuple[float, list[int], tuple[float, bool]]:
+        values = np.zeros(2)
+        values[0] = rate / pair[0]
+        return values[0], [level], (level / rate, not pair[1])
+
+    answer = interpreted(bundled)(2.0, 3, (0.0, True))
+    assert answer == (float("inf"), [3], (1.5, False))
+    assert [type(each) for each in (answer[0], answer[1][0], *answer[2])] == [float, int, float, bool]
+
+
+def _run(cache: Path, program: str, *, told: bool = True) -> str:
+    """What a process prints that finds no machine code but that below ``cache``."""
+    environment = {"PATH": os.environ["PATH"], "NUMBA_CACHE_DIR": str(cache), "PYTHONPATH": str(ROOT)}
+    if told:
+        environment[INTERPRET_VARIABLE] = "1"
+    done = subprocess.run(
+        [sys.executable, "-c", program],
+        env=environment,
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def tell_decisions() -> None:
+    """For a process of its own: print what it decides."""
+    from scheduling.core.kernels import INTERPRETED
+
+    print(json.dumps({"interpreted": INTERPRETED, "decisions": _decisions()}))
+
+
+def _decisions() -> list[list[Any]]:
+    found = [
+        _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
+        for seed in range(12)
+    ]
+    found.append([_decide_a_burst(np.random.default_rng(0))])
+    return [[_plain(decision) for decision in decisions] for decisions in found]
+
+
+def _plain(value: Any) -> Any:
+    """As JSON has it, numbers to the last bit."""
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    if is_dataclass(value):
+        return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    if isinstance(value, dict):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return value
+
+
 def _kernels_of(module: str) -> Iterator[CPUDispatcher]:
     for value in vars(sys.modules[module]).values():
         if isinstance(value, CPUDispatcher) and value.py_func.__module__ == module:
@@ -103,8 +189,9 @@ def _signatures() -> dict[str, int]:
     }
 
 
-def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> None:
-    """Some slots of a cluster's life, decided by the default policy."""
+def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> list[Decision]:
+    """Some slots of a cluster's life, as the default policy decides them."""
+    decisions = []
     policy = policy_named(DEFAULT_POLICY)
     servers = tuple(ServerSnapshot(f"own-{number}", 4) for number in range(2))
     if lends:
@@ -117,6 +204,7 @@ def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> 
         )
         snapshot = replace(snapshot, jobs=jobs)
         decision = policy.replan(snapshot) if slot % 2 else policy.admit(snapshot)
+        decisions.append(decision)
         refused = {verdict.job_id for verdict in decision.verdicts if not verdict.admitted}
         for job in (job for job in jobs if job.id in refused):
             policy.what_if(snapshot, replace(job, id=f"{job.id}-again"))
@@ -138,14 +226,15 @@ def _live_through(rng: np.random.Generator, *, lends: bool, same_kind: bool) -> 
         ]
         now = snapshot.now + 5.0
         snapshot = replace(snapshot, now=now, next_slot_at=now + (0.0 if slot % 2 else 5.0), jobs=tuple(left))
+    return decisions
 
 
-def _decide_a_burst(rng: np.random.Generator) -> None:
+def _decide_a_burst(rng: np.random.Generator) -> Decision:
     """Very many newcomers in one decision, some for large jobs."""
     servers = tuple(ServerSnapshot(f"own-{number}", 4) for number in range(16))
     jobs = tuple(_newcomer(rng, f"burst-{number}", 0.0) for number in range(200))
     jobs = tuple(replace(job, deadline_at=2.0 * job.deadline_at) for job in jobs)
-    policy_named(DEFAULT_POLICY).admit(
+    return policy_named(DEFAULT_POLICY).admit(
         Snapshot(0.0, 5.0, servers, jobs, settings=PlannerSettings(slot_seconds=5.0))
     )
 

@@ -13,8 +13,12 @@ from typing import Any
 import psutil
 import pytest
 
+from launch.commands import OneShot
 from launch.errors import LaunchError
 from launch.process import ManagedProcess, ProcessSpecification, cut_log
+from launch.progress import Progress
+from launch.settings import PlatformSettings
+from launch.supervisor import Supervisor
 from launch.waiting import wait_until
 
 #: Starts a child of its own, writes both ids, waits.
@@ -207,3 +211,66 @@ def test_a_process_that_gives_no_sign_of_life_is_ended_and_started_again(
     assert wait_until(started_again, timeout_seconds=30)
     assert "no sign of life" in happened[0]
     assert is_gone(first)
+
+
+#: Says whenever it is told to hang up; ends in good order.
+SERVER = """
+import pathlib, signal, sys, time
+said = pathlib.Path(sys.argv[1])
+signal.signal(signal.SIGHUP, lambda *_: said.write_text("renewed its workers"))
+said.write_text("serves")
+while True:
+    time.sleep(0.01)
+"""
+
+
+def supervisor_of(tmp_path: Path, compiler: str, **processes: ManagedProcess) -> Supervisor:
+    """A supervisor that has started with the compiler still at work."""
+    supervisor = Supervisor(PlatformSettings(data=tmp_path), Progress())
+    supervisor._processes.update({name.replace("_", "-"): process for name, process in processes.items()})
+    supervisor._compiling_meanwhile = OneShot(
+        "the compilation", [sys.executable, "-S", "-c", compiler], {}, tmp_path / "compile.log"
+    )
+    return supervisor
+
+
+def test_who_decides_is_started_anew_with_the_machine_code_once_it_is_there(make, tmp_path, capsys):
+    planner, web = make("import time; time.sleep(600)"), make(SERVER)
+    planner.start()
+    web.start()
+    wait_for((tmp_path / "said").exists)
+    before = planner.pid, web.pid
+    waits = f"import os, time\nwhile not os.path.exists({str(tmp_path / 'compiled')!r}): time.sleep(0.01)"
+    supervisor = supervisor_of(tmp_path, waits, celery_planner=planner, web=web)
+    supervisor._look_at_the_compiler()
+    assert (planner.pid, web.pid) == before, "it is not there yet"
+
+    (tmp_path / "compiled").touch()
+
+    def renewed() -> bool:
+        supervisor._look_at_the_compiler()
+        return planner.pid != before[0]
+
+    wait_for(renewed)
+    wait_for(lambda: (tmp_path / "said").read_text() == "renewed its workers")
+    assert (planner.is_running, planner.restarts, web.pid) == (True, 0, before[1])
+    assert "compiled" in capsys.readouterr().out
+
+
+def test_without_machine_code_who_decides_goes_on_and_the_operator_is_told(make, tmp_path, capsys):
+    planner = make("import time; time.sleep(600)")
+    planner.start()
+    before = planner.pid
+    supervisor = supervisor_of(tmp_path, "raise SystemExit('no compiler here')", celery_planner=planner)
+
+    said = ""
+
+    def told() -> bool:
+        nonlocal said
+        supervisor._look_at_the_compiler()
+        said += capsys.readouterr().out
+        return bool(said)
+
+    wait_for(told)
+    assert "longer than they should" in said
+    assert (planner.pid, planner.is_running) == (before, True)
