@@ -6,6 +6,7 @@ import plotly.graph_objects as go
 
 from dashboard import colours
 from dashboard.figures.panel import Panel, base_figure
+from scheduling.core.problem.reasons import memory_text
 from scheduling.selectors.job_page import Curve, curve
 
 
@@ -47,11 +48,12 @@ def figure(data: Curve | None) -> go.Figure | None:
                     level.samples,
                     level.source,
                     _doubt(level.source, level.overrun if level.void else None),
+                    _reserved(level.reserved_memory_bytes),
                 ]
                 for rate, ideal, level in zip(rates, perfect, data.levels, strict=True)
             ],
             hovertemplate="%{x} GPUs: %{y:.2f} iterations/s<br>%{customdata[0]} of perfect scaling"
-            "<br>%{customdata[1]} samples, %{customdata[2]}%{customdata[3]}<extra></extra>",
+            "<br>%{customdata[1]} samples, %{customdata[2]}%{customdata[4]}%{customdata[3]}<extra></extra>",
         )
     )
     drawn.update_xaxes(title_text="GPUs", type="log", tickvals=gpus, ticktext=[str(count) for count in gpus])
@@ -63,6 +65,11 @@ def _symbol(source: str, void: bool) -> str:
     if source == "live":
         return "circle"
     return "x-thin-open" if void else "circle-open"
+
+
+def _reserved(size_bytes: int) -> str:
+    """What is said of the host memory of a level's workers."""
+    return f"<br>{memory_text(size_bytes)} of host memory for each worker" if size_bytes else ""
 
 
 def _doubt(source: str, overrun: float | None) -> str:

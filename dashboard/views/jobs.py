@@ -114,6 +114,7 @@ def _summary(request: HttpRequest, found: Job) -> dict[str, Any]:
         "successor": selectors.successor(found),
         "may_steer": steerable is None or found.project_id in steerable,
         "gpu_kinds": kinds,
+        "reserved_memory": selectors.reserved_memory(found),
         "emulated": any(emulated for _, emulated in kinds),
     }
 

@@ -116,15 +116,16 @@ def curve(job_id: options.JobId, as_json: options.Json = False) -> None:
         state = document.get("state", "")
         output.say(f"Measured on {gpu_kind}{f' ({state})' if state else ''}")
     output.print_table(
-        ("GPUS", "IT/S", "SPEED-UP", "EFFICIENCY", ""),
+        ("GPUS", "IT/S", "SPEED-UP", "EFFICIENCY", "MEMORY", ""),
         _curve_rows(levels),
-        right=("GPUS", "IT/S", "SPEED-UP", "EFFICIENCY"),
+        right=("GPUS", "IT/S", "SPEED-UP", "EFFICIENCY", "MEMORY"),
         empty="Nothing measured yet.",
     )
 
 
 def _curve_rows(levels: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
-    """Speed-up and efficiency against the smallest measured level; a bar of the throughput."""
+    """Speed-up and efficiency against the smallest measured level; host memory that is reserved for a worker;
+    a bar of the throughput."""
     if not levels:
         return []
     base_gpus, base_rate = levels[0]["gpus"], levels[0]["iterations_per_second"]
@@ -138,6 +139,7 @@ def _curve_rows(levels: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
                 f"{level['iterations_per_second']:.2f}",
                 f"{speed_up:.2f}x",
                 f"{100 * speed_up * base_gpus / level['gpus']:.0f}%",
+                output.size_text(reserved) if (reserved := level.get("reserved_memory_bytes")) else "-",
                 "█" * max(1, round(24 * level["iterations_per_second"] / highest)),
             )
         )

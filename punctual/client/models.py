@@ -214,6 +214,9 @@ class CurveLevel:
 
     gpus: int = 0
     iterations_per_second: float = 0.0
+    #: The most that one worker took of its host, and what is reserved for each; 0 where nobody looked.
+    host_memory_bytes: int = 0
+    reserved_memory_bytes: int = 0
     samples: int = 0
     source: str = ""
     raw: dict[str, Any] = raw_object()

@@ -43,7 +43,7 @@ class ProfileLevel(Message):
     """One measured level of a scaling curve.
 
     `overrun`: on an emulated device, by which fraction it took longer than emulated; above 0.05 the
-    measurement is void as one of the device.
+    measurement is void as one of the device. `host_memory_bytes`: the most that one worker took of its host.
     """
 
     gpus: GpuCount
@@ -51,6 +51,7 @@ class ProfileLevel(Message):
     train_seconds: TrainSeconds
     pause_seconds: Pause
     memory_bytes: Count = 0
+    host_memory_bytes: Count = 0
     overrun: Overrun | None = None
 
 

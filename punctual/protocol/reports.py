@@ -83,6 +83,8 @@ class Measurement(Message):
     values: Metrics = {}
     iterations_per_second: RateOrZero = 0.0
     train_seconds: TrainSeconds = 0.0
+    #: The most that the worker has taken of its host; 0 where it was not looked at.
+    host_memory_bytes: Count = 0
 
 
 class MetricEntry(Measurement):

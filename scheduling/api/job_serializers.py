@@ -311,7 +311,8 @@ class ArtifactSerializer(serializers.ModelSerializer):
 
 
 class CurveLevelSerializer(serializers.ModelSerializer):
-    """One measured level of a scaling curve."""
+    """One measured level of a scaling curve. `host_memory_bytes`: the most that one worker took of its host;
+    `reserved_memory_bytes`: what is reserved for each (0: not measured, it has its GPU's share)."""
 
     void = serializers.BooleanField(
         read_only=True,
@@ -321,9 +322,9 @@ class CurveLevelSerializer(serializers.ModelSerializer):
     class Meta:
         model = CurveLevel
         fields = (
-            "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes", "samples",
-            "source",
-            "measured_at", "overrun", "void",
+            "gpus", "iterations_per_second", "train_seconds", "pause_seconds", "memory_bytes",
+            "host_memory_bytes", "reserved_memory_bytes", "samples", "source", "measured_at", "overrun",
+            "void",
         )  # fmt: skip
 
 

@@ -110,6 +110,15 @@ def gpu_kinds(job: Job) -> list[tuple[str, bool]]:
     return sorted(held)
 
 
+def reserved_memory(job: Job) -> int | None:
+    """Bytes of host memory that are reserved for each of its workers, on the GPUs that it has now, else on
+    the fewest; None where nobody measured it."""
+    known = curve(job)
+    levels = [level for level in known.levels if level.reserved_memory_bytes] if known else []
+    now = [level for level in levels if known is not None and level.gpus == known.gpus_now]
+    return next((level.reserved_memory_bytes for level in [*now, *levels]), None)
+
+
 def open_offer(job: Job, now: datetime) -> Offer | None:
     """The offer that can still be accepted, if any."""
     return Offer.objects.filter(job=job, state=OfferState.OPEN, valid_until__gt=now).first()

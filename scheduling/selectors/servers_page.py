@@ -5,10 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
+from django.db.models import OuterRef, Subquery
+
 from cluster.choices import ServerState
 from cluster.links import LinkView, links_of
 from cluster.models import Server
 from projects.models import User
+from scheduling.choices import AssignmentState
+from scheduling.models import Assignment, CurveLevel
 from scheduling.selectors.occupancy import GpuCell, occupants
 
 
@@ -28,6 +32,8 @@ class ServerCard:
     links: tuple[LinkView, ...]
     #: It was there until a time that is over.
     gone: bool
+    #: Host memory that is reserved for the workers on it, where it was measured.
+    reserved_bytes: int
 
     @property
     def without_sandbox(self) -> bool:
@@ -44,6 +50,7 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
         .order_by("name")
     )
     cards = []
+    reserved = _reserved_bytes()
     for server in servers:
         agent = getattr(server, "agent", None)
         gpus = tuple(
@@ -62,7 +69,26 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
                 emulated=any(gpu.emulated for gpu in gpus),
                 busy_gpus=sum(gpu.occupant is not None for gpu in gpus),
                 links=tuple(links_of(server)),
+                reserved_bytes=reserved.get(server.pk, 0),
                 gone=server.available_until is not None and server.available_until <= now,
             )
         )
     return cards
+
+
+def _reserved_bytes() -> dict[int, int]:
+    """By server: what is reserved for the workers of jobs that hold GPUs there, each GPU counted once."""
+    held = Assignment.objects.filter(state=AssignmentState.HELD, generation__curve__isnull=False)
+    level = CurveLevel.objects.filter(
+        curve=OuterRef("generation__curve"), gpus=OuterRef("generation__world_size")
+    )
+    workers = held.annotate(reserved=Subquery(level.values("reserved_memory_bytes")[:1])).values_list(
+        "gpu_id", "gpu__server_id", "reserved"
+    )
+    most: dict[tuple[int, int], int] = {}
+    for gpu_id, server_id, reserved in workers:
+        most[server_id, gpu_id] = max(most.get((server_id, gpu_id), 0), reserved or 0)
+    sums: dict[int, int] = {}
+    for (server_id, _), reserved in most.items():
+        sums[server_id] = sums.get(server_id, 0) + reserved
+    return sums

@@ -13,10 +13,11 @@ from django.utils import timezone
 from cluster.models import Agent, Cluster
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
-from scheduling.core.problem.reasons import gpus_text
+from scheduling.core.problem.reasons import gpus_text, memory_text
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
+from scheduling.services.host_memory import raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recovery_points import take_shard
@@ -150,6 +151,8 @@ def _profile_level(
     # going.
     began = generation.held_at, generation.live_at
     start_seconds = (began[1] - began[0]).total_seconds() if began[0] and began[1] else 0.0
+    peak = event["host_memory_bytes"]
+    known = CurveLevel.objects.filter(curve=curve, gpus=event["gpus"]).first()
     level, _ = CurveLevel.objects.update_or_create(
         curve=curve,
         gpus=event["gpus"],
@@ -164,12 +167,20 @@ def _profile_level(
                 1.0,
             ),
             "memory_bytes": event["memory_bytes"],
+            "host_memory_bytes": max(peak, 0 if known is None else known.host_memory_bytes),
+            "reserved_memory_bytes": (
+                to_reserve(peak)
+                if known is None
+                else raised(known, peak, smallest_share(cluster, curve.gpu_kind))
+            ),
             "overrun": event["overrun"],
             "source": "profiled",
             "measured_at": timezone.now(),
         },
     )
     sentence = f"{event['gpus']} GPUs: {speed:.3g} iterations a second."
+    if peak:
+        sentence += f" A worker took {memory_text(peak)} of host memory at most."
     if level.void:
         sentence += (
             f" The machine was {100 * event['overrun']:.0f} % slower than the emulated device: void as a "

@@ -1,5 +1,5 @@
-"""Curves sharpened by running jobs: throughput and pauses as they really are (ElasticFlow section 5, online
-profiling)."""
+"""Curves sharpened by running jobs: throughput, pauses and host memory as they are (ElasticFlow section 5,
+online profiling)."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from django.utils import timezone
 from cluster.models import Cluster
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.models import CurveLevel, Generation, JobMetric
+from scheduling.services.host_memory import growth_of_running_jobs, note_growth
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.wakeups import wake
 
@@ -31,7 +32,8 @@ def refine_curves() -> int:
     for cluster in Cluster.objects.all():
         changes = _throughput_changes(cluster)
         pauses = _pause_changes(cluster)
-        if not changes and not pauses:
+        grown = growth_of_running_jobs(cluster, timezone.now() - WINDOW)
+        if not changes and not pauses and not grown:
             continue
         with transaction.atomic():
             lock_cluster(cluster.pk)
@@ -42,9 +44,10 @@ def refine_curves() -> int:
                 )
             for level, seconds in pauses.items():
                 CurveLevel.objects.filter(pk=level).update(pause_seconds=seconds)
-            planning_fact_changed(cluster)
-            wake("plan", trigger="scaling curves were refined")
-        moved += len(changes) + len(pauses)
+            if note_growth(grown) or changes or pauses:
+                planning_fact_changed(cluster)
+                wake("plan", trigger="scaling curves were refined")
+        moved += len(changes) + len(pauses) + len(grown)
     return moved
 
 

@@ -52,6 +52,7 @@ def store_metrics(server_id: int, items: Sequence[CheckedItem], now: datetime) -
                 values=entry["values"],
                 iterations_per_second=entry["iterations_per_second"],
                 train_seconds=entry["train_seconds"],
+                host_memory_bytes=entry["host_memory_bytes"],
                 gpus=found.world_size,
                 measured_at=now - timedelta(seconds=entry["age_seconds"]),
             )

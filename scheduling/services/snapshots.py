@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import structlog
-from django.db.models import Count, DurationField, ExpressionWrapper, F, Q, Sum, Value
+from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
 from django.db.models.functions import Coalesce, Greatest
 from django.utils import timezone
 
@@ -48,6 +48,7 @@ from scheduling.services.blocking import blocked_gpus, release_bounds
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
 from scheduling.services.change_times import change_slack_seconds
 from scheduling.services.claims import Claims
+from scheduling.services.host_memory import gpus_by_server, memory_of_worker
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
 
@@ -223,8 +224,13 @@ def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: 
     used."""
     measured = {level.gpus: level.iterations_per_second * (1.0 - margin) for level in levels}
     pauses = {level.gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for level in levels}
+    memory = {level.gpus: float(level.reserved_memory_bytes) for level in levels}
     curve = curve_from_measurements(
-        measured, global_batch_size=batch, cluster_gpus=total, pause_seconds=lambda gpus: pauses[gpus]
+        measured,
+        global_batch_size=batch,
+        cluster_gpus=total,
+        pause_seconds=lambda gpus: pauses[gpus],
+        memory_bytes=memory.__getitem__ if any(memory.values()) else None,
     )
     return curve if curve.levels.size else None
 
@@ -246,12 +252,7 @@ def _servers(
         by_server[gpu.server_id].append(gpu)
     ordered = sorted(by_server.values(), key=lambda gpus: (gpus[0].server.rack, gpus[0].server_id))
     ordered += [list(gpus) for gpus in borrowed.gpus] if borrowed else []
-    all_gpus = dict(
-        Gpu.objects.filter(server__in=[gpus[0].server_id for gpus in ordered])
-        .order_by()
-        .values_list("server")
-        .annotate(count=Count("pk"))
-    )
+    all_gpus = gpus_by_server([gpus[0].server_id for gpus in ordered])
     servers: list[_ServerOfPool] = []
     flat: list[Gpu] = []
     addresses: dict[int, int] = {}
@@ -271,17 +272,10 @@ def _servers(
             on_loan=row.on_loan,
             same_kind=row.on_loan and gpus[0].kind == kind,
             ends_at=ends_at(row.available_until, cluster),
-            memory_bytes=_worker_memory(row, all_gpus[row.pk]) * len(gpus),
+            memory_bytes=memory_of_worker(row, all_gpus[row.pk]) * len(gpus),
         )
         servers.append(_ServerOfPool(snapshot, row, tuple(range(first, len(flat)))))
     return servers, flat, addresses
-
-
-def _worker_memory(server: Server, gpus: int) -> float:
-    """Bytes of host memory for the worker of one of its GPUs: an equal share, and no more than its agent lets
-    a worker have; infinity where nobody said."""
-    known = [server.memory_bytes / gpus if gpus else 0.0, float(server.worker_memory_bytes)]
-    return min((share for share in known if share > 0), default=inf)
 
 
 def _jobs(

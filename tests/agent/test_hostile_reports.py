@@ -155,6 +155,7 @@ BAD_MESSAGES: dict[str, Any] = {
     "NUL in a name": {"metrics": {"iteration": 1, "values": {"a\0": 1.0}}},
     "a surrogate in a name": {"metrics": {"iteration": 1, "values": {"\ud800": 1.0}}},
     "thousands of names": {"metrics": {"iteration": 1, "values": {f"m{n}": 1.0 for n in range(5000)}}},
+    "memory below nothing": {"metrics": {"iteration": 1, "values": {}, "host_memory_bytes": -1}},
     "a rate beyond reason": {"metrics": {"iteration": 1, "values": {}, "iterations_per_second": 1e300}},
     "no pause": {"event": {"id": "1", "kind": "first_iteration", "iteration": 1}},
     "a pause for ever": {
@@ -204,6 +205,16 @@ def test_whatever_a_worker_says_what_becomes_of_it_is_well_formed(message: dict[
         assert check_items("events", [{**heard.body, **head}])[1] == []
     else:
         assert isinstance(heard, PhaseChange | FileWritten) or hasattr(heard, "warm")
+
+
+def test_the_memory_that_a_worker_tells_reaches_the_report() -> None:
+    line = json.dumps({"metrics": {"iteration": 3, "values": {}, "host_memory_bytes": 5 * 2**30}}).encode()
+    metrics = parse_message(line)
+    assert isinstance(metrics, Metrics)
+    buffer = MetricBuffer()
+    buffer.add(assignment("growing"), metrics)
+    (entry,) = [measured.entry for measured in buffer.next(1, 10_000)]
+    assert entry["host_memory_bytes"] == 5 * 2**30
 
 
 def test_a_worker_that_measures_without_end_drops_its_own_metrics_alone() -> None:

@@ -29,6 +29,7 @@ from scheduling.core.plans.release import UNKNOWN_SECONDS
 from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.desired_state import desired_state
+from scheduling.selectors.servers_page import server_cards
 from scheduling.services.blocking import release_bounds
 from scheduling.services.drain import server_drain, server_undrain
 from scheduling.services.jobs import job_cancel, job_pause, job_resume
@@ -131,6 +132,8 @@ class RandomDay:
     failures: bool = False
     #: Seconds for which one more server is there; None: there is none.
     stays_seconds: float | None = None
+    #: Bytes of host memory of each server; empty: nobody says.
+    memory: tuple[int, ...] = ()
     agents: list[RandomAgent] = field(default_factory=list)
     paused_at: dict[str, float] = field(default_factory=dict)
     paused_ever: set[str] = field(default_factory=set)
@@ -143,8 +146,10 @@ class RandomDay:
     def __post_init__(self) -> None:
         self.chance = random.Random(self.seed)
         for number in range(2 if self.stays_seconds is None else 3):
-            stays = {"available_seconds": self.stays_seconds} if number == 2 else {}
-            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed, **stays)
+            told: dict[str, Any] = {"available_seconds": self.stays_seconds} if number == 2 else {}
+            if self.memory:
+                told["inventory"] = {"memory_bytes": self.memory[number]}
+            agent = RandomAgent.enrol(f"node-{number}", 4, self.speed, **told)
             assert isinstance(agent, RandomAgent)
             agent.chance = random.Random(1000 * self.seed + number)
             agent.lease_seconds = self.cluster.fence_seconds
@@ -231,6 +236,7 @@ class RandomDay:
         self._states_agree()
         self._plans_count_on_nothing_that_is_held()
         self._nobody_is_where_time_is_over()
+        self._no_server_is_overcommitted()
         if not self.failures:
             self._promises_are_kept()
 
@@ -244,6 +250,14 @@ class RandomDay:
         for server in Server.objects.filter(available_until__lte=timezone.now()):
             there = Assignment.objects.filter(gpu__server=server).exclude(state=AssignmentState.RELEASED)
             assert not there.exists(), f"{self._where()}: somebody is on {server.name}, which is gone"
+
+    def _no_server_is_overcommitted(self) -> None:
+        """What is reserved for the workers of a server is there, whoever else is on its way."""
+        for card in server_cards(Job.objects.earliest("submitted_at").owner, timezone.now()):
+            if card.server.memory_bytes:
+                assert card.reserved_bytes <= card.server.memory_bytes, (
+                    f"{self._where()}: {card.server.name} is overcommitted"
+                )
 
     def _paused_jobs_leave(self) -> None:
         for job_id, since in self.paused_at.items():

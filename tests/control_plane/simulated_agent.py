@@ -36,10 +36,12 @@ class SimulatedWorker:
 
 @dataclass
 class SimulatedAgent:
-    """`speed`: iterations a second by number of GPUs, told when profiled."""
+    """`speed`: iterations a second by number of GPUs, told when profiled; `memory`: what a worker then takes
+    of the host."""
 
     agent: Agent
     speed: Mapping[int, float]
+    memory: Mapping[int, int] = field(default_factory=dict)
     workers: dict[tuple[str, int, int], SimulatedWorker] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     sequence: int = 0
@@ -55,7 +57,7 @@ class SimulatedAgent:
         kind: str = KIND,
         **told: Any,
     ) -> SimulatedAgent:
-        """``told``: what else the agent says of its server when it enrols."""
+        """``told``: what else the agent says when it enrols; ``inventory``: of its server."""
         enrolled = agent_enrol(
             {
                 "token": (
@@ -71,6 +73,7 @@ class SimulatedAgent:
                 "inventory": {
                     "gpus": [{"index": index, "kind": kind, "emulated": True} for index in range(gpus)],
                     "sandbox": "namespaces",
+                    **told.pop("inventory", {}),
                 },
                 **told,
             }
@@ -220,6 +223,7 @@ class SimulatedAgent:
                     iterations_per_second=self.speed[level],
                     train_seconds=0.1,
                     pause_seconds=0.1,
+                    host_memory_bytes=self.memory.get(level, 0),
                 )
             self.event(worker, "profile_done", reason="all_levels")
 

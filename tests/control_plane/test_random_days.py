@@ -4,14 +4,15 @@ checked in it."""
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
 
 import pytest
 from django.utils import timezone
 
 from cluster.models import Cluster, Server
 from scheduling.choices import CurveState
-from scheduling.models import Assignment, CurveLevel, Job, ScalingCurve
+from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.random_days import RandomDay
 from tests.control_plane.simulated_time import SimulatedTime
@@ -22,6 +23,7 @@ Submit = Callable[..., Job]
 #: What a change costs at most in these runs: a second for each of its steps, and each may be put off now and
 #: then.
 PAUSE_SECONDS = 12.0
+GIB = 1024**3
 
 
 @pytest.fixture
@@ -38,7 +40,7 @@ def hasty(cluster: Cluster) -> Cluster:
     return cluster
 
 
-def measured(curve: ScalingCurve) -> None:
+def measured(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({})) -> None:
     """The curve as if it had been measured: every level with what a change onto it costs."""
     ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY, complete=True, finishing_seconds=4.0
@@ -50,6 +52,8 @@ def measured(curve: ScalingCurve) -> None:
             iterations_per_second=speed,
             profiled_iterations_per_second=speed,
             pause_seconds=PAUSE_SECONDS,
+            host_memory_bytes=memory.get(gpus, 0),
+            reserved_memory_bytes=memory.get(gpus, 0),
             measured_at=timezone.now(),
         )
 
@@ -89,3 +93,22 @@ def test_random_days_beside_a_server_that_leaves(
     used = Assignment.objects.filter(gpu__server=leaving, held_at__isnull=False)
     assert used.exists(), "nobody was on it before it left: choose another seed"
     assert Server.objects.get(pk=leaving).available_until <= timezone.now()
+
+
+@pytest.mark.timeout(600)
+def test_random_days_on_servers_of_unlike_memory(
+    hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On one GPU a worker takes more than the smaller server has for each of its four."""
+    time = SimulatedTime(monkeypatch)
+    numbers = itertools.count()
+    identifier = Job._meta.get_field("id")
+    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    day = RandomDay(7, hasty, submit, time, SPEED, memory=(64 * GIB, 16 * GIB))
+    first = submit("best_effort", iterations=3000)
+    assert first.curve is not None
+    measured(first.curve, {1: 6 * GIB, 2: 4 * GIB, 4: 3 * GIB, 8: 2 * GIB})
+    day.run(60)
+    sizes = set(Generation.objects.values_list("world_size", flat=True))
+    assert sizes & {2, 4, 8}
+    assert 1 not in sizes

@@ -96,6 +96,8 @@ BAD = {
     "a pause for ever": ("events", lambda g: event(g, "first_iteration", pause_seconds=1e15)),
     "a level without numbers": ("events", lambda g: event(g, "profile_level", iterations_per_second=None)),
     "a level of 10^-30": ("events", lambda g: event(g, "profile_level", iterations_per_second=1e-30)),
+    "memory below nothing": ("events", lambda g: event(g, "profile_level", host_memory_bytes=-1)),
+    "a metric of no memory": ("metrics", lambda g: metric(g, host_memory_bytes="much")),
     "more GPUs than there are": ("events", lambda g: event(g, "profile_level", gpus=2**40)),
     "an artifact's name of 201": (
         "events",

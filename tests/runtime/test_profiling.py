@@ -36,6 +36,7 @@ def test_the_curve_of_an_emulated_device_is_its_models(agent: LocalAgent) -> Non
         assert level["train_seconds"] >= 0.999 * model.compute_seconds(24 // level["gpus"])
         assert level["pause_seconds"] > 0
         assert level["memory_bytes"] > 0
+        assert 2**26 < level["host_memory_bytes"] < 2**36, "PyTorch alone takes more than 64 MiB"
         assert level["overrun"] >= 0
     rates = [level["iterations_per_second"] for level in levels]
     assert rates[0] < rates[1] < rates[2]

@@ -46,6 +46,8 @@ class MetricBuffer:
             entry["iterations_per_second"] = metrics.iterations_per_second
         if metrics.train_seconds is not None:
             entry["train_seconds"] = metrics.train_seconds
+        if metrics.host_memory_bytes is not None:
+            entry["host_memory_bytes"] = metrics.host_memory_bytes
         key = (assignment.job, assignment.generation)
         if key not in self._queues and len(self._queues) >= GENERATIONS_KEPT:
             self._queues.pop(next(iter(self._queues)))

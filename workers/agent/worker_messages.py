@@ -64,12 +64,14 @@ class PhaseChange:
 
 @dataclass(frozen=True)
 class Metrics:
-    """What a worker measured. `train_seconds` is the time of the function's own part of an iteration."""
+    """What a worker measured. `train_seconds` is the time of the function's own part of an iteration,
+    `host_memory_bytes` the most that it has taken of the host; None where it did not say."""
 
     iteration: int
     values: Mapping[str, float]
     iterations_per_second: float | None
     train_seconds: float | None
+    host_memory_bytes: int | None = None
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,7 @@ def _metrics(body: dict[str, Any]) -> Metrics:
         "iteration": body.get("iteration"),
         "values": {name: value for name, value in values.items() if _finite(value) is not None},
     }
-    for name in ("iterations_per_second", "train_seconds"):
+    for name in ("iterations_per_second", "train_seconds", "host_memory_bytes"):
         if _finite(body.get(name)) is not None:
             measured[name] = body[name]
     fields = _checked("metrics", Measurement, measured)
@@ -158,6 +160,7 @@ def _metrics(body: dict[str, Any]) -> Metrics:
         fields["values"],
         fields["iterations_per_second"] if "iterations_per_second" in measured else None,
         fields["train_seconds"] if "train_seconds" in measured else None,
+        fields["host_memory_bytes"] if "host_memory_bytes" in measured else None,
     )
 
 

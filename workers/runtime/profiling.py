@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 import torch.distributed as dist
 
+from workers.runtime import host_memory
 from workers.runtime.emulated_network import build_emulation
 from workers.runtime.emulated_time import Overrun
 from workers.runtime.failures import WorkerFailureError, blaming_the_function
@@ -62,7 +63,8 @@ class LevelMeasurement:
         iterations_per_second: of the global batch, evaluation and checkpoints charged as often as they come.
             train_seconds: forward and backward pass alone, mean. pause_seconds: what taking the training over
             at this level costs: state to bytes, to all ranks, into the model, and the first iteration.
-        memory_bytes: the most that a rank needed. overrun: on an emulated device, by how much the iterations
+        memory_bytes: the most that a rank needed of its accelerator. host_memory_bytes: the most that one
+            took of its host. overrun: on an emulated device, by how much the iterations
             took longer than emulated, because this machine was too slow for the pace.
     """
 
@@ -71,6 +73,7 @@ class LevelMeasurement:
     train_seconds: float
     pause_seconds: float
     memory_bytes: int
+    host_memory_bytes: int
     overrun: float | None
 
 
@@ -145,6 +148,7 @@ class ProfilingGeneration:
                     train_seconds=measured.train_seconds,
                     pause_seconds=measured.pause_seconds,
                     memory_bytes=measured.memory_bytes,
+                    host_memory_bytes=measured.host_memory_bytes,
                     **({} if measured.overrun is None else {"overrun": measured.overrun}),
                 )
             rate = measured.iterations_per_second if measured is not None else None
@@ -163,6 +167,7 @@ class ProfilingGeneration:
         self, level: int, group: dist.ProcessGroup | None, seconds: float
     ) -> LevelMeasurement | None:
         """Measure one level; None when the accelerator's memory does not hold it."""
+        host_memory.forget_peak()
         parts = build_parts(self.context.function, self.device, self.assignment.seed)
         runner = IterationRunner(
             parts,
@@ -190,6 +195,7 @@ class ProfilingGeneration:
             train_seconds=measured.train_seconds,
             pause_seconds=pause,
             memory_bytes=self._peak_memory(group),
+            host_memory_bytes=_most_bytes(host_memory.peak_bytes(), group),
             overrun=measured.overrun,
         )
 
@@ -318,9 +324,14 @@ class ProfilingGeneration:
             peak = torch.cuda.max_memory_allocated(self.device)
         else:
             peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024
-        most = torch.tensor([peak])
-        dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
-        return int(most)
+        return _most_bytes(peak, group)
+
+
+def _most_bytes(value: int, group: dist.ProcessGroup | None) -> int:
+    """The largest of the ranks' values."""
+    most = torch.tensor([value])
+    dist.all_reduce(most, op=dist.ReduceOp.MAX, group=group)
+    return int(most)
 
 
 def _most(value: float, group: dist.ProcessGroup | None) -> float:

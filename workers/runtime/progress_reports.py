@@ -6,10 +6,12 @@ import time
 from collections import deque
 
 from workers.runtime.connection import AgentConnection
+from workers.runtime.host_memory import peak_bytes
 from workers.runtime.iteration import IterationResult, finite
 
 PHASE_PERIOD_SECONDS = 0.25
 METRICS_PERIOD_SECONDS = 0.25
+MEMORY_PERIOD_SECONDS = 2.0
 RATE_WINDOW_SECONDS = 10.0
 HISTORY_POINTS = 500
 
@@ -39,6 +41,7 @@ class ProgressReports:
         self._rate = IterationRate()
         self._phase_sent = 0.0
         self._metrics_sent = 0.0
+        self._memory_looked_at = 0.0
 
     def training_begins(self, iteration: int) -> None:
         """The state is loaded; the clock of the rate starts."""
@@ -61,7 +64,15 @@ class ProgressReports:
                 values=finite({**result.values, **evaluated}),
                 iterations_per_second=rate,
                 train_seconds=result.train_seconds,
+                **self._host_memory(now),
             )
+
+    def _host_memory(self, now: float) -> dict[str, int]:
+        """The most that this worker has taken of its host, now and then: looking takes a while."""
+        if now - self._memory_looked_at < MEMORY_PERIOD_SECONDS:
+            return {}
+        self._memory_looked_at = now
+        return {"host_memory_bytes": peak_bytes()}
 
 
 def history_stride(max_iterations: int | None) -> int:
