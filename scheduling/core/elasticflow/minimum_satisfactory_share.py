@@ -162,6 +162,13 @@ def _walk(
         and at < due
         and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
     ):
+        if held == 0 and pieces > 0 and room[piece] < levels[0] and at >= head_until - TIME_TOLERANCE:
+            # Where a queue is long it waits over hundreds of pieces: they are looked at and nothing else.
+            while piece < count and room[piece] < levels[0]:
+                piece += 1
+            if piece < count:
+                at = times[piece]
+            continue
         end = times[piece + 1] if piece + 1 < count else inf
         if at < head_until - TIME_TOLERANCE:
             end = head_until
