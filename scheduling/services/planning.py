@@ -51,9 +51,9 @@ from scheduling.services.wakeups import hint, wake
 log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
-#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: some tenths of a
-#: second.
-MOST_WORK = 7_500_000
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: half a second, or one
+#: where thousands are promised.
+MOST_WORK = 20_000_000
 #: How many times as long the same work takes while the machine code is not there yet.
 INTERPRETER_SLOWNESS = 64
 #: The share of it in a pass that divides the cluster anew as well.

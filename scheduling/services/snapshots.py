@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
 from math import inf
 from typing import Any
@@ -13,11 +13,9 @@ import numpy as np
 import structlog
 from django.db.models import DurationField, ExpressionWrapper, F, Q, Sum, Value
 from django.db.models.functions import Coalesce, Greatest
-from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Cluster, Gpu, Server
-from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
 from scheduling.choices import (
     PLANNED_STATES,
     UNDECIDED_STATES,
@@ -26,43 +24,34 @@ from scheduling.choices import (
     JobState,
     OfferState,
 )
-from scheduling.core.plans.reserve import failures_cost_seconds
 from scheduling.core.question.curves import curve_from_measurements, pause_at
 from scheduling.core.question.snapshot import (
     NO_DEADLINE,
-    Fill,
     HeldOffer,
     JobSnapshot,
-    Newcomers,
-    PlannerSettings,
     ScalingCurve,
     ServerSnapshot,
     ServiceClass,
     Snapshot,
 )
-from scheduling.core.question.validation import Unplannable, check_job, check_offer
+from scheduling.core.question.validation import Unplannable, check_job, check_offer, suspects
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
 from scheduling.services.blocking import blocked_gpus, release_bounds
 from scheduling.services.borrowed import Borrowed, borrowed_by, measured_curves_on
-from scheduling.services.change_times import change_slack_seconds
 from scheduling.services.claims import Claims
 from scheduling.services.host_memory import gpus_by_server, memory_of_worker
 from scheduling.services.incidents import breaking_jobs
 from scheduling.services.plan_json import plan_from_json
+from scheduling.services.planner_settings import DEFAULT_PAUSE_SECONDS, REPORTING_SECONDS, planner_settings
 
 log = structlog.get_logger(__name__)
 
 #: Reports come about once a second; progress is carried forward from the last one for no longer than this.
 EXTRAPOLATE_SECONDS = 3.0
-#: From the last file being stored to the control plane's knowing it; between two looks at the agents' leases.
-REPORTING_SECONDS = 0.5
-LEASE_LOOK_SECONDS = 2.0
 #: Undecided jobs that one pass reads, the longest waiting: more than it decides.
 MOST_NEWCOMERS = 300
-#: What a change onto new GPUs costs before any was measured.
-DEFAULT_PAUSE_SECONDS = 5.0
 
 
 #: Columns of a job that plans depend on, and those that only its curves on other kinds of GPU are found by. A
@@ -171,22 +160,6 @@ def _attained_gpu_seconds(cluster: Cluster, now: datetime) -> dict[str, float]:
     return {row["job_id"]: row["held"].total_seconds() for row in rows}
 
 
-def planner_settings(cluster: Cluster, jobs: Sequence[JobSnapshot] = ()) -> PlannerSettings:
-    """The operator's choices as the core takes them, with the slack that the reserve asks of new promises
-    beside ``jobs``."""
-    return PlannerSettings(
-        slot_seconds=cluster.slot_seconds,
-        fill=Fill(cluster.fill),
-        reserve_servers=cluster.reserve_servers,
-        reserve_slack_seconds=reserve_slack_seconds(cluster, jobs),
-        change_slack_seconds=change_slack_seconds(cluster, timezone.now()),
-        offer_hold_seconds=cluster.offer_hold_seconds,
-        newcomers=Newcomers(cluster.newcomers),
-        ageing_weight=max(0.0, cluster.ageing_weight),
-        worker_memory_bytes=float(max(0, cluster.worker_memory_bytes)),
-    )
-
-
 def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
     """When nobody may be planned any more on a server that is there until then, in seconds; infinity where
     it stays.
@@ -199,24 +172,6 @@ def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
     bounds = release_bounds(cluster)
     leaving_seconds = cluster.prepare_timeout_seconds + bounds.handover_seconds + bounds.suspending_seconds
     return available_until.timestamp() - leaving_seconds
-
-
-def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> float:
-    """What a promise keeps for the failures that the reserve covers: until a server is given up, work that is
-    lost, and a start.
-
-    Workers store their state every `RESERVE_CHECKPOINT_SECONDS` at least where there is a reserve, and a
-    state counts once it is stored.
-    """
-    pauses = [float(job.curve.pause_seconds.max()) for job in jobs if job.curve.levels.size]
-    storing = max((job.finishing_seconds for job in jobs), default=REPORTING_SECONDS)
-    return failures_cost_seconds(
-        cluster.reserve_servers,
-        fence_seconds=cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
-        lost_work_seconds=RESERVE_CHECKPOINT_SECONDS + storing,
-        restart_seconds=max([*pauses, 2 * DEFAULT_PAUSE_SECONDS]),
-        slot_seconds=cluster.slot_seconds,
-    )
 
 
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
@@ -326,20 +281,35 @@ def _jobs(
                 curves[key] = core_curve(
                     levels[row.curve_id or 0], batch=key[1], total=total, margin=cluster.promise_margin
                 )
-            snapshot = replace(
-                job_snapshot(row, curves[key] or empty, claims, now, suspect),
+            read = job_snapshot(
+                row,
+                curves[key] or empty,
+                claims,
+                now,
+                suspect,
                 attained_gpu_seconds=attained.get(row.pk, 0.0),
                 lent_curve=lent.get(row.pk),
                 memory=_noted(row.policy_memory, cluster.policy, "values"),
             )
-            check_job(snapshot)
-        except Unplannable as fault:
-            unplannable[row.pk] = fault.reason
-        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
-            unplannable[row.pk] = f"its rows cannot be read ({type(error).__name__}: {error})"
+        except _UNREADABLE as error:
+            unplannable[row.pk] = _unreadable(error)
         else:
-            jobs.append(snapshot)
-    return jobs, unplannable
+            jobs.append(read)
+    for suspected in suspects(jobs):
+        try:
+            check_job(suspected)
+        except Unplannable as fault:
+            unplannable[suspected.id] = fault.reason
+        except _UNREADABLE as error:
+            unplannable[suspected.id] = _unreadable(error)
+    return [job for job in jobs if job.id not in unplannable], unplannable
+
+
+_UNREADABLE = (ArithmeticError, LookupError, TypeError, ValueError)
+
+
+def _unreadable(error: Exception) -> str:
+    return f"its rows cannot be read ({type(error).__name__}: {error})"
 
 
 def _lent_curves(
@@ -371,15 +341,19 @@ def job_snapshot(
     curve: ScalingCurve,
     claims: Claims,
     now: datetime,
-    suspect: set[int] = frozenset(),  # type: ignore[assignment]
+    suspect: Collection[int],
+    *,
+    attained_gpu_seconds: float,
+    lent_curve: ScalingCurve | None,
+    memory: tuple[float, ...],
 ) -> JobSnapshot:
-    """One job as the planner sees it."""
+    """One job as the planner sees it. ``suspect``: servers that are. The last three: as in the snapshot."""
     live = claims.live.get(row.pk)
     coming = claims.coming.get(row.pk)
     shown = coming or live
     placement = claims.placement.get(shown.pk, ()) if shown else ()
     suspending = live is not None and live.goal == Goal.SUSPEND and coming is None
-    silent = shown is not None and bool(claims.servers.get(shown.pk, frozenset()) & suspect)
+    silent = shown is not None and not claims.servers.get(shown.pk, frozenset()).isdisjoint(suspect)
     locked = coming is not None or suspending or silent
     if suspending:
         # Its GPUs come free when its state is written; until then nothing else can be planned for it. Those
@@ -412,6 +386,9 @@ def job_snapshot(
         flexible=claims.marks(shown, placement),
         total_iterations=float(row.max_iterations),
         project=row.project_id,
+        attained_gpu_seconds=attained_gpu_seconds,
+        lent_curve=lent_curve,
+        memory=memory,
     )
 
 

@@ -25,11 +25,11 @@ from scheduling.services.jobs import JobRequest, curve_for, default_cluster
 from scheduling.services.kinds import in_turn, kinds_to_ask
 from scheduling.services.offers import seconds_from_acceptance, snapshot_after, within_horizon
 from scheduling.services.planner_lease import Moved
+from scheduling.services.planner_settings import REPORTING_SECONDS
 from scheduling.services.planning import MAXIMUM_ATTEMPTS
 from scheduling.services.records import lock_cluster, record
 from scheduling.services.slots import frozen_until
 from scheduling.services.snapshots import (
-    REPORTING_SECONDS,
     Pool,
     cluster_policy,
     core_curve,

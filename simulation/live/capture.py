@@ -13,10 +13,10 @@ from scheduling.choices import PLANNED_STATES, UNDECIDED_STATES, CurveState, Job
 from scheduling.core.question.snapshot import JobSnapshot, ScalingCurve, StoredPlan
 from scheduling.models import Job
 from scheduling.services.kinds import first_kind
+from scheduling.services.planner_settings import planner_settings
 from scheduling.services.snapshots import (
     core_curve,
     finishing_seconds,
-    planner_settings,
     pool_kinds,
     pool_snapshot,
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from scheduling.core.question.snapshot import AGEING_WEIGHT, Newcomers
-from scheduling.services.snapshots import planner_settings
+from scheduling.services.planner_settings import planner_settings
 from tests.factories import ClusterFactory
 
 pytestmark = pytest.mark.django_db

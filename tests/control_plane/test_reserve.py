@@ -10,7 +10,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster
 from scheduling.models import Job
-from scheduling.services.snapshots import planner_settings
+from scheduling.services.planner_settings import planner_settings
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 

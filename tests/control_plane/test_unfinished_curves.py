@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import fields
 from datetime import timedelta
 
 import pytest
@@ -203,9 +204,7 @@ def test_measuring_on_after_a_decline_ends_with_the_day_and_after_a_few_tries(
 
     holder = occupied(submit, owned, clock)
     job = declined_for_want_of_levels(submit, owned, clock)
-    failing = GivesUp(
-        owned.agent, owned.speed, owned.workers, owned.events, owned.sequence, owned.desired_version
-    )
+    failing = GivesUp(**{field.name: getattr(owned, field.name) for field in fields(owned)})
     failing.complete(holder.pk)
     failing.report()
     settled(failing, clock, rounds=40)

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
 
 from scheduling.core.decide import replan
 from scheduling.core.question.curves import curve_from_measurements
@@ -23,10 +24,10 @@ from scheduling.core.question.snapshot import (
     Snapshot,
     StoredPlan,
 )
-from scheduling.core.question.validation import LONGEST_RUN_SECONDS
+from scheduling.core.question.validation import LONGEST_RUN_SECONDS, check_job, suspects
 from scheduling.policies import policy_named
 from tests.core.building import job, snapshot
-from tests.core.garbage import check_decision
+from tests.core.garbage import check_decision, snapshots
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -39,6 +40,27 @@ def test_no_snapshot_ends_the_interpreter_or_leads_to_nonsense(tmp_path: Path) -
     assert run.returncode == 0, f"exit status {run.returncode} at\n{tried}\n{run.stderr[-3000:]}"
     answered, refused = (int(word.strip(",")) for word in run.stdout.split() if word.strip(",").isdigit())
     assert min(answered, refused) > 40, "the snapshots tried are all of one kind"
+
+
+def is_faulty(one: JobSnapshot) -> bool:
+    try:
+        check_job(one)
+    except ValueError:
+        return True
+    return False
+
+
+@given(snapshots())
+def test_looking_at_all_jobs_at_once_finds_the_faults_that_checking_each_finds(asked: Snapshot) -> None:
+    faulty = [one for one in asked.jobs if is_faulty(one)]
+    assert [one for one in suspects(asked.jobs) if not one.memory] == [
+        one for one in faulty if not one.memory
+    ]
+    # One whose figures are no numbers at all makes nobody else pass.
+    strange = replace(job("strange", 1.0, 9.0), finishing_seconds="long")  # type: ignore[arg-type]
+    found = suspects([*asked.jobs, strange])
+    assert all(one in found for one in faulty)
+    assert strange in found
 
 
 def uneven(*levels: int) -> JobSnapshot:

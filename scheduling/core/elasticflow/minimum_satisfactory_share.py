@@ -94,6 +94,19 @@ def _run_end(times: FloatArray, room: IntArray, piece: int, gpus: int, due: floa
 
 
 @kernel
+def _first_with_room(times: FloatArray, room: IntArray, piece: int, gpus: int) -> tuple[int, float]:
+    """The first piece from ``piece`` on with so many GPUs free, and its beginning; the number of pieces and
+    infinity where there is none.
+
+    Where a queue is long a job waits over hundreds of pieces: they are looked at here and nothing else.
+    """
+    for later in range(piece, room.size):
+        if room[later] >= gpus:
+            return later, float(times[later])
+    return room.size, inf
+
+
+@kernel
 def _can_hold(times: FloatArray, room: IntArray, piece: int, gpus: int, begin: float, release: float) -> bool:
     """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
     later = piece + 1
@@ -163,11 +176,7 @@ def _walk(
         and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
     ):
         if held == 0 and pieces > 0 and room[piece] < levels[0] and at >= head_until - TIME_TOLERANCE:
-            # Where a queue is long it waits over hundreds of pieces: they are looked at and nothing else.
-            while piece < count and room[piece] < levels[0]:
-                piece += 1
-            if piece < count:
-                at = times[piece]
+            piece, at = _first_with_room(times, room, piece, levels[0])
             continue
         end = times[piece + 1] if piece + 1 < count else inf
         if at < head_until - TIME_TOLERANCE:

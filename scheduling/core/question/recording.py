@@ -5,23 +5,26 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import types
 import typing
 import zlib
 from enum import StrEnum
-from functools import cache
 from typing import Any
 
 import numpy as np
+from pydantic_core import to_json
 
-from scheduling.core.question.snapshot import ScalingCurve, Snapshot
+from scheduling.core.question.snapshot import Snapshot
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """The snapshot as compressed JSON. Infinity is written as the string ``"inf"``."""
-    plain = _plain(snapshot, {})
-    return zlib.compress(json.dumps(plain, separators=(",", ":"), allow_nan=False).encode(), level=6)
+    """The snapshot as compressed JSON; infinities are strings, since JSON has no numbers for them."""
+    plain = to_json(snapshot, inf_nan_mode="strings", fallback=_listed)
+    return zlib.compress(plain, level=6)
+
+
+def _listed(value: np.ndarray) -> Any:
+    return value.tolist()
 
 
 def unpack_snapshot(packed: bytes) -> Snapshot:
@@ -35,37 +38,6 @@ def unpack_snapshot(packed: bytes) -> Snapshot:
     except (zlib.error, json.JSONDecodeError) as error:
         raise ValueError("not a packed snapshot") from error
     return typing.cast(Snapshot, _restore(Snapshot, plain))
-
-
-def _plain(value: Any, shared: dict[int, Any]) -> Any:
-    """``shared``: what was made of curves, which many jobs have together, by identity."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else _infinite(value)
-    if value is None or isinstance(value, (str, int)):
-        return value
-    if isinstance(value, np.ndarray):
-        items = value.tolist()
-        return items if np.isfinite(value).all() else [_plain(item, shared) for item in items]
-    if isinstance(value, (tuple, list)):
-        return [_plain(item, shared) for item in value]
-    if isinstance(value, ScalingCurve):
-        if id(value) not in shared:
-            shared[id(value)] = _fields(value, shared)
-        return shared[id(value)]
-    return _fields(value, shared) if dataclasses.is_dataclass(value) else value
-
-
-def _fields(value: Any, shared: dict[int, Any]) -> dict[str, Any]:
-    return {name: _plain(getattr(value, name), shared) for name in _names(value.__class__)}
-
-
-@cache
-def _names(kind: type) -> tuple[str, ...]:
-    return tuple(field.name for field in dataclasses.fields(kind))
-
-
-def _infinite(value: float) -> Any:
-    return value if math.isnan(value) else "inf" if value > 0 else "-inf"
 
 
 def _restore(kind: Any, plain: Any) -> Any:

@@ -9,12 +9,14 @@ Bounds are far beyond what anybody means, and near enough that float seconds sti
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from math import inf, isnan
+from operator import attrgetter
 
 import numpy as np
 
+from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.columns import CurveColumns, JobColumns
 from scheduling.core.question.snapshot import (
     HeldOffer,
@@ -41,6 +43,8 @@ infinite."""
 LONGEST_SLOT_SECONDS = 1e7
 MOST_GPUS = 1 << 20
 """Of all servers together."""
+OVERLAP_SECONDS = 1e-3
+"""By which pieces of a plan may overlap, for rounding."""
 
 
 class Unplannable(ValueError):
@@ -59,12 +63,13 @@ def check_snapshot(snapshot: Snapshot) -> None:
     if not all(np.isfinite(snapshot.memory)):
         raise ValueError("memory must hold finite numbers")
     gpus = _check_servers(snapshot.servers)
+    for job in suspects(snapshot.jobs):
+        check_job(job)
     seen: set[str] = set()
     for job in snapshot.jobs:
         if job.id in seen:
             raise ValueError(f"job {job.id} appears twice in the snapshot")
         seen.add(job.id)
-        check_job(job)
         if job.gpus_now > gpus:
             raise ValueError(f"job {job.id} holds {job.gpus_now} GPUs; there are {gpus}")
         for address in job.placement:
@@ -106,6 +111,74 @@ def check_job(job: JobSnapshot) -> None:
     """Raises Unplannable for a job that cannot be planned, by what its own row says."""
     for fault in _faults(job):
         raise Unplannable(job.id, fault)
+
+
+def suspects(jobs: Sequence[JobSnapshot]) -> list[JobSnapshot]:
+    """The jobs that `check_job` may find fault with; all others are sound.
+
+    One look at everybody's numbers at once: where thousands are promised, checking one by one would take
+    longer than planning them.
+    """
+    if not jobs:
+        return []
+    try:
+        bad = _bad_facts(jobs) | _bad_work(jobs) | _bad_plans(jobs)
+    except (AttributeError, OverflowError, TypeError, ValueError):
+        return list(jobs)  # something is not even a number: checking each one says whose it is
+    return [jobs[row] for row in np.flatnonzero(bad)]
+
+
+def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
+    facts = np.array([_FACTS(job) for job in jobs], dtype=np.float64)
+    good = (facts >= _LEAST_FACTS) & (facts <= _MOST_FACTS)
+    good[:, 1:] &= facts[:, 1:] < inf
+    good[:, 0] &= (facts[:, 0] <= LATEST) | (facts[:, 0] == inf)  # a deadline alone may be infinite
+    bad: BoolArray = ~good.all(axis=1)
+    for row, job in enumerate(jobs):
+        if job.memory or (job.promised and job.service_class is ServiceClass.BEST_EFFORT):
+            bad[row] = True
+        elif job.placement or job.flexible:
+            bad[row] |= any(True for _ in _placement_faults(job))
+    return bad
+
+
+def _bad_work(jobs: Sequence[JobSnapshot]) -> BoolArray:
+    """By their curves, each of which many jobs share."""
+    slowest: dict[tuple[int, bool], float | None] = {}
+    bad = np.zeros(len(jobs), dtype=np.bool_)
+    for row, job in enumerate(jobs):
+        for curve, rises in ((job.curve, True), (job.lent_curve, True), (job.measured, False)):
+            if curve is None:
+                continue
+            key = (id(curve), rises)
+            if key not in slowest:
+                faulty = any(True for _ in _curve_faults(curve, 0.0, rises=rises))
+                slowest[key] = None if faulty else float(min(curve.throughput, default=inf))
+            rate = slowest[key]
+            bad[row] |= rate is None or job.remaining_iterations / rate > LONGEST_RUN_SECONDS
+    return bad
+
+
+def _bad_plans(jobs: Sequence[JobSnapshot]) -> BoolArray:
+    bad = np.zeros(len(jobs), dtype=np.bool_)
+    rows, plans = [], []
+    for row, job in enumerate(jobs):
+        plan = job.stored_plan
+        if plan is None:
+            continue
+        bad[row] = isnan(plan.finish_at) or not plan.start.size == plan.end.size == plan.gpus.size
+        if not bad[row]:
+            rows.append(row)
+            plans.append(plan)
+    if not plans:
+        return bad
+    whose = np.repeat(rows, [plan.start.size for plan in plans])
+    start, end = (np.concatenate([getattr(plan, name) for plan in plans]) for name in ("start", "end"))
+    gpus = np.concatenate([plan.gpus for plan in plans])
+    wrong = ~(np.isfinite(start) & (end >= start) & (gpus >= 0) & (gpus <= MOST_GPUS))
+    wrong[1:] |= (whose[1:] == whose[:-1]) & (start[1:] < end[:-1] - OVERLAP_SECONDS)
+    bad[whose[wrong]] = True
+    return bad
 
 
 def check_columns(columns: JobColumns) -> None:
@@ -214,6 +287,9 @@ _MOST = (
     (MOST_GPUS, ("requested_gpus", "gpus_now")),
 )
 """The most that these facts of a job may be."""
+_FACTS = attrgetter("deadline_at", "submitted_at", *(name for _, names in _MOST for name in names))
+_LEAST_FACTS = np.array([-LATEST, -LATEST, *(0.0 for _, names in _MOST for _ in names)])
+_MOST_FACTS = np.array([inf, LATEST, *(most for most, names in _MOST for _ in names)])
 
 
 def _placement_faults(job: JobSnapshot) -> Iterator[str]:
@@ -255,7 +331,7 @@ def _plan_faults(plan: StoredPlan) -> Iterator[str]:
     # Plans of many long jobs, one after the other, may reach further than any single job does.
     if not np.isfinite(plan.start).all() or isnan(plan.finish_at):
         yield "a time of its plan is no moment"
-    elif not (plan.end >= plan.start).all() or (plan.start[1:] < plan.end[:-1] - 1e-3).any():
+    elif not (plan.end >= plan.start).all() or (plan.start[1:] < plan.end[:-1] - OVERLAP_SECONDS).any():
         yield "pieces of its plan overlap or run backwards"
     if ((plan.gpus < 0) | (plan.gpus > MOST_GPUS)).any():
         yield "its plan holds an impossible number of GPUs"
