@@ -8,6 +8,7 @@ import socket
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from tests.agent.conftest import PROJECT, RunningAgent, wait_until
@@ -108,6 +109,8 @@ def test_a_model_is_trained_by_one_worker_then_by_two_then_from_a_checkpoint(
     assert losses[-1] < losses[0] / 100
 
 
+# Its waits may take longer together than a test usually may: two workers import torch on a busy machine.
+@pytest.mark.timeout(400)
 def test_an_absurd_batch_takes_no_more_of_the_server_than_its_worker_may(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:
