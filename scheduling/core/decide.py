@@ -15,7 +15,7 @@ from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.problem.answer import Answer, as_decision, rows_of
 from scheduling.core.problem.problem import Problem, build_problem
-from scheduling.core.question.arrays import Placements, Plans, copy_plans, differing
+from scheduling.core.question.arrays import Placements, Plans, copy_plans, differing, rows_where
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import Snapshot
 
@@ -64,7 +64,7 @@ def decide_newcomers(problem: Problem, *, search: SearchLimits | None = None) ->
         placements=Placements(columns.addresses, columns.offsets),
         changes=(),
         at_risk=tuple(sorted(admission.at_risk)),
-        next_wake_at=planner.first_change_at(plans, set(np.flatnonzero(declined).tolist())),
+        next_wake_at=planner.first_change_at(plans, set(rows_where(declined).tolist())),
         used_stored_plans=admission.used_stored,
         cluster_memory=admission.bid_prices.memory(),
     )
@@ -82,9 +82,9 @@ def reallocate(
     admission = planner.admission
     verdicts = tuple(admission.decide_newcomers())
     declined = rows_of(verdicts, problem)
-    outcome = planner.reallocate(set(np.flatnonzero(declined).tolist()))
+    outcome = planner.reallocate(set(rows_where(declined).tolist()))
     planned = _with_plan(outcome.plans, problem) & ~declined
-    wake = planner.next_wake(outcome.plans, np.flatnonzero(planned).tolist())
+    wake = planner.next_wake(outcome.plans, rows_where(planned).tolist())
     return Answer(
         problem=problem,
         verdicts=verdicts,

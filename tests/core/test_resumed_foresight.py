@@ -14,7 +14,13 @@ import pytest
 from scheduling.core.elasticflow import offers
 from scheduling.core.kernels import YES
 from scheduling.core.placement import resumed_foresight
-from scheduling.core.placement.foresight import Script, Stage, foresee_moves, planned_events
+from scheduling.core.placement.foresight import (
+    Script,
+    Stage,
+    fixed_at_first,
+    foresee_moves,
+    planned_events,
+)
 from scheduling.core.placement.repacking import Seating
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
 from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, slack_of
@@ -68,7 +74,7 @@ def whole_forecast(foresight: ForesightFromNow, script: Script, rows: IntArray) 
     occupancy = seating.fresh(slack)
     homeless = seating.enter(occupancy, rows)
     events = planned_events(script.plans, rows, occupancy.size, foresight._origin, YES)
-    fixed = foresight._fixed(rows, events)
+    fixed = fixed_at_first(stage.jobs, rows, events, foresight._origin)
     return foresee_moves(stage, occupancy, script, NO_CHARGES, events, homeless, fixed)
 
 

@@ -16,13 +16,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from numba.core.errors import TypingError
 from numba.core.registry import CPUDispatcher
 
 from launch.compile_core import compile_core
 from scheduling.core.interpreting import interpreted
-from scheduling.core.kernels import INTERPRET_VARIABLE, PACKAGES, source_digest
+from scheduling.core.kernels import INTERPRET_VARIABLE, PACKAGES, leaf, source_digest
 from scheduling.core.question.decision import Decision
 from scheduling.core.question.snapshot import (
+    FloatArray,
     JobSnapshot,
     PlannerSettings,
     ScalingCurve,
@@ -48,7 +50,7 @@ def test_an_edit_of_any_file_with_kernels_or_beside_them_changes_the_digest(copi
     before = source_digest(copies)
     assert before == source_digest(PACKAGES)
     sources = [source for folder in copies for source in sorted(folder.rglob("*.py"))]
-    with_kernels = [source for source in sources if "@kernel\n" in source.read_text()]
+    with_kernels = [source for source in sources if _has_kernels(source)]
     assert len(with_kernels) > 30
     for source in sources:
         text = source.read_bytes()
@@ -73,7 +75,7 @@ def test_kernels_outside_the_digested_packages_use_nothing_but_these_and_their_o
         source
         for folder in ("cluster", "communication", "moe", "recovery", "scheduling", "simulation", "workers")
         for source in (ROOT / folder).rglob("*.py")
-        if "@kernel\n" in source.read_text() and not any(package in source.parents for package in PACKAGES)
+        if _has_kernels(source) and not any(package in source.parents for package in PACKAGES)
     ]
     for source in outside:
         module = importlib.import_module(".".join(source.relative_to(ROOT).with_suffix("").parts))
@@ -81,6 +83,21 @@ def test_kernels_outside_the_digested_packages_use_nothing_but_these_and_their_o
             used = [one.py_func.__globals__.get(name) for name in one.py_func.__code__.co_names]
             homes = {callee.py_func.__module__ for callee in used if isinstance(callee, CPUDispatcher)}
             assert all(home == module.__name__ or home.rpartition(".")[0] in names for home in homes), source
+
+
+def test_a_leaf_returns_no_array_and_makes_none() -> None:
+    """It borrows arrays: what it returned would be freed under its user (decision 0040)."""
+
+    def returns(numbers: FloatArray) -> FloatArray:
+        return numbers
+
+    def makes(count: int) -> float:
+        return float(np.zeros(count)[0])
+
+    with pytest.raises(TypeError, match="numbers alone"):
+        leaf(returns)
+    with pytest.raises(TypingError):
+        leaf(makes)(3)
 
 
 def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
@@ -171,6 +188,11 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
     return value
+
+
+def _has_kernels(source: Path) -> bool:
+    text = source.read_text()
+    return "@kernel\n" in text or "@leaf\n" in text
 
 
 def _kernels_of(module: str) -> Iterator[CPUDispatcher]:

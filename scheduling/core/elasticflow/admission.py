@@ -7,12 +7,13 @@ afresh is a heuristic that may fail although those plans still hold.
 
 from __future__ import annotations
 
+from functools import cached_property
 from math import inf
 
 import numpy as np
 
 from scheduling.core.elasticflow.bid_prices import BidPrices
-from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill
+from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill_beside
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.jobs_at_risk import Sparing
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
@@ -26,8 +27,8 @@ from scheduling.core.plans.timeline import (
     TAKE,
     Timeline,
     new_timeline,
+    occupied,
     occupy,
-    occupy_all,
     overbooked,
 )
 from scheduling.core.problem import reasons
@@ -39,6 +40,7 @@ from scheduling.core.question.arrays import (
     Plans,
     changed_beside,
     copy_plans,
+    rows_where,
     set_plan,
 )
 from scheduling.core.question.columns import BEST_EFFORT, SOFT
@@ -89,7 +91,7 @@ class Admission:
         self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
         columns = problem.columns
-        self._retest(np.flatnonzero(columns.at_risk & ~columns.newcomer).tolist())
+        self._retest(rows_where(columns.at_risk & ~columns.newcomer).tolist())
         if not as_planned and self.sparing.make_room():
             self._retest(self.at_risk)
 
@@ -115,7 +117,7 @@ class Admission:
         problem = self.problem
         overdue, too_many = stored_plans_keep(
             problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
-            problem.open_timeline(),
+            problem.opened,
         )  # fmt: skip
         if too_many:
             return None
@@ -297,11 +299,16 @@ class Admission:
     def deadline_order(self, *, suffix: bool) -> DeadlineOrder:
         """All promises filled from scratch in deadline order, without a newcomer's."""
         if suffix not in self._deadline_orders:
-            opened = occupy_all(self.problem.open_timeline(), self.plans, self.offers, YES)
             self._deadline_orders[suffix] = DeadlineOrder(
-                self.problem, self.plans, opened, self.work, suffix=suffix
+                self.problem, self.plans, self._opened, self.work, suffix=suffix
             )
         return self._deadline_orders[suffix]
+
+    @cached_property
+    def _opened(self) -> Timeline:
+        """What held offers leave free; not to be changed. Their plans stay what was offered."""
+        opened = self.problem.opened
+        return occupied(opened, self.plans, self.offers, YES) if self.offers.size else opened
 
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
         """Plans with the newcomer's beside all others, pauses charged; tried are these variants of
@@ -362,7 +369,7 @@ class Admission:
         problem = self.problem
         chosen = np.array(rows, dtype=np.int64)
         kept = self.plans if plans is None else plans
-        timeline = occupy_all(problem.open_timeline(), kept, chosen, True)
+        timeline = occupied(problem.opened, kept, chosen, YES)
         self.work.add(chosen.size + timeline.pieces)
         return timeline
 
@@ -386,9 +393,8 @@ class Admission:
         to_the_end: bool,
     ) -> tuple[Plans, IntArray]:
         problem = self.problem
-        opened = occupy_all(problem.open_timeline(), self.plans, self.offers, YES)
-        plans, failing, _, walked = refill(
-            problem.jobs, due, copy_plans(self.plans), np.array(order, dtype=np.int64), carry, opened,
+        plans, failing, walked = refill_beside(
+            problem.jobs, due, self.plans, np.array(order, dtype=np.int64), carry, self._opened,
             problem.slots, Terms(guarded, suffix), to_the_end,
         )  # fmt: skip
         self.work.add(walked)
@@ -464,7 +470,7 @@ class Admission:
         due = float(problem.due[row]) - problem.slack_seconds
         needed = self._alone(row, due)
         timeline = self.sparing.room_for_newcomers()
-        before_due = np.flatnonzero(timeline.times[: timeline.pieces] < due)
+        before_due = rows_where(timeline.times[: timeline.pieces] < due)
         left = timeline.free[:, : timeline.pieces].min(axis=0)[before_due]
         tightest = int(np.argmin(left))
         at = float(timeline.times[before_due[tightest]])

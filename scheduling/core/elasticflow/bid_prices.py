@@ -19,11 +19,12 @@ promise.
 
 from __future__ import annotations
 
-from math import inf, isfinite
+from functools import cached_property
+from math import isfinite
 
 import numpy as np
 
-from scheduling.core.elasticflow.expected_demand import ExpectedDemand
+from scheduling.core.elasticflow.expected_demand import ExpectedDemand, is_remembered
 from scheduling.core.elasticflow.promises import Promises
 from scheduling.core.elasticflow.wider_search import gpu_time_needed
 from scheduling.core.plans.charging import planned_gpu_time
@@ -42,8 +43,8 @@ there."""
 class BidPrices:
     """The prices of one decision, and what it learns about newcomers.
 
-    ``asked``: whether room is kept (prudent newcomers). ``demand``: what came so far, with every newcomer
-    that was decided. Nothing is learnt where neither this nor the search asks for a price.
+    ``asked``: whether room is kept (prudent newcomers). ``demand`` takes in every newcomer that is decided.
+    Nothing is learnt where neither this nor the search asks for a price.
     """
 
     def __init__(self, admission: Promises) -> None:
@@ -51,17 +52,17 @@ class BidPrices:
         self.problem = admission.problem
         self.asked = self.problem.settings.newcomers is Newcomers.PRUDENT
         self._learning = self.asked or admission.search is not None
-        self._recalled = (
-            ExpectedDemand.recalled(self.problem.cluster_memory) if self._learning else ExpectedDemand()
-        )
-        self.demand = self._recalled
+
+    @cached_property
+    def demand(self) -> ExpectedDemand:
+        """What came so far: read from the memory by the first newcomer that is decided."""
+        return ExpectedDemand.recalled(self.problem.cluster_memory) if self._learning else ExpectedDemand()
 
     def memory(self) -> FloatArray:
         """What the next decision is to be told (`Answer.cluster_memory`)."""
-        nothing_new = self.demand is self._recalled and self.demand.began_at < inf
-        if nothing_new or not self._learning:
-            return self.problem.cluster_memory
-        return self.demand.remembered()
+        told = self.problem.cluster_memory
+        nothing_new = "demand" not in self.__dict__ and (not told.size or is_remembered(told))
+        return told if nothing_new or not self._learning else self.demand.remembered()
 
     def room_kept_from(self, row: int) -> KeptRoom | None:
         """Why the newcomer is refused for the sake of others, None where it is not; it is noted for those

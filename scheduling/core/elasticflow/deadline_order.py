@@ -16,8 +16,8 @@ import numpy as np
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.kernels import YES, kernel
 from scheduling.core.plans.slots import Slots
-from scheduling.core.plans.timeline import TAKE, Timeline, copy_timeline, occupy
-from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, new_draft, set_plan
+from scheduling.core.plans.timeline import TAKE, Timeline, copy_timeline, occupy, timeline_copied
+from scheduling.core.question.arrays import JobArrays, Plans, copy_plans, new_draft, plans_copied, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 if TYPE_CHECKING:
@@ -68,6 +68,27 @@ def refill(
     for index in range(len(failed)):
         result[index] = failed[index]
     return plans, result, timeline, walked
+
+
+@kernel
+def refill_beside(
+    jobs: JobArrays,
+    due: FloatArray,
+    plans: Plans,
+    order: IntArray,
+    carry: FloatArray,
+    opened: Timeline,
+    slots: Slots,
+    terms: Terms,
+    to_the_end: bool,
+) -> tuple[Plans, IntArray, int]:
+    """`refill` that changes neither ``plans`` nor the timeline ``opened``. Returns (plans, rows that cannot
+    meet their deadline, pieces of the timelines that jobs were filled on)."""
+    left = timeline_copied(opened)
+    plans, failed, _, walked = refill(
+        jobs, due, plans_copied(plans), order, carry, left, slots, terms, to_the_end
+    )
+    return plans, failed, walked
 
 
 class Mark(NamedTuple):

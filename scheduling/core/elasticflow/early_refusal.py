@@ -13,7 +13,7 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import kernel, leaf
 from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import Timeline
 from scheduling.core.problem.problem import Problem
@@ -29,7 +29,7 @@ ROUNDING = 1e-6
 (`TIME_TOLERANCE`)."""
 
 
-@kernel
+@leaf
 def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> float:
     """GPU seconds that ``work`` iterations within ``seconds`` take at least, on any mix of the job's levels
     over time.
@@ -66,7 +66,7 @@ def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> fl
     return seconds * at_gpus
 
 
-@kernel
+@leaf
 def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float) -> float:
     """GPU seconds from the next slot on to ``until`` without which the job cannot end its last iteration by
     ``due``."""
@@ -97,7 +97,7 @@ def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float)
     return taken
 
 
-@kernel
+@leaf
 def add_needs(
     jobs: JobArrays, row: int, due: float, slots: Slots, instants: FloatArray, needs: FloatArray
 ) -> None:
@@ -112,7 +112,7 @@ def add_needs(
             return
 
 
-@kernel
+@leaf
 def sum_of_needs(jobs: JobArrays, rows: IntArray, due: FloatArray, slots: Slots, until: float) -> float:
     """What the jobs of ``rows`` must have until one time, in GPU seconds."""
     total = 0.0
@@ -121,7 +121,7 @@ def sum_of_needs(jobs: JobArrays, rows: IntArray, due: FloatArray, slots: Slots,
     return total
 
 
-@kernel
+@leaf
 def gpu_time_until(timeline: Timeline, until: float) -> float:
     """GPU seconds of the timeline before ``until``."""
     times, free, count = timeline
@@ -154,7 +154,7 @@ class GpuTimeNeeded:
 
     def __init__(self, problem: Problem) -> None:
         self._problem = problem
-        self._open = problem.open_timeline()
+        self._open = problem.opened
         steps = STEP ** np.arange(INSTANTS, dtype=np.float64)
         self._instants: FloatArray = problem.origin + problem.slot * steps
         self._there = gpu_time_by(self._open, self._instants)

@@ -14,17 +14,31 @@ from typing import NamedTuple
 import numpy as np
 
 from scheduling.core.elasticflow.first_growth import GrowthRules
+from scheduling.core.elasticflow.holding import hold_until, next_wake
 from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, Terms, fill
-from scheduling.core.kernels import NO, kernel, whole
+from scheduling.core.kernels import NO, YES, kernel, leaf, whole
 from scheduling.core.plans.slots import Slots
-from scheduling.core.plans.timeline import GIVE_BACK, TAKE, Timeline, compact, free_until, occupy, piece_at
+from scheduling.core.plans.timeline import (
+    GIVE_BACK,
+    TAKE,
+    Timeline,
+    compact,
+    free_until,
+    occupied,
+    occupy,
+    occupy_in_room,
+    piece_at,
+    with_room,
+)
 from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
     BoolArray,
     Draft,
     JobArrays,
     Plans,
     new_draft,
     planned_gpus,
+    plans_copied,
     set_plan,
 )
 from scheduling.core.question.snapshot import FloatArray, IntArray
@@ -62,7 +76,7 @@ def fill_unpromised(
     return plans, timeline
 
 
-@kernel
+@leaf
 def pays(
     jobs: JobArrays,
     job: int,
@@ -101,7 +115,7 @@ def pays(
     return bool(gain > minimum_gain)
 
 
-@kernel
+@leaf
 def _next_levels(jobs: JobArrays, job: int, held: int) -> tuple[int, int]:
     """The next level above ``held``, and the level held now if that is higher still, else -1.
 
@@ -134,7 +148,7 @@ class Growing(NamedTuple):
     start_order: IntArray
 
 
-@kernel
+@leaf
 def _best_step(
     jobs: JobArrays,
     plans: Plans,
@@ -145,11 +159,12 @@ def _best_step(
     rules: GrowthRules,
     tried: Draft,
     best_draft: Draft,
-) -> tuple[Timeline, tuple[int, float, int, float, float]]:
+) -> tuple[int, int, float, int, float, float]:
     """The better of the steps open to a job that ``left`` GPUs allow.
 
-    The job's own plan is given back meanwhile; the new one is left in ``best_draft``. Returns (timeline,
-    (target, GPU time saved per extra GPU, pieces, finish, GPU time)).
+    The job's own plan is given back meanwhile, for which the timeline must have room; the new one is left in
+    ``best_draft``. Returns (pieces of the timeline, target, GPU time saved per extra GPU, pieces, finish, GPU
+    time).
     """
     tried_time, tried_gpus = tried
     best_time, best_gpus = best_draft
@@ -157,11 +172,17 @@ def _best_step(
     due = growing.due[job]
     held = planned_gpus(plans, job, rules.slots.origin)
     following, present = _next_levels(jobs, job, held)
-    best = (NO_TARGET, 0.0, 0, inf, 0.0)
+    best = NO_TARGET
+    best_saved = 0.0
+    best_pieces = 0
+    best_finish = inf
+    best_gpu_time = 0.0
     if following == NO_TARGET or following - held > left:
-        return timeline, best
+        return timeline.pieces, best, best_saved, best_pieces, best_finish, best_gpu_time
     highest = ALL_LEVELS if promised else LOWEST_LEVEL
-    timeline = occupy(timeline, plans, job, GIVE_BACK, promised)
+    times, free, count = timeline
+    count = occupy_in_room(timeline, plans, job, GIVE_BACK, promised)
+    timeline = Timeline(times, free, count)
     # Not ``held`` more than ``left``: a stored plan may give GPUs back before the slot ends.
     room = free_until(timeline, rules.slots.origin + rules.slots.seconds)
     for step in range(2):
@@ -173,13 +194,79 @@ def _best_step(
         terms = Terms(promised, rules.suffix, target, highest, 0.0)
         pieces, finish, gpu_time = fill(jobs, job, due, timeline, rules.slots, terms, tried)
         saved = round((plans.gpu_time[job] - gpu_time) / (target - held) * 1e9) / 1e9
-        if pieces > 0 and (best[0] == NO_TARGET or saved > best[1]):
-            best = (target, saved, pieces, finish, gpu_time)
+        if pieces > 0 and (best == NO_TARGET or saved > best_saved):
+            best = target
+            best_saved = saved
+            best_pieces = pieces
+            best_finish = finish
+            best_gpu_time = gpu_time
             for piece in range(pieces):
                 best_time[piece] = tried_time[piece]
                 best_gpus[piece] = tried_gpus[piece]
-    timeline = occupy(timeline, plans, job, TAKE, promised)
-    return timeline, best
+    count = occupy_in_room(timeline, plans, job, TAKE, promised)
+    return count, best, best_saved, best_pieces, best_finish, best_gpu_time
+
+
+class LaidOut(NamedTuple):
+    """Plans that keep the promises, what these leave free, and by row who is promised and until when grants
+    let the last iteration end: never without a promise."""
+
+    plans: Plans
+    timeline: Timeline
+    promised: BoolArray
+    due: FloatArray
+
+
+@kernel
+def laid_out(
+    base: Plans,
+    promised_rows: IntArray,
+    others: IntArray,
+    locked: BoolArray,
+    due: FloatArray,
+    slack_seconds: float,
+    opened: Timeline,
+) -> LaidOut:
+    """A copy of the plans ``base`` before anybody else gets anything.
+
+    Only promised and locked jobs, and the ``others`` that wait to be planned, keep a plan: stored plans of
+    jobs that no server is left for speak of GPUs that are gone. Grants keep the failure slack of a plan that
+    has it.
+    """
+    plans = plans_copied(base)
+    timeline = occupied(opened, plans, promised_rows, YES)
+    promised = np.zeros(due.size, dtype=np.bool_)
+    promised[promised_rows] = True
+    kept = promised | locked
+    kept[others] = True
+    latest = np.full(due.size, inf)
+    for row in range(due.size):
+        if not kept[row]:
+            plans.length[row] = 0
+        if promised[row]:
+            careful = due[row] - slack_seconds
+            latest[row] = careful if plans.finish[row] <= careful + TIME_TOLERANCE else due[row]
+    return LaidOut(plans, timeline, promised, latest)
+
+
+@kernel
+def granted_and_held(
+    jobs: JobArrays,
+    laid: LaidOut,
+    growing: Growing,
+    rules: GrowthRules,
+    most_grants: int,
+    rows: IntArray,
+    offers: IntArray,
+    hold: bool,
+) -> tuple[Plans, int]:
+    """The plans with the grants of `grant_leftover`, those of ``rows`` held until a plan takes more GPUs or
+    ends, an offer's included. Returns them and the number of grants."""
+    plans, granted = grant_leftover(jobs, laid.plans, growing, laid.timeline, rules, most_grants)
+    wake = min(next_wake(jobs, plans, rows, rules.slots), next_wake(jobs, plans, offers, rules.slots))
+    if hold and wake < inf:
+        hold_until(jobs, plans, rows, wake, rules.slots)
+    return plans, len(granted)
 
 
 @kernel
@@ -219,8 +306,11 @@ def grant_leftover(
             room = 2 * (timeline.pieces + 2 * plans.length[job]) + 16
             tried = new_draft(room)
             best_draft = new_draft(room)
-        timeline, step = _best_step(jobs, plans, job, growing, left, timeline, rules, tried, best_draft)
-        target, saved, pieces, finish, gpu_time = step
+        times, free, _ = timeline = with_room(timeline, 2 * plans.length[job])
+        count, target, saved, pieces, finish, gpu_time = _best_step(
+            jobs, plans, job, growing, left, timeline, rules, tried, best_draft
+        )
+        timeline = Timeline(times, free, count)
         if target == NO_TARGET:
             continue  # GPUs left only get fewer: never again in this round
         held = planned_gpus(plans, job, origin)

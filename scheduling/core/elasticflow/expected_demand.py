@@ -27,6 +27,11 @@ MOST_ROWS = 512
 COLUMNS = 4
 
 
+def is_remembered(memory: FloatArray) -> bool:
+    """Whether these numbers have the form that `ExpectedDemand.remembered` gives them, and are not none."""
+    return memory.size >= 2 and (memory.size - 2) % COLUMNS == 0 and bool(np.isfinite(memory).all())
+
+
 @dataclass(frozen=True)
 class ExpectedDemand:
     """Submissions since ``began_at``, decayed to ``as_of``. Row i is one size step of one project.
@@ -45,7 +50,7 @@ class ExpectedDemand:
     @classmethod
     def recalled(cls, memory: FloatArray) -> ExpectedDemand:
         """From what `remembered` gave; nothing was learnt where it is empty or of another form."""
-        if memory.size < 2 or (memory.size - 2) % COLUMNS or not np.isfinite(memory).all():
+        if not is_remembered(memory):
             return cls()
         rows = memory[2:].reshape(-1, COLUMNS)
         return cls(
@@ -75,7 +80,7 @@ class ExpectedDemand:
             sums, windows = aged.gpu_seconds.copy(), aged.weighted_windows.copy()
             sums[known] += gpu_seconds
             windows[known] += gpu_seconds * window_seconds
-            return replace(aged, gpu_seconds=sums, weighted_windows=windows)
+            return ExpectedDemand(aged.began_at, aged.as_of, aged.project, aged.step, sums, windows)
         return ExpectedDemand(
             aged.began_at,
             aged.as_of,
@@ -124,11 +129,13 @@ class ExpectedDemand:
         if self.began_at == inf:
             return replace(self, began_at=now, as_of=now)
         factor = exp(-max(0.0, now - self.as_of) / MEMORY_SECONDS)
-        return replace(
-            self,
-            as_of=max(now, self.as_of),
-            gpu_seconds=self.gpu_seconds * factor,
-            weighted_windows=self.weighted_windows * factor,
+        return ExpectedDemand(
+            self.began_at,
+            max(now, self.as_of),
+            self.project,
+            self.step,
+            self.gpu_seconds * factor,
+            self.weighted_windows * factor,
         )
 
     def _bounded(self) -> ExpectedDemand:

@@ -12,14 +12,14 @@ from math import inf
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import kernel, leaf
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans, planned_gpus
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
-@kernel
+@leaf
 def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots: Slots) -> float:
     """Slot end at which the job is done when it keeps ``gpus`` GPUs from the next slot on."""
     if jobs.finished_at[job] < inf:
@@ -34,7 +34,7 @@ def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots
     return inf
 
 
-@kernel
+@leaf
 def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> float:
     """First time after the next slot begins at which a plan takes more GPUs or a job is done."""
     origin = slots.origin
@@ -66,44 +66,52 @@ def hold_until(jobs: JobArrays, plans: Plans, rows: IntArray, until: float, slot
     that time is there for moves which placing all plans will force, and which no plan knows of by itself.
     """
     nothing = np.zeros(0)
-    origin = slots.origin
     for job in rows:
-        count = plans.length[job]
-        if count < 2:
-            continue
-        held = planned_gpus(plans, job, origin)
-        first_later = 0
-        while first_later < count and plans.time[job, first_later] <= until + TIME_TOLERANCE:
-            first_later += 1
-        if first_later <= 1 or held == 0:
-            continue
-        current = plans.gpus[job, first_later - 1]
-        spare = 0.0
-        finish, _ = charged_finish(jobs, plans, job, nothing, nothing)
-        if finish < inf:
-            released = slot_end(finish + jobs.finishing[job], slots)
-            spare = max(0.0, plans.time[job, count - 1] - released)
-        # Pieces before ``until`` become one; the piece that is under way at ``until`` begins there.
-        written = 1
-        plans.time[job, 0] = origin
-        plans.gpus[job, 0] = held
-        if current != held:
-            plans.time[job, 1] = until
-            plans.gpus[job, 1] = current
-            written = 2
-        for piece in range(first_later, count):
-            plans.time[job, written] = plans.time[job, piece]
-            plans.gpus[job, written] = plans.gpus[job, piece]
-            written += 1
-        plans.length[job] = written
-        finish, gpu_time = charged_finish(jobs, plans, job, nothing, nothing)
-        if finish < inf:
-            plans.finish[job] = finish
-            plans.gpu_time[job] = gpu_time
-            _cut_after(plans, job, slot_end(finish + jobs.finishing[job], slots) + spare)
+        _hold_job(jobs, plans, job, until, slots, nothing)
 
 
-@kernel
+@leaf
+def _hold_job(
+    jobs: JobArrays, plans: Plans, job: int, until: float, slots: Slots, nothing: FloatArray
+) -> None:
+    """`hold_until` for one job; ``nothing`` is charged."""
+    origin = slots.origin
+    count = plans.length[job]
+    if count < 2:
+        return
+    held = planned_gpus(plans, job, origin)
+    first_later = 0
+    while first_later < count and plans.time[job, first_later] <= until + TIME_TOLERANCE:
+        first_later += 1
+    if first_later <= 1 or held == 0:
+        return
+    current = plans.gpus[job, first_later - 1]
+    spare = 0.0
+    finish, _ = charged_finish(jobs, plans, job, nothing, nothing)
+    if finish < inf:
+        released = slot_end(finish + jobs.finishing[job], slots)
+        spare = max(0.0, plans.time[job, count - 1] - released)
+    # Pieces before ``until`` become one; the piece that is under way at ``until`` begins there.
+    written = 1
+    plans.time[job, 0] = origin
+    plans.gpus[job, 0] = held
+    if current != held:
+        plans.time[job, 1] = until
+        plans.gpus[job, 1] = current
+        written = 2
+    for piece in range(first_later, count):
+        plans.time[job, written] = plans.time[job, piece]
+        plans.gpus[job, written] = plans.gpus[job, piece]
+        written += 1
+    plans.length[job] = written
+    finish, gpu_time = charged_finish(jobs, plans, job, nothing, nothing)
+    if finish < inf:
+        plans.finish[job] = finish
+        plans.gpu_time[job] = gpu_time
+        _cut_after(plans, job, slot_end(finish + jobs.finishing[job], slots) + spare)
+
+
+@leaf
 def _cut_after(plans: Plans, job: int, release: float) -> None:
     """End a plan at ``release`` if it ends later."""
     piece = plans.length[job] - 1

@@ -11,9 +11,9 @@ from __future__ import annotations
 from math import ceil, inf
 from typing import NamedTuple
 
-from scheduling.core.kernels import ZERO, kernel, whole
+from scheduling.core.kernels import ZERO, leaf, whole
 from scheduling.core.plans.slots import Slots, slot_end
-from scheduling.core.plans.timeline import Timeline, capacities, piece_at
+from scheduling.core.plans.timeline import Timeline, free_for, piece_at
 from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, JobArrays
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -42,10 +42,15 @@ class Terms(NamedTuple):
 
 
 class Capacity(NamedTuple):
-    """What a timeline leaves for one kind of work: ``gpus`` free in each piece, from ``times`` on."""
+    """What a timeline leaves, from ``times`` on in so many ``pieces``: ``free`` as in `Timeline`.
+
+    ``guarded``: for promises, which leave the failure reserve alone.
+    """
 
     times: FloatArray
-    gpus: IntArray
+    free: IntArray
+    pieces: int
+    guarded: bool
 
 
 class Head(NamedTuple):
@@ -63,7 +68,7 @@ class LevelCap(NamedTuple):
     switch_at: float
 
 
-@kernel
+@leaf
 def _column(jobs: JobArrays, job: int, gpus: int) -> int:
     """Column of level ``gpus`` in the job's curve, or -1."""
     for index in range(jobs.level_count[job]):
@@ -72,7 +77,7 @@ def _column(jobs: JobArrays, job: int, gpus: int) -> int:
     return -1
 
 
-@kernel
+@leaf
 def _fastest(throughput: FloatArray, high: int) -> float:
     """Iterations a second on the fastest level up to column ``high``."""
     rate = 0.0
@@ -81,43 +86,46 @@ def _fastest(throughput: FloatArray, high: int) -> float:
     return rate
 
 
-@kernel
-def _run_end(times: FloatArray, room: IntArray, piece: int, gpus: int, due: float) -> float:
+@leaf
+def _run_end(capacity: Capacity, piece: int, gpus: int, due: float) -> float:
     """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked
     at."""
-    for later in range(piece + 1, room.size):
+    times, free, count, guarded = capacity
+    for later in range(piece + 1, count):
         if times[later] >= due:
             break
-        if room[later] < gpus:
+        if free_for(free, later, guarded) < gpus:
             return float(times[later])
     return inf
 
 
-@kernel
-def _first_with_room(times: FloatArray, room: IntArray, piece: int, gpus: int) -> tuple[int, float]:
+@leaf
+def _first_with_room(capacity: Capacity, piece: int, gpus: int) -> tuple[int, float]:
     """The first piece from ``piece`` on with so many GPUs free, and its beginning; the number of pieces and
     infinity where there is none.
 
     Where a queue is long a job waits over hundreds of pieces: they are looked at here and nothing else.
     """
-    for later in range(piece, room.size):
-        if room[later] >= gpus:
+    times, free, count, guarded = capacity
+    for later in range(piece, count):
+        if free_for(free, later, guarded) >= gpus:
             return later, float(times[later])
-    return room.size, inf
+    return count, inf
 
 
-@kernel
-def _can_hold(times: FloatArray, room: IntArray, piece: int, gpus: int, begin: float, release: float) -> bool:
+@leaf
+def _can_hold(capacity: Capacity, piece: int, gpus: int, begin: float, release: float) -> bool:
     """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
+    times, free, count, guarded = capacity
     later = piece + 1
-    while later < room.size and times[later] < release - TIME_TOLERANCE:
-        if times[later] >= begin - TIME_TOLERANCE and room[later] < gpus:
+    while later < count and times[later] < release - TIME_TOLERANCE:
+        if times[later] >= begin - TIME_TOLERANCE and free_for(free, later, guarded) < gpus:
             return False
         later += 1
     return True
 
 
-@kernel
+@leaf
 def _worth_growing(held: int, held_rate: float, rate: float, pause: float, run: float) -> bool:
     """Whether a larger level wins more than its ``pause`` costs in the ``run`` seconds it can be kept.
 
@@ -130,7 +138,7 @@ def _worth_growing(held: int, held_rate: float, rate: float, pause: float, run: 
     return rate * (run - pause) > held_rate * run
 
 
-@kernel
+@leaf
 def _walk(
     jobs: JobArrays,
     job: int,
@@ -148,12 +156,10 @@ def _walk(
     GPUs cannot be held until the final weights are stored. It is given up as soon as the fastest level under
     the cap can no longer do the work by ``due``.
     """
-    # This is the innermost loop of planning. An array that is read through a tuple, or handed on, is counted
-    # as in use and released again each time, which costs ten times as much as the reading.
     levels = jobs.levels[job]
     throughput = jobs.throughput[job]
     pauses = jobs.pause[job]
-    times, room = capacity
+    times, free, count, guarded = capacity
     out_time, out_gpus = draft
     head_gpus, head_until = head
     low, high, switch_at = cap
@@ -163,7 +169,6 @@ def _walk(
     pause_left = jobs.pause_left[job]
     work = jobs.work[job]
     fastest = _fastest(throughput, high)
-    count = room.size
     gpu_time = 0.0
     pieces = 0
     run_gpus = -1
@@ -175,8 +180,9 @@ def _walk(
         and at < due
         and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
     ):
-        if held == 0 and pieces > 0 and room[piece] < levels[0] and at >= head_until - TIME_TOLERANCE:
-            piece, at = _first_with_room(times, room, piece, levels[0])
+        room = free_for(free, piece, guarded)
+        if held == 0 and pieces > 0 and room < levels[0] and at >= head_until - TIME_TOLERANCE:
+            piece, at = _first_with_room(capacity, piece, levels[0])
             continue
         end = times[piece + 1] if piece + 1 < count else inf
         if at < head_until - TIME_TOLERANCE:
@@ -187,13 +193,13 @@ def _walk(
             early = at < switch_at - TIME_TOLERANCE
             index = low if early else high
             end = min(end, switch_at) if early else end
-            while index >= 0 and levels[index] > room[piece]:
+            while index >= 0 and levels[index] > room:
                 index -= 1
             wanted = levels[index] if index >= 0 else 0
             if wanted > held and pauses[index] > 0.0:
                 if run_gpus != wanted or at >= run_until:
                     run_gpus = wanted
-                    run_until = _run_end(times, room, piece, wanted, due)
+                    run_until = _run_end(capacity, piece, wanted, due)
                 held_rate = throughput[held_index] if held_index >= 0 else -1.0
                 if not _worth_growing(
                     held, held_rate, throughput[index], pauses[index], min(run_until, due) - at
@@ -217,7 +223,7 @@ def _walk(
             if rate > 0.0 and (productive + TIME_TOLERANCE) * rate >= work:
                 finish = at + pause_left + work / rate
                 release = slot_end(finish + jobs.finishing[job], slots)
-                if not _can_hold(times, room, piece, held, head_until, release):
+                if not _can_hold(capacity, piece, held, head_until, release):
                     return 0, inf, 0.0
                 out_time[pieces] = release
                 out_gpus[pieces] = 0
@@ -232,7 +238,7 @@ def _walk(
     return 0, inf, 0.0
 
 
-@kernel
+@leaf
 def _storing_only(
     jobs: JobArrays, job: int, due: float, capacity: Capacity, slots: Slots, draft: Draft
 ) -> tuple[int, float, float]:
@@ -240,7 +246,7 @@ def _storing_only(
 
     It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
     """
-    times, room = capacity
+    times, free, count, guarded = capacity
     out_time, out_gpus = draft
     origin = slots.origin
     out_time[0] = origin
@@ -252,8 +258,8 @@ def _storing_only(
     if gpus == 0:
         gpus = jobs.levels[job, 0]
         finish = origin + jobs.pause[job, 0]
-    first = piece_at(times, room.size, origin)
-    for piece in range(first, room.size):
+    first = piece_at(times, count, origin)
+    for piece in range(first, count):
         begin = max(times[piece], origin)
         if piece > first:
             gpus = jobs.levels[job, 0]
@@ -261,9 +267,9 @@ def _storing_only(
         if finish > due + TIME_TOLERANCE:
             break
         release = slot_end(finish + jobs.finishing[job], slots)
-        if room[piece] < gpus and not jobs.locked[job]:
+        if free_for(free, piece, guarded) < gpus and not jobs.locked[job]:
             continue
-        if not _can_hold(times, room, piece, gpus, begin, release):
+        if not _can_hold(capacity, piece, gpus, begin, release):
             continue
         held = 0
         if begin > origin + TIME_TOLERANCE:
@@ -276,7 +282,7 @@ def _storing_only(
     return 0, inf, 0.0
 
 
-@kernel
+@leaf
 def _next_slot(
     jobs: JobArrays, job: int, level: int, slot: float, slack: float, sure: int, failing: int, guesses: int
 ) -> tuple[int, int]:
@@ -297,7 +303,7 @@ def _next_slot(
     return min(failing - 1, sure + max(1, further)), guesses + 1
 
 
-@kernel
+@leaf
 def fill(
     jobs: JobArrays, job: int, due: float, timeline: Timeline, slots: Slots, terms: Terms, draft: Draft
 ) -> tuple[int, float, float]:
@@ -307,7 +313,7 @@ def fill(
     (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met. ``draft`` needs room for 8 pieces
     more than the timeline has.
     """
-    capacity = Capacity(timeline.times, capacities(timeline, terms.guarded))
+    capacity = Capacity(timeline.times, timeline.free, timeline.pieces, terms.guarded)
     if jobs.finished_at[job] < inf:
         return _storing_only(jobs, job, due, capacity, slots, draft)
     origin = slots.origin
@@ -364,13 +370,13 @@ def fill(
     return 0, inf, 0.0
 
 
-@kernel
+@leaf
 def earliest_finish(
     jobs: JobArrays, job: int, timeline: Timeline, guarded: bool, slots: Slots, draft: Draft
 ) -> float:
     """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job
     keeps its GPUs for a slot."""
-    capacity = Capacity(timeline.times, capacities(timeline, guarded))
+    capacity = Capacity(timeline.times, timeline.free, timeline.pieces, guarded)
     best = inf
     head = NO_GPUS
     head_until = max(slots.origin, jobs.earliest[job])

@@ -10,29 +10,26 @@ A set of plans counts only if every promise survives that.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from math import log2
+from math import inf, log2
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
-from scheduling.core.kernels import NO, YES, kernel
-from scheduling.core.placement.foresight import (
-    Script,
-    Stage,
-    foresee_moves,
-    planned_events,
-    promised_part,
-    without_last_ends,
-)
+from scheduling.core.elasticflow.minimum_satisfactory_share import ALL_LEVELS, NO_HEAD, Terms, fill
+from scheduling.core.kernels import YES, kernel, leaf
+from scheduling.core.placement.foresight import Script, Stage, foresee_after
 from scheduling.core.placement.occupancy import Occupancy
-from scheduling.core.placement.repacking import Seating
+from scheduling.core.placement.repacking import Seating, Seats
 from scheduling.core.placement.resumed_foresight import ForesightFromNow
 from scheduling.core.plans.charging import NO_CHARGES, Charges, charge_and_find_late, slack_of
+from scheduling.core.plans.ledger import ledger_of, left_by_others, replanned
 from scheduling.core.plans.slots import Slots
-from scheduling.core.plans.timeline import Timeline, free_until, occupy_all
+from scheduling.core.plans.timeline import Timeline, free_until, occupied
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import KEPT_CHANGE, MENDED_PIECE, PLANNED_CHANGE, Work
 from scheduling.core.question.arrays import (
+    BoolArray,
+    Draft,
     JobArrays,
     Plans,
     copy_plans,
@@ -70,33 +67,74 @@ def published_pause_seconds(
     return seconds
 
 
+class Mending(NamedTuple):
+    """How plans are mended: by row, when the last iteration must end at the ``latest``, and whether a promise
+    is ``new``, which may not live on the failure reserve. ``suffix``: by the suffix variant of filling.
+    ``keep_head``: with the GPUs that a job is planned on in the next slot."""
+
+    latest: FloatArray
+    new: BoolArray
+    suffix: bool
+    keep_head: bool
+
+
 @kernel
-def _refill_with_carry(
+def _mend(
+    jobs: JobArrays,
+    plans: Plans,
+    rows: IntArray,
+    late: IntArray,
+    carry: FloatArray,
+    opened: Timeline,
+    slots: Slots,
+    mending: Mending,
+) -> tuple[Plans, int]:
+    """Plan the ``late`` of the promised ``rows``, which ascend, anew one after the other, each with room for
+    ``carry`` seconds of pauses.
+
+    Returns the plans, and how many were mended before the first that cannot be.
+    """
+    ledger = ledger_of(plans, rows)
+    for position in range(late.size):
+        row = late[position]
+        left, sure = left_by_others(opened, ledger, row)
+        if not sure:
+            left = occupied(opened, plans, rows[rows != row], YES)
+        draft = new_draft(left.pieces + 8)
+        pieces, finish, gpu_time = _refilled(jobs, plans, row, carry[position], left, slots, mending, draft)
+        if pieces == 0:
+            return plans, position
+        plans = set_plan(plans, row, draft, pieces, finish, gpu_time)
+        if position + 1 < late.size:
+            ledger = replanned(ledger, plans, row)
+    return plans, late.size
+
+
+@leaf
+def _refilled(
     jobs: JobArrays,
     plans: Plans,
     job: int,
-    others: IntArray,
-    due: float,
-    timeline: Timeline,
+    carry: float,
+    left: Timeline,
     slots: Slots,
-    terms: Terms,
-    keep_head: bool,
-) -> tuple[Plans, bool]:
-    """Plan one job anew beside the plans of ``others``; whether that succeeds.
-
-    ``keep_head``: with the GPUs that it is planned on in the next slot.
-    """
-    timeline = occupy_all(timeline, plans, others, YES)
-    head = planned_gpus(plans, job, slots.origin) if keep_head else NO_HEAD
-    # A stored plan may give GPUs back within the slot, and another count on them.
-    if keep_head and not jobs.locked[job] and head > free_until(timeline, slots.origin + slots.seconds):
-        return plans, False
-    draft = new_draft(timeline.pieces + 8)
-    with_head = Terms(terms.guarded, terms.suffix, head, terms.highest, terms.carry)
-    pieces, finish, gpu_time = fill(jobs, job, due, timeline, slots, with_head, draft)
-    if pieces == 0:
-        return plans, False
-    return set_plan(plans, job, draft, pieces, finish, gpu_time), True
+    mending: Mending,
+    draft: Draft,
+) -> tuple[int, float, float]:
+    """One job planned anew on what the others leave, as `fill` returns it."""
+    head = NO_HEAD
+    if mending.keep_head:
+        head = planned_gpus(plans, job, slots.origin)
+        # A stored plan may give GPUs back within the slot, and another count on them.
+        if not jobs.locked[job] and head > free_until(left, slots.origin + slots.seconds):
+            return 0, inf, 0.0
+    for guarded in (True, False):
+        if guarded or not mending.new[job]:
+            terms = Terms(guarded, mending.suffix, head, ALL_LEVELS, carry)
+            pieces, finish, gpu_time = fill(jobs, job, mending.latest[job], left, slots, terms, draft)
+            if pieces > 0:
+                return pieces, finish, gpu_time
+    return 0, inf, 0.0
 
 
 class PauseBudget:
@@ -108,11 +146,11 @@ class PauseBudget:
         self.work = Work()
         count = problem.jobs.work.size
         self._rank_last = count - 1 - problem.by_deadline
-        order = np.argsort(problem.blocked_until, kind="stable")
-        self._stage = Stage(
-            problem.blocks, problem.jobs, problem.by_submission, problem.blocked[order],
-            problem.blocked_until[order],
-        )  # fmt: skip
+        blocked, until = problem.blocked, problem.blocked_until
+        if blocked.size:
+            order = np.argsort(until, kind="stable")
+            blocked, until = blocked[order], until[order]
+        self._stage = Stage(problem.blocks, problem.jobs, problem.by_submission, blocked, until)
         self._from_now = ForesightFromNow(seating, self._stage, problem.origin)
         # New promises keep their slack and the reserve whole; present ones may live on both.
         self._new = np.zeros(count, dtype=np.bool_)
@@ -173,22 +211,20 @@ class PauseBudget:
             # Moves cost nothing, and yet a job that found no block for a slot may be late by that.
             return None if self._charge(plans, rows, NO_CHARGES) else plans
         plans = copy_plans(plans)
-        carry = np.zeros(problem.jobs.work.size)
+        carry: dict[int, float] = {}
         for _ in range(REPAIRS + 1):
-            feasible, all_charges = self._forecast(plans, rows, occupancy, charges)
+            feasible, late, all_charges = self._foreseen(plans, rows, occupancy, charges)
             if not feasible:
                 return None
-            late = self._charge(plans, rows, all_charges)
             if not late:
                 return plans
+            if only_mend is not None and any(row != only_mend for row in late):
+                return None
             for row in late:
-                if only_mend is not None and row != only_mend:
-                    return None
-                carry[row] += float(all_charges.seconds[all_charges.job == row].sum())
-                mended = self._mended(plans, rows, row, carry[row], keep_head=occupancy is not None)
-                if mended is None:
-                    return None
-                plans = mended
+                carry[row] = carry.get(row, 0.0) + _charged_to(row, all_charges)
+            plans, mended = self._mended(plans, rows, late, carry, keep_head=occupancy is not None)
+            if mended < len(late):
+                return None
         return None
 
     def late_by_moves(self, plans: Plans, promised: Sequence[int]) -> tuple[bool, dict[int, float]]:
@@ -199,9 +235,8 @@ class PauseBudget:
         if not self.problem.has_pauses and not self.problem.blocked.size:
             return True, {}
         rows = np.array(sorted(promised), dtype=np.int64)
-        feasible, charges = self._forecast(plans, rows, None, NO_CHARGES)
-        late = self._charge(plans, rows, charges) if feasible else []
-        return feasible, {row: float(charges.seconds[charges.job == row].sum()) for row in late}
+        feasible, late, charges = self._foreseen(plans, rows, None, NO_CHARGES)
+        return feasible, {row: _charged_to(row, charges) for row in late}
 
     def charged(
         self, plans: Plans, promised: Sequence[int], *, occupancy: Occupancy, charges: Charges
@@ -212,50 +247,68 @@ class PauseBudget:
         """
         rows = np.array(sorted(promised), dtype=np.int64)
         plans = copy_plans(plans)
-        _, all_charges = self._forecast(plans, rows, occupancy, charges)
-        for row in self._charge(plans, rows, all_charges):
-            carry = float(all_charges.seconds[all_charges.job == row].sum())
-            mended = self._mended(plans, rows, row, carry, keep_head=True)
-            plans = plans if mended is None else mended
+        _, late, all_charges = self._foreseen(plans, rows, occupancy, charges)
+        while late:
+            carry = {row: _charged_to(row, all_charges) for row in late}
+            plans, mended = self._mended(plans, rows, late, carry, keep_head=True)
+            late = late[mended + 1 :]
         late = self._charge(plans, rows, all_charges)
         return plans, [row for row in late if row < self.problem.count]
 
     def _mended(
-        self, plans: Plans, rows: IntArray, row: int, carry: float, *, keep_head: bool
-    ) -> Plans | None:
-        """One promised job planned anew with room for ``carry`` seconds of pauses, or None."""
+        self, plans: Plans, rows: IntArray, late: list[int], carry: dict[int, float], *, keep_head: bool
+    ) -> tuple[Plans, int]:
+        """The ``late`` jobs, ascending, planned anew with room for ``carry`` seconds of pauses, up to the
+        first for which that fails; how many were before it."""
         problem = self.problem
-        if row >= problem.count:
-            return None  # a held offer's plan is what was offered
-        for guarded in (True,) if self._new[row] else (True, False):
-            terms = Terms(guarded, problem.suffix, carry=carry)
-            self.work.add_beside(MENDED_PIECE * int(plans.length[rows].sum()))
-            mended, fits = _refill_with_carry(
-                problem.jobs, plans, row, rows[rows != row], self._latest[row], problem.open_timeline(),
-                problem.slots, terms, keep_head,
-            )  # fmt: skip
-            if fits:
-                return mended
-        return None
+        own = [row for row in late if row < problem.count]  # a held offer's plan is what was offered
+        self.work.add_beside(MENDED_PIECE * (1 + len(own)) * int(plans.length[rows].sum()))
+        plans, mended = _mend(
+            problem.jobs, plans, rows, np.array(own, dtype=np.int64), np.array([carry[row] for row in own]),
+            problem.opened, problem.slots, Mending(self._latest, self._new, problem.suffix, keep_head),
+        )  # fmt: skip
+        return plans, mended
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
         """Set the charged finish of every job that is charged; returns the jobs that are late."""
         late: list[int] = charge_and_find_late(self.problem.jobs, plans, rows, self._latest, charges).tolist()
         return late
 
-    def _forecast(
+    def _foreseen(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
-    ) -> tuple[bool, Charges]:
+    ) -> tuple[bool, list[int], Charges]:
+        """Whether all forced moves can be placed, the jobs that are late by that, and all charges.
+
+        Set is the charged finish of every job that is charged; where the moves cannot be placed, of those
+        that were foreseen after the next slot alone.
+        """
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
-        if occupancy is None:
-            found = self._from_now.moves(Script(plans, self._latest, self.reluctance(rows)), rows)
-            self.work.spare((PLANNED_CHANGE - KEPT_CHANGE) * self._from_now.spared)
-            return found
-        events = without_last_ends(planned_events(plans, rows, occupancy.size, self.problem.origin, NO))
-        if not events.time.size:
-            return True, charges
-        start = promised_part(self.problem.blocks, occupancy, self.problem.blocked, rows)
-        self.seating.note_slack(start, self.slack(plans, rows, charges))
         script = Script(plans, self._latest, self.reluctance(rows))
-        seated = np.zeros(plans.length.size, dtype=np.bool_)
-        return foresee_moves(self._stage, start, script, charges, events, seated, rows[:0])
+        if occupancy is not None:
+            feasible, charges, late = _charged_after(
+                self._stage, self.seating.seats, occupancy, script, rows, charges, self.problem.origin
+            )
+            return feasible, late.tolist(), charges
+        feasible, charges = self._from_now.moves(script, rows)
+        self.work.spare((PLANNED_CHANGE - KEPT_CHANGE) * self._from_now.spared)
+        return feasible, self._charge(plans, rows, charges) if feasible else [], charges
+
+
+@kernel
+def _charged_after(
+    stage: Stage,
+    seats: Seats,
+    occupancy: Occupancy,
+    script: Script,
+    rows: IntArray,
+    charges: Charges,
+    origin: float,
+) -> tuple[bool, Charges, IntArray]:
+    """`foresee_after`, and the jobs of ``rows`` that are late with all these charges."""
+    feasible, charges = foresee_after(stage, seats, occupancy, script, rows, charges, origin)
+    return feasible, charges, charge_and_find_late(stage.jobs, script.plans, rows, script.latest, charges)
+
+
+def _charged_to(row: int, charges: Charges) -> float:
+    """Seconds of pauses that one job is charged."""
+    return float(charges.seconds[charges.job == row].sum())

@@ -18,25 +18,27 @@ from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.elastic_allocation import (
     LOWEST_LEVEL,
     Growing,
+    LaidOut,
     fill_unpromised,
-    grant_leftover,
+    granted_and_held,
+    laid_out,
 )
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
-from scheduling.core.elasticflow.holding import hold_until, next_wake
+from scheduling.core.elasticflow.holding import next_wake
 from scheduling.core.elasticflow.jobs_at_risk import hurry
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
 from scheduling.core.elasticflow.wider_search import planned_anew
-from scheduling.core.kernels import NO, kernel
+from scheduling.core.kernels import NO
 from scheduling.core.placement.changes import Changes, changes_between
 from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.repacking import Seating, repack_promises_first, repack_together
 from scheduling.core.plans.charging import NO_CHARGES
-from scheduling.core.plans.timeline import Timeline, occupy_all
+from scheduling.core.plans.timeline import occupied
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.work import Work
-from scheduling.core.question.arrays import TIME_TOLERANCE, Draft, Plans, copy_plans, differing, set_plan
+from scheduling.core.question.arrays import Draft, Plans, copy_plans, differing, set_plan
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 EVERY_GRANT = 1 << 40
@@ -135,6 +137,8 @@ class Planner:
             for row in range(self.problem.count)
             if row not in promised and row not in declined and jobs.level_count[row] > 0
         ]
+        if not rows:
+            return rows
         at_risk = set(self.admission.at_risk)
         seconds = self._aged(
             jobs.work[: self.problem.count] / np.maximum(jobs.throughput[: self.problem.count, 0], 1e-300)
@@ -168,7 +172,7 @@ class Planner:
             if row not in promised and row not in rows and plans.length[row] > 0
         ]
         ordered = sorted(rows, key=lambda row: int(problem.by_submission[row]))
-        timeline = _occupy_unpromised(timeline, plans, np.array(others, dtype=np.int64))
+        timeline = occupied(timeline, plans, np.array(others, dtype=np.int64), NO)
         plans, _ = fill_unpromised(
             problem.jobs, plans, np.array(ordered, dtype=np.int64), self._no_heads(), timeline,
             problem.slots,
@@ -187,7 +191,7 @@ class Planner:
 
     def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
         """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
-        if not differing(plans, before)[self.admission.rows].any():
+        if not unpromised or not differing(plans, before)[self.admission.rows].any():
             return plans
         problem = self.problem
         heads = self._wanted(plans)
@@ -277,44 +281,43 @@ class Planner:
     ) -> tuple[Plans, int]:
         """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held
         until something has to change."""
-        problem = self.problem
-        promised_rows = self.admission.rows
-        plans = copy_plans(base)
-        timeline = self.admission.timeline(promised_rows, plans)
-        self._forget_lost_plans(plans, unpromised)
-        hurried = [row for row in unpromised if row in self.admission.at_risk]
-        plans, timeline = hurry(problem, plans, self.admission.in_deadline_order(hurried), timeline)
+        problem, admission = self.problem, self.admission
+        jobs = problem.jobs
+        laid = laid_out(
+            base, np.array(admission.rows, dtype=np.int64), np.array(unpromised, dtype=np.int64), jobs.locked,
+            problem.due, float(problem.slack_seconds), problem.opened,
+        )  # fmt: skip
+        admission.work.add(len(admission.rows) + laid.timeline.pieces)
+        start_order = np.zeros(problem.due.size, dtype=np.int64)
+        own = [row for row in admission.rows if row < problem.count]
+        rows = np.array(own + unpromised, dtype=np.int64)
+        growing = rows[~jobs.locked[rows]]
+        rules = self._growth_rules(growing)
+        grown = 0
+        if unpromised:
+            laid = self._with_unpromised(laid, unpromised, start_order)
+            if self.growth is not None:
+                plans, timeline, grown = self.growth(
+                    jobs, laid.plans, growing, laid.promised, laid.due, laid.timeline, rules, most_grants
+                )
+                laid = laid._replace(plans=plans, timeline=timeline)
+        plans, granted = granted_and_held(
+            jobs, laid, Growing(growing, laid.promised, laid.due, problem.by_deadline, start_order), rules,
+            most_grants - grown, rows, admission.offers, hold,
+        )  # fmt: skip
+        return plans, grown + granted
+
+    def _with_unpromised(self, laid: LaidOut, unpromised: list[int], start_order: IntArray) -> LaidOut:
+        """Jobs at risk as early as may be, then the others at their lowest level; sets ``start_order``."""
+        problem, at_risk = self.problem, self.admission.at_risk
+        hurried = [row for row in unpromised if row in at_risk]
+        plans, timeline = hurry(problem, laid.plans, self.admission.in_deadline_order(hurried), laid.timeline)
         order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
+        start_order[order] = np.arange(order.size)
         plans, timeline = fill_unpromised(
             problem.jobs, plans, order, self._no_heads(), timeline, problem.slots
         )
-        promised = np.zeros(problem.jobs.work.size, dtype=np.bool_)
-        promised[promised_rows] = True
-        start_order = np.zeros(problem.jobs.work.size, dtype=np.int64)
-        start_order[order] = np.arange(order.size)
-        jobs = problem.count
-        rows = np.array([row for row in promised_rows if row < jobs] + unpromised, dtype=np.int64)
-        growing = rows[~problem.jobs.locked[rows]]
-        due = np.where(promised, self._grant_due(plans), inf)
-        rules = self._growth_rules(growing)
-        grown = 0
-        if self.growth is not None and unpromised:
-            plans, timeline, grown = self.growth(
-                problem.jobs,
-                plans,
-                growing,
-                promised,
-                due,
-                timeline,
-                rules,
-                most_grants,
-            )
-        asking = Growing(growing, promised, due, problem.by_deadline, start_order)
-        plans, granted = grant_leftover(problem.jobs, plans, asking, timeline, rules, most_grants - grown)
-        wake = self.next_wake(plans, rows.tolist())
-        if hold and wake < inf:
-            hold_until(problem.jobs, plans, rows, wake, problem.slots)
-        return plans, grown + len(granted)
+        return laid._replace(plans=plans, timeline=timeline)
 
     def _growth_rules(self, rows: IntArray) -> GrowthRules:
         """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in
@@ -323,19 +326,6 @@ class Planner:
         relief = max(1, rows.size) / max(1, problem.gpus)
         gain = problem.settings.minimum_gain_iterations
         return GrowthRules(problem.slots, problem.suffix, gain, relief)
-
-    def _forget_lost_plans(self, plans: Plans, unpromised: list[int]) -> None:
-        """Jobs that no server is left for keep no plan: their stored ones speak of GPUs that are gone."""
-        lost = ~self.problem.jobs.locked
-        lost[self.admission.rows] = False
-        lost[unpromised] = False
-        plans.length[lost] = 0
-
-    def _grant_due(self, plans: Plans) -> FloatArray:
-        """Grants keep the failure slack of a plan that has it."""
-        due = self.problem.due
-        careful = due - self.problem.slack_seconds
-        return np.where(plans.finish <= careful + TIME_TOLERANCE, careful, due)
 
     def _settled(
         self,
@@ -350,7 +340,7 @@ class Planner:
 
         With ``final`` there is no other way left: promises that are late all the same are at risk.
         """
-        placed = self._placed(copy_plans(plans), unpromised, together, final)
+        placed = self._placed(plans, unpromised, together, final)
         if placed is None:
             return None
         before = plans
@@ -385,7 +375,7 @@ class Planner:
         if together:
             occupancy, failed = repack_together(self.seating, wanted, slack)
             return None if failed else (plans, occupancy)
-        shrinking = set(unpromised)
+        shrinking, plans = set(unpromised), copy_plans(plans)
         while True:
             occupancy, failed = repack_promises_first(self.seating, wanted, self.admission.rows, slack)
             if not failed:
@@ -416,7 +406,7 @@ class Planner:
             if pieces:
                 return self._planned(plans, row, pieces, finish, gpu_time)
         others = [other for other in unpromised if other != row and plans.length[other] > 0]
-        timeline = _occupy_unpromised(timeline, plans, np.array(others, dtype=np.int64))
+        timeline = occupied(timeline, plans, np.array(others, dtype=np.int64), NO)
         draft = problem.scratch(timeline.pieces)
         terms = Terms(guarded=False, suffix=False, head=gpus, highest=LOWEST_LEVEL)
         pieces, finish, gpu_time = fill(problem.jobs, row, inf, timeline, problem.slots, terms, draft)
@@ -430,8 +420,3 @@ class Planner:
             return plans
         draft = Draft(self.problem.scratch_time, self.problem.scratch_gpus)
         return set_plan(plans, row, draft, pieces, finish, gpu_time)
-
-
-@kernel
-def _occupy_unpromised(timeline: Timeline, plans: Plans, rows: IntArray) -> Timeline:
-    return occupy_all(timeline, plans, rows, NO)

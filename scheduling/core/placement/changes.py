@@ -16,7 +16,7 @@ from scheduling.core.placement.occupancy import Occupancy
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.placement.repacking import new_addresses
 from scheduling.core.placement.trades import break_trades
-from scheduling.core.question.arrays import Placements
+from scheduling.core.question.arrays import Placements, rows_where
 from scheduling.core.question.decision import REASONS, Change, ChangeKind
 from scheduling.core.question.snapshot import IntArray
 
@@ -43,7 +43,9 @@ def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance:
         present.blocks, occupancy, held.addresses, held.offsets, present.gpus, present.locked
     )
     wanted = Placements(addresses, offsets)
-    rows = np.flatnonzero(changed).tolist()
+    rows = rows_where(changed).tolist()
+    if not rows:
+        return Changes((), (), wanted, {})
     suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
     changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
     order, first_out, waits = _order(present, occupancy, changed_rows, reluctance)

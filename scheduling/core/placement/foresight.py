@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import ZERO, kernel
+from scheduling.core.kernels import NO, YES, ZERO, kernel, leaf
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.occupancy import (
     END,
@@ -16,14 +16,15 @@ from scheduling.core.placement.occupancy import (
     SPREAD,
     UNPLACED,
     Occupancy,
-    addresses_of,
     empty_occupancy,
     leave,
     lift,
+    note_holder,
 )
 from scheduling.core.placement.placing import place_queue
+from scheduling.core.placement.repacking import Seats, enter, fresh
 from scheduling.core.placement.trades import break_trades
-from scheduling.core.plans.charging import Charges, charged_finish, seconds_left
+from scheduling.core.plans.charging import Charges, charged_finish, seconds_left, slack_of
 from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -113,7 +114,7 @@ def without_last_ends(events: Events) -> Events:
     return Events(time[:end], row[:end], gpus[:end])
 
 
-@kernel
+@leaf
 def _unblock(stage: Stage, occupancy: Occupancy, before: IntArray, unblocked: int, at: float) -> int:
     """Free the blocked addresses whose time is up; returns how many are free by now."""
     while unblocked < stage.blocked.size and stage.blocked_until[unblocked] <= at + TIME_TOLERANCE:
@@ -125,7 +126,7 @@ def _unblock(stage: Stage, occupancy: Occupancy, before: IntArray, unblocked: in
     return unblocked
 
 
-@kernel
+@leaf
 def _pause_now(jobs: JobArrays, occupancy: Occupancy, row: int) -> float:
     for level in range(jobs.level_count[row]):
         if jobs.levels[row, level] == occupancy.size[row]:
@@ -152,14 +153,14 @@ def _places(occupancy: Occupancy) -> Places:
     )
 
 
-@kernel
+@leaf
 def _forget(before: IntArray, low: int, high: int, row: int) -> None:
     for address in range(low, high):
         if before[address] == row:
             before[address] = FREE
 
 
-@kernel
+@leaf
 def _remember(
     blocks: Blocks, occupancy: Occupancy, before: IntArray, changed: IntArray, prior: Places
 ) -> None:
@@ -173,8 +174,7 @@ def _remember(
                 _forget(before, blocks.base[block], blocks.base[block] + blocks.size[block], row)
                 block = prior.next_block[block]
     for row in changed:
-        for address in addresses_of(blocks, occupancy, row):
-            before[address] = row
+        note_holder(blocks, occupancy, row, before, row)
         prior.base[row] = occupancy.base[row]
         prior.size[row] = occupancy.size[row]
         if occupancy.base[row] == SPREAD:
@@ -185,13 +185,11 @@ def _remember(
                 block = occupancy.next_block[block]
 
 
-@kernel
-def _leave_prior(prior: Places, row: int) -> None:
-    """The job sits nowhere any more.
-
-    A function of its own: where a function has a list comprehension, numba takes what is stored through an
-    attribute of its own variable for unused, and leaves it out.
-    """
+@leaf
+def _end(blocks: Blocks, occupancy: Occupancy, before: IntArray, prior: Places, row: int) -> None:
+    """The job gives its GPUs back and sits nowhere any more."""
+    note_holder(blocks, occupancy, row, before, FREE)
+    leave(blocks, occupancy, row)
     prior.base[row] = UNPLACED
     prior.size[row] = 0
 
@@ -288,10 +286,7 @@ def foresee_moves(
             if size == occupancy.size[row]:
                 continue
             if size == 0:
-                for address in addresses_of(blocks, occupancy, row):
-                    before[address] = FREE
-                leave(blocks, occupancy, row)
-                _leave_prior(prior, row)
+                _end(blocks, occupancy, before, prior, row)
                 continue
             waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
             if occupancy.size[row] > 0:
@@ -325,16 +320,77 @@ def foresee_moves(
 def promised_part(blocks: Blocks, occupancy: Occupancy, blocked: IntArray, rows: IntArray) -> Occupancy:
     """The placement of the jobs of ``rows`` alone, and blocked GPUs."""
     part = empty_occupancy(blocks, blocked, occupancy.base.size)
-    chosen = np.zeros(occupancy.base.size, dtype=np.bool_)
-    for row in rows:
-        chosen[row] = True
-        part.base[row] = occupancy.base[row]
-        part.size[row] = occupancy.size[row]
-        part.first_block[row] = occupancy.first_block[row]
     part.next_block[:] = occupancy.next_block
-    for address in range(occupancy.owner.size):
-        job = occupancy.owner[address]
-        if job >= 0 and chosen[job]:
-            part.owner[address] = job
-            part.taken[blocks.block_of[address]] += 1
+    for row in rows:
+        _copy_place(blocks, occupancy, part, row)
     return part
+
+
+@leaf
+def _copy_place(blocks: Blocks, occupancy: Occupancy, part: Occupancy, row: int) -> None:
+    """Let a job sit where it sits in ``occupancy``, of which ``part`` has the lists of blocks."""
+    base = occupancy.base[row]
+    part.base[row] = base
+    part.size[row] = occupancy.size[row]
+    part.first_block[row] = occupancy.first_block[row]
+    note_holder(blocks, part, row, part.owner, row)
+    if base >= 0:
+        part.taken[blocks.block_of[base]] += occupancy.size[row]
+    block = occupancy.first_block[row] if base == SPREAD else END
+    while block != END:
+        part.taken[block] += blocks.size[block]
+        block = occupancy.next_block[block]
+
+
+@kernel
+def no_charges() -> Charges:
+    """None."""
+    return Charges(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
+
+
+@kernel
+def foresee_from_present(
+    stage: Stage, seats: Seats, script: Script, rows: IntArray, origin: float
+) -> tuple[bool, Charges]:
+    """`foresee_moves` of the plans of ``rows`` from the present placement, the slot from ``origin`` on
+    included."""
+    occupancy = fresh(
+        stage.blocks, seats, slack_of(stage.jobs, script.plans, rows, script.latest, no_charges())
+    )
+    homeless = enter(stage.blocks, occupancy, seats, rows)
+    events = without_last_ends(planned_events(script.plans, rows, occupancy.size, origin, YES))
+    fixed = fixed_at_first(stage.jobs, rows, events, origin)
+    return foresee_moves(stage, occupancy, script, no_charges(), events, homeless, fixed)
+
+
+@kernel
+def fixed_at_first(jobs: JobArrays, rows: IntArray, events: Events, origin: float) -> IntArray:
+    """Of the rows, those that nobody moves at the first event: locked jobs, where it begins the slot."""
+    if events.time.size == 0 or events.time[0] > origin + TIME_TOLERANCE:
+        return rows[:0]
+    return rows[jobs.locked[rows]]
+
+
+@kernel
+def foresee_after(
+    stage: Stage,
+    seats: Seats,
+    occupancy: Occupancy,
+    script: Script,
+    rows: IntArray,
+    charges: Charges,
+    origin: float,
+) -> tuple[bool, Charges]:
+    """`foresee_moves` of the plans of ``rows`` from ``occupancy``, in which the slot from ``origin`` on is
+    placed.
+
+    ``charges``: the pauses of that slot. Returns (feasible, all charges).
+    """
+    events = without_last_ends(planned_events(script.plans, rows, occupancy.size, origin, NO))
+    if events.time.size == 0:
+        return True, charges
+    start = promised_part(stage.blocks, occupancy, seats.blocked, rows)
+    start.slack[:] = slack_of(stage.jobs, script.plans, rows, script.latest, charges)
+    start.move_seconds[:] = seats.move_seconds
+    nobody = np.zeros(start.base.size, dtype=np.bool_)
+    return foresee_moves(stage, start, script, charges, events, nobody, rows[:0])

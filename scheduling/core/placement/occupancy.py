@@ -10,12 +10,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, whole
+from scheduling.core.kernels import kernel, leaf, whole
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
-FREE = -1
+FREE = whole(-1)
 BLOCKED = -2  # nobody may sit here for now
 UNPLACED = -1
 TIGHT = whole(64)  # weighs as so many jobs: one that a move would make late
@@ -96,44 +96,91 @@ def seat(
     """
     homeless = np.zeros(gpus.size, dtype=np.bool_)
     for job in jobs:
-        homeless[job] = gpus[job] > 0
         if job >= offsets.size - 1 or offsets[job] == offsets[job + 1]:
+            homeless[job] = gpus[job] > 0
             continue
         held = addresses[offsets[job] : offsets[job + 1]]
-        low = held[0]
-        high = held[0]
-        for address in held:
-            low = min(low, address)
-            high = max(high, address)
-        inside = high - low + 1 == held.size and low >= 0 and high < blocks.block_of.size
-        block = blocks.block_of[low] if inside else NOWHERE
-        if block != NOWHERE and held.size <= blocks.size[block]:
-            start = low - blocks.base[block]
-            regular = start % held.size == 0 and start + held.size <= blocks.size[block]
-            base = low
+        if _fits_a_block(blocks, held):
+            homeless[job] = not _seat_in_block(blocks, occupancy, job, held)
         else:
-            regular = _whole_blocks(blocks, held)
-            base = SPREAD
-        if regular:
-            for address in held:
-                if occupancy.owner[address] != FREE:
-                    regular = False
-        homeless[job] = not regular
-        if not regular:
-            continue
-        for address in held:
-            occupancy.owner[address] = job
-            occupancy.taken[blocks.block_of[address]] += 1
-        if base == SPREAD:
-            list_blocks(occupancy, job, np.unique(blocks.block_of[held]))
-        occupancy.base[job] = base
-        occupancy.size[job] = held.size
+            ordered = held if _ascends(held) else np.sort(held)
+            homeless[job] = not _seat_on_blocks(blocks, occupancy, job, ordered)
     return homeless
 
 
-@kernel
-def _whole_blocks(blocks: Blocks, held: IntArray) -> bool:
-    ordered = np.sort(held)
+@leaf
+def _fits_a_block(blocks: Blocks, held: IntArray) -> bool:
+    """Whether the addresses follow each other and there are no more of them than the block of the first
+    has."""
+    low = held[0]
+    high = held[0]
+    for address in held:
+        low = min(low, address)
+        high = max(high, address)
+    if high - low + 1 != held.size or low < 0 or high >= blocks.block_of.size:
+        return False
+    block = blocks.block_of[low]
+    return bool(block != NOWHERE and held.size <= blocks.size[block])
+
+
+@leaf
+def _seat_in_block(blocks: Blocks, occupancy: Occupancy, job: int, held: IntArray) -> bool:
+    """Enter a job that holds part of a block; False where that part is not aligned or not free."""
+    low = held[0]
+    for address in held:
+        low = min(low, address)
+    block = blocks.block_of[low]
+    start = low - blocks.base[block]
+    if start % held.size != 0 or start + held.size > blocks.size[block]:
+        return False
+    for address in held:
+        if occupancy.owner[address] != FREE:
+            return False
+    for address in held:
+        occupancy.owner[address] = job
+    occupancy.taken[block] += held.size
+    occupancy.base[job] = low
+    occupancy.size[job] = held.size
+    return True
+
+
+@leaf
+def _ascends(numbers: IntArray) -> bool:
+    position = 1
+    while position < numbers.size and numbers[position] > numbers[position - 1]:
+        position += 1
+    return position >= numbers.size
+
+
+@leaf
+def _seat_on_blocks(blocks: Blocks, occupancy: Occupancy, job: int, ordered: IntArray) -> bool:
+    """Enter a job that holds these addresses, ascending; False where they are not whole blocks or not
+    free."""
+    if not _whole_blocks(blocks, ordered):
+        return False
+    for address in ordered:
+        if occupancy.owner[address] != FREE:
+            return False
+    last = END
+    for address in ordered:
+        block = blocks.block_of[address]
+        occupancy.owner[address] = job
+        occupancy.taken[block] += 1
+        if block == last:
+            continue
+        if last == END:
+            occupancy.first_block[job] = block
+        else:
+            occupancy.next_block[last] = block
+        last = block
+    occupancy.next_block[last] = END
+    occupancy.base[job] = SPREAD
+    occupancy.size[job] = ordered.size
+    return True
+
+
+@leaf
+def _whole_blocks(blocks: Blocks, ordered: IntArray) -> bool:
     position = 0
     while position < ordered.size:
         first = ordered[position]
@@ -149,7 +196,7 @@ def _whole_blocks(blocks: Blocks, held: IntArray) -> bool:
     return True
 
 
-@kernel
+@leaf
 def list_blocks(occupancy: Occupancy, job: int, chosen: IntArray) -> None:
     """Link the blocks, in ascending order, that a SPREAD job takes whole."""
     after = END
@@ -162,51 +209,68 @@ def list_blocks(occupancy: Occupancy, job: int, chosen: IntArray) -> None:
 @kernel
 def addresses_of(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
     """The GPUs a job sits on, ascending."""
+    placed = occupancy.base[job] != UNPLACED
+    found = np.empty(occupancy.size[job] if placed else 0, dtype=np.int64)
+    list_addresses(blocks, occupancy, job, found)
+    return found
+
+
+@leaf
+def list_addresses(blocks: Blocks, occupancy: Occupancy, job: int, addresses: IntArray) -> None:
+    """Write down the GPUs that a job sits on, ascending."""
     base = occupancy.base[job]
-    found = np.empty(occupancy.size[job] if base != UNPLACED else 0, dtype=np.int64)
     if base >= 0:
-        for offset in range(found.size):
-            found[offset] = base + offset
-        return found
+        for offset in range(addresses.size):
+            addresses[offset] = base + offset
     written = 0
     block = occupancy.first_block[job] if base == SPREAD else END
     while block != END:
         for address in range(blocks.base[block], blocks.base[block] + blocks.size[block]):
-            found[written] = address
+            addresses[written] = address
             written += 1
         block = occupancy.next_block[block]
-    return found
 
 
-@kernel
+@leaf
+def note_holder(blocks: Blocks, occupancy: Occupancy, job: int, holder_of: IntArray, holder: int) -> None:
+    """Write ``holder`` at all addresses that the job sits on."""
+    base = occupancy.base[job]
+    if base >= 0:
+        for address in range(base, base + occupancy.size[job]):
+            holder_of[address] = holder
+    block = occupancy.first_block[job] if base == SPREAD else END
+    while block != END:
+        for address in range(blocks.base[block], blocks.base[block] + blocks.size[block]):
+            holder_of[address] = holder
+        block = occupancy.next_block[block]
+
+
+@leaf
 def leave(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
     """The job gives up its place for good."""
-    owner = occupancy.owner
-    taken = occupancy.taken
-    block_of = blocks.block_of
-    for address in addresses_of(blocks, occupancy, job):
-        owner[address] = FREE
-        taken[block_of[address]] -= 1
+    note_holder(blocks, occupancy, job, occupancy.owner, FREE)
+    base = occupancy.base[job]
+    if base >= 0:
+        occupancy.taken[blocks.block_of[base]] -= occupancy.size[job]
+    block = occupancy.first_block[job] if base == SPREAD else END
+    while block != END:
+        occupancy.taken[block] -= blocks.size[block]
+        block = occupancy.next_block[block]
     occupancy.base[job] = UNPLACED
     occupancy.size[job] = 0
 
 
-@kernel
+@leaf
 def lift(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
     """The job waits to be placed; its GPUs are remembered as its former ones."""
-    owner = occupancy.owner
-    former = occupancy.former
-    for address in addresses_of(blocks, occupancy, job):
-        owner[address] = FREE
-        former[address] = job
+    note_holder(blocks, occupancy, job, occupancy.owner, FREE)
+    note_holder(blocks, occupancy, job, occupancy.former, job)
     if occupancy.base[job] == SPREAD:
-        next_block = occupancy.next_block
-        old_next = occupancy.old_next
         occupancy.old_first[job] = occupancy.first_block[job]
         block = occupancy.first_block[job]
         while block != END:
-            old_next[block] = next_block[block]
-            block = next_block[block]
+            occupancy.old_next[block] = occupancy.next_block[block]
+            block = occupancy.next_block[block]
     occupancy.old_base[job] = occupancy.base[job]
     occupancy.old_size[job] = occupancy.size[job]
     occupancy.base[job] = UNPLACED

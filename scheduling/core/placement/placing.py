@@ -10,9 +10,7 @@ from __future__ import annotations
 
 import heapq
 
-import numpy as np
-
-from scheduling.core.kernels import NO, YES, kernel
+from scheduling.core.kernels import NO, YES, ZERO, kernel, leaf
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.placement.displacing import displacing_place
 from scheduling.core.placement.occupancy import END, FREE, SPREAD, UNPLACED, Occupancy, lift, list_blocks
@@ -20,7 +18,7 @@ from scheduling.core.placement.whole_blocks import whole_block_choice
 from scheduling.core.question.snapshot import IntArray
 
 
-@kernel
+@leaf
 def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high: int, mark: bool) -> None:
     """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or
     unmark them."""
@@ -37,7 +35,7 @@ def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high:
             mine[address] = FREE
 
 
-@kernel
+@leaf
 def turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: bool) -> None:
     """Free what is left of the job's former GPUs and mark them as its own, or remove the mark."""
     if occupancy.old_base[job] == UNPLACED:
@@ -53,79 +51,93 @@ def turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: 
         block = occupancy.old_next[block]
 
 
-@kernel
-def _former_blocks(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
-    """The blocks on which the job was, ascending; none where it comes from nowhere."""
-    base = occupancy.old_base[job]
-    if base >= 0:
-        return np.array([blocks.block_of[base]])
-    found = np.empty(blocks.base.size if base == SPREAD else 0, dtype=np.int64)
-    count = 0
-    block = occupancy.old_first[job] if base == SPREAD else END
-    while block != END:
-        found[count] = block
-        count += 1
-        block = occupancy.old_next[block]
-    return found[:count]
-
-
-@kernel
+@leaf
 def free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
     """The best aligned place that displaces nobody, or UNPLACED.
 
     Only on its former blocks can a place overlap with the job's own old GPUs, so these are looked at first.
     """
-    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
-    bases = blocks.base
-    sizes = blocks.size
-    taken = occupancy.taken
-    owner = occupancy.owner
-    former = occupancy.former
-    mine = occupancy.mine
-    own = _former_blocks(blocks, occupancy, job)
-    for overlapping in (True, False):
-        best = UNPLACED
-        best_overlap = 0
-        best_area = 0
-        for number in range(own.size if overlapping else bases.size):
-            block = own[number] if overlapping else number
-            room = sizes[block]
-            if room < size or room - taken[block] < size:
-                continue
-            empty = taken[block] == 0
-            if not overlapping and empty and best != UNPLACED and best_area <= room:
-                continue
-            first = bases[block]
-            for base in range(first, first + room - size + 1, size):
-                overlap = 0
-                free = True
-                for address in range(base, base + size):
-                    if owner[address] != FREE or former[address] != FREE:
-                        free = False
-                        break
-                    if mine[address] != FREE:
-                        overlap += 1
-                if not free:
-                    continue
-                area = room if empty else _free_area(owner, former, first, room, base, size)
-                if (
-                    best == UNPLACED
-                    or overlap > best_overlap
-                    or (overlap == best_overlap and area < best_area)
-                ):
-                    best = base
-                    best_overlap = overlap
-                    best_area = area
-                if empty and not overlapping:
-                    break  # every place in a wholly free block is as good as its first
-            if not overlapping and best != UNPLACED and best_area == size:
-                return best  # no area is smaller, and those that follow have higher addresses
-        if best_overlap > 0:
-            return best
+    best = _free_former_place(blocks, occupancy, job, size)
+    if best != UNPLACED:
+        return best
+    best_area = 0
+    for block in range(blocks.base.size):
+        room = blocks.size[block]
+        if room < size or room - occupancy.taken[block] < size:
+            continue
+        empty = occupancy.taken[block] == 0
+        if empty and best != UNPLACED and best_area <= room:
+            continue
+        best, _, best_area = _better_place(blocks, occupancy, block, size, empty, best, ZERO, best_area)
+        if best != UNPLACED and best_area == size:
+            return best  # no area is smaller, and those that follow have higher addresses
     return best
 
 
-@kernel
+@leaf
+def _free_former_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
+    """The best free place on the job's former blocks that overlaps with its old GPUs, or UNPLACED."""
+    base = occupancy.old_base[job]
+    best = UNPLACED
+    overlap = 0
+    area = 0
+    block = END
+    if base >= 0:
+        block = blocks.block_of[base]
+    elif base == SPREAD:
+        block = occupancy.old_first[job]
+    while block != END:
+        room = blocks.size[block]
+        if room >= size and room - occupancy.taken[block] >= size:
+            best, overlap, area = _better_place(blocks, occupancy, block, size, NO, best, overlap, area)
+        block = occupancy.old_next[block] if base == SPREAD else END
+    return best if overlap > 0 else UNPLACED
+
+
+@leaf
+def _better_place(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    block: int,
+    size: int,
+    all_alike: bool,
+    best: int,
+    best_overlap: int,
+    best_area: int,
+) -> tuple[int, int, int]:
+    """The best free place so far and of a block: (first address or UNPLACED, overlap, free area around it).
+
+    ``all_alike``: the block is wholly free and holds none of the job's old GPUs, so that every place in it is
+    as good as its first.
+    """
+    owner = occupancy.owner
+    former = occupancy.former
+    mine = occupancy.mine
+    room = blocks.size[block]
+    empty = occupancy.taken[block] == 0
+    first = blocks.base[block]
+    for base in range(first, first + room - size + 1, size):
+        overlap = 0
+        free = True
+        for address in range(base, base + size):
+            if owner[address] != FREE or former[address] != FREE:
+                free = False
+                break
+            if mine[address] != FREE:
+                overlap += 1
+        if not free:
+            continue
+        area = room if empty else _free_area(owner, former, first, room, base, size)
+        if best == UNPLACED or overlap > best_overlap or (overlap == best_overlap and area < best_area):
+            best = base
+            best_overlap = overlap
+            best_area = area
+        if all_alike:
+            break
+    return best, best_overlap, best_area
+
+
+@leaf
 def _free_area(owner: IntArray, former: IntArray, first: int, room: int, base: int, size: int) -> int:
     """Size of the largest aligned area around a free place that is free as a whole."""
     area = size
@@ -168,7 +180,16 @@ def _take(
         owner[address] = job
 
 
-@kernel
+@leaf
+def _sit_down(blocks: Blocks, occupancy: Occupancy, job: int, base: int, size: int) -> None:
+    """Give addresses to the job that are free and nobody's former ones."""
+    occupancy.taken[blocks.block_of[base]] += size
+    for address in range(base, base + size):
+        occupancy.owner[address] = job
+    occupancy.base[job] = base
+
+
+@leaf
 def _largest_block(blocks: Blocks) -> int:
     largest = 0
     for size in blocks.size:
@@ -195,12 +216,14 @@ def place_queue(
         base = UNPLACED
         if size <= largest:
             base = free_place(blocks, occupancy, job, size)
-            if base == UNPLACED:
-                base = displacing_place(blocks, occupancy, size, run)
         if base != UNPLACED:
-            _take(blocks, occupancy, job, base, size, queue, rank)
-            occupancy.base[job] = base
-        else:
+            _sit_down(blocks, occupancy, job, base, size)
+        elif size <= largest:
+            base = displacing_place(blocks, occupancy, size, run)
+            if base != UNPLACED:
+                _take(blocks, occupancy, job, base, size, queue, rank)
+                occupancy.base[job] = base
+        if base == UNPLACED:
             chosen = whole_block_choice(blocks, occupancy, job, size, run)
             for block in chosen:
                 _take(blocks, occupancy, job, blocks.base[block], blocks.size[block], queue, rank)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from scheduling.core.placement.buddy_blocks import Blocks
 from scheduling.core.question.arrays import BoolArray, JobArrays, Placements
 from scheduling.core.question.snapshot import IntArray
@@ -30,7 +28,3 @@ class PresentPlacement:
     blocks: Blocks
     blocked: IntArray
     by_submission: IntArray
-
-    def rows_locked(self) -> list[int]:
-        """Rows that keep their GPUs whatever is decided."""
-        return np.flatnonzero(self.jobs.locked).tolist()

@@ -5,25 +5,27 @@ from __future__ import annotations
 import heapq
 from collections.abc import Sequence
 from functools import cached_property
+from math import inf
+from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel, whole
+from scheduling.core.kernels import kernel, leaf, whole
 from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.placement.occupancy import (
     BLOCKED,
     FREE,
     UNPLACED,
     Occupancy,
-    addresses_of,
     empty_occupancy,
     leave,
     lift,
+    list_addresses,
     seat,
 )
 from scheduling.core.placement.placing import place_queue
 from scheduling.core.placement.present_placement import PresentPlacement
-from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.arrays import BoolArray, rows_where
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 RUN = whole(1)
@@ -55,6 +57,69 @@ def _repack(
     return result
 
 
+class Seats(NamedTuple):
+    """Where jobs sit before anybody is placed, and what of the cluster may not be used.
+
+    ``addresses[offsets[i]:offsets[i + 1]]``: GPUs of job i; ``gpus``: how many every row has, held offers
+    included. ``blocked``: addresses that nobody may have for now. ``locked``: rows that nobody moves.
+    ``move_seconds``: what a move costs each row at most.
+    """
+
+    addresses: IntArray
+    offsets: IntArray
+    gpus: IntArray
+    blocked: IntArray
+    locked: IntArray
+    move_seconds: FloatArray
+
+
+@kernel
+def enter(blocks: Blocks, occupancy: Occupancy, seats: Seats, rows: IntArray) -> BoolArray:
+    """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
+    return seat(blocks, occupancy, rows, seats.addresses, seats.offsets, seats.gpus)
+
+
+@kernel
+def fresh(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occupancy:
+    """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`."""
+    occupancy = empty_occupancy(blocks, seats.blocked, seats.gpus.size)
+    occupancy.slack[:] = slack
+    occupancy.move_seconds[:] = seats.move_seconds
+    return occupancy
+
+
+@kernel
+def _fresh_with_locked(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occupancy:
+    """The same with the locked jobs, so that nobody moves them; GPUs of an irregular one are blocked.
+
+    A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated
+    for. An owner overwritten would leave its job in a place that is given away again.
+    """
+    occupancy = fresh(blocks, seats, slack)
+    homeless = enter(blocks, occupancy, seats, seats.locked)
+    for row in seats.locked:
+        occupancy.settled[row] = RUN
+        if not homeless[row]:
+            continue
+        for address in seats.addresses[seats.offsets[row] : seats.offsets[row + 1]]:
+            usable = address < blocks.block_of.size and blocks.block_of[address] != NOWHERE
+            if usable and occupancy.owner[address] == FREE:
+                occupancy.owner[address] = BLOCKED
+                occupancy.taken[blocks.block_of[address]] += 1
+    return occupancy
+
+
+@kernel
+def _all_repacked(
+    blocks: Blocks, seats: Seats, slack: FloatArray, rows: IntArray, wanted: IntArray, rank: IntArray
+) -> tuple[Occupancy, IntArray]:
+    """`repack_together` of the rows that are not locked."""
+    occupancy = _fresh_with_locked(blocks, seats, slack)
+    homeless = enter(blocks, occupancy, seats, rows)
+    failed = _repack(blocks, occupancy, rows, wanted, homeless, rank)
+    return occupancy, failed
+
+
 class Seating:
     """Present placements, entered into fresh occupancies as often as a decision needs."""
 
@@ -62,59 +127,47 @@ class Seating:
         self.present = present
 
     @cached_property
-    def _move_seconds(self) -> FloatArray:
-        longest: FloatArray = self.present.jobs.pause.max(axis=1)
-        return longest
+    def seats(self) -> Seats:
+        """The present placements as kernels see them."""
+        present = self.present
+        return Seats(
+            present.held.addresses,
+            present.held.offsets,
+            present.jobs.gpus,
+            present.blocked,
+            rows_where(present.jobs.locked),
+            present.jobs.pause.max(axis=1),
+        )
 
-    def _enter_locked(self, occupancy: Occupancy, rows: Sequence[int]) -> None:
-        """Seat locked jobs so that nobody moves them; GPUs of an irregular one are blocked.
-
-        A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated
-        for. An owner overwritten would leave its job in a place that is given away again.
-        """
-        if not rows:
-            return
-        homeless = self.enter(occupancy, rows)
-        occupancy.settled[list(rows)] = RUN
-        block_of = self.present.blocks.block_of
-        for row in np.flatnonzero(homeless).tolist():
-            for address in self.present.held.of(row):
-                usable = address < block_of.size and block_of[address] != NOWHERE
-                if usable and occupancy.owner[address] == FREE:
-                    occupancy.owner[address] = BLOCKED
-                    occupancy.taken[block_of[address]] += 1
-
-    def fresh_with_locked(self, slack: FloatArray | None) -> Occupancy:
-        """An occupancy with the locked jobs alone, fixed."""
-        occupancy = self.fresh(slack)
-        self._enter_locked(occupancy, self.present.rows_locked())
-        return occupancy
+    def fresh_with_locked(self, slack: FloatArray | None = None) -> Occupancy:
+        """An occupancy with the locked jobs alone, fixed. ``slack``: see `Occupancy`; None: nobody is
+        promised."""
+        found: Occupancy = _fresh_with_locked(self.present.blocks, self.seats, self._slack(slack))
+        return found
 
     def enter(self, occupancy: Occupancy, rows: Sequence[int] | IntArray) -> BoolArray:
         """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
-        homeless: BoolArray = seat(
-            self.present.blocks,
-            occupancy,
-            np.asarray(rows, dtype=np.int64),
-            self.present.held.addresses,
-            self.present.held.offsets,
-            self.present.jobs.gpus,
+        homeless: BoolArray = enter(
+            self.present.blocks, occupancy, self.seats, np.asarray(rows, dtype=np.int64)
         )
         return homeless
 
     def fresh(self, slack: FloatArray | None = None) -> Occupancy:
         """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is
         promised."""
-        present = self.present
-        occupancy: Occupancy = empty_occupancy(present.blocks, present.blocked, present.jobs.work.size)
-        if slack is not None:
-            self.note_slack(occupancy, slack)
-        return occupancy
+        found: Occupancy = fresh(self.present.blocks, self.seats, self._slack(slack))
+        return found
 
-    def note_slack(self, occupancy: Occupancy, slack: FloatArray) -> None:
-        """Tell the placement who can bear a move."""
-        occupancy.slack[:] = slack
-        occupancy.move_seconds[:] = self._move_seconds
+    def together(self, wanted: IntArray, slack: FloatArray | None) -> tuple[Occupancy, IntArray]:
+        """See `repack_together`."""
+        present = self.present
+        rows = rows_where(~present.jobs.locked[: present.count])
+        return _all_repacked(
+            present.blocks, self.seats, self._slack(slack), rows, wanted, present.by_submission
+        )
+
+    def _slack(self, slack: FloatArray | None) -> FloatArray:
+        return np.full(self.present.jobs.gpus.size, inf) if slack is None else slack
 
 
 def repack_together(
@@ -122,11 +175,7 @@ def repack_together(
 ) -> tuple[Occupancy, list[int]]:
     """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
     as long as the sizes are powers of two and fit in sum)."""
-    present = seating.present
-    rows = np.flatnonzero(~present.jobs.locked[: present.count])
-    occupancy = seating.fresh_with_locked(slack)
-    homeless = seating.enter(occupancy, rows)
-    failed = _repack(present.blocks, occupancy, rows, wanted, homeless, present.by_submission)
+    occupancy, failed = seating.together(wanted, slack)
     return occupancy, failed.tolist()
 
 
@@ -181,18 +230,21 @@ def new_addresses(
     addresses = np.empty(offsets[rows], dtype=np.int64)
     changed = np.zeros(rows, dtype=np.bool_)
     for row in range(rows):
-        position = offsets[row]
-        size = offsets[row + 1] - position
+        wanted = addresses[offsets[row] : offsets[row + 1]]
         old = held[held_offsets[row] : held_offsets[row + 1]]
         if locked[row]:
-            addresses[position : position + size] = old
-            continue
-        changed[row] = gpus[row] != size or old.size != size
-        if not changed[row]:
-            for address in old:
-                if address >= occupancy.owner.size or occupancy.owner[address] != row:
-                    changed[row] = True
-        for address in addresses_of(blocks, occupancy, row):
-            addresses[position] = address
-            position += 1
+            wanted[:] = old
+        else:
+            changed[row] = gpus[row] != wanted.size or _moves(occupancy, row, old, wanted.size)
+            list_addresses(blocks, occupancy, row, wanted)
     return addresses, offsets, changed
+
+
+@leaf
+def _moves(occupancy: Occupancy, row: int, old: IntArray, size: int) -> bool:
+    """Whether the job has other GPUs than ``old`` now, or another number of them."""
+    owner = occupancy.owner
+    kept = 0
+    while kept < old.size and old[kept] < owner.size and owner[old[kept]] == row:
+        kept += 1
+    return old.size != size or kept < old.size

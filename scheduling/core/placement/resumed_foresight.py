@@ -19,6 +19,8 @@ from scheduling.core.placement.foresight import (
     Events,
     Script,
     Stage,
+    fixed_at_first,
+    foresee_from_present,
     foresee_moves,
     planned_events,
     without_last_ends,
@@ -334,29 +336,15 @@ class ForesightFromNow:
     def moves(self, script: Script, rows: IntArray) -> tuple[bool, Charges]:
         """(feasible, pauses of the jobs that have to move) under the plans of ``rows``, ascending."""
         self.spared = 0
-        chosen = np.zeros(script.latest.size, dtype=np.bool_)
-        chosen[rows] = True
         self._asked += 1
         if self._asked > FROM_THE_BEGINNING:
-            return self._resumed(script, rows, chosen)
-        slack = np.full(chosen.size, inf)
-        _slack_of_changed(self._stage.jobs, script, chosen, chosen, slack)
-        occupancy = self._seating.fresh(slack)
-        homeless = self._seating.enter(occupancy, rows)
-        events = without_last_ends(planned_events(script.plans, rows, occupancy.size, self._origin, YES))
-        return foresee_moves(
-            self._stage, occupancy, script, NO_CHARGES, events, homeless, self._fixed(rows, events)
-        )
+            return self._resumed(script, rows)
+        return foresee_from_present(self._stage, self._seating.seats, script, rows, self._origin)
 
-    def _fixed(self, rows: IntArray, events: Events) -> IntArray:
-        """Of the rows, those that nobody moves at the first event: locked jobs, where it begins the slot."""
-        if not events.time.size or events.time[0] > self._origin + TIME_TOLERANCE:
-            return rows[:0]
-        fixed: IntArray = rows[self._stage.jobs.locked[rows]]
-        return fixed
-
-    def _resumed(self, script: Script, rows: IntArray, chosen: BoolArray) -> tuple[bool, Charges]:
+    def _resumed(self, script: Script, rows: IntArray) -> tuple[bool, Charges]:
         """The same, played from the last kept state that holds under these plans."""
+        chosen = np.zeros(script.latest.size, dtype=np.bool_)
+        chosen[rows] = True
         jobs = self._stage.jobs
         played = self._comparable(script.plans, chosen)
         changed = _changed_rows(played, script, chosen)
@@ -381,8 +369,9 @@ class ForesightFromNow:
         to_play = without_last_ends(events)
         between = max(LEAST_BETWEEN, ceil((to_play.time.size - position) / (room + 1)))
         feasible, moves, self._kept = _foresee_and_keep(
-            self._stage, occupancy, script, moves, to_play, homeless, self._fixed(rows, to_play),
-            self._states, Resumption(position, unblocked, kept, between),
+            self._stage, occupancy, script, moves, to_play, homeless,
+            fixed_at_first(jobs, rows, to_play, self._origin), self._states,
+            Resumption(position, unblocked, kept, between),
         )  # fmt: skip
         self.spared = position
         _note_plans(played, script.plans, changed)

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import kernel, leaf
 from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -52,7 +52,7 @@ def grouped_by_job(job_of: IntArray, jobs: int) -> tuple[IntArray, IntArray]:
     return order, offsets
 
 
-@kernel
+@leaf
 def _stored_finish(jobs: JobArrays, plans: Plans, job: int) -> float:
     """The finish that counts for a job without iterations left: when it could begin to store."""
     finish: float = jobs.finished_at[job]
@@ -68,7 +68,7 @@ def _stored_finish(jobs: JobArrays, plans: Plans, job: int) -> float:
     return inf
 
 
-@kernel
+@leaf
 def _rate_and_pause(jobs: JobArrays, job: int, gpus: int) -> tuple[float, float]:
     """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
     for level in range(jobs.level_count[job]):
@@ -77,7 +77,7 @@ def _rate_and_pause(jobs: JobArrays, job: int, gpus: int) -> tuple[float, float]
     return 0.0, 0.0
 
 
-@kernel
+@leaf
 def charged_finish(
     jobs: JobArrays, plans: Plans, job: int, charge_time: FloatArray, charge_seconds: FloatArray
 ) -> tuple[float, float]:
@@ -141,7 +141,7 @@ def planned_gpu_time(jobs: JobArrays, plans: Plans, rows: IntArray) -> FloatArra
     return taken
 
 
-@kernel
+@leaf
 def seconds_left(finish: float, latest: float) -> float:
     """Seconds from the end of the last iteration to when it must have come; infinity where any time will
     do."""

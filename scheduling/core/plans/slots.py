@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import NamedTuple
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import leaf
 from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
@@ -16,7 +16,7 @@ class Slots(NamedTuple):
     seconds: float
 
 
-@kernel
+@leaf
 def slot_end(at: float, slots: Slots) -> float:
     """The first slot boundary at or after ``at``."""
     origin = slots.origin

@@ -13,7 +13,7 @@ import numpy as np
 from scheduling.core.kernels import ONE, YES, ZERO, kernel
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.slots import Slots
-from scheduling.core.plans.timeline import EVERYTHING, Timeline, occupy_all
+from scheduling.core.plans.timeline import EVERYTHING, Timeline, occupied
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
     Draft,
@@ -195,9 +195,10 @@ def stored_plans_keep(
     rows: IntArray,
     own: int,
     due: FloatArray,
-    timeline: Timeline,
+    opened: Timeline,
 ) -> tuple[IntArray, bool]:
-    """Forecast the stored plans of ``rows``, offers from row ``own`` on included.
+    """Forecast the stored plans of ``rows``, offers from row ``own`` on included, on a timeline that stays
+    as it is.
 
     Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the
     plans' finish is set.
@@ -209,7 +210,7 @@ def stored_plans_keep(
         if row < own:
             plans.finish[row], plans.gpu_time[row] = charged_finish(jobs, plans, row, nothing, nothing)
             late[position] = plans.finish[row] > due[row] + 2 * TIME_TOLERANCE
-    timeline = occupy_all(timeline, plans, rows[~late], YES)
+    timeline = occupied(opened, plans, rows[~late], YES)
     free = timeline.free
     for piece in range(timeline.pieces):
         if free[EVERYTHING, piece] < 0:

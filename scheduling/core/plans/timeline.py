@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from scheduling.core.kernels import ONE, ZERO, kernel, whole
+from scheduling.core.kernels import ZERO, kernel, leaf, whole
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -29,9 +29,10 @@ EVERYTHING = 0
 PROMISES = 1
 TAKE = whole(1)
 GIVE_BACK = whole(-1)
+ONE_TAKING = whole(2)
+"""Pieces that taking GPUs for one span adds at most."""
 
 
-@kernel
 def new_timeline(start: float, gpus: int, promise_gpus: int) -> Timeline:
     """All capacity free from ``start`` on."""
     times = np.zeros(64)
@@ -39,10 +40,10 @@ def new_timeline(start: float, gpus: int, promise_gpus: int) -> Timeline:
     times[0] = start
     free[0, 0] = gpus
     free[1, 0] = promise_gpus
-    return Timeline(times, free, ONE)
+    return Timeline(times, free, 1)
 
 
-@kernel
+@leaf
 def piece_at(times: FloatArray, count: int, at: float) -> int:
     """Index of the piece that holds ``at`` (the first piece for anything earlier)."""
     low = 0
@@ -56,7 +57,7 @@ def piece_at(times: FloatArray, count: int, at: float) -> int:
     return low
 
 
-@kernel
+@leaf
 def free_until(timeline: Timeline, until: float) -> int:
     """GPUs that are free all the time from the timeline's beginning to ``until``."""
     times, free, count = timeline
@@ -69,21 +70,26 @@ def free_until(timeline: Timeline, until: float) -> int:
 
 
 @kernel
-def split(timeline: Timeline, at: float) -> tuple[Timeline, int]:
-    """Make ``at`` a breakpoint; returns the timeline and the breakpoint's index."""
+def with_room(timeline: Timeline, more: int) -> Timeline:
+    """The same timeline with room for at least so many ``more`` pieces."""
     times, free, count = timeline
+    if count + more <= times.size:
+        return timeline
+    room = max(2 * times.size, count + more)
+    more_times = np.zeros(room)
+    more_free = np.zeros((2, room), dtype=np.int64)
+    more_times[:count] = times[:count]
+    more_free[:, :count] = free[:, :count]
+    return Timeline(more_times, more_free, count)
+
+
+@leaf
+def _split(times: FloatArray, free: IntArray, count: int, at: float) -> tuple[int, int]:
+    """Make ``at`` a breakpoint, for which there must be room; returns the pieces and the breakpoint's
+    index."""
     index = piece_at(times, count, at)
     if at <= times[index] + TIME_TOLERANCE:
-        return timeline, index
-    if count == times.size:
-        more_times = np.zeros(2 * count)
-        more_free = np.zeros((2, 2 * count), dtype=np.int64)
-        for piece in range(count):
-            more_times[piece] = times[piece]
-            more_free[0, piece] = free[0, piece]
-            more_free[1, piece] = free[1, piece]
-        times = more_times
-        free = more_free
+        return count, index
     for piece in range(count, index + 1, -1):
         times[piece] = times[piece - 1]
         free[0, piece] = free[0, piece - 1]
@@ -91,41 +97,69 @@ def split(timeline: Timeline, at: float) -> tuple[Timeline, int]:
     times[index + 1] = at
     free[0, index + 1] = free[0, index]
     free[1, index + 1] = free[1, index]
-    return Timeline(times, free, count + 1), index + 1
+    return count + 1, index + 1
+
+
+@leaf
+def _take(
+    times: FloatArray, free: IntArray, count: int, begin: float, end: float, gpus: int, promised: bool
+) -> int:
+    """`take` in place, where there is room for two more pieces; returns the pieces."""
+    count, first = _split(times, free, count, begin)
+    count, last = _split(times, free, count, end)
+    for index in range(first, last):
+        free[EVERYTHING, index] -= gpus
+        if promised:
+            free[PROMISES, index] -= gpus
+    return count
 
 
 @kernel
 def take(timeline: Timeline, begin: float, end: float, gpus: int, promised: bool) -> Timeline:
     """Take ``gpus`` GPUs out of the timeline on ``[begin, end)``."""
-    timeline, first = split(timeline, begin)
-    timeline, last = split(timeline, end)
-    free = timeline.free
-    for index in range(first, last):
-        free[EVERYTHING, index] -= gpus
-        if promised:
-            free[PROMISES, index] -= gpus
-    return timeline
+    times, free, count = with_room(timeline, ONE_TAKING)
+    return Timeline(times, free, _take(times, free, count, begin, end, gpus, promised))
 
 
-@kernel
-def occupy(timeline: Timeline, plans: Plans, job: int, sign: int, promised: bool) -> Timeline:
-    """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
+@leaf
+def occupy_in_room(timeline: Timeline, plans: Plans, job: int, sign: int, promised: bool) -> int:
+    """`occupy` in place, where there is room for two more pieces for each of the plan's; returns the
+    pieces."""
+    times, free, count = timeline
     for piece in range(plans.length[job] - 1):
         gpus = plans.gpus[job, piece]
         begin = max(plans.time[job, piece], plans.reserved_until[job])
         end = plans.time[job, piece + 1]
         if gpus == 0 or end <= begin + TIME_TOLERANCE:
             continue
-        timeline = take(timeline, begin, end, sign * gpus, promised)
-    return timeline
+        count = _take(times, free, count, begin, end, sign * gpus, promised)
+    return count
+
+
+@kernel
+def occupy(timeline: Timeline, plans: Plans, job: int, sign: int, promised: bool) -> Timeline:
+    """Take a plan's GPUs out of the timeline (``sign`` TAKE) or give them back (GIVE_BACK)."""
+    timeline = with_room(timeline, 2 * plans.length[job])
+    pieces = occupy_in_room(timeline, plans, job, sign, promised)
+    return Timeline(timeline.times, timeline.free, pieces)
 
 
 @kernel
 def occupy_all(timeline: Timeline, plans: Plans, order: IntArray, promised: bool) -> Timeline:
     """Take the plans of all jobs in ``order`` out of the timeline."""
+    times, free, count = timeline
     for job in order:
-        timeline = occupy(timeline, plans, job, TAKE, promised)
-    return timeline
+        more = 2 * plans.length[job]
+        if count + more > times.size:
+            times, free, count = with_room(Timeline(times, free, count), more)
+        count = occupy_in_room(Timeline(times, free, count), plans, job, TAKE, promised)
+    return Timeline(times, free, count)
+
+
+@kernel
+def occupied(opened: Timeline, plans: Plans, order: IntArray, promised: bool) -> Timeline:
+    """What the plans of all jobs in ``order`` leave of a timeline, which stays as it is."""
+    return occupy_all(timeline_copied(opened), plans, order, promised)
 
 
 @kernel
@@ -143,20 +177,23 @@ def compact(timeline: Timeline) -> Timeline:
     return Timeline(times, free, kept)
 
 
-@kernel
-def capacities(timeline: Timeline, guarded: bool) -> IntArray:
-    """GPUs free in each piece: for a promise when ``guarded``, else for any work."""
-    free = timeline.free
-    room = np.empty(timeline.pieces, dtype=np.int64)
-    for piece in range(timeline.pieces):
-        room[piece] = free[EVERYTHING, piece]
-        if guarded and free[PROMISES, piece] < room[piece]:
-            room[piece] = free[PROMISES, piece]
+@leaf
+def free_for(free: IntArray, piece: int, guarded: bool) -> int:
+    """GPUs free in a piece: for a promise when ``guarded``, else for any work."""
+    room: int = free[EVERYTHING, piece]
+    if guarded and free[PROMISES, piece] < room:
+        room = free[PROMISES, piece]
     return room
 
 
 def copy_timeline(timeline: Timeline) -> Timeline:
     """An independent copy."""
+    return Timeline(timeline.times.copy(), timeline.free.copy(), timeline.pieces)
+
+
+@kernel
+def timeline_copied(timeline: Timeline) -> Timeline:
+    """`copy_timeline` within kernels."""
     return Timeline(timeline.times.copy(), timeline.free.copy(), timeline.pieces)
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from scheduling.core.problem.problem import Problem
-from scheduling.core.question.arrays import BoolArray, Placements, Plans
+from scheduling.core.question.arrays import BoolArray, Placements, Plans, rows_where
 from scheduling.core.question.decision import Change, Decision, Verdict
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
@@ -45,8 +45,7 @@ class Answer:
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
     """True for every newcomer that the verdicts refuse or say nothing of; they are of the first newcomers, in
     the order of their rows."""
-    declined = np.zeros(problem.count, dtype=np.bool_)
-    declined[problem.newcomers[len(verdicts) :]] = True
+    declined = problem.columns.newcomer.copy()
     for row, verdict in zip(problem.newcomers, verdicts, strict=False):
         declined[row] = not verdict.admitted
     return declined
@@ -62,7 +61,7 @@ def as_decision(answer: Answer) -> Decision:
     """The answer by job id, with times on the caller's axis."""
     problem = answer.problem
     ids = problem.columns.ids
-    rows = np.flatnonzero(answer.planned).tolist()
+    rows = rows_where(answer.planned).tolist()
     stored = problem.stored_plans(answer.plans, rows)
     memory = answer.job_memory
     return Decision(
@@ -98,5 +97,5 @@ def _flexible(answer: Answer) -> dict[str, tuple[bool, ...]]:
     offsets, ids = answer.placements.offsets, answer.problem.columns.ids
     return {
         ids[row]: tuple(answer.flexible[offsets[row] : offsets[row + 1]].tolist())
-        for row in np.flatnonzero(np.diff(offsets) > 0).tolist()
+        for row in rows_where(np.diff(offsets) > 0).tolist()
     }

@@ -6,6 +6,7 @@ keeps its GPUs, is worked off here: everything later plans from ``origin``, the 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
@@ -21,7 +22,15 @@ from scheduling.core.plans.reserve import reserved_gpus
 from scheduling.core.plans.slots import Slots, slot_end
 from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.plans.timeline import Timeline, copy_timeline, new_timeline, take
-from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, Draft, JobArrays, Placements, Plans
+from scheduling.core.question.arrays import (
+    TIME_TOLERANCE,
+    BoolArray,
+    Draft,
+    JobArrays,
+    Placements,
+    Plans,
+    rows_where,
+)
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, JobColumns, columns_of, stack_curves
 from scheduling.core.question.host_memory import short_of_memory, within_host_memory
 from scheduling.core.question.known_ends import with_known_ends
@@ -90,7 +99,7 @@ class Problem:
         """Seconds between two reallocations."""
         return self.settings.slot_seconds
 
-    @property
+    @cached_property
     def slots(self) -> Slots:
         """The grid of slots, as kernels see it."""
         return Slots(float(self.origin), float(self.slot))
@@ -123,13 +132,13 @@ class Problem:
 
     def open_timeline(self) -> Timeline:
         """Capacity before any plan: without blocked GPUs, and without locked jobs' next slot."""
-        return copy_timeline(self._open)
+        return copy_timeline(self.opened)
 
     @cached_property
-    def _open(self) -> Timeline:
+    def opened(self) -> Timeline:
+        """The same, not to be changed."""
         timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
-        for until in sorted(set(self.blocked_until.tolist())):
-            gpus = int((self.blocked_until == until).sum())
+        for until, gpus in sorted(Counter(self.blocked_until.tolist()).items()):
             timeline = take(timeline, self.origin, until, gpus, True)
         locked = self._gpus_of_locked() if self.locked else 0
         if locked:
@@ -155,18 +164,20 @@ class Problem:
     @cached_property
     def locked(self) -> list[int]:
         """Rows that keep their GPUs whatever is decided."""
-        return np.flatnonzero(self.jobs.locked).tolist()
+        rows: list[int] = rows_where(self.jobs.locked).tolist()
+        return rows
 
     @cached_property
     def newcomers(self) -> list[int]:
         """Newcomers in the order in which they are decided: that of the rows."""
-        return np.flatnonzero(self.columns.newcomer).tolist()
+        rows: list[int] = rows_where(self.columns.newcomer).tolist()
+        return rows
 
     @cached_property
     def promised(self) -> list[int]:
         """Rows that hold a promise already, held offers included."""
         columns = self.columns
-        held = np.flatnonzero(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
+        held: list[int] = rows_where(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
         return held + list(range(self.count, self.jobs.work.size))
 
     @cached_property
@@ -284,7 +295,7 @@ def problem_from(
         stored = with_offers(stored, offers, now, origin)
         _judge_offers(jobs, stored, due, columns.count)
     slots = Slots(origin, float(settings.slot_seconds))
-    for row in np.flatnonzero(columns.locked).tolist():
+    for row in rows_where(columns.locked).tolist():
         stored = pin_head(stored, row, jobs.gpus[row], slots)
     addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
     return Problem(
@@ -323,7 +334,7 @@ def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> di
         if end > origin + TIME_TOLERANCE:
             for address in block.addresses:
                 until[address] = max(end, until.get(address, 0.0))
-    for row in np.flatnonzero(columns.locked).tolist():
+    for row in rows_where(columns.locked).tolist():
         for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
             until.pop(address, None)
     return until

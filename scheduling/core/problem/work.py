@@ -12,8 +12,8 @@ PLANNED_CHANGE = 60
 KEPT_CHANGE = 4
 """Finding that it comes out as in the forecast before."""
 
-MENDED_PIECE = 5
-"""Taking one piece of somebody's plan out of the timeline again, so that one promise can be mended."""
+MENDED_PIECE = 1
+"""Looking at one piece of somebody's plan again, so that one promise can be mended."""
 
 
 class Work:

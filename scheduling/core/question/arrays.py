@@ -8,13 +8,19 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from scheduling.core.kernels import kernel
+from scheduling.core.kernels import kernel, leaf
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 BoolArray = NDArray[np.bool_]
 
 TIME_TOLERANCE = 1e-6
 """Two instants closer than this many seconds are one; it also covers float error in deadlines."""
+
+
+def rows_where(mask: BoolArray) -> IntArray:
+    """Rows for which the mask is true, ascending."""
+    found: IntArray = mask.nonzero()[0]
+    return found
 
 
 @dataclass(frozen=True)
@@ -108,6 +114,19 @@ def copy_plans(plans: Plans) -> Plans:
 
 
 @kernel
+def plans_copied(plans: Plans) -> Plans:
+    """`copy_plans` within kernels."""
+    return Plans(
+        plans.time.copy(),
+        plans.gpus.copy(),
+        plans.length.copy(),
+        plans.finish.copy(),
+        plans.gpu_time.copy(),
+        plans.reserved_until.copy(),
+    )
+
+
+@kernel
 def widened(plans: Plans, width: int) -> Plans:
     """The same plans with room for at least ``width`` pieces each."""
     jobs, old_width = plans.time.shape
@@ -129,19 +148,22 @@ def set_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, g
     needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
-    out_time, out_gpus = draft
-    time = plans.time[job]
-    gpus = plans.gpus[job]
-    for piece in range(pieces):
-        time[piece] = out_time[piece]
-        gpus[piece] = out_gpus[piece]
-    plans.length[job] = pieces
-    plans.finish[job] = finish
-    plans.gpu_time[job] = gpu_time
+    write_plan(plans, job, draft, pieces, finish, gpu_time)
     return plans
 
 
-@kernel
+@leaf
+def write_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, gpu_time: float) -> None:
+    """`set_plan` in place, where there is room for so many pieces."""
+    for piece in range(pieces):
+        plans.time[job, piece] = draft.time[piece]
+        plans.gpus[job, piece] = draft.gpus[piece]
+    plans.length[job] = pieces
+    plans.finish[job] = finish
+    plans.gpu_time[job] = gpu_time
+
+
+@leaf
 def level_index(jobs: JobArrays, job: int, gpus: int) -> int:
     """Column of level ``gpus`` in the job's curve, or -1 where that count is not a level."""
     for index in range(jobs.level_count[job]):
@@ -150,7 +172,7 @@ def level_index(jobs: JobArrays, job: int, gpus: int) -> int:
     return -1
 
 
-@kernel
+@leaf
 def planned_gpus(plans: Plans, job: int, at: float) -> int:
     """GPUs that the plan holds at time ``at``."""
     held = 0
@@ -178,7 +200,7 @@ def differing(plans: Plans, others: Plans) -> BoolArray:
     return differs
 
 
-@kernel
+@leaf
 def changed_beside(plans: Plans, others: Plans, job: int) -> bool:
     """Whether the plan of any job but one holds other GPUs at some time; exactly, not but for a tolerance."""
     for row in range(plans.length.size):

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import chain
+from operator import attrgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -86,9 +87,18 @@ class JobColumns:
 def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns:
     """Columns of jobs that are sorted by (submission, id) already."""
 
-    def column(name: str, dtype: type = float) -> np.ndarray:
-        return np.array([getattr(job, name) for job in jobs], dtype=dtype)
+    def columns(dtype: type, *names: str) -> np.ndarray:
+        facts_of = attrgetter(*names)
+        facts: np.ndarray = np.array([facts_of(job) for job in jobs], dtype=dtype)
+        table: np.ndarray = facts.reshape(len(jobs), len(names)).T.copy()
+        return table
 
+    submitted_at, deadline_at, remaining, total, pause_left, finishing, requested_seconds, attained = columns(
+        np.float64, "submitted_at", "deadline_at", "remaining_iterations", "total_iterations",
+        "pause_left_seconds", "finishing_seconds", "requested_seconds", "attained_gpu_seconds",
+    )  # fmt: skip
+    newcomer, promised, at_risk, locked = columns(np.bool_, "newcomer", "promised", "at_risk", "locked")
+    gpus, requested_gpus, project = columns(np.int64, "gpus_now", "requested_gpus", "project")
     lengths = np.array([0] + [len(job.placement) for job in jobs], dtype=np.int64)
     addresses = np.fromiter(
         chain.from_iterable(job.placement for job in jobs), dtype=np.int64, count=int(lengths.sum())
@@ -100,30 +110,30 @@ def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns
     return JobColumns(
         ids=tuple(job.id for job in jobs),
         service_class=np.array([CODES[job.service_class] for job in jobs], dtype=np.int64),
-        submitted_at=column("submitted_at"),
-        deadline_at=column("deadline_at"),
-        remaining_iterations=column("remaining_iterations"),
-        total_iterations=np.maximum(column("total_iterations"), column("remaining_iterations")),
+        submitted_at=submitted_at,
+        deadline_at=deadline_at,
+        remaining_iterations=remaining,
+        total_iterations=np.maximum(total, remaining),
         curves=curves,
         measured=(
             stack_curves([job.measured or job.curve for job in jobs])
             if any(job.measured is not None for job in jobs)
             else curves
         ),
-        newcomer=column("newcomer", np.bool_),
-        promised=column("promised", np.bool_),
-        at_risk=column("at_risk", np.bool_),
-        locked=column("locked", np.bool_),
-        gpus=column("gpus_now", np.int64),
-        pause_left=column("pause_left_seconds"),
-        finishing=column("finishing_seconds"),
+        newcomer=newcomer,
+        promised=promised,
+        at_risk=at_risk,
+        locked=locked,
+        gpus=gpus,
+        pause_left=pause_left,
+        finishing=finishing,
         addresses=addresses,
         offsets=np.cumsum(lengths),
-        requested_gpus=column("requested_gpus", np.int64),
-        requested_seconds=column("requested_seconds"),
-        attained_gpu_seconds=column("attained_gpu_seconds"),
+        requested_gpus=requested_gpus,
+        requested_seconds=requested_seconds,
+        attained_gpu_seconds=attained,
         memory=memory,
-        project=column("project", np.int64),
+        project=project,
     )
 
 
