@@ -90,13 +90,12 @@ def _counted_on(snapshot: Snapshot) -> Iterator[float]:
 
 
 def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:
-    lent, measured = job.lent_curve, job.measured
-    return replace(
-        job,
-        curve=levels_within(job.curve, share),
-        lent_curve=None if lent is None else levels_within(lent, share),
-        measured=None if measured is None else levels_within(measured, share),
+    curve, lent, measured = (
+        None if of is None else levels_within(of, share) for of in (job.curve, job.lent_curve, job.measured)
     )
+    if curve is job.curve and lent is job.lent_curve and measured is job.measured:
+        return job  # nearly everybody; a copy of each of thousands takes a while
+    return replace(job, curve=curve, lent_curve=lent, measured=measured)
 
 
 def _fitting_offer(offer: HeldOffer, share: float) -> HeldOffer:

@@ -125,7 +125,7 @@ def suspects(jobs: Sequence[JobSnapshot]) -> list[JobSnapshot]:
         bad = _bad_facts(jobs) | _bad_work(jobs) | _bad_plans(jobs)
     except (AttributeError, OverflowError, TypeError, ValueError):
         return list(jobs)  # something is not even a number: checking each one says whose it is
-    return [jobs[row] for row in np.flatnonzero(bad)]
+    return [jobs[row] for row in np.flatnonzero(bad).tolist()]
 
 
 def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
@@ -133,7 +133,7 @@ def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
     good = (facts >= _LEAST_FACTS) & (facts <= _MOST_FACTS)
     good[:, 1:] &= facts[:, 1:] < inf
     good[:, 0] &= (facts[:, 0] <= LATEST) | (facts[:, 0] == inf)  # a deadline alone may be infinite
-    bad: BoolArray = ~good.all(axis=1)
+    bad: BoolArray = np.logical_not(good.all(axis=1))
     for row, job in enumerate(jobs):
         if job.memory or (job.promised and job.service_class is ServiceClass.BEST_EFFORT):
             bad[row] = True
