@@ -90,8 +90,9 @@ def _counted_on(snapshot: Snapshot) -> Iterator[float]:
 
 
 def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:
-    curve, lent, measured = (
-        None if of is None else levels_within(of, share) for of in (job.curve, job.lent_curve, job.measured)
+    curve = levels_within(job.curve, share)
+    lent, measured = (
+        None if of is None else levels_within(of, share) for of in (job.lent_curve, job.measured)
     )
     if curve is job.curve and lent is job.lent_curve and measured is job.measured:
         return job  # nearly everybody; a copy of each of thousands takes a while
