@@ -15,6 +15,8 @@ from simulation.engine.settings import PoolSize, SimulationSettings
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
 JOBS = 12
+TOGETHER = 5
+"""From this one on all are submitted at once: where many are decided together, other kernels are asked."""
 GPU_TYPE = "warm-up"
 
 
@@ -32,13 +34,16 @@ def _workload() -> Workload:
     points = MeasuredThroughput(gpus, np.array([1.0, 1.8, 3.0, 4.5]))
     number = np.arange(JOBS)
     free = number % 3 == 2
+    submitted_at = 7.0 * np.minimum(
+        number, TOGETHER
+    )  # forecasts of several in one decision go on from others
     return Workload(
         name="warm-up",
         source="made up",
         job_id=tuple(f"job-{one:02d}" for one in number),
         service_class=tuple(ServiceClass.BEST_EFFORT if one else ServiceClass.SLO for one in free.tolist()),
-        submitted_at=(7.0 * number).astype(np.float64),
-        deadline_at=np.where(free, np.inf, 7.0 * number + 60.0 + 30.0 * (number % 4)),
+        submitted_at=submitted_at,
+        deadline_at=np.where(free, np.inf, submitted_at + 60.0 + 30.0 * (number % 4)),
         iterations=(40.0 + 25.0 * (number % 5)).astype(np.float64),
         profile_of=np.zeros(JOBS, dtype=np.int64),
         requested_gpus=2 ** (number % 4),
