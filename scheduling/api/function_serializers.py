@@ -44,6 +44,9 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
     speed_neutral = serializers.ListField(
         child=serializers.CharField(), help_text="Hyperparameters that do not change its speed."
     )
+    worker_counts = serializers.ListField(
+        child=serializers.IntegerField(), help_text="Numbers of workers it runs on; empty: powers of two."
+    )
     size_bytes = serializers.IntegerField()
     requirements = serializers.SerializerMethodField()
     files = BundleFileSerializer(many=True)
@@ -53,8 +56,7 @@ class FunctionVersionSerializer(serializers.ModelSerializer):
         model = FunctionVersion
         fields = (
             "id", "project", "name", "version", "digest", "entry", "description", "speed_neutral",
-            "size_bytes",
-            "requirements", "files", "created_by", "created_at",
+            "worker_counts", "size_bytes", "requirements", "files", "created_by", "created_at",
         )  # fmt: skip
 
     @extend_schema_field(FunctionRequirementsSerializer(allow_null=True))

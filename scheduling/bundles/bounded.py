@@ -117,6 +117,7 @@ def _facts(told: dict[str, Any]) -> BundleFacts:
         entry=told["entry"],
         description=told["description"],
         speed_neutral=tuple(told["speed_neutral"]),
+        worker_counts=tuple(told["worker_counts"]),
         requirements=None if requirements is None else Requirements(**requirements),
         files=tuple(BundleFile(**file) for file in told["files"]),
     )

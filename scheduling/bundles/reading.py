@@ -22,6 +22,7 @@ class BundleFacts:
     entry: str
     description: str
     speed_neutral: tuple[str, ...]
+    worker_counts: tuple[int, ...]
     requirements: Requirements | None
     files: tuple[BundleFile, ...]
 
@@ -51,6 +52,7 @@ def read_bundle(content: bytes, filename: str, entry: str | None, limits: Bundle
         entry=function.entry,
         description=function.description,
         speed_neutral=function.speed_neutral,
+        worker_counts=function.worker_counts,
         requirements=None if requirements is None else read_requirements(requirements),
         files=tuple(BundleFile(path, len(data)) for path, data in sorted(contents.items())),
     )

@@ -9,10 +9,12 @@ import warnings
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 from punctual.names import shown
 from punctual.protocol.staged import reserved_because
 from scheduling.bundles.errors import BundleError
+from scheduling.core.question.worker_counts import MOST_WORKERS
 
 #: Where the base class comes from, as users may write it.
 BASE_NAMES = frozenset({"punctual.TrainingFunction", "punctual.function.TrainingFunction"})
@@ -22,6 +24,7 @@ MAXIMUM_SOURCE_BYTES = 2 * 1024 * 1024
 #: As in the base class, for functions that do not say.
 DEFAULT_SPEED_NEUTRAL = ("learning_rate",)
 MAXIMUM_DESCRIPTION_CHARACTERS = 2000
+MOST_WORKER_COUNTS = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class ClassInfo:
 
     ``bases`` are dotted names with imports resolved. ``speed_neutral_line`` is where the class assigns
     ``speed_neutral``, None where it does not; ``speed_neutral`` are the names, None where they are no
-    literal.
+    literal. ``worker_counts`` and its line likewise.
     """
 
     module: str
@@ -41,6 +44,8 @@ class ClassInfo:
     description: str
     speed_neutral: tuple[str, ...] | None
     speed_neutral_line: int | None
+    worker_counts: tuple[int, ...] | None
+    worker_counts_line: int | None
 
     @property
     def dotted(self) -> str:
@@ -54,6 +59,7 @@ class FunctionClass:
     entry: str
     description: str
     speed_neutral: tuple[str, ...]
+    worker_counts: tuple[int, ...]
 
 
 def module_name(path: str) -> str:
@@ -152,8 +158,9 @@ def _classes(module: str, tree: ast.Module, *, is_package: bool) -> Iterator[Cla
             names[statement.name] = f"{module}.{statement.name}"
             description = _storable(ast.get_docstring(statement) or "")[:MAXIMUM_DESCRIPTION_CHARACTERS]
             yield ClassInfo(
-                module, statement.name, bases, methods, description, *_speed_neutral_of(statement)
-            )
+                module, statement.name, bases, methods, description, *_speed_neutral_of(statement),
+                *_worker_counts_of(statement),
+            )  # fmt: skip
 
 
 def _origin(module: str, statement: ast.ImportFrom, *, is_package: bool) -> str:
@@ -206,6 +213,7 @@ def find_function(classes: Mapping[str, ClassInfo], entry: str | None) -> Functi
         entry=chosen_entry,
         description=chosen.description,
         speed_neutral=_speed_neutral(chosen, classes),
+        worker_counts=_worker_counts(chosen, classes),
     )
 
 
@@ -304,6 +312,43 @@ def _speed_neutral_of(node: ast.ClassDef) -> tuple[tuple[str, ...] | None, int |
         if value is not None:
             return _literal_strings(value), value.lineno
     return None, None
+
+
+def _worker_counts(chosen: ClassInfo, classes: Mapping[str, ClassInfo]) -> tuple[int, ...]:
+    for ancestor in _ancestors(chosen, classes):
+        if ancestor.worker_counts_line is None:
+            continue
+        if ancestor.worker_counts is None:
+            raise BundleError(
+                "worker_counts",
+                f"{ancestor.module}, line {ancestor.worker_counts_line}: worker_counts must be a literal set "
+                f"of at most {MOST_WORKER_COUNTS} whole numbers from 1 to {MOST_WORKERS}, such as "
+                "{3, 6, 12}: it is read without running the file.",
+            )
+        return ancestor.worker_counts
+    return ()
+
+
+def _worker_counts_of(node: ast.ClassDef) -> tuple[tuple[int, ...] | None, int | None]:
+    """``worker_counts`` and ``worker_counts_line`` of :class:`ClassInfo`."""
+    for statement in node.body:
+        value = _assigned(statement, "worker_counts")
+        if value is not None:
+            return _literal_counts(value), value.lineno
+    return None, None
+
+
+def _literal_counts(value: ast.expr) -> tuple[int, ...] | None:
+    if ast.unparse(value) in ("set()", "frozenset()"):
+        return ()
+    if not isinstance(value, ast.Set | ast.List | ast.Tuple) or len(value.elts) > MOST_WORKER_COUNTS:
+        return None
+    counts = [item.value for item in value.elts if isinstance(item, ast.Constant) and _is_count(item.value)]
+    return tuple(sorted(set(counts))) if len(counts) == len(value.elts) else None
+
+
+def _is_count(value: object) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and 1 <= value <= MOST_WORKERS
 
 
 def _assigned(statement: ast.stmt, name: str) -> ast.expr | None:

@@ -47,6 +47,8 @@ class FunctionVersion(models.Model):
     bundle = models.ForeignKey(Bundle, on_delete=models.PROTECT)
     entry = models.CharField(max_length=200, help_text="module:Class")
     speed_neutral = models.JSONField(default=list)
+    #: Numbers of workers on which it runs; empty: powers of two.
+    worker_counts = models.JSONField(default=list)
     description = models.TextField(blank=True)
     requirements_digest = models.CharField(max_length=64, blank=True)
     files = models.JSONField(default=list)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any
 
+from django.db.models import F
+
 from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import checkpoint_interval_seconds
 from scheduling.choices import AssignmentState, GenerationState
@@ -18,7 +20,9 @@ def desired_state(server_id: int) -> dict[str, Any]:
     cluster = Cluster.objects.only("epoch", "reserve_servers").get(pk=server.cluster_id)
     members: dict[int, list[dict[str, int | None]]] = {}
     assignments = (
-        Assignment.objects.filter(gpu__server_id=server_id, state=AssignmentState.HELD)
+        Assignment.objects.filter(
+            gpu__server_id=server_id, state=AssignmentState.HELD, rank__lt=F("generation__world_size")
+        )
         .exclude(generation__state=GenerationState.RETIRED)
         .select_related("gpu")
         .order_by("rank")
@@ -52,7 +56,7 @@ def _places(generation_ids: Iterable[int]) -> dict[int, dict[str, list[int]]]:
     names are not the workers' business."""
     homes: dict[int, list[tuple[int, str]]] = {}
     rows = (
-        Assignment.objects.filter(generation_id__in=generation_ids)
+        Assignment.objects.filter(generation_id__in=generation_ids, rank__lt=F("generation__world_size"))
         .order_by("generation_id", "rank")
         .values_list("generation_id", "gpu__server_id", "gpu__server__rack")
     )

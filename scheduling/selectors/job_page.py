@@ -12,6 +12,7 @@ from django.db.models.functions import Mod
 
 from projects.models import User
 from scheduling.choices import GenerationState, OfferState, Purpose
+from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import (
     Artifact,
     Checkpoint,
@@ -178,7 +179,9 @@ def _rates(job: Job) -> dict[int, float]:
     if job.curve_id is None:
         return {}
     levels = CurveLevel.objects.filter(curve_id=job.curve_id)
-    return dict(levels.values_list("gpus", "iterations_per_second"))
+    rates = dict(levels.values_list("gpus", "iterations_per_second"))
+    held = workers_by_gpus(rates, job.global_batch_size)
+    return {gpus: rates[workers] for gpus, workers in held.items()}
 
 
 def gpus_over_time(user: User, job: Job, now: datetime) -> GpusOverTime:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import F, OuterRef, Subquery
 
 from cluster.choices import ServerState
 from cluster.links import LinkView, links_of
@@ -78,7 +78,9 @@ def server_cards(user: User, now: datetime) -> list[ServerCard]:
 
 def _reserved_bytes() -> dict[int, int]:
     """By server: what is reserved for the workers of jobs that hold GPUs there, each GPU counted once."""
-    held = Assignment.objects.filter(state=AssignmentState.HELD, generation__curve__isnull=False)
+    held = Assignment.objects.filter(
+        state=AssignmentState.HELD, generation__curve__isnull=False, rank__lt=F("generation__world_size")
+    )
     level = CurveLevel.objects.filter(
         curve=OuterRef("generation__curve"), gpus=OuterRef("generation__world_size")
     )

@@ -14,6 +14,7 @@ from cluster.models import Agent, Cluster
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.problem.reasons import gpus_text, memory_text
+from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
@@ -202,8 +203,9 @@ def _profile_done(
     retire(generation, RetireReason.MEASURED, str(event.get("reason")))
     measured = CurveLevel.objects.filter(curve=curve).exists()
     top = (generation.profile or {}).get("levels", [0])[-1]
-    reached_batch = top * 2 > job.global_batch_size or job.global_batch_size % (top * 2) != 0
-    complete = event["reason"] == "no_gain" or (event["reason"] == "all_levels" and reached_batch)
+    declared = job.function_version.worker_counts
+    reached = max(measurable_levels(job.global_batch_size, job.global_batch_size * 2, declared), default=0)
+    complete = event["reason"] == "no_gain" or (event["reason"] == "all_levels" and top >= reached)
     ScalingCurve.objects.filter(pk=curve.pk).update(
         state=CurveState.READY if measured else CurveState.FAILED,
         complete=complete,

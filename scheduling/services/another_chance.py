@@ -189,7 +189,8 @@ class _Known:
         if key not in self._to_come:
             counts, usable = self._servers_of(curve.gpu_kind)
             above = max(self.top_level(curve), self._levels_on(curve.gpu_kind)[1].get(curve.pk, 0))
-            self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above)
+            declared = row.function_version.worker_counts
+            self._to_come[key] = levels_to_come(row.global_batch_size, counts, usable, above, declared)
         return self._to_come[key]
 
     def _servers_of(self, kind: str) -> tuple[list[int], np.ndarray]:

@@ -66,6 +66,7 @@ def _store(
         bundle_id=facts.digest,
         entry=facts.entry,
         speed_neutral=list(facts.speed_neutral),
+        worker_counts=list(facts.worker_counts),
         description=facts.description,
         requirements_digest=facts.requirements.digest if facts.requirements else "",
         files=[{"path": file.path, "size_bytes": file.size_bytes} for file in facts.files],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
@@ -14,9 +14,10 @@ from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan
-from scheduling.models import Assignment, Generation, Job, ScalingCurve
+from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
@@ -89,23 +90,27 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
     for one in wanted:
         one.job.last_generation += 1
     update_rows([one.job for one in wanted], ["last_generation"])
-    ports = _take_ports([_port_places(one) for one in wanted])
     living = set(
         Generation.objects.filter(
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
         ).values_list("job_id", flat=True)
     )
-    plans = [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted]
-    curves = _curves(wanted, plans)
+    curves = _curves(wanted, [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted])
+    workers = _workers(wanted, curves)
+    plans = [
+        choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]])
+        for one, count in zip(wanted, workers, strict=True)
+    ]
+    ports = _take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
     made = []
     begun = []
-    for one, plan, (master_port, *_) in zip(wanted, plans, ports, strict=True):
+    for one, plan, count, (master_port, *_) in zip(wanted, plans, workers, ports, strict=True):
         generation = Generation(
             job=one.job,
             number=one.job.last_generation,
             purpose=one.purpose,
             epoch=epoch,
-            world_size=len(one.gpus),
+            world_size=count,
             master_server_id=one.gpus[0].server_id,
             master_port=master_port,
             secret=secrets.token_hex(32),
@@ -123,7 +128,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
         [
             Assignment(
                 generation=generation, job=one.job, gpu=gpu, rank=rank,
-                handover_port=handover_ports[rank] if handover_ports else None,
+                handover_port=handover_ports[rank] if rank < len(handover_ports) else None,
                 flexible=bool(one.flexible) and one.flexible[rank],
             )
             for one, generation, (_, *handover_ports) in zip(wanted, made, ports, strict=True)
@@ -149,6 +154,26 @@ def _curves(wanted: Sequence[NewGeneration], plans: Sequence[RuntimePlan]) -> di
         for job_id, curve in curves_on(some, kind).items()
         if curve.plan_family == families[job_id]
     }
+
+
+def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]) -> list[int]:
+    """How many workers each has: as many as GPUs, or fewer where its function's numbers of workers are no
+    powers of two. The GPUs beyond are held, and idle."""
+    measured: dict[int, list[int]] = defaultdict(list)
+    for curve_id, gpus in CurveLevel.objects.filter(
+        curve__in={curve.pk for curve in curves.values()}
+    ).values_list("curve_id", "gpus"):
+        measured[curve_id].append(gpus)
+    found = []
+    for one in wanted:
+        count = len(one.gpus)
+        if one.profile is not None:
+            count = max(one.profile["levels"], default=count)
+        elif one.job.pk in curves:
+            levels = measured[curves[one.job.pk].pk]
+            count = workers_by_gpus(levels, one.job.global_batch_size).get(count, count)
+        found.append(min(count, len(one.gpus)))
+    return found
 
 
 def begin_training(generation: Generation, job: Job) -> None:
@@ -321,10 +346,10 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
     return versions
 
 
-def _port_places(one: NewGeneration) -> list[int]:
+def _port_places(one: NewGeneration, workers: int) -> list[int]:
     """The servers on which a generation needs a port: its first one for the rank that the others join, and
     each rank's for its shard where there is a state to hand over."""
-    serving = [] if one.purpose == Purpose.PROFILING else [gpu.server_id for gpu in one.gpus]
+    serving = [] if one.purpose == Purpose.PROFILING else [gpu.server_id for gpu in one.gpus[:workers]]
     return [one.gpus[0].server_id, *serving]
 
 

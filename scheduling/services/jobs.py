@@ -14,9 +14,10 @@ from django.utils import timezone
 from redis.exceptions import RedisError
 
 from cluster.models import Cluster
-from projects.errors import Conflict, Unavailable
+from projects.errors import Conflict, InvalidRequest, Unavailable
 from projects.models import Project, User
 from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.core.question.worker_counts import MOST_WORKERS, measurable_levels
 from scheduling.core.runtime_plans.choosing import choose_plan_family
 from scheduling.curve_keys import curve_key, data_digest
 from scheduling.life_cycle.steps import PAUSED
@@ -63,8 +64,13 @@ def default_cluster() -> Cluster:
 
 
 def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
-    """The curve under the request's key, known or not."""
+    """The curve under the request's key, known or not.
+
+    Raises:
+        InvalidRequest: the function runs on certain numbers of workers, and none divides the batch.
+    """
     version = request.function_version
+    _check_batch(request.global_batch_size, version.worker_counts)
     digest = data_digest(request.data)
     family = choose_plan_family()
     key = curve_key(
@@ -88,6 +94,19 @@ def curve_for(request: JobRequest, gpu_kind: str) -> ScalingCurve:
     )[0]
 
 
+def _check_batch(global_batch_size: int, worker_counts: Sequence[int]) -> None:
+    if worker_counts and not measurable_levels(global_batch_size, 2 * MOST_WORKERS, worker_counts):
+        counts = ", ".join(map(str, worker_counts))
+        problem = (
+            f"The function runs on {counts} workers, and {global_batch_size} is divided by none of these; "
+            "give a multiple of one of them."
+        )
+        raise InvalidRequest(
+            "The global batch cannot be cut over the function's workers.",
+            errors={"hyperparameters.global_batch_size": [problem]},
+        )
+
+
 @transaction.atomic
 def job_submit(
     *, project: Project, owner: User, request: JobRequest, resubmission_of: Job | None = None
@@ -96,7 +115,8 @@ def job_submit(
 
     Raises:
         QuotaExceeded: the project, or its creator's projects in sum, have as many unfinished jobs as they
-            may. Conflict: the project is archived. Unavailable: no GPU is connected.
+            may. Conflict: the project is archived. Unavailable: no GPU is connected. InvalidRequest: the
+            function's numbers of workers do not divide the batch.
     """
     cluster = default_cluster()
     check_active_jobs(project)

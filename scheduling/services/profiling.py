@@ -25,9 +25,10 @@ from scheduling.choices import (
     Purpose,
     RetireReason,
 )
-from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measurable_levels, measuring_blocks
+from scheduling.core.placement.measuring import BEST_EFFORT, FREE, TAKEN, measuring_blocks
 from scheduling.core.plans.release import measured_by
 from scheduling.core.question.snapshot import BlockedGpus, ServiceClass, Snapshot
+from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
@@ -362,9 +363,10 @@ def find_block(
     pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
     measured_curve = on_own if kind is None else curve_on(job, kind)
     unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
+    declared = job.function_version.worker_counts
     levels = [
         level
-        for level in measurable_levels(job.global_batch_size, len(pool.gpus))
+        for level in measurable_levels(job.global_batch_size, len(pool.gpus), declared)
         if level > max(above, unfit)
     ]
     longest = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=True)
@@ -379,7 +381,7 @@ def find_block(
             baseline = set(policy.replan(pool.snapshot).at_risk)
         if _keeps_promises(policy, dataclasses.replace(pool.snapshot, blocked=blocked), baseline, job):
             displaced = {pool.claims[address] for address in block if address in pool.claims}
-            wanted = measurable_levels(job.global_batch_size, len(block))
+            wanted = measurable_levels(job.global_batch_size, len(block), declared)
             measured = tuple(level for level in wanted if level >= above and level > unfit)
             found = on_own if kind is None else curve_made_on(job, kind)
             return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)

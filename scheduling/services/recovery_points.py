@@ -37,7 +37,7 @@ def start_from_checkpoint(point: Checkpoint, readers: int) -> dict[str, Any]:
 
 def start_from_predecessor(predecessor: Generation, readers: int) -> dict[str, Any]:
     """The order to take the state over from the memory of a generation's ranks."""
-    members = predecessor.assignments.select_related("gpu__server").order_by("rank")
+    members = predecessor.assignments.select_related("gpu__server").order_by("rank")[: predecessor.world_size]
     shards = [
         {
             "id": member.rank,

@@ -35,6 +35,7 @@ from scheduling.core.question.snapshot import (
     Snapshot,
 )
 from scheduling.core.question.validation import Unplannable, check_job, check_offer, suspects
+from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.models import Assignment, CurveLevel, Generation, Job, Offer
 from scheduling.models import ScalingCurve as MeasuredCurve
 from scheduling.policies import DEFAULT_POLICY, Policy, policy_named
@@ -175,14 +176,16 @@ def ends_at(available_until: datetime | None, cluster: Cluster) -> float:
 
 
 def core_curve(levels: Sequence[CurveLevel], *, batch: int, total: int, margin: float) -> ScalingCurve | None:
-    """Measured levels as the core takes them, lowered by the promise margin. None when no level can be
-    used."""
-    measured = {level.gpus: level.iterations_per_second * (1.0 - margin) for level in levels}
-    pauses = {level.gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for level in levels}
-    memory = {level.gpus: float(level.reserved_memory_bytes) for level in levels}
+    """Measured levels as the core takes them, by the GPUs that they hold and lowered by the promise margin.
+    None when no level can be used."""
+    by_workers = {level.gpus: level for level in levels}
+    workers = workers_by_gpus(by_workers, batch)
+    by_gpus = {gpus: by_workers[count] for gpus, count in workers.items()}
+    measured = {gpus: level.iterations_per_second * (1.0 - margin) for gpus, level in by_gpus.items()}
+    pauses = {gpus: level.pause_seconds or DEFAULT_PAUSE_SECONDS for gpus, level in by_gpus.items()}
+    memory = {gpus: float(level.reserved_memory_bytes) for gpus, level in by_gpus.items()}
     curve = curve_from_measurements(
         measured,
-        global_batch_size=batch,
         cluster_gpus=total,
         pause_seconds=lambda gpus: pauses[gpus],
         memory_bytes=memory.__getitem__ if any(memory.values()) else None,

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from cluster.models import Cluster, Gpu
 from scheduling.choices import CurveState, GenerationState, Purpose, RetireReason
-from scheduling.core.placement.measuring import measurable_levels
+from scheduling.core.question.worker_counts import measurable_levels
 from scheduling.models import CurveLevel, Generation, Job, ScalingCurve
 from scheduling.services.generations import retire
 from scheduling.services.records import planning_fact_changed, record
@@ -69,7 +69,8 @@ def level_did_not_fit(
     generation.save(update_fields=["profile", "retired_because", "retire_reason"])
     record(job, "profiled", f"{unfit} GPUs: no level, as {message}.", gpus=unfit)
     gpus = Gpu.objects.known().filter(server__cluster=cluster, kind=curve.gpu_kind).count()
-    larger = [level for level in measurable_levels(job.global_batch_size, gpus) if level > unfit]
+    levels = measurable_levels(job.global_batch_size, gpus, job.function_version.worker_counts)
+    larger = [level for level in levels if level > unfit]
     if known:
         state = CurveState.READY
     else:

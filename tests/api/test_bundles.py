@@ -118,6 +118,14 @@ MALFORMED: dict[str, tuple[Callable[[], bytes], str]] = {
         lambda: zipped(("a.py", SOURCE.replace('{"learning_rate", "momentum"}', "names()"))),
         "bundle_speed_neutral",
     ),
+    "computed worker_counts": (lambda: zipped(("a.py", declaring("set(range(3))"))), "bundle_worker_counts"),
+    "no worker at all": (lambda: zipped(("a.py", declaring("{0, 3}"))), "bundle_worker_counts"),
+    "workers by name": (lambda: zipped(("a.py", declaring('{"three"}'))), "bundle_worker_counts"),
+    "half a worker": (lambda: zipped(("a.py", declaring("{1.5, True}"))), "bundle_worker_counts"),
+    "more workers than any generation has": (
+        lambda: zipped(("a.py", declaring("{10**9}"))),
+        "bundle_worker_counts",
+    ),
 }
 
 
@@ -166,6 +174,19 @@ def test_the_class_is_found_by_itself() -> None:
     assert found.description == "Tells shapes apart."
     assert found.speed_neutral == ("learning_rate", "momentum")
     assert [file.path for file in found.files] == ["my_classifier.py"]
+
+
+def declaring(worker_counts: str) -> str:
+    """The function with these numbers of workers."""
+    line = f"    worker_counts = {worker_counts}\n"
+    return SOURCE.replace("    speed_neutral", f"{line}    speed_neutral", 1)
+
+
+@pytest.mark.parametrize(
+    ("declared", "found"), [("{12, 3, 6}", (3, 6, 12)), ("(3,)", (3,)), ("set()", ()), ("[]", ())]
+)
+def test_numbers_of_workers_are_read_without_running_the_file(declared: str, found: tuple[int, ...]) -> None:
+    assert facts(declaring(declared).encode(), "train.py").worker_counts == found
 
 
 def test_a_base_in_another_module_of_the_bundle_counts() -> None:

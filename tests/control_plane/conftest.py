@@ -46,7 +46,7 @@ def submit(version: FunctionVersion) -> Callable[..., Job]:
         request = JobRequest(
             function_version=fields.pop("version", version),
             name=fields.pop("name", "job"),
-            hyperparameters={"global_batch_size": 64},
+            hyperparameters={"global_batch_size": fields.pop("batch", 64)},
             max_iterations=iterations,
             service_class=service_class,
             deadline_at=deadline,

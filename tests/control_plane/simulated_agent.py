@@ -41,11 +41,11 @@ class SimulatedAgent:
 
     agent: Agent
     speed: Mapping[int, float]
-    memory: Mapping[int, int] = field(default_factory=dict)
     workers: dict[tuple[str, int, int], SimulatedWorker] = field(default_factory=dict)
     events: list[dict[str, Any]] = field(default_factory=list)
     sequence: int = 0
     desired_version: int = 0
+    memory: Mapping[int, int] = field(default_factory=dict)
 
     @classmethod
     def enrol(

@@ -58,10 +58,10 @@ class AdmissionRule(StrEnum):
 class ScalingCurve:
     """Measured throughput of one job by number of GPUs. Only measured levels are levels.
 
-    ``levels``: ascending powers of two. ``throughput``: iterations per second at each level,
-    strictly increasing. ``pause_seconds``: the pause charged when the job starts on, or is moved
-    or rescaled onto, that many GPUs. ``memory_bytes``: host memory that is reserved for one worker at each
-    level, 0 where nobody measured it; None where that is all of them.
+    ``levels``: GPUs that the job holds, ascending powers of two (`worker_counts.py`). ``throughput``:
+    iterations per second at each level, strictly increasing. ``pause_seconds``: the pause charged when the
+    job starts on, or is moved or rescaled onto, that many GPUs. ``memory_bytes``: host memory that is
+    reserved for one worker at each level, 0 where nobody measured it; None where that is all of them.
     """
 
     levels: IntArray
