@@ -51,11 +51,10 @@ from scheduling.services.wakeups import hint, wake
 log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
-#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: half a second, or one
-#: where thousands are promised.
-MOST_WORK = 20_000_000
+#: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
+MOST_WORK = 50_000_000
 #: How many times as long the same work takes while the machine code is not there yet.
-INTERPRETER_SLOWNESS = 64
+INTERPRETER_SLOWNESS = 400
 #: The share of it in a pass that divides the cluster anew as well.
 BESIDE_REALLOCATION = 0.25
 #: Newcomers who wait at once from which on the cluster is divided once a slot only, whether anybody's GPUs

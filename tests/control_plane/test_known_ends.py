@@ -128,8 +128,9 @@ def test_a_promise_is_not_made_on_a_server_that_leaves(
 
 
 def test_a_time_that_is_over_is_refused(two: tuple[SimulatedAgent, SimulatedAgent], operator: User) -> None:
+    server = two[0].agent.server
     with pytest.raises(InvalidRequest) as refused:
-        server_set_end(server=Server.objects.first(), actor=operator, available_until=timezone.now() - HOUR)
+        server_set_end(server=server, actor=operator, available_until=timezone.now() - HOUR)
     assert "available_until" in refused.value.errors
 
 

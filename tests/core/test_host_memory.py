@@ -146,7 +146,10 @@ def test_memory_is_recorded_with_a_snapshot():
     asked = asking((server("node", 4, 8.0),), needing(job("one", 10.0, 100.0, LINEAR), 1.0, 1.0, 1.0))
     again = unpack_snapshot(pack_snapshot(asked))
     assert again.servers == asked.servers
-    assert np.array_equal(again.jobs[0].curve.memory_bytes, asked.jobs[0].curve.memory_bytes)
+    packed, unpacked = asked.jobs[0].curve.memory_bytes, again.jobs[0].curve.memory_bytes
+    assert packed is not None
+    assert unpacked is not None
+    assert np.array_equal(unpacked, packed)
     assert unpack_snapshot(pack_snapshot(replace(asked, servers=()))).servers == ()
 
 

@@ -72,7 +72,8 @@ def test_all_find_a_place_and_no_promise_breaks_on_servers_of_four_six_and_eight
                 rates[gpus_held(workers)] = rate
                 rate *= rng.uniform(1.1, 1.9)
             pause = float(job.curve.pause_seconds.max(initial=0.0))
-            job = replace(job, curve=curve_from_measurements(rates, pause_seconds=lambda _, p=pause: p))
+            pauses = dict.fromkeys(rates, pause)
+            job = replace(job, curve=curve_from_measurements(rates, pause_seconds=pauses.__getitem__))
         jobs.append(job)
     cluster = Cluster(servers, workload.settings)
     cluster.run(jobs)
