@@ -1,8 +1,8 @@
-"""Admission control: Algorithm 1 of ElasticFlow (section 4.2; spec 2.5 and 2.5.1).
+"""Admission control: Algorithm 1 of ElasticFlow (section 4.1; spec 2.5 and 2.5.1).
 
-A newcomer with a deadline gets a promise when all promises, its own included, can be kept. The
-plans under which present promises are known to be kept carry the guarantee: filling all jobs
-afresh is a heuristic that may fail although those plans still hold.
+Admission promises a newcomer its deadline when one set of plans keeps all promises, the new one included.
+Stored plans carry the guarantee. Filling all jobs from scratch is a heuristic: it may fail while the stored
+plans still keep every promise.
 """
 
 from __future__ import annotations
@@ -48,20 +48,19 @@ from scheduling.core.question.decision import ReasonCode, Verdict
 from scheduling.core.question.snapshot import AdmissionRule, FloatArray, IntArray
 
 SEVERAL = 8
-"""Newcomers of one decision from which on it pays to count the GPU time that promises must have."""
+"""With at least this many newcomers in one decision, the early test of GPU time saves more than it costs."""
 NO_JOBS = np.zeros(0, dtype=np.int64)
 
 
 class Admission:
-    """The promises of one decision: who holds one and under which plans they are kept.
+    """The promises of one decision, and the plans that keep them.
 
-    ``rows``: promised rows of the problem, held offers included; ``at_risk``: jobs whose promise no plan
-    keeps; ``plans``: jointly feasible plans of ``rows``; ``used_stored``: whether stored plans had to stand
-    in for a refill that failed. ``search``: how far to look before a newcomer is refused; None for the
-    published algorithm alone. With a search, newcomers leave jobs at risk what these need to end soon
-    (decision 0016). ``as_planned``: all present plans stay as they are where they keep their promises.
-    ``work``: where the work of it all is counted, and after how much of it newcomers have to wait (decision
-    0024).
+    ``rows``: promised rows of the problem, held offers included. ``plans``: jointly feasible plans of
+    ``rows``. ``at_risk``: rows whose promise no plan keeps. ``used_stored``: True when stored plans replaced
+    a refill that failed. ``search``: how far admission looks before it refuses a newcomer; None runs the
+    published algorithm alone. With a search, newcomers leave jobs at risk the GPUs to end soon (decision
+    0016). ``as_planned``: present plans that keep their promises stay unchanged. ``work``: counts the work
+    of the decision and limits it; newcomers beyond the limit wait for the next decision (decision 0024).
     """
 
     needs_of = GpuTimeNeeded
@@ -98,7 +97,7 @@ class Admission:
     # Present promises ----------------------------------------------------------------------
 
     def _establish(self) -> None:
-        """Find plans that keep the present promises; whoever cannot be saved is at risk."""
+        """Find plans that keep the present promises; a job that no plan keeps in time is at risk."""
         if not self.rows:
             return
         late = self._late_under_stored_plans() if self.problem.settings.stored_plans else None
@@ -113,7 +112,10 @@ class Admission:
         self.rows = [row for row in self.rows if row not in lost]
 
     def _late_under_stored_plans(self) -> list[int] | None:
-        """Jobs that stored plans, mended where possible, leave late; None if overbooked."""
+        """Rows that end late under the stored plans, after late plans were filled again where possible.
+
+        None when the stored plans take more GPUs than there are.
+        """
         problem = self.problem
         overdue, too_many = stored_plans_keep(
             problem.jobs, self.plans, np.array(self.rows, dtype=np.int64), problem.count, problem.due,
@@ -133,7 +135,7 @@ class Admission:
         return late
 
     def _retest(self, rows: list[int]) -> None:
-        """Jobs at risk whose deadline can be met again become regular again (spec 2.12)."""
+        """Renew the promise of each job at risk whose deadline can be met again (spec 2.12)."""
         for row in self.in_deadline_order(rows):
             before = copy_plans(self.plans)
             if self._fill_one(row, float(self.problem.due[row]), self.timeline(self.rows), guarded=True):
@@ -150,10 +152,11 @@ class Admission:
     # Newcomers -----------------------------------------------------------------------------
 
     def decide_newcomers(self) -> list[Verdict]:
-        """Verdicts in submission order; the plans afterwards keep every promise made.
+        """Decide the newcomers; return the verdicts in submission order.
 
-        While jobs at risk are spared, or newcomers are priced, they are decided one by one under either rule.
-        One by one, those for whom the limit of work leaves nothing get no verdict; the first always does.
+        Afterwards the plans keep every promise made. Newcomers are decided one by one, except under the batch
+        rule when no job at risk is spared and no bid price is asked. One by one, the first newcomer always
+        gets a verdict; once the limit of work is spent, the others get none.
         """
         together = not (self.bid_prices.asked or self.sparing.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
@@ -162,14 +165,14 @@ class Admission:
         for row in self.problem.newcomers:
             if verdicts and self.work.is_spent():
                 break
-            # Whoever was promised before is a present promise, in this decision as in the next one.
+            # A newcomer that was promised a moment ago counts as a present promise, as in the next decision.
             self.budget.treat_as_new([row])
             verdicts.append(self.decide(row))
         self.budget.treat_as_new(self.problem.newcomers)
         return verdicts
 
     def decide(self, row: int) -> Verdict:
-        """The verdict on one newcomer; a yes changes the plans, a no changes nothing."""
+        """The verdict on one newcomer. A promise changes the plans; a refusal changes nothing."""
         self.work.add(NEWCOMER)
         verdict = self._invalid(row)
         if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
@@ -187,7 +190,7 @@ class Admission:
         return self._or_unpromised(row, verdict)
 
     def _promise(self, plans: Plans, row: int) -> None:
-        """Take the newcomer among the promises, under plans that keep them all."""
+        """Add the newcomer to the promises; ``plans`` keep all of them."""
         beside = self._free_beside
         known = beside is not None and beside[0] is self.plans and beside[1] == len(self.rows)
         if beside is not None and known and not changed_beside(self.plans, plans, row):
@@ -204,7 +207,7 @@ class Admission:
         return refusal
 
     def _decide_batch(self, rows: list[int]) -> list[Verdict]:
-        """All newcomers of the instant or none (the published artifact's rule)."""
+        """Promise all newcomers of the decision or none (the rule of the published artifact)."""
         service_class = self.problem.columns.service_class
         invalid = {row: self._invalid(row) for row in rows}
         together = [row for row in rows if invalid[row] is None and service_class[row] != BEST_EFFORT]
@@ -245,8 +248,11 @@ class Admission:
         return None
 
     def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
-        """Plans that keep all promises with the newcomer's; or the first job that fails, and for whom no room
-        was made."""
+        """Plans that keep all promises and the newcomer's, or None and why.
+
+        Returns (plans; the first row in deadline order that would be late, None if unknown; the demand of
+        others that outbids the newcomer, None if nobody does).
+        """
         problem = self.problem
         if self._gpu_time_is_missing(row):
             return None, self._first_failing(row), self._outbid(row)
@@ -269,17 +275,17 @@ class Admission:
         return plans, afresh.failing, outbid
 
     def _outbid(self, row: int) -> KeptRoom | None:
-        """For whose sake promises are not planned anew for the newcomer, None where they are."""
+        """The demand of others that forbids a wider search for this newcomer; None where it may be run."""
         if self.search is None or self.search.everybody or self.sparing.rows():
             return None
         return self.bid_prices.outbid(row)
 
     def _gpu_time_is_missing(self, row: int) -> bool:
-        """Whether no plans can keep all promises with the newcomer's, seen without looking for them.
+        """Whether GPU time alone proves that no plans keep all promises and the newcomer's.
 
-        Asked where several newcomers come: counting what promises need costs more than one refusal saves.
+        The test runs only for `SEVERAL` newcomers or more: it costs more than one early refusal saves.
         """
-        # Who accepts an offer has its plan already.
+        # A newcomer that accepts an offer has a plan already.
         if len(self.problem.newcomers) < SEVERAL or self.problem.stored.length[row]:
             return False
         if self._needed is None:
@@ -287,7 +293,7 @@ class Admission:
         return self._needed.is_missing(self._own_rows(), row)
 
     def _first_failing(self, row: int) -> int | None:
-        """Who would be late with the newcomer, for the sentence beside its refusal."""
+        """The first row that would be late if the newcomer were promised, for the text of the refusal."""
         if self.sparing.rows():
             return None
         order = self.deadline_order(suffix=self.problem.suffix)
@@ -322,7 +328,11 @@ class Admission:
         return None
 
     def filled_beside(self, row: int, due: float, *, suffix: bool | None = None) -> Plans | None:
-        """One more job planned on what the present plans leave, or None where that is too little."""
+        """Plans with one more job on the capacity that the present plans leave free; None if it is late.
+
+        ``due``: when the job's last iteration must end, in seconds from now. ``suffix``: variant of filling;
+        None takes the configured one.
+        """
         before, room = self.plans, self.sparing.room_for_newcomers()
         self.plans = copy_plans(before)
         fits = self._fill_one(row, due, room, guarded=True, suffix=suffix)
@@ -330,8 +340,10 @@ class Admission:
         return plans if fits else None
 
     def _as_offered(self, row: int) -> Plans | None:
-        """Beside the present plans, the plan of the offer that the newcomer accepts; None if it holds
-        none."""
+        """The present plans and the offered plan that the newcomer accepts.
+
+        None if the newcomer holds no offer, or if the offered plan no longer keeps all promises.
+        """
         problem = self.problem
         if problem.stored.length[row] == 0:
             return None
@@ -357,15 +369,14 @@ class Admission:
         return ordered
 
     def free_beside_promises(self) -> Timeline:
-        """What the present plans of all promises leave free; not to be changed. Kept from one newcomer to the
-        next."""
+        """Free capacity beside the present plans of all promises; cached, so callers must not change it."""
         kept = self._free_beside
         if kept is None or kept[0] is not self.plans or kept[1] != len(self.rows):
             kept = self._free_beside = (self.plans, len(self.rows), self.timeline(self.rows))
         return kept[2]
 
     def timeline(self, rows: list[int], plans: Plans | None = None) -> Timeline:
-        """What the plans of ``rows`` leave free."""
+        """Free capacity beside the plans of ``rows``; ``plans`` defaults to the present ones."""
         problem = self.problem
         chosen = np.array(rows, dtype=np.int64)
         kept = self.plans if plans is None else plans
@@ -376,8 +387,11 @@ class Admission:
     def filled_in_order(
         self, order: list[int], carry: FloatArray, *, suffix: bool
     ) -> tuple[Plans, int | None]:
-        """All promises and newcomers of ``order`` filled from scratch in that order, up to the first that
-        fails."""
+        """Fill the jobs of ``order`` from scratch, in that order, as new promises; stop at the first failure.
+
+        ``carry``: extra seconds of pauses that each plan must absorb, by row. Returns (plans, the row that
+        cannot meet its deadline or None).
+        """
         plans, failing = self._refilled(
             order, self.problem.due - self.problem.slack_seconds, carry, True, suffix, False
         )
@@ -401,10 +415,11 @@ class Admission:
         return plans, failing
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
-        """All jobs of ``rows`` filled from scratch, and those that fail in deadline order.
+        """Fill all jobs of ``rows`` from scratch in deadline order.
 
-        With ``promising`` every job keeps the slack and the capacity that new promises must. Without,
-        that is tried first, and present promises may fall back on the reserve.
+        ``promising``: every job keeps its failure slack and leaves the failure reserve free, as a new promise
+        must. Otherwise a second try, if the first fails, may use both. Returns (plans, rows that fail, in
+        deadline order).
         """
         problem = self.problem
         jobs = problem.count
@@ -429,7 +444,10 @@ class Admission:
         guarded: bool,
         suffix: bool | None = None,
     ) -> bool:
-        """Fill one job on a timeline; its plan is set when that succeeds."""
+        """Fill one job on ``timeline`` and store its plan; False if it cannot end by ``due``.
+
+        ``guarded``: leave the failure reserve free, as a new promise must.
+        """
         problem = self.problem
         backwards = problem.suffix if suffix is None else suffix
         self.work.add(timeline.pieces)
@@ -441,7 +459,7 @@ class Admission:
         return bool(pieces)
 
     def _alone(self, row: int, due: float) -> int:
-        """GPUs the job needs with the cluster to itself (its peak), 0 if that is not enough."""
+        """Peak GPUs of the job's plan on an empty cluster; 0 if it is late even there."""
         problem = self.problem
         timeline = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
         draft = problem.scratch(timeline.pieces)
@@ -450,7 +468,8 @@ class Admission:
         return int(draft.gpus[:pieces].max()) if pieces else 0
 
     def _fastest_alone(self, row: int) -> tuple[float, int]:
-        """Shortest time to the stored result on the empty cluster, in seconds, and its GPUs."""
+        """Least seconds from now to the stored result on an empty cluster, and the GPUs that take; (inf, 0)
+        if no level fits."""
         jobs = self.problem.jobs
         last = int(
             np.searchsorted(jobs.levels[row, : jobs.level_count[row]], self.problem.promise_gpus, "right")
@@ -463,7 +482,7 @@ class Admission:
         return total + self.problem.slack_seconds, int(jobs.levels[row, best])
 
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
-        """Say what was missing: GPUs in the tightest piece before the deadline."""
+        """The refusal, with the GPUs that were free in the tightest piece before the deadline."""
         problem = self.problem
         now = problem.now
         job = self._facts(row)

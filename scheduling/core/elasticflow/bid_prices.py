@@ -1,20 +1,20 @@
-"""Bid prices: which promises to make when not all can be (decision 0021).
+"""Bid prices: which promises to make when not all can be made (decision 0021).
 
-Every promise counts 1, whatever it takes; so GPU time is worth most to those that need least of it. Until
-each deadline there is so much GPU time; promises hold some of it, and newcomers of the kind that came of late
-will ask for more. Where that is more than there is, the bid price of a GPU second is what the smallest of
-them that just find room pay for one: 1 over their GPU time. A newcomer is promised its deadline if its own
-bid, 1 over its GPU time, is not less than half the price at any deadline from its own on. Where there is room
-for everybody the price is 0.
+Every promise counts 1, however much GPU time it takes. So small jobs earn the most promises per GPU second.
+Before each deadline the cluster has a fixed amount of GPU time. Promises hold part of it, and expected
+newcomers will ask for more (`expected_demand.py`). If the sum exceeds the capacity, the bid price of a GPU
+second is 1 over the GPU time of the largest job that still finds room when the smallest are served first.
+Otherwise the price is 0. A newcomer bids 1 over its own GPU time. Prudent admission promises its deadline if
+the bid is at least half the price at every deadline from its own on.
 
-Open newcomers pay nothing for room that is there. But all promises are planned anew for one more
-(`searching.py`) only if it pays the whole price: what is squeezed in takes what those that just find room
-would have had.
+Under the open rule, a newcomer that fits beside the promises pays nothing. The wider search
+(`wider_search.py`) plans all promises anew for a newcomer only if its bid reaches the whole price: a job that
+is squeezed in takes GPU time from later jobs.
 
-The price is that of the linear relaxation (`relaxation.py`) with the past standing for the future, and it is
-learnt anew for every newcomer from what is left: bid-price control (Talluri and van Ryzin 1998) by online
-linear programming (Agrawal, Wang and Ye 2014; Li and Ye 2022). It changes nothing for those that hold a
-promise.
+The price is that of the linear relaxation (`relaxation.py`), with past submissions as the forecast. It is
+computed again for every newcomer from the capacity that is left: bid-price control (Talluri and van Ryzin
+1998) by online linear programming (Agrawal, Wang and Ye 2014; Li and Ye 2022). Prices never change a promise
+that was made.
 """
 
 from __future__ import annotations
@@ -32,19 +32,18 @@ from scheduling.core.problem.reasons import KeptRoom
 from scheduling.core.question.snapshot import FloatArray, Newcomers
 
 MARGIN = 2.0
-"""How many times as much as the newcomer others must pay for a GPU second before it is refused for them. What
-is expected may not come: a refusal has to win at least two promises for the one that it costs."""
+"""A newcomer is refused only if the price is more than this many times its bid. Expected jobs may not come;
+so a refusal must win at least two promises for the one that it costs."""
 
 NO_MARGIN = 1.0
-"""The same before promises are not planned anew for it: there is no room, so nothing is refused that was
-there."""
+"""The same factor for the wider search. There the newcomer found no free capacity, so no room is withheld."""
 
 
 class BidPrices:
-    """The prices of one decision, and what it learns about newcomers.
+    """The bid prices of one decision, and the demand that they are computed from.
 
-    ``asked``: whether room is kept (prudent newcomers). ``demand`` takes in every newcomer that is decided.
-    Nothing is learnt where neither this nor the search asks for a price.
+    ``asked``: True if newcomers are refused to keep room for others (prudent admission). ``demand`` records
+    every newcomer that is decided. It stays empty when neither prudent admission nor a search needs a price.
     """
 
     def __init__(self, admission: Promises) -> None:
@@ -55,21 +54,20 @@ class BidPrices:
 
     @cached_property
     def demand(self) -> ExpectedDemand:
-        """What came so far: read from the memory by the first newcomer that is decided."""
+        """The demand so far, read from the cluster's memory on first use."""
         return ExpectedDemand.recalled(self.problem.cluster_memory) if self._learning else ExpectedDemand()
 
     def memory(self) -> FloatArray:
-        """What the next decision is to be told (`Answer.cluster_memory`)."""
+        """The demand as numbers, for the next decision (`Answer.cluster_memory`)."""
         told = self.problem.cluster_memory
         nothing_new = "demand" not in self.__dict__ and (not told.size or is_remembered(told))
         return told if nothing_new or not self._learning else self.demand.remembered()
 
     def room_kept_from(self, row: int) -> KeptRoom | None:
-        """Why the newcomer is refused for the sake of others, None where it is not; it is noted for those
-        after it.
+        """Record the newcomer in the demand; return the demand of others that outbids it, or None.
 
-        None too where promises alone leave too little: then it is refused for that. Who accepts an offer was
-        promised already.
+        None also where the promises alone leave too little GPU time: admission then refuses for lack of
+        capacity. A newcomer that accepts an offer is neither recorded nor priced.
         """
         if not self._learning or self.problem.stored.length[row] > 0:
             return None
@@ -79,20 +77,24 @@ class BidPrices:
         return kept
 
     def kept(self, row: int, needed: float, due: float) -> KeptRoom | None:
-        """The same for any ``due``, in seconds from now; nothing is noted. ``needed``: GPU seconds until
-        then."""
+        """The demand of others that outbids a job of ``needed`` GPU seconds due at ``due``, or None.
+
+        ``due``: when its last iteration must end, in seconds from now. Records nothing.
+        """
         if not isfinite(needed) or due <= 0.0 or self._full(needed, due):
             return None
         return self._outbid(row, needed, due, MARGIN)
 
     def outbid(self, row: int) -> KeptRoom | None:
-        """For whose sake the promises are not planned anew for a newcomer that finds no room; None where it
-        pays the price."""
+        """The demand of others that outbids a newcomer that found no room; None if its bid reaches the price.
+
+        Only in the latter case does the wider search plan all promises anew for the newcomer.
+        """
         needed, due = self._asked_by(row)
         return self._outbid(row, needed, due, NO_MARGIN) if isfinite(needed) and due > 0.0 else None
 
     def _asked_by(self, row: int) -> tuple[float, float]:
-        """GPU seconds that the newcomer needs until its last iteration must end, and when that is."""
+        """The newcomer's GPU seconds, and when its last iteration must end in seconds from now."""
         due = float(self.problem.due[row]) - self.problem.slack_seconds
         return gpu_time_needed(self.problem, row, due - self.problem.origin), due
 
@@ -102,13 +104,15 @@ class BidPrices:
         return bool((promised + needed > self.problem.promise_gpus * horizons).any())
 
     def _outbid(self, row: int, needed: float, due: float, margin: float) -> KeptRoom | None:
-        """Where GPU time is dearest, if others pay more than ``margin`` times as much for it as the
-        newcomer."""
+        """The tightest deadline at which the price is more than ``margin`` times the newcomer's bid, or None.
+
+        A project within its equal share of the GPUs competes with its own jobs alone.
+        """
         everybody = self._shortfall(needed, due, margin, None, 1.0)
         projects = self.demand.projects()
         if everybody is None or projects < 2:
             return everybody
-        # Others do not price a project out of its share: within that it competes with itself alone.
+        # The demand of other projects must not push a project out of its equal share.
         project = int(self.problem.columns.project[row])
         mine = self._shortfall(needed, due, margin, project, 1.0 / projects)
         return None if mine is None else everybody
@@ -116,7 +120,11 @@ class BidPrices:
     def _shortfall(
         self, needed: float, due: float, margin: float, project: int | None, share: float
     ) -> KeptRoom | None:
-        """The same among all, or among the newcomers of ``project`` alone on its ``share`` of the GPUs."""
+        """The tightest deadline at which GPU time falls short, or None where it suffices at every one.
+
+        The sum takes promises, the newcomer, and expected jobs smaller than 1/``margin`` of the newcomer.
+        ``project``: count that project alone, on the fraction ``share`` of the GPUs; None counts all.
+        """
         horizons, promised = self._promised_until(due, project)
         capacity = share * self.problem.promise_gpus * horizons
         expected = self.demand.expected(self.problem.now, horizons, below=needed / margin, project=project)
@@ -133,10 +141,9 @@ class BidPrices:
         )
 
     def _promised_until(self, due: float, project: int | None) -> tuple[FloatArray, FloatArray]:
-        """Deadlines from ``due`` on, and the GPU seconds that promises still take until each.
+        """Deadlines from ``due`` on, and the GPU seconds of the promises that are due by each.
 
-        Promises with earlier deadlines go first, as they can at any time: what is due later moves behind the
-        newcomer.
+        Promises with a later deadline can run behind the newcomer, so they do not count at an earlier one.
         """
         problem, admission = self.problem, self.admission
         rows = np.array([row for row in admission.rows if row < problem.count], dtype=np.int64)
@@ -144,8 +151,8 @@ class BidPrices:
             rows = rows[problem.columns.project[rows] == project]
         order = np.argsort(problem.due[rows], kind="stable")
         ends = problem.due[rows][order]
-        # Without charges for moves: those are not kept with the plans, and a verdict must not depend on which
-        # decision it falls into.
+        # Pauses of forced moves are left out: plans do not store them, and the verdict must not depend on
+        # whether the promise was made in this decision or in an earlier one.
         needs = planned_gpu_time(problem.jobs, admission.plans, rows[order])
         held = np.concatenate(([0.0], np.cumsum(needs)))
         horizons = np.unique(np.append(ends[ends > due], due))

@@ -1,8 +1,7 @@
-"""All promises filled from scratch in one order (ElasticFlow section 4.1, Algorithm 1), and what of it can be
-kept.
+"""Fill all promises from scratch in deadline order (ElasticFlow section 4.1, Algorithm 1).
 
-Filled in deadline order, a newcomer changes nothing before its own place in that order. So the fillings up to
-there are those of the newcomer before it, and nothing is filled twice for them.
+A newcomer changes no plan of a job with an earlier deadline. So the plans before its place in the order are
+cached and reused for the next newcomer.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ if TYPE_CHECKING:
     from scheduling.core.problem.work import Work
 
 BETWEEN_MARKS = 32
-"""Jobs filled from one kept timeline to the next."""
+"""Jobs that are filled between two cached timelines."""
 
 
 @kernel
@@ -40,12 +39,12 @@ def refill(
     terms: Terms,
     to_the_end: bool,
 ) -> tuple[Plans, IntArray, Timeline, int]:
-    """Fill all jobs of ``order`` from scratch on a timeline.
+    """Fill all jobs of ``order`` from scratch on ``timeline``; both ``plans`` and ``timeline`` change.
 
-    ``carry``: seconds of pauses, per row, that the plan must be able to absorb beyond its own.
-    ``to_the_end``: go on after a job that cannot meet its deadline. Such a job takes nothing, so the plans of
-    the others are those without it. Returns (plans, rows that cannot meet their deadline, the timeline that
-    is left, pieces of the timelines that jobs were filled on).
+    ``due``: when the last iteration must end, by row, in seconds from now. ``carry``: extra seconds of pauses
+    that each plan must absorb, by row. ``to_the_end``: go on after a job that cannot meet its deadline; that
+    job takes no GPUs. Returns (plans, rows that cannot meet their deadline, the timeline that is left, pieces
+    walked over, as a count of work).
     """
     draft = new_draft(timeline.pieces + 64)
     failed = [0 for _ in range(0)]
@@ -82,8 +81,10 @@ def refill_beside(
     terms: Terms,
     to_the_end: bool,
 ) -> tuple[Plans, IntArray, int]:
-    """`refill` that changes neither ``plans`` nor the timeline ``opened``. Returns (plans, rows that cannot
-    meet their deadline, pieces of the timelines that jobs were filled on)."""
+    """`refill` on copies of ``plans`` and of the timeline ``opened``.
+
+    Returns (plans, rows that cannot meet their deadline, pieces walked over).
+    """
     left = timeline_copied(opened)
     plans, failed, _, walked = refill(
         jobs, due, plans_copied(plans), order, carry, left, slots, terms, to_the_end
@@ -92,33 +93,35 @@ def refill_beside(
 
 
 class Mark(NamedTuple):
-    """The timeline before the job at ``position`` of the order was filled."""
+    """A cached timeline."""
 
+    #: Place in the order of the job that is filled next.
     position: int
+    #: Free capacity before that job is filled.
     timeline: Timeline
 
 
 class Refilled(NamedTuple):
-    """Fillings in deadline order as far as they go.
+    """Jobs filled in deadline order, as far as the filling went."""
 
-    ``order``: rows, ``plans`` those of the first ``reached`` of them; ``failing``: the row at ``reached``
-    that cannot meet its deadline, None where there is none yet.
-    """
-
+    #: Rows in deadline order.
     order: tuple[int, ...]
+    #: Plans of the first ``reached`` rows of ``order``.
     plans: Plans
+    #: Cached timelines, by ascending position.
     marks: tuple[Mark, ...]
+    #: Number of jobs that were filled.
     reached: int
+    #: The row at position ``reached`` if it cannot meet its deadline, else None.
     failing: int | None
 
 
 class DeadlineOrder:
-    """Promises filled afresh in deadline order under one variant of filling, kept from one newcomer to the
-    next.
+    """Promises filled from scratch in deadline order, cached from one newcomer to the next.
 
-    Everybody keeps the slack and the capacity that new promises must. ``opened``: the timeline without any
-    promise, held offers taken out of it. Rows that hold no promise keep the plans that were there when this
-    was made.
+    Every job keeps its failure slack and leaves the failure reserve free, as a new promise must. ``opened``:
+    free capacity beside held offers alone. ``plans``: rows without a promise keep their plan from here.
+    ``suffix``: variant of filling.
     """
 
     def __init__(
@@ -138,8 +141,10 @@ class DeadlineOrder:
         self._kept = Refilled((), copy_plans(plans), (Mark(0, opened),), 0, None)
 
     def with_newcomer(self, rows: Sequence[int], row: int) -> Refilled:
-        """All of ``rows`` and the newcomer filled, up to the first that fails. Nothing is kept of the
-        newcomer."""
+        """Fill the promised ``rows`` and the newcomer ``row``, up to the first job that fails.
+
+        The cache keeps the plans before the newcomer alone; call `keep` once it is promised.
+        """
         self._keep(rows)
         rank = self._problem.by_deadline
         place = bisect_left(self._kept.order, int(rank[row]), key=lambda other: int(rank[other]))
@@ -151,11 +156,11 @@ class DeadlineOrder:
         return self._continued(before._replace(plans=copy_plans(before.plans)), len(order))
 
     def keep(self, refilled: Refilled) -> None:
-        """Go on from fillings that were found with a newcomer, now promised."""
+        """Cache the result of `with_newcomer`, whose newcomer is promised now."""
         self._kept = refilled._replace(plans=copy_plans(refilled.plans))
 
     def _keep(self, rows: Sequence[int]) -> None:
-        """Fit what is kept to these rows: what comes before the first difference stays."""
+        """Cut the cache at the first row whose place in the order changed."""
         rank = self._problem.by_deadline
         order = tuple(sorted(rows, key=lambda row: int(rank[row])))
         if order == self._kept.order:
@@ -168,7 +173,7 @@ class DeadlineOrder:
         self._kept = _cut(self._kept, order, same)
 
     def _continued(self, refilled: Refilled, until: int) -> Refilled:
-        """Filled further, up to the position ``until`` or the first job that fails."""
+        """Fill further jobs, up to the position ``until`` or the first job that fails."""
         order, plans, marks, reached, failing = refilled
         if failing is not None or reached >= until:
             return refilled
@@ -193,7 +198,7 @@ class DeadlineOrder:
 
 
 def _cut(refilled: Refilled, order: tuple[int, ...], position: int) -> Refilled:
-    """What holds of the fillings for another order that is the same up to ``position``."""
+    """The part of ``refilled`` that is valid for another ``order``, which is equal before ``position``."""
     marks = tuple(mark for mark in refilled.marks if mark.position <= position)
     fails = refilled.failing if refilled.failing is not None and refilled.reached < position else None
     return Refilled(order, refilled.plans, marks, min(refilled.reached, position), fails)

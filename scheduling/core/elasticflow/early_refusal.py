@@ -1,9 +1,8 @@
-"""Refusing early: GPU time until a deadline that no plan can do without (spec 2.3, Theorem 1).
+"""Early refusal by GPU time: a necessary condition for all promises (ElasticFlow Theorem 1; spec 2.3).
 
-A job that must do its work by a time takes at least the GPU time that a mix of its most efficient levels
-takes. When the promises and a newcomer together must have more of it by some time than there is, no plans
-keep all promises, and none need be looked for. The converse does not hold: what passes here is decided by
-admission.
+To meet its deadline a job needs at least the GPU time of the best mix of its levels. If the promises and a
+newcomer together need more GPU time by some instant than the cluster has, no plans keep all promises, and
+admission refuses without a search. The converse does not hold: admission decides on the others.
 """
 
 from __future__ import annotations
@@ -21,21 +20,20 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, JobArrays
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 INSTANTS = 128
-"""Times at which the GPU time that promises must have is kept, each later than the one before by the same
-factor."""
+"""Instants at which the GPU time that promises need is summed."""
 STEP = 1.1
+"""Factor between the distances of two neighbouring instants from the next slot."""
 ROUNDING = 1e-6
-"""What a job's plan may be off by, relative to the GPU time there is: instants this near count as one
-(`TIME_TOLERANCE`)."""
+"""Tolerance of the comparison per job, as a fraction of the GPU time there is; plans are exact only to
+`TIME_TOLERANCE`."""
 
 
 @leaf
 def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> float:
-    """GPU seconds that ``work`` iterations within ``seconds`` take at least, on any mix of the job's levels
-    over time.
+    """The least GPU seconds for ``work`` iterations within ``seconds``, on any mix of levels over time.
 
-    The lower convex envelope of GPUs over throughput, at the rate that is needed (Jensen's inequality). No
-    more than all the time on the highest level where even that is not enough.
+    This is the lower convex envelope of GPUs over throughput, at the needed rate (Jensen's inequality). If
+    no level is fast enough, it is the GPU time of the fastest level for all ``seconds``.
     """
     if work <= 0.0 or seconds <= 0.0 or jobs.level_count[job] == 0:
         return 0.0
@@ -68,15 +66,17 @@ def least_gpu_time(jobs: JobArrays, job: int, work: float, seconds: float) -> fl
 
 @leaf
 def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float) -> float:
-    """GPU seconds from the next slot on to ``until`` without which the job cannot end its last iteration by
-    ``due``."""
+    """The least GPU seconds between the next slot and ``until`` with which the job can end by ``due``.
+
+    ``due``: when the last iteration must end. Both times are seconds from now.
+    """
     origin = slots.origin
     count = jobs.level_count[job]
     if count == 0 or jobs.finished_at[job] < inf or until <= origin or due <= origin:
         return 0.0
     work = jobs.work[job]
     if jobs.locked[job]:
-        # The next slot of a locked job is out of the free GPUs already.
+        # The timeline already lacks the GPUs of a locked job in the next slot: its work there is deducted.
         for level in range(count):
             if jobs.levels[job, level] == jobs.gpus[job]:
                 work -= jobs.throughput[job, level] * slots.seconds
@@ -101,12 +101,12 @@ def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float)
 def add_needs(
     jobs: JobArrays, row: int, due: float, slots: Slots, instants: FloatArray, needs: FloatArray
 ) -> None:
-    """Add what a job must have by each of the ``instants``, which ascend, to ``needs``."""
+    """Add the job's `must_have` GPU seconds at each of the ascending ``instants`` to ``needs``."""
     for index in range(instants.size):
         needed = must_have(jobs, row, due, slots, instants[index])
         needs[index] += needed
         if instants[index] >= due + 2 * TIME_TOLERANCE:
-            # From its deadline on it needs no more.
+            # After its deadline the job needs no further GPU time.
             for later in range(index + 1, instants.size):
                 needs[later] += needed
             return
@@ -114,7 +114,7 @@ def add_needs(
 
 @leaf
 def sum_of_needs(jobs: JobArrays, rows: IntArray, due: FloatArray, slots: Slots, until: float) -> float:
-    """What the jobs of ``rows`` must have until one time, in GPU seconds."""
+    """The sum of `must_have` over the jobs of ``rows`` at the instant ``until``, in GPU seconds."""
     total = 0.0
     for row in rows:
         total += must_have(jobs, row, due[row], slots, until)
@@ -123,7 +123,7 @@ def sum_of_needs(jobs: JobArrays, rows: IntArray, due: FloatArray, slots: Slots,
 
 @leaf
 def gpu_time_until(timeline: Timeline, until: float) -> float:
-    """GPU seconds of the timeline before ``until``."""
+    """Free GPU seconds of the timeline before ``until``."""
     times, free, count = timeline
     total = 0.0
     for piece in range(count):
@@ -139,7 +139,7 @@ def gpu_time_until(timeline: Timeline, until: float) -> float:
 
 @kernel
 def gpu_time_by(timeline: Timeline, instants: FloatArray) -> FloatArray:
-    """GPU seconds of the timeline before each of the ``instants``."""
+    """Free GPU seconds of the timeline before each of the ``instants``."""
     there = np.empty(instants.size)
     for index in range(instants.size):
         there[index] = gpu_time_until(timeline, instants[index])
@@ -147,9 +147,9 @@ def gpu_time_by(timeline: Timeline, instants: FloatArray) -> FloatArray:
 
 
 class GpuTimeNeeded:
-    """What the promises of a decision must have of the GPUs by a row of times, kept as promises are made.
+    """The GPU time that the promises of a decision need by each instant, updated as promises are made.
 
-    Present promises may use the reserve and their slack for failures, so both are counted as theirs.
+    Present promises may use the failure reserve and their failure slack, so both count as capacity.
     """
 
     def __init__(self, problem: Problem) -> None:
@@ -162,11 +162,9 @@ class GpuTimeNeeded:
         self._counted: list[int] = []
 
     def is_missing(self, rows: Sequence[int], row: int) -> bool:
-        """Whether GPU time is missing for sure for a newcomer beside the promises to ``rows``: then it need
-        not be tried.
+        """Whether the promises to ``rows`` surely leave too little GPU time for the newcomer ``row``.
 
-        ``rows`` is without held offers. What they hold is not counted against a newcomer, which might be one
-        of them.
+        ``rows`` excludes held offers: the newcomer might be the one that accepts such an offer.
         """
         problem = self._problem
         self._count(rows)
@@ -182,7 +180,7 @@ class GpuTimeNeeded:
         return bool(others + needed > gpu_time_until(self._open, due) * tolerated)
 
     def _count(self, rows: Sequence[int]) -> None:
-        """Bring what is counted to the promises there are; newcomers that were promised come last of them."""
+        """Update the sums to the promises ``rows``; new promises are appended to ``rows``."""
         own = list(rows)
         if own[: len(self._counted)] != self._counted:
             self._needs[:] = 0.0

@@ -1,8 +1,7 @@
 """Elastic allocation: Algorithm 2 of ElasticFlow (section 4.2; spec 2.6 and 2.7).
 
-Best effort, and all other work without a promise, is first filled at its lowest level, shortest first. Then
-GPUs still free in the next slot are granted one level at a time to the job that saves the most GPU time per
-GPU.
+Jobs without a promise are filled first, each at its lowest level. Then Algorithm 2 grants the GPUs that are
+still free in the next slot, one level at a time, to the job that saves the most GPU time per extra GPU.
 """
 
 from __future__ import annotations
@@ -58,10 +57,10 @@ def fill_unpromised(
     timeline: Timeline,
     slots: Slots,
 ) -> tuple[Plans, Timeline]:
-    """Plan jobs without a promise at their lowest level on what is left, in the given order.
+    """Plan the jobs of ``order``, in that order, at their lowest level on the free capacity.
 
-    ``heads``: GPUs per row fixed for the next slot, or NO_HEAD. A job for which nothing is ever left
-    gets no plan. Returns (plans, timeline).
+    ``heads``: GPUs fixed for the next slot, by row, or NO_HEAD. A job for which GPUs never come free gets no
+    plan. Returns (plans, the timeline that is left).
     """
     draft = new_draft(timeline.pieces + 8)
     for job in order:
@@ -86,9 +85,9 @@ def pays(
     slots: Slots,
     minimum_gain: float,
 ) -> bool:
-    """Whether going from level ``old`` to ``new`` wins more iterations than its pause costs.
+    """Whether the step from level ``old`` to ``new`` wins ``minimum_gain`` iterations beyond its pause.
 
-    Counted for as long as the forecast leaves ``new`` GPUs free for the job (spec 2.10).
+    Iterations count as long as the timeline keeps ``new`` GPUs free for the job (spec 2.10).
     """
     old_rate = 0.0
     old_pause = 0.0
@@ -117,9 +116,9 @@ def pays(
 
 @leaf
 def _next_levels(jobs: JobArrays, job: int, held: int) -> tuple[int, int]:
-    """The next level above ``held``, and the level held now if that is higher still, else -1.
+    """The next level above the planned ``held`` GPUs, and the job's present level if it is higher still.
 
-    Returning to the level held now costs no pause, so it is worth trying in one step.
+    Each is -1 if there is none. A return to the present level costs no pause, so it is tried in one step.
     """
     following = NO_TARGET
     present = NO_TARGET
@@ -134,17 +133,17 @@ def _next_levels(jobs: JobArrays, job: int, held: int) -> tuple[int, int]:
 
 
 class Growing(NamedTuple):
-    """Jobs that may grow in the next slot: the ``rows`` that ask. The other columns are by row, for all jobs.
+    """Jobs that may grow in the next slot. All arrays but ``rows`` are by row of the problem."""
 
-    ``promised``, and when the last iteration must end by ``due``. ``rank``: tie order (deadline, submission,
-    id), dense. ``start_order``: order in which jobs without a promise and without GPUs come first for their
-    first level.
-    """
-
+    #: Rows of the jobs that may grow.
     rows: IntArray
+    #: True for a job with a promise.
     promised: BoolArray
+    #: When the last iteration must end, in seconds from now; infinity without a promise.
     due: FloatArray
+    #: Position of each row by deadline, submission and id; breaks ties.
     rank: IntArray
+    #: Order in which jobs without a promise and without GPUs get their first level, before all other grants.
     start_order: IntArray
 
 
@@ -160,11 +159,11 @@ def _best_step(
     tried: Draft,
     best_draft: Draft,
 ) -> tuple[int, int, float, int, float, float]:
-    """The better of the steps open to a job that ``left`` GPUs allow.
+    """The step, of at most ``left`` GPUs, that saves the most GPU time per extra GPU for one job.
 
-    The job's own plan is given back meanwhile, for which the timeline must have room; the new one is left in
-    ``best_draft``. Returns (pieces of the timeline, target, GPU time saved per extra GPU, pieces, finish, GPU
-    time).
+    The new plan is written to ``best_draft``. The function gives the job's own plan back and takes it again,
+    so the timeline needs room for two more pieces per piece of that plan. Returns (pieces of the timeline;
+    the new level or NO_TARGET; GPU seconds saved per extra GPU; pieces, finish and GPU seconds of the plan).
     """
     tried_time, tried_gpus = tried
     best_time, best_gpus = best_draft
@@ -183,7 +182,7 @@ def _best_step(
     times, free, count = timeline
     count = occupy_in_room(timeline, plans, job, GIVE_BACK, promised)
     timeline = Timeline(times, free, count)
-    # Not ``held`` more than ``left``: a stored plan may give GPUs back before the slot ends.
+    # Not simply ``held + left``: a stored plan may give GPUs back before the slot ends.
     room = free_until(timeline, rules.slots.origin + rules.slots.seconds)
     for step in range(2):
         target = following if step == 0 else present
@@ -208,12 +207,15 @@ def _best_step(
 
 
 class LaidOut(NamedTuple):
-    """Plans that keep the promises, what these leave free, and by row who is promised and until when grants
-    let the last iteration end: never without a promise."""
+    """The plans and the free capacity before Algorithm 2 grants GPUs."""
 
+    #: Plans by row of the problem.
     plans: Plans
+    #: Free capacity beside the promises and all other plans made so far.
     timeline: Timeline
+    #: By row: True for a promise.
     promised: BoolArray
+    #: By row: when the last iteration must end after grants, in seconds from now; infinity without a promise.
     due: FloatArray
 
 
@@ -227,11 +229,11 @@ def laid_out(
     slack_seconds: float,
     opened: Timeline,
 ) -> LaidOut:
-    """A copy of the plans ``base`` before anybody else gets anything.
+    """Copy the plans ``base``, and take the promised ones out of the free capacity ``opened``.
 
-    Only promised and locked jobs, and the ``others`` that wait to be planned, keep a plan: stored plans of
-    jobs that no server is left for speak of GPUs that are gone. Grants keep the failure slack of a plan that
-    has it.
+    Promised jobs, locked jobs and the ``others``, which are planned next, keep their plans. Every other plan
+    is dropped: it may name GPUs of servers that are gone. A plan that ends before its failure slack
+    (``slack_seconds``) must still do so after a grant.
     """
     plans = plans_copied(base)
     timeline = occupied(opened, plans, promised_rows, YES)
@@ -260,8 +262,10 @@ def granted_and_held(
     offers: IntArray,
     hold: bool,
 ) -> tuple[Plans, int]:
-    """The plans with the grants of `grant_leftover`, those of ``rows`` held until a plan takes more GPUs or
-    ends, an offer's included. Returns them and the number of grants."""
+    """Run `grant_leftover`; with ``hold``, let ``rows`` keep their GPUs until the next change (`hold_until`).
+
+    ``offers``: rows of held offers, whose plans also count as changes. Returns (plans, number of grants).
+    """
     plans, granted = grant_leftover(jobs, laid.plans, growing, laid.timeline, rules, most_grants)
     wake = min(next_wake(jobs, plans, rows, rules.slots), next_wake(jobs, plans, offers, rules.slots))
     if hold and wake < inf:
@@ -273,12 +277,12 @@ def granted_and_held(
 def grant_leftover(
     jobs: JobArrays, plans: Plans, growing: Growing, timeline: Timeline, rules: GrowthRules, most_grants: int
 ) -> tuple[Plans, list[int]]:
-    """Algorithm 2: give the next slot's free GPUs away, level by level.
+    """Algorithm 2: grant the GPUs that are free in the next slot, one level at a time.
 
-    At most ``most_grants`` grants are made. Returns (plans, granted job per grant).
+    At most ``most_grants`` grants are made. Returns (plans, the job of each grant).
 
-    The heap holds optimistic or outdated priorities: what is on top is computed afresh, and granted
-    only if it is still on top then.
+    Priorities in the heap are optimistic or outdated. The priority of the top job is computed again, and the
+    job gets its grant only if it stays on top.
     """
     promised = growing.promised
     rank = growing.rank
@@ -312,7 +316,7 @@ def grant_leftover(
         )
         timeline = Timeline(times, free, count)
         if target == NO_TARGET:
-            continue  # GPUs left only get fewer: never again in this round
+            continue  # free GPUs only get fewer, so this job gets no further grant in this round
         held = planned_gpus(plans, job, origin)
         entry = (GROWING, -saved, position)
         if held == 0 and not promised[job]:

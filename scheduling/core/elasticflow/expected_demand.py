@@ -1,8 +1,8 @@
-"""What newcomers ask for, learnt from those that came: GPU time a second, by size and project.
+"""The demand to expect from newcomers: GPU time per second, by size and project, learnt from submissions.
 
-A small table that every decision hands to the next one (`Decision.memory`), so that a decision can be
-replayed from its snapshot. Sizes are kept in steps of a quarter of an octave; older submissions count less by
-a fixed decay.
+Each decision hands this small table to the next one (`Decision.memory`), so a decision can be replayed from
+its snapshot. Sizes are rounded down to a quarter of an octave. Older submissions weigh less, by exponential
+decay.
 """
 
 from __future__ import annotations
@@ -15,41 +15,43 @@ import numpy as np
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MEMORY_SECONDS = 14 * 86400.0
-"""After this time a submission counts by 1/e."""
+"""Age, in seconds, at which a submission weighs 1/e."""
 
 STEPS_PER_OCTAVE = 4
 MOST_EXTRAPOLATION = 8.0
-"""A burst of a minute tells little about a day: what came is expected this many times over at most."""
+"""The forecast is at most this many times the past demand: a burst of a minute says little about a day."""
 
 MOST_ROWS = 512
-"""Rows kept: those with least demand go first."""
+"""Rows of the table; beyond this many, the rows with the least demand are dropped."""
 
 COLUMNS = 4
 
 
 def is_remembered(memory: FloatArray) -> bool:
-    """Whether these numbers have the form that `ExpectedDemand.remembered` gives them, and are not none."""
+    """Whether ``memory`` is a non-empty table in the form of `ExpectedDemand.remembered`."""
     return memory.size >= 2 and (memory.size - 2) % COLUMNS == 0 and bool(np.isfinite(memory).all())
 
 
 @dataclass(frozen=True)
 class ExpectedDemand:
-    """Submissions since ``began_at``, decayed to ``as_of``. Row i is one size step of one project.
+    """Submissions so far, decayed. Row i of each array sums one size step of one project."""
 
-    ``step``: GPU seconds from 2 ** (step / 4) up to the next step. ``gpu_seconds``: their sum.
-    ``weighted_windows``: the sum of GPU seconds times the time that each had until its deadline.
-    """
-
+    #: Time of the first submission, in seconds; infinity before it.
     began_at: float = inf
+    #: Time to which the sums are decayed, in seconds.
     as_of: float = inf
+    #: Project number.
     project: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: Size step s: jobs of 2 ** (s / 4) GPU seconds up to the next step.
     step: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: Sum of the jobs' GPU seconds.
     gpu_seconds: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Sum of each job's GPU seconds times the seconds from its submission to its deadline.
     weighted_windows: FloatArray = field(default_factory=lambda: np.zeros(0))
 
     @classmethod
     def recalled(cls, memory: FloatArray) -> ExpectedDemand:
-        """From what `remembered` gave; nothing was learnt where it is empty or of another form."""
+        """The demand that `remembered` wrote; an empty one if ``memory`` is empty or malformed."""
         if not is_remembered(memory):
             return cls()
         rows = memory[2:].reshape(-1, COLUMNS)
@@ -63,14 +65,14 @@ class ExpectedDemand:
         )
 
     def remembered(self) -> FloatArray:
-        """As numbers; empty while nothing was submitted."""
+        """The table as one flat array; empty before the first submission."""
         if self.began_at == inf:
             return np.zeros(0)
         rows = np.column_stack((self.project, self.step, self.gpu_seconds, self.weighted_windows))
         return np.concatenate(([self.began_at, self.as_of], rows.ravel()))
 
     def noted(self, now: float, project: int, gpu_seconds: float, window_seconds: float) -> ExpectedDemand:
-        """With one more submission."""
+        """The demand with one more submission: its GPU seconds, and the seconds until its deadline."""
         if not (0.0 < gpu_seconds < inf and 0.0 < window_seconds < inf):
             return self
         aged = self._aged(now)
@@ -93,12 +95,11 @@ class ExpectedDemand:
     def expected(
         self, now: float, horizons: FloatArray, *, below: float, project: int | None = None
     ) -> FloatArray:
-        """GPU seconds that jobs still to come, each smaller than ``below``, will need within each of
-        ``horizons``.
+        """GPU seconds that future jobs smaller than ``below`` GPU seconds will need within each horizon.
 
-        They come evenly, at the rate of the past, and work evenly until their deadlines; what lies beyond a
-        horizon is left out. No horizon is expected to bring more than `MOST_EXTRAPOLATION` times what the
-        past did. ``project``: of that one alone.
+        ``horizons``: seconds from now. The model: jobs arrive evenly at the past rate and work evenly until
+        their deadlines; work after a horizon does not count. `MOST_EXTRAPOLATION` bounds the result.
+        ``project``: count that project alone; None counts all.
         """
         chosen = (self.step + 1) / STEPS_PER_OCTAVE <= (log2(below) if below > 0.0 else -inf)
         if project is not None:
@@ -116,13 +117,13 @@ class ExpectedDemand:
 
     @property
     def seconds(self) -> float:
-        """The length of the past, decayed like what came in it."""
+        """Length of the observed past in seconds, decayed like the submissions."""
         if self.began_at == inf:
             return 0.0
         return MEMORY_SECONDS * (1.0 - exp(-(self.as_of - self.began_at) / MEMORY_SECONDS))
 
     def projects(self) -> int:
-        """How many projects have asked for something of late."""
+        """The number of projects in the table."""
         return int(np.unique(self.project).size)
 
     def _aged(self, now: float) -> ExpectedDemand:

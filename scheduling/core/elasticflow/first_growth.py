@@ -1,4 +1,4 @@
-"""Who grows in the next slot before Algorithm 2 grants what is left: a strategy that a policy hands in."""
+"""The interface of a policy's own rule for growth, which runs before Algorithm 2 grants the leftover GPUs."""
 
 from __future__ import annotations
 
@@ -11,21 +11,23 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class GrowthRules(NamedTuple):
-    """When growth is worth it. ``minimum_gain``: iterations that a larger level must win beyond its pause.
-    ``relief``: seconds of everybody's completion that one GPU second needed less later is worth; Algorithm 2
-    does not ask for it."""
+    """When a larger level is worth its pause."""
 
+    #: The grid of slots.
     slots: Slots
+    #: True for the suffix variant of filling, False for the uniform one.
     suffix: bool
+    #: Iterations that a larger level must win beyond those that its pause costs.
     minimum_gain: float
+    #: Seconds of all jobs' completion times that a GPU second saved later is worth; unused in Algorithm 2.
     relief: float = 0.0
 
 
 class FirstGrowth(Protocol):
-    """Lets some of ``rows`` grow, at most ``most`` of them, and plans them anew so that all ends ``due``
-    stand.
+    """Grows at most ``most`` of ``rows`` in the next slot and plans them anew; every job still meets ``due``.
 
-    Returns the plans, what they leave free, and how many grew.
+    ``promised`` and ``due`` are by row of the problem; ``due`` is when the last iteration must end, in
+    seconds from now. Returns (plans, the free capacity beside them, how many jobs grew).
     """
 
     def __call__(

@@ -1,9 +1,8 @@
-"""Hold the next slot's GPUs until something has to change.
+"""Let every job keep its GPUs of the next slot until a plan needs more GPUs or a job ends.
 
-Algorithm 2 looks one slot ahead: its plans give grants back after that slot, only for the next
-decision to make the same grants again. Until the first time that some plan needs more GPUs or some
-job ends, everybody can keep what they hold. Nobody gets later by that: a drop is only put off, and
-the job has done at least as much work by then.
+Algorithm 2 looks one slot ahead: a plan gives its grant back after that slot, and the next decision makes
+the same grant again. Holding the GPUs until the first real change avoids that. No job ends later: its drop
+to a lower level only comes later, and it has done at least as many iterations by then.
 """
 
 from __future__ import annotations
@@ -21,7 +20,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @leaf
 def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots: Slots) -> float:
-    """Slot end at which the job is done when it keeps ``gpus`` GPUs from the next slot on."""
+    """The slot end, in seconds from now, at which the job has stored its weights if it keeps ``gpus`` GPUs
+    from the next slot on; infinity if ``gpus`` is no level."""
     if jobs.finished_at[job] < inf:
         return slot_end(jobs.finished_at[job] + jobs.finishing[job], slots)
     for level in range(jobs.level_count[job]):
@@ -36,7 +36,8 @@ def _release_when_held(jobs: JobArrays, plans: Plans, job: int, gpus: int, slots
 
 @leaf
 def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> float:
-    """First time after the next slot begins at which a plan takes more GPUs or a job is done."""
+    """The first time after the next slot begins, in seconds from now, at which a plan of ``rows`` takes more
+    GPUs or a job ends."""
     origin = slots.origin
     wake = inf
     for job in rows:
@@ -60,10 +61,10 @@ def next_wake(jobs: JobArrays, plans: Plans, rows: IntArray, slots: Slots) -> fl
 
 @kernel
 def hold_until(jobs: JobArrays, plans: Plans, rows: IntArray, until: float, slots: Slots) -> None:
-    """Let every plan keep its GPUs of the next slot until ``until``; the rest stays as it was.
+    """Change each plan of ``rows`` to keep its GPUs of the next slot until ``until``, in seconds from now.
 
-    Plans that end earlier by that are cut as long after their new finish as they were held after the old one:
-    that time is there for moves which placing all plans will force, and which no plan knows of by itself.
+    A plan that finishes earlier by that also releases its GPUs earlier. The time between finish and release
+    stays the same: it is the room for pauses of forced moves.
     """
     nothing = np.zeros(0)
     for job in rows:
@@ -74,7 +75,7 @@ def hold_until(jobs: JobArrays, plans: Plans, rows: IntArray, until: float, slot
 def _hold_job(
     jobs: JobArrays, plans: Plans, job: int, until: float, slots: Slots, nothing: FloatArray
 ) -> None:
-    """`hold_until` for one job; ``nothing`` is charged."""
+    """`hold_until` for one job; ``nothing`` is an empty array (no charges)."""
     origin = slots.origin
     count = plans.length[job]
     if count < 2:
@@ -91,7 +92,7 @@ def _hold_job(
     if finish < inf:
         released = slot_end(finish + jobs.finishing[job], slots)
         spare = max(0.0, plans.time[job, count - 1] - released)
-    # Pieces before ``until`` become one; the piece that is under way at ``until`` begins there.
+    # All pieces before ``until`` become one. The piece that covers ``until`` now begins there.
     written = 1
     plans.time[job, 0] = origin
     plans.gpus[job, 0] = held

@@ -1,4 +1,4 @@
-"""Jobs at risk: a promise that no plan keeps any more ends as early as the kept promises leave room for."""
+"""Jobs at risk: no plan keeps their promise, so they end as early as the kept promises allow."""
 
 from __future__ import annotations
 
@@ -15,33 +15,31 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, s
 
 
 class Hurried(NamedTuple):
-    """How jobs at risk would fare beside plans that keep all promises. These plans are only compared.
+    """When the spared jobs would end beside a given set of promised plans; serves to compare such sets."""
 
-    ``without_room``: how many find no GPUs at all. ``ends``: when the others end, in sum, in seconds from
-    now. ``left``: the timeline of what all leave free.
-    """
-
+    #: Number of jobs that find no GPUs at all.
     without_room: int
+    #: Sum of the finish times of the other jobs, in seconds from now.
     ends: float
+    #: Free capacity beside the promises and the spared jobs.
     left: Timeline
 
     def later_than(self, other: Hurried) -> bool:
-        """Whether the jobs end later in sum, or fewer of them at all."""
+        """Whether fewer jobs find GPUs than in ``other``, or as many and their finish times sum to more."""
         if self.without_room != other.without_room:
             return self.without_room > other.without_room
         return self.ends > other.ends + TIME_TOLERANCE
 
 
 class Sparing:
-    """What newcomers leave to the jobs at risk of one decision (decision 0016); nothing under the published
-    algorithm."""
+    """Keeps newcomers from delaying jobs at risk (decision 0016). The published algorithm spares no job."""
 
     def __init__(self, admission: Promises) -> None:
         self._admission = admission
         self._beside_present_plans: tuple[Plans, Hurried] | None = None
 
     def rows(self) -> list[int]:
-        """Jobs that are spared, in deadline order: those at risk that GPUs can help."""
+        """The spared jobs, in deadline order: jobs at risk that have a level."""
         admission = self._admission
         if admission.search is None or not admission.at_risk:
             return []
@@ -49,14 +47,16 @@ class Sparing:
         return admission.in_deadline_order([row for row in admission.at_risk if able[row]])
 
     def room_for_newcomers(self) -> Timeline:
-        """What promises leave free, and the spared jobs with them."""
+        """Free capacity beside the promises and the spared jobs."""
         if self.rows():
             return self._at_present().left
         return self._admission.free_beside_promises()
 
     def make_room(self) -> bool:
-        """Let promises have their least shares, unless spared jobs end later beside these. Returns whether
-        plans changed."""
+        """Cut the promises to their minimum satisfactory shares, unless spared jobs would end later.
+
+        Returns whether plans changed.
+        """
         admission = self._admission
         if not self.rows():
             return False
@@ -68,7 +68,7 @@ class Sparing:
         return True
 
     def delayed_by(self, plans: Plans, newcomer: int) -> bool:
-        """Whether ``plans``, mended for the pauses of a newcomer, take what the spared jobs need."""
+        """Whether the spared jobs would end later beside ``plans``, which promise the newcomer's deadline."""
         if not self.rows():
             return False
         return self._beside(plans, [*self._admission.rows, newcomer]).later_than(self._at_present())
@@ -80,7 +80,7 @@ class Sparing:
         return self._beside_present_plans[1]
 
     def _beside(self, plans: Plans, promised: list[int]) -> Hurried:
-        """The spared jobs on what ``plans`` leave free, by which the promises to ``promised`` are kept."""
+        """When the spared jobs would end beside the ``plans`` of the rows ``promised``."""
         rows = self.rows()
         hurried, timeline = hurry(
             self._admission.problem, copy_plans(plans), rows, self._admission.timeline(promised, plans)
@@ -91,10 +91,11 @@ class Sparing:
 
 
 def hurry(problem: Problem, plans: Plans, rows: Iterable[int], timeline: Timeline) -> tuple[Plans, Timeline]:
-    """Plan each of ``rows``, in this order, to end as early as the timeline allows; the reserve may be used.
+    """Plan each of ``rows``, in this order, to end as early as the timeline allows.
 
-    Demoted to their lowest level such jobs would be late for certain; a delay that passes must not do that.
-    Returns the plans, without one for a job that finds no room at all, and what they leave free.
+    The jobs may use the failure reserve. They are not cut to their lowest level, as other work without a
+    promise is: a short disturbance would then make them late for certain. Returns (plans, the free capacity
+    that is left). A job that finds no room gets no plan.
     """
     for row in rows:
         draft = problem.scratch(timeline.pieces)

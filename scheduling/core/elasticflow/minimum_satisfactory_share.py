@@ -1,9 +1,9 @@
-"""Progressive filling: the least share of GPUs that meets a deadline.
+"""Progressive filling: the minimum satisfactory share, the least GPUs that meet a deadline.
 
-ElasticFlow section 4.1, Algorithm 1 (ProgressiveFilling); spec 2.4. Uniform filling gives every
-piece of the horizon the same level cap; suffix filling keeps early pieces one level lower for as
-long as the deadline allows. Every change of level inside a plan carries its pause (contracts 4):
-without pauses both are exactly the paper's.
+ElasticFlow section 4.1, Algorithm 1 (ProgressiveFilling); spec 2.4. Uniform filling caps every piece of the
+plan at the same level. Suffix filling caps early pieces one level lower, as long as the deadline allows.
+Every change of level inside a plan costs its pause (contracts 4). Without pauses both variants are exactly
+the paper's.
 """
 
 from __future__ import annotations
@@ -23,48 +23,54 @@ NO_GPUS = whole(0)
 WITHOUT_SWITCH = -inf
 NO_LEVEL_BEFORE = whole(-1)
 MOST_GUESSES = 2
-"""Guesses of the slot to rise in, one after another, before the slots in question are halved."""
+"""Guesses in a row of the slot in which suffix filling rises, before one step of bisection."""
 
 
 class Terms(NamedTuple):
-    """How a job is planned.
+    """How a job is filled."""
 
-    ``guarded``: as a promise, which leaves the failure reserve alone. ``suffix``: by the suffix variant of
-    filling. ``head``: GPU count fixed for the first slot, or NO_HEAD. ``highest``: column of the highest
-    level allowed, or ALL_LEVELS. ``carry``: further seconds of pause that the plan must be able to absorb.
-    """
-
+    #: True for a new promise: it leaves the failure reserve free.
     guarded: bool
+    #: True for the suffix variant of filling, False for the uniform one.
     suffix: bool
+    #: GPUs fixed for the next slot, or NO_HEAD.
     head: int = NO_HEAD
+    #: Column of the highest level allowed, or ALL_LEVELS.
     highest: int = ALL_LEVELS
+    #: Extra seconds of pauses that the plan must absorb.
     carry: float = 0.0
 
 
 class Capacity(NamedTuple):
-    """What a timeline leaves, from ``times`` on in so many ``pieces``: ``free`` as in `Timeline`.
+    """The free capacity for one kind of work: a `Timeline` and whether the failure reserve counts."""
 
-    ``guarded``: for promises, which leave the failure reserve alone.
-    """
-
+    #: Beginnings of the pieces, in seconds from now.
     times: FloatArray
+    #: Free GPUs, in the two rows of `Timeline`.
     free: IntArray
+    #: Number of pieces in use.
     pieces: int
+    #: True for a new promise: the failure reserve is not free for it.
     guarded: bool
 
 
 class Head(NamedTuple):
-    """The job holds so many GPUs until then whatever is free."""
+    """The fixed beginning of a plan, whatever is free."""
 
+    #: GPUs that the job holds, or NO_HEAD.
     gpus: int
+    #: End of the head, in seconds from now.
     until: float
 
 
 class LevelCap(NamedTuple):
-    """The highest level: column ``low`` of the curve before ``switch_at``, ``high`` after."""
+    """The highest level that a plan may use."""
 
+    #: Column of the cap before ``switch_at``; -1 for no GPUs.
     low: int
+    #: Column of the cap from ``switch_at`` on.
     high: int
+    #: When the cap rises, in seconds from now.
     switch_at: float
 
 
@@ -79,7 +85,7 @@ def _column(jobs: JobArrays, job: int, gpus: int) -> int:
 
 @leaf
 def _fastest(throughput: FloatArray, high: int) -> float:
-    """Iterations a second on the fastest level up to column ``high``."""
+    """Iterations per second on the fastest level up to column ``high``."""
     rate = 0.0
     for index in range(high + 1):
         rate = max(rate, throughput[index])
@@ -88,8 +94,8 @@ def _fastest(throughput: FloatArray, high: int) -> float:
 
 @leaf
 def _run_end(capacity: Capacity, piece: int, gpus: int, due: float) -> float:
-    """Until when, from ``piece`` on, at least ``gpus`` GPUs stay free; what is after ``due`` is not looked
-    at."""
+    """The first time after ``piece`` and before ``due`` at which fewer than ``gpus`` GPUs are free; infinity
+    if there is none."""
     times, free, count, guarded = capacity
     for later in range(piece + 1, count):
         if times[later] >= due:
@@ -101,10 +107,10 @@ def _run_end(capacity: Capacity, piece: int, gpus: int, due: float) -> float:
 
 @leaf
 def _first_with_room(capacity: Capacity, piece: int, gpus: int) -> tuple[int, float]:
-    """The first piece from ``piece`` on with so many GPUs free, and its beginning; the number of pieces and
-    infinity where there is none.
+    """The first piece from ``piece`` on with at least ``gpus`` GPUs free, and when it begins.
 
-    Where a queue is long a job waits over hundreds of pieces: they are looked at here and nothing else.
+    Returns (number of pieces, infinity) if there is none. In a long queue a job waits for hundreds of pieces;
+    this tight loop skips them.
     """
     times, free, count, guarded = capacity
     for later in range(piece, count):
@@ -115,7 +121,7 @@ def _first_with_room(capacity: Capacity, piece: int, gpus: int) -> tuple[int, fl
 
 @leaf
 def _can_hold(capacity: Capacity, piece: int, gpus: int, begin: float, release: float) -> bool:
-    """Whether ``gpus`` GPUs stay free after ``piece`` until ``release``, from ``begin`` on."""
+    """Whether ``gpus`` GPUs are free from ``begin`` to ``release`` in all pieces after ``piece``."""
     times, free, count, guarded = capacity
     later = piece + 1
     while later < count and times[later] < release - TIME_TOLERANCE:
@@ -127,9 +133,10 @@ def _can_hold(capacity: Capacity, piece: int, gpus: int, begin: float, release: 
 
 @leaf
 def _worth_growing(held: int, held_rate: float, rate: float, pause: float, run: float) -> bool:
-    """Whether a larger level wins more than its ``pause`` costs in the ``run`` seconds it can be kept.
+    """Whether a larger level wins more iterations than its ``pause`` costs in the ``run`` seconds it lasts.
 
-    ``held_rate``: throughput on the GPUs held, negative where these are no level.
+    ``rate`` and ``held_rate``: throughput on the larger level and on the ``held`` GPUs; ``held_rate`` is
+    negative if ``held`` is no level.
     """
     if held == 0:
         return run > pause
@@ -150,11 +157,12 @@ def _walk(
     carry: float,
     draft: Draft,
 ) -> tuple[int, float, float]:
-    """Walk forward under a level cap.
+    """Write one plan to ``draft``: walk forward and hold in each piece the highest level that is free and
+    under the cap.
 
-    Returns (pieces written, finish, GPU seconds); pieces is 0 when the work is not done by ``due`` or the
-    GPUs cannot be held until the final weights are stored. It is given up as soon as the fastest level under
-    the cap can no longer do the work by ``due``.
+    Returns (pieces written, finish, GPU seconds). Pieces is 0 if the work is not done by ``due`` or the GPUs
+    cannot be held until the final weights are stored. The walk stops early when even the fastest level under
+    the cap cannot finish by ``due``.
     """
     levels = jobs.levels[job]
     throughput = jobs.throughput[job]
@@ -242,9 +250,10 @@ def _walk(
 def _storing_only(
     jobs: JobArrays, job: int, due: float, capacity: Capacity, slots: Slots, draft: Draft
 ) -> tuple[int, float, float]:
-    """Plan of a job without iterations left: hold GPUs until the final weights are stored.
+    """Plan a job without iterations left: it holds GPUs until the final weights are stored.
 
-    It goes on where it is when its GPUs stay free, else as soon as its lowest level is.
+    The job keeps its GPUs if they stay free. Otherwise it starts on its lowest level as soon as that is free.
+    Returns (pieces written, finish, GPU seconds), 0 pieces if the job cannot end by ``due``.
     """
     times, free, count, guarded = capacity
     out_time, out_gpus = draft
@@ -286,12 +295,11 @@ def _storing_only(
 def _next_slot(
     jobs: JobArrays, job: int, level: int, slot: float, slack: float, sure: int, failing: int, guesses: int
 ) -> tuple[int, int]:
-    """Which slot to rise in next, between the last ``sure`` to do and the first known to be ``failing``, and
-    guesses in a row.
+    """The slot in which suffix filling tries to rise to ``level`` next, and the guesses made in a row.
 
-    After a plan that does, with ``slack`` seconds left (negative after one that does not): where these would
-    be used up on the level below ``level`` if GPUs were free. At least every third time the slots in question
-    are halved.
+    ``sure``: the last slot known to meet the deadline; ``failing``: the first known to miss it. ``slack``:
+    seconds that the last plan left before the deadline, negative if it missed. The guess is the slot at which
+    the level below would use up this slack. After `MOST_GUESSES` guesses, or a miss, the range is halved.
     """
     if failing - sure <= 1:
         return sure, guesses
@@ -307,11 +315,12 @@ def _next_slot(
 def fill(
     jobs: JobArrays, job: int, due: float, timeline: Timeline, slots: Slots, terms: Terms, draft: Draft
 ) -> tuple[int, float, float]:
-    """Plan one job on free capacity that excludes its own plan.
+    """ProgressiveFilling of Algorithm 1: plan one job on the lowest level that meets its deadline.
 
-    ``due``: the last iteration must end by then. A locked job keeps its GPUs in the first slot. Returns
-    (pieces, finish, GPU seconds), 0 pieces when the deadline cannot be met. ``draft`` needs room for 8 pieces
-    more than the timeline has.
+    ``due``: when the last iteration must end, in seconds from now. ``timeline``: free capacity without the
+    job's own plan. A locked job keeps its GPUs in the next slot. The plan is written to ``draft``, which
+    needs room for 8 pieces more than the timeline has. Returns (pieces, finish in seconds from now, GPU
+    seconds), 0 pieces if the deadline cannot be met.
     """
     capacity = Capacity(timeline.times, timeline.free, timeline.pieces, terms.guarded)
     if jobs.finished_at[job] < inf:
@@ -335,7 +344,7 @@ def fill(
         top = min(top, terms.highest)
     level = ZERO
     switch = WITHOUT_SWITCH
-    sure = -1  # suffix: last slot known to do, once the level is found
+    sure = -1  # suffix: last slot to rise in that meets the deadline; -1 until the level is found
     failing = 0
     next_slot = 0
     guesses = 0
@@ -363,7 +372,7 @@ def fill(
             sure = next_slot
         else:
             failing = next_slot
-        # When one slot is left, it is walked once more for its plan.
+        # When only one slot is left, the next walk writes its plan again.
         slack = max(0.0, due - finish) if written > 0 else -1.0
         next_slot, guesses = _next_slot(jobs, job, level, slot, slack, sure, failing, guesses)
         switch = head_until + next_slot * slot
@@ -374,8 +383,10 @@ def fill(
 def earliest_finish(
     jobs: JobArrays, job: int, timeline: Timeline, guarded: bool, slots: Slots, draft: Draft
 ) -> float:
-    """The earliest end of the last iteration over all level caps, on free capacity as it is; a locked job
-    keeps its GPUs for a slot."""
+    """The earliest end of the job's last iteration under any level cap, in seconds from now.
+
+    ``guarded``: leave the failure reserve free. A locked job keeps its GPUs in the next slot.
+    """
     capacity = Capacity(timeline.times, timeline.free, timeline.pieces, guarded)
     best = inf
     head = NO_GPUS

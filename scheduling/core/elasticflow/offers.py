@@ -1,7 +1,7 @@
-"""Offers: a later deadline that can be promised, for a job whose own cannot (contracts 3).
+"""Offers: a later deadline for a job whose own deadline cannot be promised (contracts 3).
 
-The verdict is not monotone in the deadline, so an offer is one deadline found by search and
-verified by admission itself, not the earliest there is.
+The verdict is not monotone in the deadline. So the search finds some deadline that admission accepts, not
+always the earliest one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ DEADLINE_STEP_SECONDS = 1.0
 def what_if(
     snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None
 ) -> tuple[Verdict, FoundOffer | None]:
-    """The verdict that ``job`` would get now, alone among newcomers, and an offer if it is refused.
+    """The verdict that ``job`` would get now as the only newcomer, and an offer if it is refused.
 
-    ``search``: as admission is asked, so that both answer alike.
+    ``search``: the same limits as admission uses, so that both give the same answer.
     """
     admission, row = _with_newcomer(snapshot, job, search)
     verdict = admission.decide(row)
@@ -40,10 +40,10 @@ def what_if(
 
 
 def find_offer(snapshot: Snapshot, job: JobSnapshot, search: SearchLimits | None = None) -> FoundOffer | None:
-    """A deadline that admission accepts for work that starts after the offer was held.
+    """A deadline that admission would accept for ``job``, with a plan that starts when the offer expires.
 
-    ``snapshot`` holds everybody else; ``job`` asks. ``search``: as admission is asked. None where no deadline
-    at all can be promised.
+    ``snapshot``: all other jobs. ``search``: the same limits as admission uses. None if no deadline at all
+    can be promised.
     """
     admission, row = _with_newcomer(snapshot, job, search, as_planned=True)
     return _OfferSearch(admission, row).found()
@@ -61,7 +61,7 @@ def _with_newcomer(
 
 
 class _OfferSearch:
-    """Looks beside all present plans, none of which may change for an offer that may never be taken."""
+    """The search for one offer. Present plans stay unchanged, because the offer may never be accepted."""
 
     def __init__(self, admission: Admission, row: int) -> None:
         self.admission = admission
@@ -88,7 +88,10 @@ class _OfferSearch:
         )
 
     def _beside_present_plans(self, earliest_finish: float) -> tuple[float, Plans | None]:
-        """A deadline met while all other plans stay, widened until its pauses can be borne."""
+        """A deadline, in seconds from now, and the plans that keep it; (inf, None) if there is none.
+
+        All other plans stay unchanged. The deadline moves later until no forced move breaks a promise.
+        """
         deadline = self._rounded(self._deadline_for(earliest_finish))
         horizon = deadline - self.start
         for _ in range(WIDENINGS):
@@ -101,17 +104,18 @@ class _OfferSearch:
         return inf, None
 
     def _deadline_for(self, finish: float) -> float:
-        """The deadline for which a last iteration at ``finish`` is in time, slack included."""
+        """The earliest deadline that a last iteration at ``finish`` meets with failure slack and stored
+        weights."""
         return finish + float(self.problem.jobs.finishing[self.row]) + self.problem.slack_seconds
 
     def _rounded(self, deadline: float) -> float:
-        """Up to a whole second on the caller's axis, and never before the deadline asked for."""
+        """The deadline rounded up to a whole second of the snapshot's time, at least the one asked for."""
         now = self.problem.now
         whole = ceil((now + deadline - 1e-6) / DEADLINE_STEP_SECONDS) * DEADLINE_STEP_SECONDS
         return max(whole - now, self.asked) if self.asked < inf else whole - now
 
     def _earliest_finish_beside_present_plans(self) -> float:
-        """The earliest last iteration over all level caps, all other plans as they are."""
+        """The earliest end of the job's last iteration beside the present plans."""
         problem = self.problem
         timeline = self.admission.sparing.room_for_newcomers()
         draft = problem.scratch(timeline.pieces)
@@ -130,7 +134,7 @@ class _OfferSearch:
         return admission.budget.affordable(plans, [*admission.rows, self.row], only_mend=self.row)
 
     def _room_is_kept(self, deadline: float) -> bool:
-        """Whether a newcomer with that deadline would be refused for the sake of others."""
+        """Whether bid prices would refuse a newcomer with that deadline."""
         prices, due = self.admission.bid_prices, self._due(deadline)
         return (
             prices.asked
@@ -139,5 +143,5 @@ class _OfferSearch:
         )
 
     def _due(self, deadline: float) -> float:
-        """When the last iteration must end for a deadline, slack kept."""
+        """When the last iteration must end to meet ``deadline`` with failure slack and stored weights."""
         return deadline - float(self.problem.jobs.finishing[self.row]) - self.problem.slack_seconds

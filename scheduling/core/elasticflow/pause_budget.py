@@ -1,10 +1,9 @@
-"""The published pause of a change, and the pause budget: whether promised plans can pay for all (contracts
-4).
+"""The published pause, and the pause budget: whether promised plans survive all pauses (contracts 4).
 
-A job whose GPUs change makes no progress for a while. Plans carry the pauses of their own changes
-of level; what they cannot know is which jobs must move so that others can be placed. Promised
-plans are therefore played forward, placement included, and charged for the moves that turn up.
-A set of plans counts only if every promise survives that.
+A job makes no progress while its GPUs change. A plan includes the pauses of its own changes of level. It
+does not know which jobs must move so that others can be placed (ElasticFlow 4.3). So the pause budget plays
+all promised plans forward, places every change, and charges each forced move to the job that moves. A set of
+plans is accepted only if every promise is still kept.
 """
 
 from __future__ import annotations
@@ -46,15 +45,16 @@ RESTART_SECONDS = 27.0
 LARGE_CLUSTER_RESTART_SECONDS = 47.0
 LARGE_CLUSTER_GPUS = 256
 REPAIRS = 8
-"""Rounds of mending plans that moves make late, each with room for just the moves that were foreseen."""
+"""Rounds in which late plans are filled again, each time with room for the moves foreseen so far."""
 
 
 def published_pause_seconds(
     gpus: int, *, cluster_gpus: int = 0, cached: bool = False, trainers_restart: bool = False
 ) -> float:
-    """The published pause of a start on ``gpus`` GPUs, in seconds (spec 2.10).
+    """The published pause of a start on ``gpus`` GPUs, in seconds (ElasticFlow 5; spec 2.10).
 
-    ``cached``: a live communication group has exactly these GPUs. Raises ValueError for no GPU.
+    ``cached``: a live communication group has exactly these GPUs. ``trainers_restart``: the trainer processes
+    restart as well. Raises ValueError if ``gpus`` is less than 1.
     """
     if gpus < 1:
         raise ValueError("a pause belongs to a start on at least one GPU")
@@ -68,13 +68,15 @@ def published_pause_seconds(
 
 
 class Mending(NamedTuple):
-    """How plans are mended: by row, when the last iteration must end at the ``latest``, and whether a promise
-    is ``new``, which may not live on the failure reserve. ``suffix``: by the suffix variant of filling.
-    ``keep_head``: with the GPUs that a job is planned on in the next slot."""
+    """How late plans are filled again. Arrays are by row of the problem."""
 
+    #: When the last iteration must end, in seconds from now.
     latest: FloatArray
+    #: True for a new promise, which must leave the failure reserve free.
     new: BoolArray
+    #: True for the suffix variant of filling, False for the uniform one.
     suffix: bool
+    #: True if a job keeps the GPUs of its present plan in the next slot.
     keep_head: bool
 
 
@@ -89,10 +91,10 @@ def _mend(
     slots: Slots,
     mending: Mending,
 ) -> tuple[Plans, int]:
-    """Plan the ``late`` of the promised ``rows``, which ascend, anew one after the other, each with room for
-    ``carry`` seconds of pauses.
+    """Fill the ``late`` jobs again, one after the other, each with room for its ``carry`` seconds of pauses.
 
-    Returns the plans, and how many were mended before the first that cannot be.
+    ``rows``: all promised rows, ascending; ``late``: some of them; ``carry``: one number per late job.
+    Returns (plans, the number of jobs filled before the first failure).
     """
     ledger = ledger_of(plans, rows)
     for position in range(late.size):
@@ -121,11 +123,11 @@ def _refilled(
     mending: Mending,
     draft: Draft,
 ) -> tuple[int, float, float]:
-    """One job planned anew on what the others leave, as `fill` returns it."""
+    """Fill one job on ``left``, the free capacity beside all other promises; returns what `fill` returns."""
     head = NO_HEAD
     if mending.keep_head:
         head = planned_gpus(plans, job, slots.origin)
-        # A stored plan may give GPUs back within the slot, and another count on them.
+        # A stored plan may give GPUs back within the slot, and another plan may take them then.
         if not jobs.locked[job] and head > free_until(left, slots.origin + slots.seconds):
             return 0, inf, 0.0
     for guarded in (True, False):
@@ -138,7 +140,10 @@ def _refilled(
 
 
 class PauseBudget:
-    """Tests sets of promised plans against the moves that their placement will need."""
+    """Tests whether a set of promised plans keeps all promises with the pauses of all forced moves.
+
+    ``work`` counts the work of these tests.
+    """
 
     def __init__(self, problem: Problem, seating: Seating) -> None:
         self.problem = problem
@@ -152,14 +157,17 @@ class PauseBudget:
             blocked, until = blocked[order], until[order]
         self._stage = Stage(problem.blocks, problem.jobs, problem.by_submission, blocked, until)
         self._from_now = ForesightFromNow(seating, self._stage, problem.origin)
-        # New promises keep their slack and the reserve whole; present ones may live on both.
+        # A new promise leaves its failure slack and the failure reserve unused. A present one may use both.
         self._new = np.zeros(count, dtype=np.bool_)
         self._new_rows: list[int] = []
         self._kept = np.zeros(count)
         self.treat_as_new(problem.newcomers)
 
     def treat_as_new(self, rows: Sequence[int]) -> None:
-        """Let these jobs, and no others, keep their slack for failures and the reserve whole."""
+        """Treat the promises of ``rows``, and no others, as new.
+
+        A new promise leaves its failure slack and the failure reserve unused.
+        """
         if rows == self._new_rows:
             return
         self._new_rows = list(rows)
@@ -169,22 +177,25 @@ class PauseBudget:
 
     @property
     def _latest(self) -> FloatArray:
-        """When the last iteration of each job must end. Read afresh: a search for an offer moves its
-        deadline."""
+        """When the last iteration of each row must end, in seconds from now.
+
+        Computed on each call, because a search for an offer changes the deadline of its row.
+        """
         return self.problem.due - self._kept
 
     def slack(
         self, plans: Plans, promised: Sequence[int] | IntArray, charges: Charges = NO_CHARGES
     ) -> FloatArray:
-        """How long each promised job can be held up beyond ``charges``, in seconds; infinity for the others.
+        """Seconds, by row, that each promised job can lose beyond ``charges`` and still meet its deadline.
 
-        The charges are those of the next slot: all at one time.
+        Infinity for the other rows. ``charges``: the pauses of the next slot, all at one time.
         """
         rows = np.asarray(promised, dtype=np.int64)
         return slack_of(self.problem.jobs, plans, rows, self._latest, charges)
 
     def reluctance(self, promised: Sequence[int] | IntArray) -> IntArray:
-        """Who is suspended first in a trade: best effort, then the latest deadline."""
+        """Order, by row, in which jobs are suspended to break a trade: jobs without a promise first, then
+        the latest deadline."""
         reluctance = self._rank_last.copy()
         reluctance[np.asarray(promised, dtype=np.int64)] += reluctance.size
         return reluctance
@@ -198,17 +209,17 @@ class PauseBudget:
         charges: Charges = NO_CHARGES,
         only_mend: int | None = None,
     ) -> Plans | None:
-        """The plans with all forced moves charged, or None where that breaks a promise.
+        """The plans with all forced moves charged, or None if that breaks a promise.
 
-        Without ``occupancy`` the forecast starts from the present placement and includes the next
-        slot; with it, from there, the next slot being placed already (its pauses are ``charges``).
-        Plans that a move would make late are planned anew with room for it where that is possible
-        (``only_mend``: for that job alone).
+        Without ``occupancy`` the forecast starts from the present placement and includes the next slot. With
+        ``occupancy``, the placement of the next slot, it starts after that slot; ``charges`` are then the
+        slot's pauses. A plan that a move makes late is filled again with room for the move. ``only_mend``:
+        the only row whose plan may be filled again.
         """
         problem = self.problem
         rows = np.array(sorted(promised), dtype=np.int64)
         if not problem.has_pauses and not problem.blocked.size:
-            # Moves cost nothing, and yet a job that found no block for a slot may be late by that.
+            # Moves cost nothing here. Yet a job that found no block for one slot may be late.
             return None if self._charge(plans, rows, NO_CHARGES) else plans
         plans = copy_plans(plans)
         carry: dict[int, float] = {}
@@ -228,9 +239,10 @@ class PauseBudget:
         return None
 
     def late_by_moves(self, plans: Plans, promised: Sequence[int]) -> tuple[bool, dict[int, float]]:
-        """Whether all forced moves can be placed, and the pauses in seconds of the jobs that they make late.
+        """Whether all forced moves can be placed, and the seconds of pauses of each job that they make late.
 
-        As in `affordable` without ``occupancy``; nothing is mended. The plans' finish is set as charged.
+        The forecast is that of `affordable` without ``occupancy``. No plan is filled again; the finish of
+        each charged plan is updated.
         """
         if not self.problem.has_pauses and not self.problem.blocked.size:
             return True, {}
@@ -241,9 +253,10 @@ class PauseBudget:
     def charged(
         self, plans: Plans, promised: Sequence[int], *, occupancy: Occupancy, charges: Charges
     ) -> tuple[Plans, list[int]]:
-        """The plans with all pauses charged, and the promised jobs that are late by that.
+        """The plans with all pauses charged, and the promised rows that end late.
 
-        Late jobs are planned anew where that saves them.
+        A late plan is filled again if a plan that is in time exists. ``occupancy`` and ``charges`` are those
+        of `affordable`.
         """
         rows = np.array(sorted(promised), dtype=np.int64)
         plans = copy_plans(plans)
@@ -258,10 +271,12 @@ class PauseBudget:
     def _mended(
         self, plans: Plans, rows: IntArray, late: list[int], carry: dict[int, float], *, keep_head: bool
     ) -> tuple[Plans, int]:
-        """The ``late`` jobs, ascending, planned anew with room for ``carry`` seconds of pauses, up to the
-        first for which that fails; how many were before it."""
+        """Fill the ``late`` rows, ascending, again with room for ``carry`` seconds of pauses.
+
+        Returns (plans, the number of jobs filled before the first failure). Held offers are skipped.
+        """
         problem = self.problem
-        own = [row for row in late if row < problem.count]  # a held offer's plan is what was offered
+        own = [row for row in late if row < problem.count]  # the plan of a held offer must not change
         self.work.add_beside(MENDED_PIECE * (1 + len(own)) * int(plans.length[rows].sum()))
         plans, mended = _mend(
             problem.jobs, plans, rows, np.array(own, dtype=np.int64), np.array([carry[row] for row in own]),
@@ -270,17 +285,17 @@ class PauseBudget:
         return plans, mended
 
     def _charge(self, plans: Plans, rows: IntArray, charges: Charges) -> list[int]:
-        """Set the charged finish of every job that is charged; returns the jobs that are late."""
+        """Update the finish of every charged plan; returns the rows that end late."""
         late: list[int] = charge_and_find_late(self.problem.jobs, plans, rows, self._latest, charges).tolist()
         return late
 
     def _foreseen(
         self, plans: Plans, rows: IntArray, occupancy: Occupancy | None, charges: Charges
     ) -> tuple[bool, list[int], Charges]:
-        """Whether all forced moves can be placed, the jobs that are late by that, and all charges.
+        """Whether all forced moves can be placed, the rows that they make late, and all charges.
 
-        Set is the charged finish of every job that is charged; where the moves cannot be placed, of those
-        that were foreseen after the next slot alone.
+        The finish of every charged plan is updated. If the moves cannot be placed, it is updated only with
+        an ``occupancy``.
         """
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
         script = Script(plans, self._latest, self.reluctance(rows))
@@ -304,11 +319,11 @@ def _charged_after(
     charges: Charges,
     origin: float,
 ) -> tuple[bool, Charges, IntArray]:
-    """`foresee_after`, and the jobs of ``rows`` that are late with all these charges."""
+    """`foresee_after`, and the rows of ``rows`` that end late with all charges."""
     feasible, charges = foresee_after(stage, seats, occupancy, script, rows, charges, origin)
     return feasible, charges, charge_and_find_late(stage.jobs, script.plans, rows, script.latest, charges)
 
 
 def _charged_to(row: int, charges: Charges) -> float:
-    """Seconds of pauses that one job is charged."""
+    """Sum of the seconds charged to one row."""
     return float(charges.seconds[charges.job == row].sum())

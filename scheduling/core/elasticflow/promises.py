@@ -1,4 +1,4 @@
-"""The promises of a decision, as those see them who help admission to keep and to make them."""
+"""The interface of `Admission` for its helper classes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from scheduling.core.question.snapshot import FloatArray
 
 
 class Promises(Protocol):
-    """`Admission`, without what it makes of its helpers. The methods are documented there."""
+    """The attributes and methods of `Admission` that its helpers use; `Admission` documents them."""
 
     problem: Problem
     budget: PauseBudget

@@ -1,8 +1,9 @@
-"""Dividing the cluster: shares of promises, then the others, then grants, placement and the pause budget.
+"""Reallocation: divide the cluster's GPUs in the next slot among all jobs.
 
-ElasticFlow section 4.2 (Algorithm 2 over plans that keep every promise) with the order of spec 2.11.
-Where a division costs more pauses than promises can bear, less is granted, down to nothing; the
-stored plans with promises placed first are what always remains (spec 2.5.1).
+The steps, in the order of spec 2.11: minimum satisfactory shares of the promises, work without a promise,
+grants of leftover GPUs (ElasticFlow section 4.2, Algorithm 2), placement, pause budget. If the pauses of a
+division break a promise, the next attempt grants fewer GPUs. The last attempt takes the stored plans without
+any grant and places promises first (spec 2.5.1).
 """
 
 from __future__ import annotations
@@ -45,16 +46,16 @@ EVERY_GRANT = 1 << 40
 
 
 class Base(Enum):
-    """Plans of the promises that an attempt begins with."""
+    """The promises' plans that an attempt starts from."""
 
-    FRESH = auto()  # filled anew, or the stored ones where that fails
-    STORED = auto()  # made at an earlier decision
-    ANEW = auto()  # filled with room for the moves that placing them forces
-    VERIFIED = auto()  # stored, or fresh where none are kept
+    FRESH = auto()  # filled from scratch, or the stored plans if that fails
+    STORED = auto()  # the plans under which admission keeps the promises
+    ANEW = auto()  # filled with room for the pauses of forced moves
+    VERIFIED = auto()  # the stored plans; fresh ones if the settings do without stored plans
 
 
 class Grants(Enum):
-    """How many of the grants that Algorithm 2 would make are made."""
+    """How many of Algorithm 2's grants an attempt makes."""
 
     ALL = auto()
     HALF = auto()
@@ -63,18 +64,19 @@ class Grants(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One way to divide the cluster.
+    """One way to divide the cluster."""
 
-    ``hold``: GPUs are held until something has to change. ``together``: all jobs are placed at once;
-    otherwise promises first, as their forecast foresaw. ``final``: promises that are late all the same are at
-    risk.
-    """
-
+    #: The promises' plans that it starts from.
     base: Base
+    #: How many grants it makes.
     grants: Grants
+    #: True if jobs keep their GPUs until a plan takes more GPUs or a job ends.
     hold: bool = True
+    #: True if all jobs are placed at once; False if promises are placed first, as in their forecast.
     together: bool = False
+    #: True if promises that are late nevertheless become at risk; False if the attempt fails then.
     final: bool = False
+    #: What the decision reports about it, if anything.
     note: str | None = None
 
 
@@ -85,27 +87,31 @@ ATTEMPTS = (
     Attempt(Base.STORED, Grants.ALL, note="kept the stored plans"),
     Attempt(Base.VERIFIED, Grants.NONE, note="all grants dropped"),
     Attempt(Base.ANEW, Grants.NONE, hold=False, note="planned anew with room for moves"),
-    # Exactly what was verified when it was stored: nothing is held beyond its plan.
+    # Exactly the stored plans, which were verified when they were stored: no job holds GPUs beyond its plan.
     Attempt(Base.VERIFIED, Grants.NONE, hold=False, final=True, note="stored plans alone"),
 )
-"""In this order; the first that every promise survives is taken."""
+"""Attempts in the order in which they are made; the first that keeps every promise is taken."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """A reallocation that stands."""
+    """The reallocation that a decision makes."""
 
+    #: Plans of all rows.
     plans: Plans
+    #: Changes of placement for the next slot.
     changes: Changes
+    #: Notes for the decision's report.
     notes: tuple[str, ...]
 
 
 class Planner:
-    """One decision: the problem, who is promised, and the ways to divide the cluster.
+    """One decision: admission, then the reallocation.
 
-    ``growth``: where promised jobs and others compete, it chooses first who grows, and what that leaves is
-    granted by Algorithm 2; without it, all is. ``ageing``: work without a promise is served shortest first
-    with waiting counted in (decision 0025), by the settings' weight; otherwise shortest first, as published.
+    ``search``: limits of the wider search, or None for the published admission. ``growth``: a policy's rule
+    that grows jobs before Algorithm 2 grants the rest; it runs when there is work without a promise.
+    ``ageing``: work without a promise is served shortest first, less a credit for its waiting time (decision
+    0025); False serves it shortest first, as published.
     """
 
     def __init__(
@@ -128,8 +134,11 @@ class Planner:
     # Work without a promise ----------------------------------------------------------------
 
     def unpromised(self, declined: set[int]) -> list[int]:
-        """Rows without a promise in serving order: at risk first, then shortest first, waiting counted in
-        where jobs age."""
+        """Rows without a promise in serving order: jobs at risk first, then shortest first.
+
+        With ageing, a job's waiting time shortens its running time in that order. ``declined`` rows are left
+        out.
+        """
         promised = set(self.admission.rows)
         jobs = self.problem.jobs
         rows = [
@@ -147,10 +156,10 @@ class Planner:
         return sorted(rows, key=lambda row: (row not in at_risk, float(seconds[row]), int(submission[row])))
 
     def _aged(self, seconds: FloatArray) -> FloatArray:
-        """Running times, less what the jobs' time since their submission makes up for.
+        """Running times in seconds, less the ageing weight times the seconds since submission.
 
-        All age alike, so that no two change places by waiting: whoever is submitted ``seconds / weight``
-        later comes after, however short.
+        All jobs age at the same rate, so waiting never swaps two jobs. A job of ``seconds`` comes before
+        every job that is submitted more than ``seconds / weight`` later.
         """
         if self.ageing_weight == 0.0:
             return seconds
@@ -160,7 +169,7 @@ class Planner:
         return aged
 
     def forecast_unpromised(self, plans: Plans, rows: list[int]) -> Plans:
-        """Forecasts for new work without a promise, beside everybody's plans."""
+        """Plan the new jobs ``rows``, which have no promise, on the free capacity beside all other plans."""
         if not rows:
             return plans
         problem = self.problem
@@ -180,8 +189,8 @@ class Planner:
         return plans
 
     def next_wake(self, plans: Plans, rows: list[int]) -> float:
-        """First time (since now) after the next slot begins at which a plan, or an offer's, takes more
-        GPUs or ends."""
+        """The first time after the next slot begins, in seconds from now, at which a plan of ``rows`` or of a
+        held offer takes more GPUs or ends."""
         problem = self.problem
         concerned = np.array([*rows, *self.admission.offers.tolist()], dtype=np.int64)
         return float(next_wake(problem.jobs, plans, concerned, problem.slots))
@@ -190,7 +199,7 @@ class Planner:
         return np.full(self.problem.jobs.work.size, NO_HEAD)
 
     def _beside_mended_promises(self, before: Plans, plans: Plans, unpromised: list[int]) -> Plans:
-        """New forecasts for unpromised jobs where a promised plan was mended, their next slot kept."""
+        """Plan the unpromised jobs again after the next slot, if the pause budget changed a promised plan."""
         if not unpromised or not differing(plans, before)[self.admission.rows].any():
             return plans
         problem = self.problem
@@ -202,7 +211,10 @@ class Planner:
         return plans
 
     def first_change_at(self, plans: Plans, declined: set[int]) -> float:
-        """When a plan first asks for other GPUs than are held, or ends."""
+        """The first time, on the snapshot's axis, at which a plan takes more GPUs than its job holds or ends.
+
+        Rows of ``declined`` jobs do not count.
+        """
         problem = self.problem
         rows = [row for row in range(problem.count) if row not in declined]
         held = problem.jobs.gpus
@@ -215,8 +227,7 @@ class Planner:
     # Reallocation --------------------------------------------------------------------------
 
     def reallocate(self, declined: set[int]) -> Outcome:
-        """The best division of the cluster under which every promise survives its pauses: the first of
-        `ATTEMPTS` that stands."""
+        """Divide the cluster by the first of `ATTEMPTS` that keeps every promise with all pauses."""
         unpromised = self.unpromised(declined)
         kept = self.admission.plans
         fresh = self._filled_afresh() or kept
@@ -242,7 +253,10 @@ class Planner:
         raise AssertionError("the last attempt is final: it always stands")
 
     def _base(self, base: Base, fresh: Plans, kept: Plans) -> Plans | None:
-        """The promises' plans that an attempt begins with; None where there are none beside those tried."""
+        """The promises' plans that an attempt starts from.
+
+        None if there are no such plans, or if an earlier attempt started from the same ones.
+        """
         stored = self.problem.settings.stored_plans
         if base is Base.FRESH:
             return fresh
@@ -267,8 +281,10 @@ class Planner:
         return EVERY_GRANT if grants is Grants.ALL else 0
 
     def _filled_afresh(self) -> Plans | None:
-        """The promises filled anew, or None where that fails, or would take from jobs at risk what newcomers
-        left them."""
+        """The promises filled from scratch; None if that fails, or if jobs at risk are spared.
+
+        A refill could take the GPUs that newcomers left to jobs at risk.
+        """
         admission = self.admission
         if admission.sparing.rows():
             return None
@@ -279,8 +295,11 @@ class Planner:
     def _allocated(
         self, base: Plans, unpromised: list[int], most_grants: int, *, hold: bool = True
     ) -> tuple[Plans, int]:
-        """Promised plans, then the others at their lowest level, then up to ``most_grants`` grants, all held
-        until something has to change."""
+        """Plan the unpromised jobs beside the plans ``base`` and make up to ``most_grants`` grants.
+
+        ``hold``: jobs keep their GPUs until a plan takes more GPUs or a job ends. Returns (plans, grants
+        made).
+        """
         problem, admission = self.problem, self.admission
         jobs = problem.jobs
         laid = laid_out(
@@ -308,7 +327,10 @@ class Planner:
         return plans, grown + granted
 
     def _with_unpromised(self, laid: LaidOut, unpromised: list[int], start_order: IntArray) -> LaidOut:
-        """Jobs at risk as early as may be, then the others at their lowest level; sets ``start_order``."""
+        """Plan jobs at risk to end as early as possible, then the others at their lowest level.
+
+        Writes the serving order of the others to ``start_order``.
+        """
         problem, at_risk = self.problem, self.admission.at_risk
         hurried = [row for row in unpromised if row in at_risk]
         plans, timeline = hurry(problem, laid.plans, self.admission.in_deadline_order(hurried), laid.timeline)
@@ -320,8 +342,11 @@ class Planner:
         return laid._replace(plans=plans, timeline=timeline)
 
     def _growth_rules(self, rows: IntArray) -> GrowthRules:
-        """A GPU second that is not needed later shortens the wait of all who are there: so many seconds in
-        sum."""
+        """The rules for growth in the next slot.
+
+        ``relief``: a GPU second saved later shortens the wait of each job by 1 / GPUs seconds, so by
+        jobs / GPUs seconds in sum.
+        """
         problem = self.problem
         relief = max(1, rows.size) / max(1, problem.gpus)
         gain = problem.settings.minimum_gain_iterations
@@ -336,9 +361,9 @@ class Planner:
         note: str | None = None,
         final: bool = False,
     ) -> Outcome | None:
-        """Place the plans' next slot and charge all pauses; None if a promise cannot bear them.
+        """Place the next slot of the plans and charge all pauses; None if that breaks a promise.
 
-        With ``final`` there is no other way left: promises that are late all the same are at risk.
+        With ``final`` there is no further attempt: promises that are late become at risk.
         """
         placed = self._placed(plans, unpromised, together, final)
         if placed is None:
@@ -365,10 +390,11 @@ class Planner:
     def _placed(
         self, plans: Plans, unpromised: list[int], together: bool, final: bool
     ) -> tuple[Plans, Occupancy] | None:
-        """Places for the next slot; unpromised jobs shrink where no aligned block is left.
+        """Place all jobs in the next slot; None if that fails.
 
-        Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
-        it then makes do with less for one slot.
+        Unless all are placed ``together``, an unpromised job that finds no buddy block shrinks to a lower
+        level. Blocked GPUs can split the free ones so that even a promised job finds no block. With ``final``
+        it shrinks for one slot too.
         """
         wanted = self._wanted(plans)
         slack = self.budget.slack(plans, self.admission.rows)
@@ -394,7 +420,7 @@ class Planner:
         return wanted
 
     def _with_head(self, plans: Plans, row: int, gpus: int, unpromised: list[int]) -> Plans:
-        """The plans with one job held to ``gpus`` GPUs in the next slot: in time if it was promised."""
+        """Plan one job with ``gpus`` GPUs in the next slot; a promised job in time, if that is possible."""
         problem = self.problem
         promised = [other for other in self.admission.rows if other != row]
         timeline = self.admission.timeline(promised, plans)
@@ -413,7 +439,7 @@ class Planner:
         return self._planned(plans, row, pieces, finish, gpu_time)
 
     def _planned(self, plans: Plans, row: int, pieces: int, finish: float, gpu_time: float) -> Plans:
-        """The plans with the one just filled, or without any for the job where that failed."""
+        """Store the plan that was just filled for ``row``; with 0 pieces the job gets no plan."""
         if pieces == 0:
             plans.length[row] = 0
             plans.finish[row] = inf

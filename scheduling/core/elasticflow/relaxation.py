@@ -1,13 +1,14 @@
-"""How many deadlines could be met if the future were known: an upper bound by a linear relaxation.
+"""An upper bound of the deadlines that any schedule meets, even with a known future: a linear relaxation.
 
-Jobs may be done in part and on fractions of GPUs, along the concave hull of their curves, without pauses but
-the shortest first one. Time is cut into cells; within a cell GPUs may go to anybody whose window touches it,
-up to what its part of the cell allows: by Jensen's inequality no schedule gets more out of the same GPU
-seconds, so that every choice of cells gives a bound, and finer ones a lower bound. The program has a variable
-for the share of each job that is done and one for each segment of its hull in each cell of its window.
+In the relaxation a job may be done in part and on fractions of GPUs, along the concave hull of its scaling
+curve. It pays no pause but its shortest first one. Time is cut into cells. In each cell a job may use the
+GPU seconds of the part of the cell inside its window. By Jensen's inequality no schedule gets more
+iterations out of the same GPU seconds, so every choice of cells gives a bound, and finer cells a tighter one.
+The program has one variable for the share of each job that is done, and one for each segment of a job's hull
+in each cell of its window.
 
-What a solver returns is not relied on: its prices of GPU seconds go into the dual function, which bounds the
-optimum for any prices that are not negative (weak duality), and that value is the bound.
+The bound does not depend on the accuracy of the solver. The solver's prices of GPU seconds go into the dual
+function, whose value bounds the optimum for any prices that are not negative (weak duality).
 """
 
 from __future__ import annotations
@@ -23,63 +24,66 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_VARIABLES = 40_000
-"""Cells are halved until the program has no more variables than this; one cell is the least."""
+"""The number of cells is halved until the program has at most this many variables, or one cell."""
 
 ROUNDING = 1e-6
+"""Tolerance when the bound is rounded down to whole jobs."""
 
 
 @dataclass(frozen=True)
 class Hull:
-    """The least concave curve from the origin over the measured points: segments of falling ``slope``.
+    """The concave hull of a scaling curve, as segments from the origin with falling slope."""
 
-    ``gpus``: width of each segment. ``slope``: iterations per GPU second along it.
-    """
-
+    #: Width of each segment, in GPUs.
     gpus: FloatArray
+    #: Iterations per GPU second along each segment.
     slope: FloatArray
 
 
 @dataclass(frozen=True)
 class JobsToBound:
-    """Jobs with deadlines, one a row. Times in seconds, ``work`` in iterations; ``hulls[hull_of[i]]`` is job
-    i's.
+    """Jobs with deadlines. Row i of each array is job i."""
 
-    ``start_at``: from when a job can make progress (its submission and its shortest pause). ``due_at``: when
-    its last iteration must end.
-    """
-
+    #: When the job can first make progress, in seconds: its submission plus its shortest pause.
     start_at: FloatArray
+    #: When its last iteration must end, in seconds.
     due_at: FloatArray
+    #: Iterations.
     work: FloatArray
+    #: Index of the job's hull in ``hulls``.
     hull_of: IntArray
+    #: The hulls; several jobs may share one.
     hulls: tuple[Hull, ...]
 
 
 @dataclass(frozen=True)
 class Relaxation:
-    """``bound``: no schedule meets more deadlines. ``possible``: jobs that the empty cluster could do in
-    time.
+    """The bound and what it rests on."""
 
-    ``boundaries`` of the cells and ``prices`` of a GPU second in each, in deadlines met.
-    """
-
+    #: No schedule meets more deadlines than this.
     bound: float
+    #: Number of jobs that would meet their deadline on an empty cluster.
     possible: int
+    #: Boundaries of the cells, in seconds; one more than there are cells.
     boundaries: FloatArray
+    #: Price of a GPU second in each cell, in deadlines met.
     prices: FloatArray
 
     @property
     def deadlines(self) -> int:
-        """The bound as a count of jobs."""
+        """The bound rounded down to a whole number of jobs."""
         return floor(self.bound + ROUNDING)
 
 
 def hull_of_points(gpus: IntArray, throughput: FloatArray) -> Hull:
-    """The hull of measured points, in any order; points of no throughput are left out."""
+    """The concave hull of measured points (GPUs, iterations per second), in any order.
+
+    A point without throughput is left out.
+    """
     corners = [(0.0, 0.0)]
     for count, rate in sorted(zip(gpus.tolist(), throughput.tolist(), strict=True)):
         if rate <= corners[-1][1]:
-            continue  # more GPUs and no faster: the hull stays as it is
+            continue  # more GPUs but not faster: the point lies under the hull
         while len(corners) > 1 and _slope(corners[-2], corners[-1]) <= _slope(corners[-2], (count, rate)):
             corners.pop()
         corners.append((float(count), float(rate)))
@@ -95,8 +99,8 @@ def _slope(one: tuple[float, float], other: tuple[float, float]) -> float:
 def on_time_bound(jobs: JobsToBound, gpus: int, *, cells: int = 64) -> Relaxation:
     """An upper bound of the deadlines that any schedule meets on ``gpus`` GPUs.
 
-    ``cells``: of time, about as many submissions and deadlines in each; fewer where the program would become
-    too large.
+    ``cells``: the number of time cells, each with about as many submissions and deadlines. It is halved while
+    the program is too large (`MOST_VARIABLES`).
     """
     possible = np.array([row for row in range(jobs.work.size) if _is_possible(jobs, row)], dtype=np.int64)
     if not possible.size:
@@ -122,15 +126,15 @@ def _is_possible(jobs: JobsToBound, row: int) -> bool:
 
 @dataclass(frozen=True)
 class _Pieces:
-    """One row for each segment of a job's hull in each cell of its window, jobs ascending (``job``: among the
-    possible).
+    """One row for each segment of a job's hull in each cell of its window, by ascending job."""
 
-    ``gpu_seconds``: most that it can use there; ``slope``: iterations for each of them.
-    """
-
+    #: Number of the job among the possible ones.
     job: IntArray
+    #: Number of the cell.
     cell: IntArray
+    #: Most GPU seconds that the segment can use in the cell.
     gpu_seconds: FloatArray
+    #: Iterations per GPU second.
     slope: FloatArray
 
     @classmethod
@@ -140,7 +144,7 @@ class _Pieces:
             hull = jobs.hulls[int(jobs.hull_of[row])]
             start, due = float(jobs.start_at[row]), float(jobs.due_at[row]) + TIME_TOLERANCE
             inside = np.minimum(due, boundaries[1:]) - np.maximum(start, boundaries[:-1])
-            inside[-1] += max(0.0, due - boundaries[-1])  # what the tolerance adds beyond the last cell
+            inside[-1] += max(0.0, due - boundaries[-1])  # the tolerance reaches beyond the last cell
             touched = np.flatnonzero(inside > 0.0)
             job.append(np.full(touched.size * hull.gpus.size, number))
             cell.append(np.repeat(touched, hull.gpus.size))
@@ -150,7 +154,7 @@ class _Pieces:
 
 
 def _prices(pieces: _Pieces, work: FloatArray, capacity: FloatArray) -> FloatArray:
-    """Prices of a GPU second in each cell by the solver; 0 where it finds none."""
+    """The solver's price of a GPU second in each cell, in deadlines met; all 0 if the solver fails."""
     count, size = work.size, pieces.job.size
     columns = count + np.arange(size)
     done = pieces.slope * pieces.gpu_seconds / work[pieces.job]
@@ -163,7 +167,7 @@ def _prices(pieces: _Pieces, work: FloatArray, capacity: FloatArray) -> FloatArr
         (pieces.gpu_seconds / capacity[pieces.cell], (pieces.cell, columns)),
         shape=(capacity.size, count + size),
     )
-    # Each variable is the share of its piece that is used, and no more of it than of the job is done.
+    # Each variable is the share of its piece that is used; at most the share of the job that is done.
     together = sparse.coo_matrix(
         (np.concatenate((np.ones(size), -np.ones(size))),
          (np.concatenate((np.arange(size), np.arange(size))), np.concatenate((columns, pieces.job)))),
@@ -183,8 +187,10 @@ def _prices(pieces: _Pieces, work: FloatArray, capacity: FloatArray) -> FloatArr
 
 
 def _dual_value(pieces: _Pieces, work: FloatArray, capacity: FloatArray, prices: FloatArray) -> float:
-    """What GPU time is worth in all, and what each job gains that pays less for its cheapest pieces than its
-    deadline counts."""
+    """The dual function: the value of all GPU seconds, plus each job's gain.
+
+    The gain is 1, the worth of a met deadline, less the price of the job's cheapest pieces, and at least 0.
+    """
     price_of_work = prices[pieces.cell] / pieces.slope
     order = np.lexsort((price_of_work, pieces.job))
     job, amount = pieces.job[order], (pieces.slope * pieces.gpu_seconds)[order]

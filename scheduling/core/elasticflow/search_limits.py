@@ -1,4 +1,4 @@
-"""How far admission looks for plans beyond progressive filling in deadline order (decision 0010)."""
+"""Limits of the wider search, which runs when progressive filling finds no plans (decision 0010)."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class SearchLimits:
-    """How far admission looks for plans beyond progressive filling in deadline order.
+    """Limits of the wider search for one newcomer under one variant of filling.
 
-    ``everybody``: for newcomers too that do not pay the bid price. Two counts of work bound the search, so
-    that answers do not depend on speed: ``most_fillings`` sets of plans are tried for one newcomer under one
-    variant of filling, and no more than in which ``most_jobs_filled`` jobs are planned in all, or that take
-    more than ``most_work`` (`Work`), which keeps the verdict quick where thousands are active.
+    The limits count work, not seconds, so the verdict does not depend on the speed of the machine.
     """
 
+    #: True to search also for newcomers whose bid is below the bid price.
     everybody: bool = False
+    #: Sets of plans that are tried.
     most_fillings: int = 2
+    #: Jobs that are filled in all sets together; at least one set is tried.
     most_jobs_filled: int = 4000
+    #: Units of `Work` after which no further set is tried; keeps verdicts quick with thousands of jobs.
     most_work: int = 200_000
 
     def fillings(self, jobs: int) -> int:
-        """Sets of plans to try where each is of so many jobs."""
+        """The number of sets of plans to try, with ``jobs`` jobs in each."""
         return max(1, min(self.most_fillings, self.most_jobs_filled // max(1, jobs)))

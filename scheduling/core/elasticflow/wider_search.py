@@ -1,14 +1,15 @@
-"""Plans for one more promise where progressive filling in deadline order finds none.
+"""The wider search: plans for one more promise where progressive filling in deadline order finds none.
 
-ElasticFlow fills jobs in the order of their deadlines, each under one cap for its whole horizon (section
-4.1). That is enough for a yes, but a no does not prove that the promises cannot all be kept. Tried here, in
-turn: the newcomer beside the present plans under the other variant of filling; then everybody afresh, where a
-job that fails is lifted before all others and everything is filled again, under both variants. Where placing
-the plans forces moves that make a job late, it is filled with room for them. What is found is charged and
-verified like every other set of plans.
+ElasticFlow fills jobs in deadline order, each under one level cap (section 4.1). If that succeeds, all
+promises are kept. If it fails, other plans may still keep them. The search tries, in turn:
 
-A job that is squeezed in takes what others would have been promised. So this is for newcomers that pay the
-bid price of what they need (`bid_prices.py`). Decisions 0010 and 0026 hold the measurements.
+1. the newcomer beside the present plans, under the other variant of filling;
+2. all jobs from scratch, under both variants. A job that fails moves to the front of the order, and all jobs
+   are filled again. A job that forced moves make late is filled again with room for their pauses.
+
+The pause budget checks what the search finds, like every other set of plans. A job that is squeezed in takes
+GPU time from later jobs, so the search runs for newcomers that bid the whole price (`bid_prices.py`).
+Decisions 0010 and 0026 hold the measurements.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 
 MOST_RESCUES = 24
-"""Sets of plans tried to save present promises, under one variant of filling."""
+"""Sets of plans that are tried to save present promises, under one variant of filling."""
 
 
 def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | None:
-    """Plans that keep all promises and the newcomer's, pauses charged, or None where none was found."""
+    """Plans that keep all promises and the newcomer's (``row``), with all pauses; None if none was found."""
     problem = admission.problem
     rows = [*admission.rows, row]
     due = float(problem.due[row]) - problem.slack_seconds
@@ -47,10 +48,10 @@ def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | Non
 
 
 def planned_anew(admission: Promises) -> Plans | None:
-    """Plans for the present promises alone, with room for the moves that placing them forces, or None.
+    """New plans for the present promises, with room for the pauses of all forced moves; None if none.
 
-    For when neither fresh nor stored plans survive their moves: jobs that ended earlier than planned have let
-    others be placed otherwise than foreseen.
+    This is needed when forced moves break both the refilled and the stored plans. That happens when a job
+    ends earlier than planned, so other jobs are placed differently from the forecast.
     """
     for suffix in (admission.problem.suffix, not admission.problem.suffix):
         found = _lifted(admission, admission.rows, MOST_RESCUES, suffix=suffix)
@@ -60,8 +61,8 @@ def planned_anew(admission: Promises) -> Plans | None:
 
 
 def gpu_time_needed(problem: Problem, row: int, seconds: float) -> float:
-    """GPU seconds of the job alone on its smallest level that does it within ``seconds``; infinity where none
-    does."""
+    """GPU seconds of the job, pause included, on its smallest level that ends it within ``seconds``; infinity
+    if no level does."""
     jobs = problem.jobs
     levels = slice(0, int(jobs.level_count[row]))
     taken = jobs.pause[row, levels] + jobs.work[row] / jobs.throughput[row, levels]
@@ -78,9 +79,10 @@ def _lifted(
     first: Refilled | None = None,
     most_work: float = inf,
 ) -> Plans | None:
-    """Everybody filled afresh in deadline order; whoever fails goes before all others in the next try.
+    """Fill all of ``rows`` from scratch; a job that fails moves to the front of the order for the next try.
 
-    ``first``: the first try, where it was made already.
+    ``first``: the result of the first try in deadline order, if it was made already. Returns plans that the
+    pause budget accepts, or None.
     """
     count = admission.problem.count
     order = [one for one in admission.in_deadline_order(rows) if one < count]
@@ -95,7 +97,7 @@ def _lifted(
             plans, failing = admission.filled_in_order(order, carry, suffix=suffix)
         if failing is not None:
             if failing == order[0]:
-                return None  # not even first of all
+                return None  # the job fails even as the first in the order
             order.remove(failing)
             order.insert(0, failing)
             continue
