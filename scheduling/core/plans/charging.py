@@ -1,4 +1,4 @@
-"""When a plan ends once pauses are charged to it that it does not know of by itself (contracts 4)."""
+"""When a plan finishes if pauses of forced moves are added to those of its level changes (contracts 4)."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Charges(NamedTuple):
-    """Pauses beyond those of a plan's own level changes: job, time (since now), seconds."""
+    """Pauses beyond those of a plan's own level changes. Row i of each array is one pause."""
 
+    #: Row of the job.
     job: IntArray
+    #: When the pause begins, in seconds from now.
     time: FloatArray
+    #: Length of the pause, in seconds.
     seconds: FloatArray
 
     def and_then(self, job: Sequence[int], time: Sequence[float], seconds: Sequence[float]) -> Charges:
-        """These charges and later ones."""
+        """These charges followed by more."""
         if not len(job):
             return self
         return Charges(
@@ -36,8 +39,10 @@ NO_CHARGES = Charges(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0))
 
 @kernel
 def grouped_by_job(job_of: IntArray, jobs: int) -> tuple[IntArray, IntArray]:
-    """Positions in ``job_of`` grouped by job, kept in their order, and where the group of each of ``jobs``
-    jobs begins."""
+    """Group the positions of ``job_of`` by job; each group keeps its order.
+
+    Returns (positions, where the group of each of the ``jobs`` jobs begins).
+    """
     offsets = np.zeros(jobs + 1, dtype=np.int64)
     for job in job_of:
         offsets[job + 1] += 1
@@ -54,7 +59,7 @@ def grouped_by_job(job_of: IntArray, jobs: int) -> tuple[IntArray, IntArray]:
 
 @leaf
 def _stored_finish(jobs: JobArrays, plans: Plans, job: int) -> float:
-    """The finish that counts for a job without iterations left: when it could begin to store."""
+    """The finish of a job without iterations left: when it can begin to store its final weights."""
     finish: float = jobs.finished_at[job]
     origin = plans.time[job, 0]
     if finish + jobs.finishing[job] <= origin + TIME_TOLERANCE:
@@ -70,7 +75,7 @@ def _stored_finish(jobs: JobArrays, plans: Plans, job: int) -> float:
 
 @leaf
 def _rate_and_pause(jobs: JobArrays, job: int, gpus: int) -> tuple[float, float]:
-    """Throughput on, and pause of a change onto, so many GPUs; both 0 where that is no level."""
+    """Throughput on ``gpus`` GPUs, and pause of a change onto them; both 0 if ``gpus`` is no level."""
     for level in range(jobs.level_count[job]):
         if jobs.levels[job, level] == gpus:
             return jobs.throughput[job, level], jobs.pause[job, level]
@@ -81,10 +86,11 @@ def _rate_and_pause(jobs: JobArrays, job: int, gpus: int) -> tuple[float, float]
 def charged_finish(
     jobs: JobArrays, plans: Plans, job: int, charge_time: FloatArray, charge_seconds: FloatArray
 ) -> tuple[float, float]:
-    """When the job's last iteration ends under its plan with all charges, or infinity.
+    """When the job's last iteration ends under its plan with all charges.
 
-    Also infinity where the GPUs are released before the final weights are stored. Returns
-    (finish, GPU seconds until then).
+    The charges are sorted by time. Returns (finish in seconds from now, GPU seconds until then). The finish
+    is infinity if the plan does not complete the work, or releases the GPUs before the final weights are
+    stored.
     """
     count = plans.length[job]
     if count == 0:
@@ -133,7 +139,7 @@ def charged_finish(
 
 @kernel
 def planned_gpu_time(jobs: JobArrays, plans: Plans, rows: IntArray) -> FloatArray:
-    """GPU seconds that the plans of ``rows`` hold until their last iteration, nothing charged."""
+    """GPU seconds of each plan of ``rows`` up to its last iteration, without charges."""
     nothing = np.zeros(0)
     taken = np.zeros(rows.size)
     for position in range(rows.size):
@@ -143,8 +149,7 @@ def planned_gpu_time(jobs: JobArrays, plans: Plans, rows: IntArray) -> FloatArra
 
 @leaf
 def seconds_left(finish: float, latest: float) -> float:
-    """Seconds from the end of the last iteration to when it must have come; infinity where any time will
-    do."""
+    """Seconds from ``finish`` to ``latest``; infinity for a job without a deadline."""
     if latest == inf:
         return inf
     return latest - finish
@@ -152,7 +157,7 @@ def seconds_left(finish: float, latest: float) -> float:
 
 @kernel
 def charge_plans(jobs: JobArrays, plans: Plans, rows: IntArray, charges: Charges) -> None:
-    """Set finish and GPU time of the plans of ``rows`` under charges that are sorted by time."""
+    """Set the finish and the GPU time of the plans of ``rows``. The charges are sorted by time."""
     order, offsets = grouped_by_job(charges.job, plans.length.size)
     time = charges.time[order]
     seconds = charges.seconds[order]
@@ -168,7 +173,10 @@ def charge_plans(jobs: JobArrays, plans: Plans, rows: IntArray, charges: Charges
 def slack_of(
     jobs: JobArrays, plans: Plans, rows: IntArray, latest: FloatArray, charges: Charges
 ) -> FloatArray:
-    """`seconds_left` per row under charges that are sorted by time; infinity beside ``rows``."""
+    """Seconds, by row, between the charged finish of each plan and ``latest``; infinity for all but ``rows``.
+
+    The charges are sorted by time.
+    """
     slack = np.full(latest.size, inf)
     order, offsets = grouped_by_job(charges.job, latest.size)
     time = charges.time[order]
@@ -185,8 +193,10 @@ def slack_of(
 def charge_and_find_late(
     jobs: JobArrays, plans: Plans, rows: IntArray, latest: FloatArray, charges: Charges
 ) -> IntArray:
-    """Charge the plans of ``rows`` that are charged at all; returns those of ``rows`` that end after
-    ``latest``."""
+    """Set the finish of those plans of ``rows`` that have charges; return the rows that end after ``latest``.
+
+    ``latest``: when the last iteration must end, by row, in seconds from now.
+    """
     order = np.argsort(charges.time, kind="mergesort")
     charged = np.zeros(latest.size, dtype=np.bool_)
     for job in charges.job:

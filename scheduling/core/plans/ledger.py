@@ -1,7 +1,7 @@
-"""The timeline that all plans but one leave, made in one pass: for planning many promises anew in turn.
+"""The free capacity beside all promised plans but one, computed in one pass.
 
-To take every plan out of the capacity again for each of them moves most of the timeline for most of their
-pieces. Here the begins and ends of all pieces are kept in the order of time.
+The pause budget plans many promises anew, one after the other. Rebuilding the timeline plan by plan for each
+of them would be slow. The ledger keeps the begins and ends of all pieces sorted by time instead.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_ENTRIES = 1 << 24
-"""Of one plan: what tells the turns of two rows apart."""
+"""Most entries of one plan; the turns of row i begin at i times this number."""
 
 
 class Ledger(NamedTuple):
-    """Begins and ends of the pieces of promised plans, by ``time`` and then by ``turn``: the place in which
-    `occupied` comes to them, row by row.
+    """Begins and ends of the pieces of promised plans, sorted by ``time``, then by ``turn``."""
 
-    ``row``: whose plan; ``gpus``: that come free then, negative where they are taken.
-    """
-
+    #: When the piece begins or ends, in seconds from now.
     time: FloatArray
+    #: Position of the entry in the order in which `occupied` handles the plans, row by row.
     turn: IntArray
+    #: Row of the plan.
     row: IntArray
+    #: GPUs that come free, negative for GPUs that are taken.
     gpus: IntArray
 
 
 @leaf
 def _write_entries(plans: Plans, row: int, ledger: Ledger, written: int) -> int:
-    """Write the begins and ends of one plan from position ``written`` on; returns the position after them."""
+    """Write the entries of one plan from position ``written`` on; returns the position after the last one."""
     for piece in range(plans.length[row] - 1):
         gpus = plans.gpus[row, piece]
         begin = max(plans.time[row, piece], plans.reserved_until[row])
@@ -62,7 +62,7 @@ def _room(entries: int) -> Ledger:
 
 @kernel
 def ledger_of(plans: Plans, rows: IntArray) -> Ledger:
-    """The entries of the plans of ``rows``, which ascend."""
+    """The ledger of the plans of ``rows``, which are ascending."""
     pieces = 0
     for row in rows:
         pieces += plans.length[row]
@@ -77,7 +77,7 @@ def ledger_of(plans: Plans, rows: IntArray) -> Ledger:
 
 @kernel
 def replanned(ledger: Ledger, plans: Plans, row: int) -> Ledger:
-    """The ledger with the plan that one row has now."""
+    """The ledger with the entries of ``row`` replaced by those of its present plan."""
     new = _room(2 * plans.length[row])
     count = _write_entries(plans, row, new, ZERO)
     merged = _room(ledger.time.size + count)
@@ -88,7 +88,7 @@ def replanned(ledger: Ledger, plans: Plans, row: int) -> Ledger:
 
 @leaf
 def _merge(ledger: Ledger, new: Ledger, count: int, row: int, merged: Ledger) -> int:
-    """Write the entries of all rows but one and ``count`` new ones in order; returns how many there are."""
+    """Merge the entries of all rows but ``row`` with ``count`` new ones; returns the number of entries."""
     written = 0
     taken = 0
     for entry in range(ledger.time.size + 1):
@@ -117,10 +117,10 @@ def _copy_entry(source: Ledger, entry: int, target: Ledger, place: int) -> None:
 
 @kernel
 def left_by_others(opened: Timeline, ledger: Ledger, row: int) -> tuple[Timeline, bool]:
-    """What the plans of all rows but one leave of a timeline, and whether that is sure.
+    """The free capacity of ``opened`` beside the plans of all rows but ``row``.
 
-    It is exactly what `occupied` finds, but where instants follow each other so closely that their order
-    decides which of them are one: then it is not sure, and nothing.
+    Returns (timeline, True), equal to what `occupied` finds. Returns (an empty timeline, False) if a chain of
+    instants lies so close together that it depends on their order which of them count as one.
     """
     room = opened.pieces + ledger.time.size
     times = np.empty(room)
@@ -131,7 +131,7 @@ def left_by_others(opened: Timeline, ledger: Ledger, row: int) -> tuple[Timeline
 
 @leaf
 def _write_pieces(opened: Timeline, ledger: Ledger, row: int, times: FloatArray, free: IntArray) -> int:
-    """Write the pieces of `left_by_others`; returns how many there are, 0 where that is not sure."""
+    """Write the pieces of `left_by_others`; returns their number, 0 if the result would depend on order."""
     old_times, old_free, old_count = opened
     entry_time = ledger.time
     entry_row = ledger.row
@@ -140,14 +140,14 @@ def _write_pieces(opened: Timeline, ledger: Ledger, row: int, times: FloatArray,
     old = 0
     held = 0
     pieces = 0
-    # Whatever comes before the timeline does, begins with it.
+    # Entries before the timeline's first breakpoint count from that breakpoint on.
     at = old_times[0]
     while entry < size and (entry_row[entry] == row or entry_time[entry] < at - TIME_TOLERANCE):
         if entry_row[entry] != row:
             held -= ledger.gpus[entry]
         entry += 1
     while True:
-        # One instant: the old breakpoint, if there is one, and all entries within the tolerance of the first.
+        # One instant is an old breakpoint, if there is one here, and all entries within the tolerance of it.
         latest = at
         named = old < old_count and old_times[old] <= at + TIME_TOLERANCE
         name = old_times[old] if named else at

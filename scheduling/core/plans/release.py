@@ -1,7 +1,7 @@
-"""Until when GPUs that nobody may be planned on stay taken, at the latest (docs/protocols.md 1.1).
+"""Upper bounds for when blocked GPUs come free (docs/protocols.md 1.1).
 
-Every step of a generation has a time-out after which the platform ends it, and what it ended is gone a
-bounded time later. A promise rests on these bounds, never on how long a step usually takes. All times are on
+Every step of a generation has a time-out after which the platform ends the step. Its workers are gone a
+bounded time later. A promise rests on these bounds, never on the usual duration of a step. All times are on
 the snapshot's axis, in seconds.
 """
 
@@ -9,58 +9,60 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-#: From an agent's being told to end workers until they are gone: the grace that they get and the kill.
+#: Seconds from the order to end workers until they are gone: their grace period and the kill.
 KILL_SECONDS = 5.0
-#: Nobody knows: as good as for ever, and still a number that slots can be counted in.
+#: Stands for an unknown time: very long, yet finite, so that slots can be counted up to it.
 UNKNOWN_SECONDS = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
 class ReleaseBounds:
-    """The platform's time-outs that say when GPUs come free.
+    """The platform's time-outs that bound when GPUs come free. All are in seconds."""
 
-    ``report_seconds``: between two reports of an agent. ``silence_seconds``: from an agent's last report
-    until its server is given up, when its workers have ended themselves. ``suspend_seconds`` and
-    ``handover_seconds``: time-outs of these steps. ``measuring_seconds``: the longest that workers measure
-    before their agent kills them.
-    """
-
+    #: Between two reports of an agent.
     report_seconds: float
+    #: From an agent's last report until its server is given up; its workers have ended themselves by then.
     silence_seconds: float
+    #: Time-out of the step in which a generation suspends.
     suspend_seconds: float
+    #: Time-out of the hand-over step.
     handover_seconds: float
+    #: The longest measurement, after which the agent kills its workers.
     measuring_seconds: float
 
     @property
     def confirming_seconds(self) -> float:
-        """From a generation's being told to stop until its GPUs are confirmed free, while its agents are
-        heard."""
+        """From the order to stop a generation until its GPUs are confirmed free, while its agents report."""
         return 2 * self.report_seconds + KILL_SECONDS
 
     @property
     def suspending_seconds(self) -> float:
-        """From a generation's being told to suspend until its GPUs are confirmed free."""
+        """From the order to suspend a generation until its GPUs are confirmed free."""
         return self.suspend_seconds + self.confirming_seconds
 
     @property
     def measurement_seconds(self) -> float:
-        """From a measurement's having its GPUs until they are confirmed free.
+        """From the start of a measurement on its GPUs until they are confirmed free.
 
-        Agents hear of it a report later at most, and kill it by their own clock.
+        Agents learn of the measurement one report later at most. They end it by their own clock.
         """
         return self.report_seconds + self.measuring_seconds + self.confirming_seconds
 
 
 def suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """When a generation that writes its state down has left its GPUs. ``step_ends_at``: when that step is
-    ended."""
+    """The latest time at which a suspending generation has left its GPUs.
+
+    ``step_ends_at``: when the platform ends the suspend step; None if the step begins now.
+    """
     ends_at = now + bounds.suspend_seconds if step_ends_at is None else max(now, step_ends_at)
     return ends_at + bounds.confirming_seconds
 
 
 def handed_over_and_suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """The same while it is in a hand-over, which is let finish first. ``step_ends_at``: when the hand-over is
-    ended."""
+    """The latest time at which a generation that finishes a hand-over and then suspends has left its GPUs.
+
+    ``step_ends_at``: when the platform ends the hand-over step; None if the step begins now.
+    """
     ends_at = now + bounds.handover_seconds if step_ends_at is None else max(now, step_ends_at)
     return ends_at + bounds.suspending_seconds
 
@@ -68,7 +70,11 @@ def handed_over_and_suspended_by(step_ends_at: float | None, now: float, bounds:
 def measured_by(
     created_at: float, held_at: float | None, now: float, bounds: ReleaseBounds, *, waits: bool
 ) -> float:
-    """When a measurement has left its GPUs. ``waits``: jobs still have to leave these GPUs to it."""
+    """The latest time at which a measurement has left its GPUs.
+
+    ``created_at``: when it was ordered. ``held_at``: when it got its GPUs, None if it has none yet. ``waits``:
+    True if jobs must still leave these GPUs.
+    """
     if held_at is not None:
         return max(now + bounds.confirming_seconds, held_at + bounds.measurement_seconds)
     begins_at = max(now, created_at + bounds.suspending_seconds) if waits else now
@@ -76,10 +82,10 @@ def measured_by(
 
 
 def confirmed_by(told_at: float, now: float, bounds: ReleaseBounds) -> float | None:
-    """When GPUs that an agent was told to leave are confirmed free; None while that is within the usual time.
+    """The latest time at which GPUs that an agent was told to leave at ``told_at`` are confirmed free.
 
-    A plan may give them away meanwhile: whoever gets them waits for them as in any change. Once the agent is
-    overdue, it is waited for as long as a silent one: nothing better is known of it.
+    None while the agent is not overdue: a plan may then give the GPUs to another job, which waits for them
+    as in any change. An overdue agent is treated as a silent one.
     """
     if now <= told_at + bounds.confirming_seconds:
         return None
@@ -87,6 +93,8 @@ def confirmed_by(told_at: float, now: float, bounds: ReleaseBounds) -> float | N
 
 
 def given_up_by(last_report_at: float, hold_until: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """When a silent server is given up, or has been heard again. ``hold_until``: no server is given up
-    before."""
+    """The latest time at which a silent server is given up or has reported again.
+
+    ``hold_until``: time before which no server is given up, or None.
+    """
     return max(now, last_report_at + bounds.silence_seconds, hold_until or now) + bounds.report_seconds

@@ -1,4 +1,4 @@
-"""Failure reserve: servers that back no promise (spec 2.12; contracts 6)."""
+"""Failure reserve: servers that back no promise (ElasticFlow 4.4; spec 2.12; contracts 6)."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ def failures_cost_seconds(
     restart_seconds: float,
     slot_seconds: float,
 ) -> float:
-    """The time that so many failures, one after the other, cost a job at most: the slack of a promise that is
-    to survive them.
+    """The failure slack: the most seconds that ``failures`` failures, one after the other, cost a job.
 
-    For each: until the server is given up (``fence_seconds``, its margin included), the work since the last
-    state that can be gone back to (``lost_work_seconds``), the pause of a start (``restart_seconds``), and
-    the slots until all is placed again.
+    Each failure costs: the time until the server is given up (``fence_seconds``, its margin included), the
+    work since the last recovery point (``lost_work_seconds``), the pause of a start (``restart_seconds``),
+    and the slots until the job is placed again.
     """
     each = fence_seconds + lost_work_seconds + restart_seconds + SLOTS_TO_PLACE_AGAIN * slot_seconds
     return failures * each
 
 
 def reserved_gpus(server_gpus: Sequence[int], reserve_servers: int) -> int:
-    """GPUs that back no promise: those of the ``reserve_servers`` largest usable servers.
+    """GPUs that back no promise: the number of GPUs of the ``reserve_servers`` largest usable servers.
 
-    Taking the largest makes the rest enough whichever servers are lost.
+    ``server_gpus``: GPUs of each usable server. With the largest ones in reserve, the promises fit whichever
+    servers are lost.
     """
     return sum(sorted(server_gpus, reverse=True)[:reserve_servers]) if reserve_servers > 0 else 0

@@ -1,4 +1,4 @@
-"""Slots: the instants at which GPUs change hands as a rule (contracts 4)."""
+"""Slots: the time between two reallocations (contracts 4)."""
 
 from __future__ import annotations
 
@@ -10,15 +10,17 @@ from scheduling.core.question.arrays import TIME_TOLERANCE
 
 
 class Slots(NamedTuple):
-    """The grid of slots from now on: the next one begins at ``origin`` and each lasts ``seconds``."""
+    """The grid of slots from now on."""
 
+    #: When the next slot begins, in seconds from now.
     origin: float
+    #: Length of each slot, in seconds.
     seconds: float
 
 
 @leaf
 def slot_end(at: float, slots: Slots) -> float:
-    """The first slot boundary at or after ``at``."""
+    """The first slot boundary at or after ``at``, and not before the next slot; in seconds from now."""
     origin = slots.origin
     if at <= origin + TIME_TOLERANCE:
         return origin

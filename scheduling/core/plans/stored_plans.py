@@ -1,7 +1,7 @@
-"""Stored plans, cut at the next slot and put back into the snapshot's terms.
+"""Stored plans: cut at the beginning of the next slot, forecast, and written back into a snapshot.
 
-A stored plan was made at an earlier decision; what of it lies after the next slot is still a proof that
-the promises are kept (spec 2.5.1).
+A stored plan was made at an earlier decision. The part after the beginning of the next slot still proves
+that the promises can be kept (spec 2.5.1).
 """
 
 from __future__ import annotations
@@ -27,7 +27,10 @@ from scheduling.core.question.snapshot import FloatArray, HeldOffer, IntArray, S
 
 
 def cut_stored(plans: Sequence[StoredPlan | None], now: float, origin: float) -> Plans:
-    """Stored plans cut at the next slot."""
+    """The stored plans from ``origin`` on, the beginning of the next slot in seconds from ``now``.
+
+    A job without a stored plan (None) has an empty row.
+    """
     pieces = np.array([plan.start.size if plan is not None else -1 for plan in plans], dtype=np.int64)
     held = [plan for plan in plans if plan is not None and plan.start.size]
     empty: list[FloatArray] = [np.zeros(0)]
@@ -43,7 +46,7 @@ def cut_stored(plans: Sequence[StoredPlan | None], now: float, origin: float) ->
 
 
 def with_offers(stored: Plans, offers: Sequence[HeldOffer], now: float, origin: float) -> Plans:
-    """The jobs' plans and, below them, those of the offers."""
+    """The jobs' plans, and below them one row for the plan of each held offer."""
     held = cut_stored([offer.plan for offer in offers], now, origin)
     width = max(stored.time.shape[1], held.time.shape[1])
     stored, held = widened(stored, width), widened(held, width)
@@ -61,7 +64,11 @@ def _stacked(above: np.ndarray, below: np.ndarray, width: int) -> np.ndarray:
 def _cut(
     plans: Plans, pieces: IntArray, start: FloatArray, end: FloatArray, gpus: IntArray, origin: float
 ) -> Plans:
-    """Keep of each plan what lies after ``origin``; equal neighbours become one piece."""
+    """Write the part of each plan after ``origin`` to ``plans``; equal neighbours become one piece.
+
+    ``pieces``: number of pieces of each job, -1 without a plan. ``start``, ``end`` and ``gpus``: the pieces
+    of all jobs, one after the other, in seconds from now.
+    """
     longest = 0
     for count in pieces:
         longest = max(longest, count)
@@ -96,10 +103,10 @@ def _cut(
 
 @kernel
 def recut(plans: Plans, rows: IntArray, held: IntArray, elapsed: float, origin: float) -> Plans:
-    """Plans made ``elapsed`` seconds ago, cut at ``origin``: row i is the plan of ``rows[i]``, none for -1.
+    """Plans made ``elapsed`` seconds ago, cut at ``origin``. Row i is the plan of ``rows[i]``, none for -1.
 
-    A plan that begins later was made within a slot, for the next one: until then the job keeps ``held[i]``
-    GPUs.
+    A plan that begins after ``origin`` was made within a slot, for the next one. Until it begins the job
+    keeps ``held[i]`` GPUs.
     """
     width = 7
     for source in rows:
@@ -162,7 +169,11 @@ def pin_head(plans: Plans, job: int, gpus: int, slots: Slots) -> Plans:
 def flatten(
     plans: Plans, rows: IntArray, head_gpus: IntArray, with_head: bool
 ) -> tuple[FloatArray, IntArray, IntArray]:
-    """Concatenate the plans of ``rows``; ``with_head`` puts the frozen head's piece in front."""
+    """Concatenate the plans of ``rows``.
+
+    ``with_head``: each plan begins with a piece of ``head_gpus`` GPUs, from now to the next slot. Returns
+    (begin of each piece in seconds from now, its GPUs, where the pieces of each row begin).
+    """
     total = 0
     for row in rows:
         total += plans.length[row] + 1
@@ -197,11 +208,11 @@ def stored_plans_keep(
     due: FloatArray,
     opened: Timeline,
 ) -> tuple[IntArray, bool]:
-    """Forecast the stored plans of ``rows``, offers from row ``own`` on included, on a timeline that stays
-    as it is.
+    """Forecast the stored plans of ``rows`` and set their finish. Rows from ``own`` on are held offers.
 
-    Returns (rows that end after ``due``, whether the plans of the others take more GPUs than there are); the
-    plans' finish is set.
+    ``due``: when the last iteration must end, by row, in seconds from now. ``opened``: the free capacity
+    without promises, which stays unchanged. Returns (rows that end after ``due``, whether the plans of the
+    other rows take more GPUs than there are).
     """
     nothing = np.zeros(0)
     late = np.zeros(rows.size, dtype=np.bool_)

@@ -12,29 +12,32 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Timeline(NamedTuple):
-    """Breakpoints ``times`` (seconds since now, the last piece unbounded), ``free`` with two rows, and the
-    number of ``pieces`` in use.
+    """Free capacity in pieces. A promise must fit both rows of ``free``, other work row 0.
 
-    Row 0 is what all plans leave of every usable GPU; row 1 is what promised plans leave of the GPUs that may
-    back promises (all but the failure reserve). A promise must fit both rows, other work row 0. Kernels
-    change the arrays in place: what they return takes the place of what they were given.
+    Kernels change the arrays in place. After a call, use the timeline that it returned, not its argument.
     """
 
+    #: When each piece begins, in seconds from now; the last piece has no end.
     times: FloatArray
+    #: Free GPUs of each piece. Row 0: all usable GPUs less all plans. Row 1: the GPUs that may back promises
+    #: (all but the failure reserve) less promised plans.
     free: IntArray
+    #: Number of pieces in use; the arrays may be longer.
     pieces: int
 
 
+#: Row 0 of ``free``.
 EVERYTHING = 0
+#: Row 1 of ``free``.
 PROMISES = 1
 TAKE = whole(1)
 GIVE_BACK = whole(-1)
 ONE_TAKING = whole(2)
-"""Pieces that taking GPUs for one span adds at most."""
+"""The most pieces that one taking of GPUs adds."""
 
 
 def new_timeline(start: float, gpus: int, promise_gpus: int) -> Timeline:
-    """All capacity free from ``start`` on."""
+    """A timeline on which all ``gpus`` are free from ``start`` on, ``promise_gpus`` of them for promises."""
     times = np.zeros(64)
     free = np.zeros((2, 64), dtype=np.int64)
     times[0] = start
@@ -45,7 +48,7 @@ def new_timeline(start: float, gpus: int, promise_gpus: int) -> Timeline:
 
 @leaf
 def piece_at(times: FloatArray, count: int, at: float) -> int:
-    """Index of the piece that holds ``at`` (the first piece for anything earlier)."""
+    """Index of the piece that covers ``at``; the first piece if ``at`` is before it."""
     low = 0
     high = count
     while high - low > 1:
@@ -59,7 +62,7 @@ def piece_at(times: FloatArray, count: int, at: float) -> int:
 
 @leaf
 def free_until(timeline: Timeline, until: float) -> int:
-    """GPUs that are free all the time from the timeline's beginning to ``until``."""
+    """The number of GPUs that stay free from the timeline's beginning to ``until``."""
     times, free, count = timeline
     left: int = max(free[EVERYTHING, 0], ZERO)
     for piece in range(1, count):
@@ -71,7 +74,7 @@ def free_until(timeline: Timeline, until: float) -> int:
 
 @kernel
 def with_room(timeline: Timeline, more: int) -> Timeline:
-    """The same timeline with room for at least so many ``more`` pieces."""
+    """The same timeline in arrays with room for at least ``more`` further pieces."""
     times, free, count = timeline
     if count + more <= times.size:
         return timeline
@@ -85,8 +88,7 @@ def with_room(timeline: Timeline, more: int) -> Timeline:
 
 @leaf
 def _split(times: FloatArray, free: IntArray, count: int, at: float) -> tuple[int, int]:
-    """Make ``at`` a breakpoint, for which there must be room; returns the pieces and the breakpoint's
-    index."""
+    """Make ``at`` a breakpoint; the arrays need room for it. Returns (number of pieces, its index)."""
     index = piece_at(times, count, at)
     if at <= times[index] + TIME_TOLERANCE:
         return count, index
@@ -104,7 +106,7 @@ def _split(times: FloatArray, free: IntArray, count: int, at: float) -> tuple[in
 def _take(
     times: FloatArray, free: IntArray, count: int, begin: float, end: float, gpus: int, promised: bool
 ) -> int:
-    """`take` in place, where there is room for two more pieces; returns the pieces."""
+    """`take` in place; the arrays need room for two more pieces. Returns the number of pieces."""
     count, first = _split(times, free, count, begin)
     count, last = _split(times, free, count, end)
     for index in range(first, last):
@@ -116,15 +118,17 @@ def _take(
 
 @kernel
 def take(timeline: Timeline, begin: float, end: float, gpus: int, promised: bool) -> Timeline:
-    """Take ``gpus`` GPUs out of the timeline on ``[begin, end)``."""
+    """Take ``gpus`` GPUs out of the timeline on ``[begin, end)``; from both rows if ``promised``."""
     times, free, count = with_room(timeline, ONE_TAKING)
     return Timeline(times, free, _take(times, free, count, begin, end, gpus, promised))
 
 
 @leaf
 def occupy_in_room(timeline: Timeline, plans: Plans, job: int, sign: int, promised: bool) -> int:
-    """`occupy` in place, where there is room for two more pieces for each of the plan's; returns the
-    pieces."""
+    """`occupy` in place; the arrays need room for two more pieces per piece of the plan.
+
+    Returns the number of pieces.
+    """
     times, free, count = timeline
     for piece in range(plans.length[job] - 1):
         gpus = plans.gpus[job, piece]
@@ -158,13 +162,13 @@ def occupy_all(timeline: Timeline, plans: Plans, order: IntArray, promised: bool
 
 @kernel
 def occupied(opened: Timeline, plans: Plans, order: IntArray, promised: bool) -> Timeline:
-    """What the plans of all jobs in ``order`` leave of a timeline, which stays as it is."""
+    """A copy of the timeline ``opened`` without the GPUs of the plans of all jobs in ``order``."""
     return occupy_all(timeline_copied(opened), plans, order, promised)
 
 
 @kernel
 def compact(timeline: Timeline) -> Timeline:
-    """Equal neighbours merged, in place."""
+    """Merge equal neighbours in place."""
     times, free, count = timeline
     kept = 1
     for piece in range(1, count):
@@ -179,7 +183,7 @@ def compact(timeline: Timeline) -> Timeline:
 
 @leaf
 def free_for(free: IntArray, piece: int, guarded: bool) -> int:
-    """GPUs free in a piece: for a promise when ``guarded``, else for any work."""
+    """Free GPUs in a piece: for a new promise if ``guarded``, else for any work."""
     room: int = free[EVERYTHING, piece]
     if guarded and free[PROMISES, piece] < room:
         room = free[PROMISES, piece]
@@ -193,10 +197,10 @@ def copy_timeline(timeline: Timeline) -> Timeline:
 
 @kernel
 def timeline_copied(timeline: Timeline) -> Timeline:
-    """`copy_timeline` within kernels."""
+    """`copy_timeline` for kernels."""
     return Timeline(timeline.times.copy(), timeline.free.copy(), timeline.pieces)
 
 
 def overbooked(timeline: Timeline) -> bool:
-    """Whether some piece promises more GPUs than there are."""
+    """Whether the plans take more GPUs in some piece than there are."""
     return bool((timeline.free[EVERYTHING, : timeline.pieces] < 0).any())
