@@ -1,1 +1,1 @@
-"""ElasticFlow: minimum satisfactory shares, admission, elastic allocation, and what keeps a promise true."""
+"""ElasticFlow: minimum satisfactory shares, admission, elastic allocation, and the pause budget."""

@@ -1,1 +1,1 @@
-"""Which GPUs: buddy blocks, repacking, the smallest set of changes, and the moves that plans will force."""
+"""Placement: buddy blocks, repack, the smallest set of changes, and the forecast of forced moves."""

@@ -1,9 +1,9 @@
-"""The cluster's GPUs as aligned blocks of powers of two (ElasticFlow section 4.3; spec 2.9).
+"""Buddy blocks: the cluster's GPUs as aligned blocks of powers of two (ElasticFlow section 4.3; spec 2.9).
 
-Each server's usable GPUs are cut into the largest aligned blocks: one of 8 for a server of 8, a 4
-and a 2 for a server of 6. A job of at most a block's size sits in an aligned part of one block; a
-larger job takes whole blocks, normally whole servers. With sizes that are powers of two this can
-always be done when enough GPUs are free: free space is a union of aligned parts.
+The GPUs of each usable server are cut into the largest aligned blocks: one of 8 for a server of 8, a 4 and a
+2 for a server of 6. A job that fits into a block sits in an aligned part of one block. A larger job takes
+whole blocks, normally whole servers. If all sizes are powers of two, repacking finds a place whenever enough
+GPUs are free: free GPUs then always form aligned parts.
 """
 
 from __future__ import annotations
@@ -18,21 +18,22 @@ NOWHERE = -1
 
 
 class Blocks(NamedTuple):
-    """``base`` and ``size``: first address and GPUs of each block, in address order.
+    """The blocks of a cluster in address order. An address is a GPU's number in topology order."""
 
-    ``server`` and ``rack`` number the block's server and rack. ``block_of`` gives the block of
-    every address, NOWHERE for GPUs that may not be used.
-    """
-
+    #: First address of each block.
     base: IntArray
+    #: GPUs of each block.
     size: IntArray
+    #: Number of each block's server.
     server: IntArray
+    #: Number of each block's rack.
     rack: IntArray
+    #: Block of each address; NOWHERE for a GPU that may not be used.
     block_of: IntArray
 
 
 def blocks_of(servers: tuple[ServerSnapshot, ...]) -> Blocks:
-    """Cut all usable GPUs into largest aligned blocks."""
+    """Cut the GPUs of all usable servers into the largest aligned blocks."""
     base: list[int] = []
     size: list[int] = []
     server_of: list[int] = []
@@ -67,7 +68,7 @@ def blocks_of(servers: tuple[ServerSnapshot, ...]) -> Blocks:
 
 
 def _aligned_cuts(gpus: int) -> list[tuple[int, int]]:
-    """(offset, size) of the largest aligned blocks of a server of so many GPUs."""
+    """(offset, size) of each of the largest aligned blocks of a server with ``gpus`` GPUs."""
     cuts: list[tuple[int, int]] = []
     offset = 0
     while offset < gpus:

@@ -1,8 +1,8 @@
 """The smallest set of changes that turns the present placement into the wanted one.
 
-A job whose GPUs stay the same is not touched. Changes come in an order in which GPUs are free when
-they are needed; where jobs wait for each other in a circle, one of them is suspended first
-(contracts 4), best effort before promises, and charged for it.
+A job whose GPUs stay the same has no change. The changes are ordered so that GPUs are free when a job needs
+them. If jobs wait for each other's GPUs in a circle, one of them is suspended first, best effort before
+promises, and charged for its wait (contracts 4).
 """
 
 from __future__ import annotations
@@ -23,20 +23,23 @@ from scheduling.core.question.snapshot import IntArray
 
 @dataclass(frozen=True)
 class Changes:
-    """``changes`` in an order that works, the row of each, the ``placements`` they lead to, and the pause in
-    seconds of every row that changes onto GPUs."""
+    """The changes of one reallocation and the placement after them."""
 
+    #: Changes in the order in which they can be made.
     changes: tuple[Change, ...]
+    #: Row of each change.
     rows: tuple[int, ...]
+    #: GPUs of every job after the changes.
     placements: Placements
+    #: Pause in seconds of each row that changes and has GPUs afterwards.
     pauses: dict[int, float]
 
 
 def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance: IntArray) -> Changes:
-    """What leads from the present placement to ``occupancy``.
+    """The changes that lead from the present placement to ``occupancy``.
 
-    Locked jobs have no change and keep their placement. ``reluctance``: who is suspended first where jobs
-    wait for each other, per row.
+    Locked jobs have no change and keep their placement. ``reluctance``, by row: of jobs that wait for each
+    other in a circle, the one with the lowest value is suspended first.
     """
     held = present.held
     addresses, offsets, changed = new_addresses(
@@ -63,7 +66,7 @@ def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance:
 def _order(
     present: PresentPlacement, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
 ) -> tuple[list[int], list[bool], list[float]]:
-    """Order of the changes, who is suspended first, and for how long each waits beyond its pause."""
+    """The result of `break_trades`: order of the changes, suspended flags, and extra seconds of each wait."""
     if not changed:
         return [], [], []
     before = np.full(present.blocks.block_of.size, -1)

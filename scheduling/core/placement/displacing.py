@@ -1,4 +1,4 @@
-"""What it costs others when a job takes their GPUs."""
+"""The price of a place: the jobs and GPUs that a job displaces when it takes the place."""
 
 from __future__ import annotations
 
@@ -15,12 +15,13 @@ from scheduling.core.question.snapshot import IntArray
 def prices(
     occupancy: Occupancy, bases: IntArray, sizes: IntArray, run: int, asked: int
 ) -> tuple[BoolArray, IntArray]:
-    """Of taking so many addresses (``sizes``) from each of ``bases`` on, for a job of ``asked`` GPUs.
+    """The price of each place for a job of ``asked`` GPUs; place i: ``sizes[i]`` GPUs from ``bases[i]`` on.
 
-    Returns (whether it is allowed; jobs displaced, GPUs displaced, overlap). A job that a move would make
-    late counts as TIGHT jobs. Not allowed is to displace a job that is settled in this pass or is as large.
+    Returns (allowed, prices). Each row of prices holds jobs displaced, GPUs displaced, and overlap with the
+    job's own old GPUs. A displaced job that the move would make late counts as TIGHT jobs. A place is not
+    allowed if it has blocked GPUs, or displaces a job that is settled in pass ``run`` or is as large.
     """
-    # Read through the tuple in the loop, each array would be counted as in use and released again each time.
+    # Local names: a read through the tuple would count a reference up and down in every step of the loop.
     owner = occupancy.owner
     former = occupancy.former
     mine = occupancy.mine
@@ -58,7 +59,7 @@ def prices(
 
 @kernel
 def _aligned_places(blocks: Blocks, size: int) -> IntArray:
-    """First addresses of all aligned places of ``size`` GPUs, ascending."""
+    """The first address of every aligned place of ``size`` GPUs, ascending."""
     base = blocks.base
     room = blocks.size
     total = 0
@@ -75,7 +76,7 @@ def _aligned_places(blocks: Blocks, size: int) -> IntArray:
 
 @kernel
 def displacing_place(blocks: Blocks, occupancy: Occupancy, size: int, run: int) -> int:
-    """The aligned place that displaces the least, or UNPLACED."""
+    """The first address of the aligned place that displaces the least, or UNPLACED if none is allowed."""
     places = _aligned_places(blocks, size)
     allowed, found = prices(occupancy, places, np.full(places.size, size), run, size)
     best = UNPLACED

@@ -1,5 +1,4 @@
-"""Which jobs the plans of promises will force to move, and when: planned changes of size played forward (spec
-2.9)."""
+"""Foresight: play the planned changes of size forward to find which jobs must move, and when (spec 2.9)."""
 
 from __future__ import annotations
 
@@ -30,36 +29,39 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Stage(NamedTuple):
-    """What all plans are played on.
+    """The cluster and the jobs, the same for all sets of plans."""
 
-    ``rank``: order in which jobs of one size are placed. ``blocked`` addresses, sorted by ``blocked_until``,
-    come free on the way.
-    """
-
+    #: The cluster's buddy blocks.
     blocks: Blocks
+    #: The jobs of the problem.
     jobs: JobArrays
+    #: Order, by row, in which jobs of one size are placed.
     rank: IntArray
+    #: Blocked addresses, sorted by the time at which they come free.
     blocked: IntArray
+    #: When each of them comes free, in seconds from now.
     blocked_until: FloatArray
 
 
 class Script(NamedTuple):
-    """The plans that are played.
+    """One set of plans to play. All arrays are by row of the problem."""
 
-    By row of the problem: ``latest`` is when the last iteration must end; the job with the least
-    ``reluctance`` is suspended first where jobs wait for each other's GPUs.
-    """
-
+    #: The plans.
     plans: Plans
+    #: When the last iteration must end, in seconds from now.
     latest: FloatArray
+    #: Of jobs that wait for each other's GPUs in a circle, the one with the lowest value is suspended first.
     reluctance: IntArray
 
 
 class Events(NamedTuple):
-    """Planned changes of size: when, of which row of the problem, and how many GPUs it has from then on."""
+    """Planned changes of size, sorted by time."""
 
+    #: When, in seconds from now.
     time: FloatArray
+    #: Row of the problem.
     row: IntArray
+    #: GPUs that the job has from then on.
     gpus: IntArray
 
 
@@ -67,9 +69,9 @@ class Events(NamedTuple):
 def planned_events(
     plans: Plans, rows: IntArray, held_before: IntArray, after: float, at_origin: bool
 ) -> Events:
-    """Every change of size later than ``after``, or from it on, in the order of time, then of ``rows``.
+    """Every change of size in the plans of ``rows`` later than ``after``, sorted by time, then by ``rows``.
 
-    ``held_before``: GPUs of every job until then.
+    ``at_origin``: changes at ``after`` itself count too. ``held_before``: GPUs of every job before them.
     """
     length = plans.length
     starts = plans.time
@@ -100,15 +102,15 @@ def planned_events(
 def without_last_ends(events: Events) -> Events:
     """The events up to the last instant at which a job is placed.
 
-    Whoever gives its GPUs back after that displaces nobody and is short of no room: there is nothing to
-    foresee.
+    After it jobs only give GPUs back, which forces no move.
     """
     time, row, gpus = events
     last = time.size - 1
     while last >= 0 and gpus[last] == 0:
         last -= 1
     end = last + 1
-    # What begins within the tolerance of the instant belongs to it; when that began is not known here.
+    # Events within the tolerance of the instant belong to it. The instant may begin before the last
+    # placement, so the tolerance counts from the last placement: a few events too many do no harm.
     while last >= 0 and end < time.size and time[end] <= time[last] + TIME_TOLERANCE:
         end += 1
     return Events(time[:end], row[:end], gpus[:end])
@@ -116,7 +118,7 @@ def without_last_ends(events: Events) -> Events:
 
 @leaf
 def _unblock(stage: Stage, occupancy: Occupancy, before: IntArray, unblocked: int, at: float) -> int:
-    """Free the blocked addresses whose time is up; returns how many are free by now."""
+    """Free the blocked addresses that come free by ``at``; returns how many are free now."""
     while unblocked < stage.blocked.size and stage.blocked_until[unblocked] <= at + TIME_TOLERANCE:
         address = stage.blocked[unblocked]
         occupancy.owner[address] = FREE
@@ -135,11 +137,15 @@ def _pause_now(jobs: JobArrays, occupancy: Occupancy, row: int) -> float:
 
 
 class Places(NamedTuple):
-    """Where every job sits at one time: as in `Occupancy`."""
+    """Where every job sits at one instant; each field is a copy of that of `Occupancy`."""
 
+    #: By row: first address of the job's place, SPREAD, or UNPLACED.
     base: IntArray
+    #: By row: GPUs of the place.
     size: IntArray
+    #: By row: first block of a SPREAD job.
     first_block: IntArray
+    #: By block: next block of the same SPREAD job, or END.
     next_block: IntArray
 
 
@@ -164,7 +170,7 @@ def _forget(before: IntArray, low: int, high: int, row: int) -> None:
 def _remember(
     blocks: Blocks, occupancy: Occupancy, before: IntArray, changed: IntArray, prior: Places
 ) -> None:
-    """Make ``before`` and the prior places those of now, for the jobs that changed."""
+    """Update ``before`` and ``prior`` to the present places of the ``changed`` rows."""
     for row in changed:
         if prior.base[row] >= 0:
             _forget(before, prior.base[row], prior.base[row] + prior.size[row], row)
@@ -187,7 +193,7 @@ def _remember(
 
 @leaf
 def _end(blocks: Blocks, occupancy: Occupancy, before: IntArray, prior: Places, row: int) -> None:
-    """The job gives its GPUs back and sits nowhere any more."""
+    """Take the job ``row`` off its GPUs for good."""
     note_holder(blocks, occupancy, row, before, FREE)
     leave(blocks, occupancy, row)
     prior.base[row] = UNPLACED
@@ -204,9 +210,10 @@ def _slack_left(
     move_time: list[float],
     move_seconds: list[float],
 ) -> float:
-    """Seconds between the end of a job under the moves noted for it and its latest end.
+    """Seconds between the finish of a job with all its moves so far and its latest finish.
 
-    ``newest``: the last move noted for each job; ``older``: of each move, the one before it of the same job.
+    ``newest``: index of the last move of each row, or -1. ``older``: for each move, the index of the move
+    before it of the same row, or -1.
     """
     count = 0
     move = newest[row]
@@ -227,7 +234,7 @@ def _slack_left(
 
 @kernel
 def _as_charges(row: list[int], at: list[float], seconds: list[float]) -> Charges:
-    """Lists as arrays."""
+    """The lists as `Charges`."""
     move_row = np.empty(len(row), dtype=np.int64)
     move_at = np.empty(len(row))
     move_seconds = np.empty(len(row))
@@ -248,13 +255,13 @@ def foresee_moves(
     homeless: BoolArray,
     fixed: IntArray,
 ) -> tuple[bool, Charges]:
-    """Play planned changes of size forward and note which jobs their placement forces to move.
+    """Play planned changes of size forward and charge each job that must move for others.
 
-    Starts from ``occupancy``, which is changed in place, as is ``homeless``: jobs without a usable place. The
-    events are sorted by time. The ``fixed`` rows cannot be moved by the first of them. The script and the
-    ``charges`` made so far tell how much slack each job has left. Returns (feasible, those charges and the
-    pauses of the moves). Moves that come with a change of size are part of the plan already and only noted
-    when breaking a trade makes them longer.
+    ``occupancy``: the placement at the start; it changes in place. ``homeless``: True for rows without a
+    usable place; it changes in place. ``events``: sorted by time. ``fixed``: rows that do not move in the
+    first instant. ``charges``: pauses so far, which reduce the slack of their jobs. Returns (True if every
+    change finds a place, ``charges`` and the pauses of all forced moves). The pause of a change of size is
+    part of the plan already: it is charged only if breaking a trade makes it longer.
     """
     blocks, jobs, rank, _, _ = stage
     event_time, event_row, event_gpus = events
@@ -318,7 +325,7 @@ def foresee_moves(
 
 @kernel
 def promised_part(blocks: Blocks, occupancy: Occupancy, blocked: IntArray, rows: IntArray) -> Occupancy:
-    """The placement of the jobs of ``rows`` alone, and blocked GPUs."""
+    """A placement with the jobs of ``rows`` where they sit in ``occupancy``, and blocked GPUs."""
     part = empty_occupancy(blocks, blocked, occupancy.base.size)
     part.next_block[:] = occupancy.next_block
     for row in rows:
@@ -328,7 +335,7 @@ def promised_part(blocks: Blocks, occupancy: Occupancy, blocked: IntArray, rows:
 
 @leaf
 def _copy_place(blocks: Blocks, occupancy: Occupancy, part: Occupancy, row: int) -> None:
-    """Let a job sit where it sits in ``occupancy``, of which ``part`` has the lists of blocks."""
+    """Seat a job in ``part`` where it sits in ``occupancy``; ``part`` must have a copy of ``next_block``."""
     base = occupancy.base[row]
     part.base[row] = base
     part.size[row] = occupancy.size[row]
@@ -344,7 +351,7 @@ def _copy_place(blocks: Blocks, occupancy: Occupancy, part: Occupancy, row: int)
 
 @kernel
 def no_charges() -> Charges:
-    """None."""
+    """`NO_CHARGES` for kernels."""
     return Charges(np.empty(0, dtype=np.int64), np.empty(0), np.empty(0))
 
 
@@ -352,8 +359,10 @@ def no_charges() -> Charges:
 def foresee_from_present(
     stage: Stage, seats: Seats, script: Script, rows: IntArray, origin: float
 ) -> tuple[bool, Charges]:
-    """`foresee_moves` of the plans of ``rows`` from the present placement, the slot from ``origin`` on
-    included."""
+    """`foresee_moves` for the plans of ``rows``, from the present placement; the next slot is included.
+
+    ``origin``: when the next slot begins, in seconds from now.
+    """
     occupancy = fresh(
         stage.blocks, seats, slack_of(stage.jobs, script.plans, rows, script.latest, no_charges())
     )
@@ -365,7 +374,7 @@ def foresee_from_present(
 
 @kernel
 def fixed_at_first(jobs: JobArrays, rows: IntArray, events: Events, origin: float) -> IntArray:
-    """Of the rows, those that nobody moves at the first event: locked jobs, where it begins the slot."""
+    """The rows that do not move at the first event: the locked jobs if that event begins the next slot."""
     if events.time.size == 0 or events.time[0] > origin + TIME_TOLERANCE:
         return rows[:0]
     return rows[jobs.locked[rows]]
@@ -381,10 +390,10 @@ def foresee_after(
     charges: Charges,
     origin: float,
 ) -> tuple[bool, Charges]:
-    """`foresee_moves` of the plans of ``rows`` from ``occupancy``, in which the slot from ``origin`` on is
-    placed.
+    """`foresee_moves` for the plans of ``rows``, from ``occupancy``, the placement of the next slot.
 
-    ``charges``: the pauses of that slot. Returns (feasible, all charges).
+    ``charges``: the pauses of the next slot. ``origin``: when it begins, in seconds from now. Returns
+    (feasible, all charges).
     """
     events = without_last_ends(planned_events(script.plans, rows, occupancy.size, origin, NO))
     if events.time.size == 0:

@@ -1,5 +1,4 @@
-"""Where a new function is measured: the largest aligned block that is free or held by best effort (contracts
-5)."""
+"""Where a function is measured: the largest buddy block that is free or held by best effort (contracts 5)."""
 
 from __future__ import annotations
 
@@ -10,18 +9,18 @@ from numpy.typing import NDArray
 
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels
 
-#: What a GPU is to a measurement: in use or unusable, held by a best-effort job, or free.
+#: Standing of a GPU for a measurement: in use or unusable, held by a best-effort job, or free.
 TAKEN, BEST_EFFORT, FREE = 0, 1, 2
 
 
 def measuring_blocks(
     server_gpus: Sequence[int], standing: NDArray[np.int8], levels: Sequence[int]
 ) -> Iterator[tuple[int, ...]]:
-    """Candidate blocks, the largest first; among equals the one that displaces fewest best-effort GPUs.
+    """Candidate blocks for a measurement, the largest first, one for each size that ``levels`` need.
 
-    ``server_gpus``: GPUs of each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by
-    address. A block larger than a server is made of whole servers. Yields the addresses of at most one block
-    for each number of GPUs that the levels hold.
+    Of the blocks of one size, the one with the fewest best-effort GPUs is taken. ``server_gpus``: GPUs of
+    each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by address. A block larger than a
+    server consists of whole servers. Yields the addresses of each block.
     """
     for size in sorted({gpus_held(level) for level in levels}, reverse=True):
         blocks = [block for block in _blocks(server_gpus, size) if (standing[list(block)] != TAKEN).all()]
@@ -36,9 +35,10 @@ def levels_to_come(
     above: int,
     worker_counts: Collection[int] = (),
 ) -> list[int]:
-    """Levels above one that could be measured here, were all usable GPUs free; ascending.
+    """Levels greater than ``above`` that could be measured if all usable GPUs were free; ascending.
 
-    ``usable``: by address in topology order. ``above``: the largest level that is known, or known not to fit.
+    ``usable``: True for each usable GPU, in topology order. ``above``: the largest level that is measured or
+    known not to fit. ``worker_counts``: worker counts that the function declares, if any.
     """
     total = int(usable.sum())
     levels = [level for level in measurable_levels(global_batch_size, total, worker_counts) if level > above]

@@ -1,7 +1,7 @@
-"""Who sits on which GPU, and how a job takes and gives up its place.
+"""Occupancy: which job sits on which GPU, and how a job takes and gives up its place.
 
-A job of at most a block's size sits in an aligned part of one block. A larger one takes whole blocks, which
-are linked into a list, so that finding them costs no look at the others.
+A job that fits into a block sits in an aligned part of one block. A larger job takes whole blocks. These are
+linked into a list, so that no scan over all blocks is needed.
 """
 
 from __future__ import annotations
@@ -15,45 +15,52 @@ from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks
 from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
-FREE = whole(-1)
-BLOCKED = -2  # nobody may sit here for now
-UNPLACED = -1
-TIGHT = whole(64)  # weighs as so many jobs: one that a move would make late
-SPREAD = -2  # takes whole blocks, listed from its first one on
-END = -1  # of a list of blocks
+FREE = whole(-1)  # owner of an address: no job
+BLOCKED = -2  # owner of an address: no job may sit here for now
+UNPLACED = -1  # base of a job: it has no place
+TIGHT = whole(64)  # displacing a job that a move would make late counts as displacing this many jobs
+SPREAD = -2  # base of a job: it takes whole blocks, listed from ``first_block`` on
+END = -1  # end of a list of blocks
 
 
 class Occupancy(NamedTuple):
-    """Who sits where, changed in place.
+    """Which job sits where. Kernels change the arrays in place."""
 
-    Per address: ``owner`` (job or FREE), ``former`` (a job that waits to be placed and held the address),
-    ``mine`` (marks the old addresses of the job being placed). Per block: ``taken``, addresses with an owner
-    or former; ``next_block`` and ``old_next``, the block after it in the list of the SPREAD job that holds,
-    or held, it. Per job: ``base``, ``size`` and ``first_block`` of its place now, ``old_base``, ``old_size``
-    and ``old_first`` of the one it lost, ``settled`` (pass in which it was placed), ``slack`` (seconds before
-    its deadline, infinity without a promise) and ``move_seconds`` (what a move costs it at most).
-    """
-
+    #: By address: the job that sits there, FREE or BLOCKED.
     owner: IntArray
+    #: By address: the job that held it and waits to be placed, or FREE.
     former: IntArray
+    #: By address: the job being placed, if the address is one of its old ones, else FREE.
     mine: IntArray
+    #: By block: number of addresses with an owner or a former owner.
     taken: IntArray
+    #: By block: next block of the SPREAD job that holds it, or END.
     next_block: IntArray
+    #: By block: next block of the SPREAD job that held it before it was lifted, or END.
     old_next: IntArray
+    #: By job: first address of its place, SPREAD, or UNPLACED.
     base: IntArray
+    #: By job: GPUs of its place.
     size: IntArray
+    #: By job: first block of a SPREAD job.
     first_block: IntArray
+    #: By job: ``base`` of the place that it lost.
     old_base: IntArray
+    #: By job: ``size`` of the place that it lost.
     old_size: IntArray
+    #: By job: ``first_block`` of the place that it lost.
     old_first: IntArray
+    #: By job: number of the pass in which it was placed.
     settled: IntArray
+    #: By job: seconds between its finish and its latest finish; infinity without a promise.
     slack: FloatArray
+    #: By job: the most seconds that a move costs it.
     move_seconds: FloatArray
 
 
 @kernel
 def empty_occupancy(blocks: Blocks, blocked: IntArray, jobs: int) -> Occupancy:
-    """Nothing placed, ``blocked`` addresses marked; room for ``jobs`` jobs."""
+    """An occupancy without any job placed, with the ``blocked`` addresses marked, for ``jobs`` jobs."""
     addresses = blocks.block_of.size
     owner = np.full(addresses, FREE)
     taken = np.zeros(blocks.base.size, dtype=np.int64)
@@ -88,11 +95,11 @@ def seat(
     offsets: IntArray,
     gpus: IntArray,
 ) -> BoolArray:
-    """Enter present placements of ``jobs``; ``addresses`` and ``offsets`` are those of all jobs.
+    """Enter the present placements of ``jobs``.
 
-    Returns True per row for every job that has GPUs (``gpus``) which are no regular, usable place. Regular is
-    an aligned part of one block, or a set of whole blocks. A job that is not regular counts as holding
-    nothing: it must be placed anew.
+    ``addresses[offsets[i]:offsets[i + 1]]``: GPUs of job i. ``gpus``: how many it has. Returns, by row, True
+    for a job whose GPUs are no regular, usable place: neither an aligned part of one block nor a set of whole
+    blocks. Such a job counts as without GPUs and must be placed anew.
     """
     homeless = np.zeros(gpus.size, dtype=np.bool_)
     for job in jobs:
@@ -110,8 +117,7 @@ def seat(
 
 @leaf
 def _fits_a_block(blocks: Blocks, held: IntArray) -> bool:
-    """Whether the addresses follow each other and there are no more of them than the block of the first
-    has."""
+    """Whether the addresses are consecutive and at most as many as the block of the lowest has."""
     low = held[0]
     high = held[0]
     for address in held:
@@ -125,7 +131,7 @@ def _fits_a_block(blocks: Blocks, held: IntArray) -> bool:
 
 @leaf
 def _seat_in_block(blocks: Blocks, occupancy: Occupancy, job: int, held: IntArray) -> bool:
-    """Enter a job that holds part of a block; False where that part is not aligned or not free."""
+    """Enter a job that holds part of a block; False if that part is not aligned or not free."""
     low = held[0]
     for address in held:
         low = min(low, address)
@@ -154,8 +160,7 @@ def _ascends(numbers: IntArray) -> bool:
 
 @leaf
 def _seat_on_blocks(blocks: Blocks, occupancy: Occupancy, job: int, ordered: IntArray) -> bool:
-    """Enter a job that holds these addresses, ascending; False where they are not whole blocks or not
-    free."""
+    """Enter a job on the ascending addresses; False if they are not whole blocks or not free."""
     if not _whole_blocks(blocks, ordered):
         return False
     for address in ordered:
@@ -198,7 +203,7 @@ def _whole_blocks(blocks: Blocks, ordered: IntArray) -> bool:
 
 @leaf
 def list_blocks(occupancy: Occupancy, job: int, chosen: IntArray) -> None:
-    """Link the blocks, in ascending order, that a SPREAD job takes whole."""
+    """Link the blocks ``chosen``, which are ascending, into the list of a SPREAD job."""
     after = END
     for index in range(chosen.size - 1, -1, -1):
         occupancy.next_block[chosen[index]] = after
@@ -208,7 +213,7 @@ def list_blocks(occupancy: Occupancy, job: int, chosen: IntArray) -> None:
 
 @kernel
 def addresses_of(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
-    """The GPUs a job sits on, ascending."""
+    """The addresses that a job sits on, ascending."""
     placed = occupancy.base[job] != UNPLACED
     found = np.empty(occupancy.size[job] if placed else 0, dtype=np.int64)
     list_addresses(blocks, occupancy, job, found)
@@ -217,7 +222,7 @@ def addresses_of(blocks: Blocks, occupancy: Occupancy, job: int) -> IntArray:
 
 @leaf
 def list_addresses(blocks: Blocks, occupancy: Occupancy, job: int, addresses: IntArray) -> None:
-    """Write down the GPUs that a job sits on, ascending."""
+    """Write the addresses that a job sits on to ``addresses``, ascending."""
     base = occupancy.base[job]
     if base >= 0:
         for offset in range(addresses.size):
@@ -233,7 +238,7 @@ def list_addresses(blocks: Blocks, occupancy: Occupancy, job: int, addresses: In
 
 @leaf
 def note_holder(blocks: Blocks, occupancy: Occupancy, job: int, holder_of: IntArray, holder: int) -> None:
-    """Write ``holder`` at all addresses that the job sits on."""
+    """Set ``holder_of`` to ``holder`` at all addresses that the job sits on."""
     base = occupancy.base[job]
     if base >= 0:
         for address in range(base, base + occupancy.size[job]):
@@ -247,7 +252,7 @@ def note_holder(blocks: Blocks, occupancy: Occupancy, job: int, holder_of: IntAr
 
 @leaf
 def leave(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
-    """The job gives up its place for good."""
+    """Take the job off its place for good."""
     note_holder(blocks, occupancy, job, occupancy.owner, FREE)
     base = occupancy.base[job]
     if base >= 0:
@@ -262,7 +267,7 @@ def leave(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
 
 @leaf
 def lift(blocks: Blocks, occupancy: Occupancy, job: int) -> None:
-    """The job waits to be placed; its GPUs are remembered as its former ones."""
+    """Take the job off its place until it is placed again; its addresses are marked as its former ones."""
     note_holder(blocks, occupancy, job, occupancy.owner, FREE)
     note_holder(blocks, occupancy, job, occupancy.former, job)
     if occupancy.base[job] == SPREAD:

@@ -1,9 +1,9 @@
-"""Where jobs sit: sticky repack onto aligned blocks (ElasticFlow section 4.3; spec 2.9).
+"""Placing: sticky repack onto buddy blocks (ElasticFlow section 4.3; spec 2.9).
 
-Larger jobs are placed first, so that room for each is certain; a job whose size did not change keeps its GPUs
-unless a larger job needs them. Among the possible places the one is chosen that displaces the fewest jobs
-that cannot bear a move, then the fewest jobs, then the fewest GPUs, then overlaps most with the job's own old
-GPUs, then leaves the largest free areas whole, then has the lowest address.
+Larger jobs are placed first, so every job finds room. A job whose size did not change keeps its GPUs unless a
+larger job needs them. Of the possible places, a job takes the one that displaces the fewest jobs that a move
+would make late. Ties go to the fewest jobs displaced, then the fewest GPUs displaced, the largest overlap
+with the job's own old GPUs, the smallest free area around the place, and the lowest address.
 """
 
 from __future__ import annotations
@@ -20,8 +20,10 @@ from scheduling.core.question.snapshot import IntArray
 
 @leaf
 def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high: int, mark: bool) -> None:
-    """Of the addresses from ``low`` to ``high``, free those that the job waits to leave and mark them, or
-    unmark them."""
+    """Turn the job's ``former`` addresses from ``low`` to ``high`` (excluded) into ``mine``.
+
+    With ``mark`` False, remove the marks of ``mine`` instead.
+    """
     former = occupancy.former
     mine = occupancy.mine
     owner = occupancy.owner
@@ -37,7 +39,10 @@ def _mark_former(blocks: Blocks, occupancy: Occupancy, job: int, low: int, high:
 
 @leaf
 def turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: bool) -> None:
-    """Free what is left of the job's former GPUs and mark them as its own, or remove the mark."""
+    """Free the job's former addresses that no job took, and mark them as ``mine``.
+
+    With ``mark`` False, remove the marks of ``mine`` instead.
+    """
     if occupancy.old_base[job] == UNPLACED:
         return
     if occupancy.old_base[job] >= 0:
@@ -53,9 +58,9 @@ def turn_former_into_mine(blocks: Blocks, occupancy: Occupancy, job: int, mark: 
 
 @leaf
 def free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int:
-    """The best aligned place that displaces nobody, or UNPLACED.
+    """The best aligned place that displaces no job, or UNPLACED.
 
-    Only on its former blocks can a place overlap with the job's own old GPUs, so these are looked at first.
+    Only a place on the job's former blocks can overlap with its old GPUs, so these blocks are tried first.
     """
     best = _free_former_place(blocks, occupancy, job, size)
     if best != UNPLACED:
@@ -70,7 +75,7 @@ def free_place(blocks: Blocks, occupancy: Occupancy, job: int, size: int) -> int
             continue
         best, _, best_area = _better_place(blocks, occupancy, block, size, empty, best, ZERO, best_area)
         if best != UNPLACED and best_area == size:
-            return best  # no area is smaller, and those that follow have higher addresses
+            return best  # no area is smaller, and all later blocks have higher addresses
     return best
 
 
@@ -105,10 +110,10 @@ def _better_place(
     best_overlap: int,
     best_area: int,
 ) -> tuple[int, int, int]:
-    """The best free place so far and of a block: (first address or UNPLACED, overlap, free area around it).
+    """The better of the best place so far and the best free place in ``block``.
 
-    ``all_alike``: the block is wholly free and holds none of the job's old GPUs, so that every place in it is
-    as good as its first.
+    ``all_alike``: the block is free and has none of the job's old GPUs, so all its places are equally good.
+    Returns (first address or UNPLACED, overlap with the job's old GPUs, size of the free area around it).
     """
     owner = occupancy.owner
     former = occupancy.former
@@ -139,7 +144,7 @@ def _better_place(
 
 @leaf
 def _free_area(owner: IntArray, former: IntArray, first: int, room: int, base: int, size: int) -> int:
-    """Size of the largest aligned area around a free place that is free as a whole."""
+    """Size of the largest aligned area around a free place that is entirely free."""
     area = size
     while 2 * area <= room:
         start = first + (base - first) // (2 * area) * (2 * area)
@@ -162,7 +167,7 @@ def _take(
     queue: list[tuple[int, int, int, int]],
     rank: IntArray,
 ) -> None:
-    """Give addresses to the job; whoever sits there is lifted and queued."""
+    """Give addresses to the job; the jobs that sit there are lifted and queued."""
     owner = occupancy.owner
     former = occupancy.former
     taken = occupancy.taken
@@ -182,7 +187,7 @@ def _take(
 
 @leaf
 def _sit_down(blocks: Blocks, occupancy: Occupancy, job: int, base: int, size: int) -> None:
-    """Give addresses to the job that are free and nobody's former ones."""
+    """Give addresses to the job that are free and no job's former ones."""
     occupancy.taken[blocks.block_of[base]] += size
     for address in range(base, base + size):
         occupancy.owner[address] = job
@@ -201,10 +206,11 @@ def _largest_block(blocks: Blocks) -> int:
 def place_queue(
     blocks: Blocks, occupancy: Occupancy, queue: list[tuple[int, int, int, int]], rank: IntArray, run: int
 ) -> tuple[list[int], list[int]]:
-    """Place all queued jobs ``(-size, waited 1 | placed 0, rank, job)``, those they displace too.
+    """Place all queued jobs and the jobs that they displace.
 
-    ``run`` numbers the pass: a job settled in it stays. Returns (jobs placed, in order; jobs for
-    which there was no room). Displaced jobs appear in the first list too.
+    An entry of the queue is (-size, 0 if the job had GPUs or 1 if it waited, rank, job). ``run``: number of
+    this pass; a job that was settled in it does not move. Returns (jobs placed, in order, displaced ones
+    included; jobs for which there was no room).
     """
     placed = [0 for _ in range(0)]
     failed = [0 for _ in range(0)]

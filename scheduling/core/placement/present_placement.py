@@ -1,4 +1,4 @@
-"""Where everybody is before a decision places anybody."""
+"""The present placement: which GPUs each job holds before a decision."""
 
 from __future__ import annotations
 
@@ -12,19 +12,23 @@ from scheduling.core.question.snapshot import IntArray
 
 @dataclass(frozen=True)
 class PresentPlacement:
-    """What placing needs to know of a decision's question; rows are the problem's.
+    """The input of placement. Rows are those of the problem: ``count`` jobs, then held offers."""
 
-    The first ``count`` rows are jobs, the others held offers. ``held``: GPUs that jobs have now; ``gpus``:
-    how many; ``locked``: jobs that keep them through the next slot. ``blocked``: addresses that nobody may
-    have for now. ``by_submission``: rank of every row in the order in which jobs of one size are placed.
-    """
-
+    #: Identifier of each job.
     ids: Sequence[str]
+    #: Scaling curves and state of all rows.
     jobs: JobArrays
+    #: Number of jobs.
     count: int
+    #: GPUs that each job holds now.
     held: Placements
+    #: Number of GPUs that each job holds now.
     gpus: IntArray
+    #: True for a job that keeps its GPUs through the next slot.
     locked: BoolArray
+    #: The cluster's buddy blocks.
     blocks: Blocks
+    #: Addresses that no job may have for now.
     blocked: IntArray
+    #: Position of each row in the order in which jobs of one size are placed.
     by_submission: IntArray

@@ -1,4 +1,4 @@
-"""One repack of the whole cluster, and what it changes (spec 2.9)."""
+"""Repack: place all jobs anew, and find the jobs whose GPUs change (ElasticFlow 4.3; spec 2.9)."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def _repack(
     homeless: BoolArray,
     rank: IntArray,
 ) -> IntArray:
-    """Bring every row to its wanted size; returns the rows for which there was no room."""
+    """Place every row with its wanted number of GPUs; returns the rows for which there was no room."""
     queue = [(0, 0, 0, 0) for _ in range(0)]
     for row in rows:
         if wanted[row] == 0:
@@ -58,30 +58,31 @@ def _repack(
 
 
 class Seats(NamedTuple):
-    """Where jobs sit before anybody is placed, and what of the cluster may not be used.
+    """The present placement as arrays."""
 
-    ``addresses[offsets[i]:offsets[i + 1]]``: GPUs of job i; ``gpus``: how many every row has, held offers
-    included. ``blocked``: addresses that nobody may have for now. ``locked``: rows that nobody moves.
-    ``move_seconds``: what a move costs each row at most.
-    """
-
+    #: GPU addresses of all jobs, one job after the other.
     addresses: IntArray
+    #: Job i has ``addresses[offsets[i]:offsets[i + 1]]``.
     offsets: IntArray
+    #: Number of GPUs of each row, held offers included.
     gpus: IntArray
+    #: Addresses that no job may have for now.
     blocked: IntArray
+    #: Rows of locked jobs, which do not move.
     locked: IntArray
+    #: The most seconds that a move costs each row.
     move_seconds: FloatArray
 
 
 @kernel
 def enter(blocks: Blocks, occupancy: Occupancy, seats: Seats, rows: IntArray) -> BoolArray:
-    """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
+    """Seat the jobs of ``rows`` at their present places; returns True, by row, for jobs without one."""
     return seat(blocks, occupancy, rows, seats.addresses, seats.offsets, seats.gpus)
 
 
 @kernel
 def fresh(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occupancy:
-    """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`."""
+    """An occupancy without any job placed, with blocked GPUs marked. ``slack``: see `Occupancy`."""
     occupancy = empty_occupancy(blocks, seats.blocked, seats.gpus.size)
     occupancy.slack[:] = slack
     occupancy.move_seconds[:] = seats.move_seconds
@@ -90,10 +91,11 @@ def fresh(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occupancy:
 
 @kernel
 def _fresh_with_locked(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occupancy:
-    """The same with the locked jobs, so that nobody moves them; GPUs of an irregular one are blocked.
+    """An occupancy with the locked jobs alone, settled so that no job moves them.
 
-    A GPU that passes from one locked job to another is listed by both: it stays with whom it was seated
-    for. An owner overwritten would leave its job in a place that is given away again.
+    If the GPUs of a locked job are no regular place, they are blocked. A GPU that passes from one locked job
+    to another is listed for both. It stays with the job that was seated first: otherwise that job's place
+    would lose an address and could be given away.
     """
     occupancy = fresh(blocks, seats, slack)
     homeless = enter(blocks, occupancy, seats, seats.locked)
@@ -113,7 +115,7 @@ def _fresh_with_locked(blocks: Blocks, seats: Seats, slack: FloatArray) -> Occup
 def _all_repacked(
     blocks: Blocks, seats: Seats, slack: FloatArray, rows: IntArray, wanted: IntArray, rank: IntArray
 ) -> tuple[Occupancy, IntArray]:
-    """`repack_together` of the rows that are not locked."""
+    """`repack_together` for ``rows``, which are not locked; returns (occupancy, rows without room)."""
     occupancy = _fresh_with_locked(blocks, seats, slack)
     homeless = enter(blocks, occupancy, seats, rows)
     failed = _repack(blocks, occupancy, rows, wanted, homeless, rank)
@@ -121,14 +123,14 @@ def _all_repacked(
 
 
 class Seating:
-    """Present placements, entered into fresh occupancies as often as a decision needs."""
+    """Makes fresh occupancies from the present placement, as often as a decision needs one."""
 
     def __init__(self, present: PresentPlacement) -> None:
         self.present = present
 
     @cached_property
     def seats(self) -> Seats:
-        """The present placements as kernels see them."""
+        """The present placement as arrays for kernels."""
         present = self.present
         return Seats(
             present.held.addresses,
@@ -140,21 +142,25 @@ class Seating:
         )
 
     def fresh_with_locked(self, slack: FloatArray | None = None) -> Occupancy:
-        """An occupancy with the locked jobs alone, fixed. ``slack``: see `Occupancy`; None: nobody is
-        promised."""
+        """An occupancy with the locked jobs alone, which no job moves.
+
+        ``slack``: see `Occupancy`; None if no job has a promise.
+        """
         found: Occupancy = _fresh_with_locked(self.present.blocks, self.seats, self._slack(slack))
         return found
 
     def enter(self, occupancy: Occupancy, rows: Sequence[int] | IntArray) -> BoolArray:
-        """Seat the jobs among ``rows``; True per row of the problem whose GPUs are not usable."""
+        """Seat the jobs of ``rows`` at their present places; returns True, by row, for jobs without one."""
         homeless: BoolArray = enter(
             self.present.blocks, occupancy, self.seats, np.asarray(rows, dtype=np.int64)
         )
         return homeless
 
     def fresh(self, slack: FloatArray | None = None) -> Occupancy:
-        """An occupancy with nobody in it, blocked GPUs marked. ``slack``: see `Occupancy`; None: nobody is
-        promised."""
+        """An occupancy without any job placed, with blocked GPUs marked.
+
+        ``slack``: see `Occupancy`; None if no job has a promise.
+        """
         found: Occupancy = fresh(self.present.blocks, self.seats, self._slack(slack))
         return found
 
@@ -173,8 +179,11 @@ class Seating:
 def repack_together(
     seating: Seating, wanted: IntArray, slack: FloatArray | None = None
 ) -> tuple[Occupancy, list[int]]:
-    """Place all jobs at once, larger ones first. Returns the places and the jobs left out (none,
-    as long as the sizes are powers of two and fit in sum)."""
+    """Place all jobs at once, larger ones first.
+
+    ``wanted``: GPUs of each row. Returns (occupancy, rows without room). If all sizes are powers of two and
+    their sum fits, every row finds room.
+    """
     occupancy, failed = seating.together(wanted, slack)
     return occupancy, failed.tolist()
 
@@ -182,10 +191,10 @@ def repack_together(
 def repack_promises_first(
     seating: Seating, wanted: IntArray, promised: Sequence[int], slack: FloatArray | None = None
 ) -> tuple[Occupancy, list[int]]:
-    """Place promised jobs as though nobody else were there, then the others in what is left.
+    """Place the promised jobs as if they were alone, then the others on the GPUs that are left.
 
-    This is exactly the placement that the forecast of promises foresaw. Returns the places and
-    the other jobs for which no aligned block was left.
+    Promised jobs thus sit exactly where the forecast of the pause budget put them. ``wanted``: GPUs of each
+    row. Returns (occupancy, rows for which no buddy block was left).
     """
     present = seating.present
     jobs = present.count
@@ -216,9 +225,10 @@ def new_addresses(
     gpus: IntArray,
     locked: BoolArray,
 ) -> tuple[IntArray, IntArray, BoolArray]:
-    """GPUs of all jobs in one array with offsets, and True for every job whose GPUs are others than now.
+    """The GPUs of all jobs after the repack.
 
-    ``held`` and ``held_offsets`` are the present placements; locked jobs keep theirs.
+    ``held`` and ``held_offsets``: the present placements, which locked jobs keep. Returns (addresses of all
+    jobs, offsets of each job's addresses, True by row for jobs whose GPUs change).
     """
     rows = held_offsets.size - 1
     offsets = np.zeros(rows + 1, dtype=np.int64)
@@ -242,7 +252,7 @@ def new_addresses(
 
 @leaf
 def _moves(occupancy: Occupancy, row: int, old: IntArray, size: int) -> bool:
-    """Whether the job has other GPUs than ``old`` now, or another number of them."""
+    """Whether the job's new place, of ``size`` GPUs, differs from its ``old`` GPUs."""
     owner = occupancy.owner
     kept = 0
     while kept < old.size and old[kept] < owner.size and owner[old[kept]] == row:

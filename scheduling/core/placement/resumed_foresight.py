@@ -1,9 +1,8 @@
-"""The forecast of forced moves for one set of plans after another, from the present placement.
+"""Resumed foresight: forecast the forced moves of one set of plans after another, reusing earlier forecasts.
 
-Newcomers of one decision are tested one by one, each beside plans that are hardly others than those before.
-What the forecast plays before the first change of size that is another comes out as it did, so it is not
-played again: states are kept on the way, and the next forecast goes on from the last of them that still
-holds. It finds exactly what a forecast from the beginning does.
+Admission tests newcomers one by one, each beside almost the same plans. Up to the first change of size that
+differs, a forecast repeats the last one. So forecasts keep states on the way, and the next forecast resumes
+from the last state that is still valid. The result equals that of a forecast from the beginning.
 """
 
 from __future__ import annotations
@@ -32,59 +31,73 @@ from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_STATES = 32
+"""The most states that are kept."""
 MOST_BYTES = 1 << 24
-"""Of all states that are kept: fewer are where the cluster is large."""
+"""The most memory of all states; on a large cluster it allows fewer than `MOST_STATES`."""
 FROM_THE_BEGINNING = 3
-"""Forecasts of one decision that are played from the beginning: most decisions ask for no more, and to keep
-states costs more than playing once."""
+"""The first forecasts of a decision keep no states: most decisions need no more, and keeping states costs
+more than playing once."""
 LEAST_BETWEEN = 32
-"""Changes of size from one kept state to the next, at least: fewer are played sooner than a state is kept."""
+"""The fewest events between two kept states: playing fewer again is cheaper than keeping a state."""
 
 
 class Played(NamedTuple):
-    """What the last forecast was made of and what it found, by row of the problem.
+    """The input and the result of the last forecast. Arrays are by row of the problem."""
 
-    ``chosen``: rows whose plans were played; ``time``, ``gpus`` and ``length`` those plans, ``latest`` when
-    the last iteration had to end, ``slack`` seconds before that without any charge, ``seated`` GPUs at the
-    start. ``events`` are all changes of size as they were played, ``moves`` the pauses found.
-    """
-
+    #: True for rows whose plans were played.
     chosen: BoolArray
+    #: Times of the pieces of these plans, as in `Plans`.
     time: FloatArray
+    #: GPUs of the pieces.
     gpus: IntArray
+    #: Number of pieces.
     length: IntArray
+    #: When the last iteration had to end, in seconds from now.
     latest: FloatArray
+    #: Seconds between the finish without charges and ``latest``.
     slack: FloatArray
+    #: GPUs at the start of the forecast.
     seated: IntArray
+    #: All changes of size.
     events: Events
+    #: Pauses of the forced moves that were found.
     moves: Charges
 
 
 class States(NamedTuple):
-    """Kept states, one a row, each between two instants of the last forecast.
+    """Kept states of the last forecast, one per row of each array, each between two instants.
 
-    ``position``: events played before; ``moves``: found before; ``unblocked``: blocked addresses that were
-    free again; ``homeless``: jobs without a usable place that had not been placed yet. The others are as in
-    `Occupancy`, whose other arrays say nothing between two instants.
+    The other fields of `Occupancy` are not in use between two instants.
     """
 
+    #: Number of events played before the state.
     position: IntArray
+    #: Number of forced moves found before it.
     moves: IntArray
+    #: Number of blocked addresses that had come free.
     unblocked: IntArray
+    #: True, by job, for a job without a usable place that had not been placed yet.
     homeless: BoolArray
+    #: By address: as `Occupancy.owner`.
     owner: IntArray
+    #: By block: as `Occupancy.taken`.
     taken: IntArray
+    #: By block: as `Occupancy.next_block`.
     next_block: IntArray
+    #: By job: as `Occupancy.base`.
     base: IntArray
+    #: By job: as `Occupancy.size`.
     size: IntArray
+    #: By job: as `Occupancy.first_block`.
     first_block: IntArray
+    #: By job: as `Occupancy.slack`.
     slack: FloatArray
 
 
 @kernel
 def _changed_rows(played: Played, script: Script, chosen: BoolArray) -> BoolArray:
-    """True for every row that is played now or was, but not with the same plan and latest end both times."""
-    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
+    """True for every row whose plan, latest finish, or presence differs from the last forecast."""
+    # Local names: a read through the tuple would count a reference up and down in every step of the loop.
     was_chosen = played.chosen
     old_time = played.time
     old_gpus = played.gpus
@@ -111,9 +124,9 @@ def _changed_rows(played: Played, script: Script, chosen: BoolArray) -> BoolArra
 
 @kernel
 def _merged(old: Events, changed: BoolArray, new: Events) -> tuple[Events, int]:
-    """The old events with those of the ``changed`` rows exchanged for the new ones, sorted by time and row.
+    """The old events with those of the ``changed`` rows replaced by the new ones, sorted by time and row.
 
-    Returns (events, how many at the beginning are the old ones).
+    Returns (events, how many at the beginning equal the old ones).
     """
     old_time, old_row, old_gpus = old
     new_time, new_row, new_gpus = new
@@ -156,14 +169,14 @@ def _merged(old: Events, changed: BoolArray, new: Events) -> tuple[Events, int]:
 def _all_events(
     played: Played, plans: Plans, chosen: BoolArray, changed: BoolArray, origin: float
 ) -> tuple[Events, int]:
-    """All events of the ``chosen`` rows, and how many at the beginning are as before (`_merged`)."""
+    """All events of the ``chosen`` rows, and how many at the beginning equal those of the last forecast."""
     new = planned_events(plans, np.flatnonzero(changed & chosen), played.seated, origin, YES)
     return _merged(played.events, changed, new)
 
 
 @kernel
 def _note_plans(played: Played, plans: Plans, changed: BoolArray) -> None:
-    """Keep the plans of the changed rows."""
+    """Copy the plans of the changed rows to ``played``."""
     for row in range(changed.size):
         if changed[row]:
             count = plans.length[row]
@@ -181,12 +194,13 @@ def _same_until(
     row_of: IntArray,
     same: int,
 ) -> tuple[int, int]:
-    """(events, moves) before which everything comes out as it did; ``same`` events at the beginning are so.
+    """The numbers of events and of moves at the beginning that the new forecast is sure to repeat.
 
-    An event may belong to the instant of the one before it: fewer than ``same`` are sure to be played as
-    before. ``row_of``: of each event.
-    A changed row matters beside its own events where it is in somebody's way: by whether a move would make it
-    late. That is known before its first move, and follows from its whole plan after it.
+    ``same``: events at the beginning that are equal; ``row_of``: row of each event. The last of them may
+    belong to the instant of the first event that differs, so it does not count.
+    A changed row also influences other jobs before its own events differ: a place prefers to displace jobs
+    that a move does not make late. The forecast therefore differs from the first event of a row for which
+    that answer changed. After the first move of a changed row its whole plan matters.
     """
     told = np.zeros(changed.size, dtype=np.bool_)
     for row in range(changed.size):
@@ -210,7 +224,7 @@ def _same_until(
 def _slack_of_changed(
     jobs: JobArrays, script: Script, chosen: BoolArray, changed: BoolArray, slack: FloatArray
 ) -> None:
-    """Slack without charges; ``slack`` holds that of the rows that did not change."""
+    """Write the slack without charges of the changed rows to ``slack``; infinity for rows not chosen."""
     nothing = np.zeros(0)
     for row in range(changed.size):
         if changed[row]:
@@ -222,14 +236,17 @@ def _slack_of_changed(
 
 @kernel
 def _take_up(states: States, number: int, occupancy: Occupancy, moved: IntArray) -> BoolArray:
-    """Bring a fresh occupancy into a kept state; ``moved``: rows that had moved by then. Returns homeless."""
+    """Bring a fresh occupancy into the kept state ``number``; returns a copy of its ``homeless``.
+
+    ``moved``: rows that had moved before the state.
+    """
     occupancy.owner[:] = states.owner[number]
     occupancy.taken[:] = states.taken[number]
     occupancy.next_block[:] = states.next_block[number]
     occupancy.base[:] = states.base[number]
     occupancy.size[:] = states.size[number]
     occupancy.first_block[:] = states.first_block[number]
-    # The others have the slack that their plans have now.
+    # The slack of all other rows follows from their present plans.
     for row in moved:
         occupancy.slack[row] = states.slack[number, row]
     homeless: BoolArray = states.homeless[number].copy()
@@ -250,7 +267,10 @@ def _keep(states: States, number: int, occupancy: Occupancy, homeless: BoolArray
 
 @kernel
 def _end_of_instants(time: FloatArray, position: int, least: int) -> tuple[int, float]:
-    """Where the instant ends in which the ``least`` th event from ``position`` on is, and when it begins."""
+    """Find the instant that contains the event number ``least`` from ``position`` on.
+
+    Returns (the position after the instant's last event, when the instant begins in seconds from now).
+    """
     wanted = min(position + least, time.size)
     at = time[position]
     while position < wanted:
@@ -261,12 +281,15 @@ def _end_of_instants(time: FloatArray, position: int, least: int) -> tuple[int, 
 
 
 class Resumption(NamedTuple):
-    """Where a forecast goes on: the next event to play and the blocked addresses that are free by then; how
-    many states are ``kept``, and after how many events (``between``) one more is."""
+    """Where a forecast resumes."""
 
+    #: Position of the next event to play.
     position: int
+    #: Number of blocked addresses that are free by then.
     unblocked: int
+    #: Number of states kept so far.
     kept: int
+    #: Number of events after which the next state is kept.
     between: int
 
 
@@ -282,10 +305,9 @@ def _foresee_and_keep(
     states: States,
     resumption: Resumption,
 ) -> tuple[bool, Charges, int]:
-    """`foresee_moves` from an event on, with the ``moves`` found before it. States are kept on the way, while
-    there is room.
+    """`foresee_moves` from ``resumption`` on, after the ``moves`` found before it.
 
-    Returns (feasible, all moves, states kept).
+    Keeps states on the way while there is room. Returns (feasible, all moves, number of states kept).
     """
     position, unblocked, kept, between = resumption
     time, row_of, gpus = events
@@ -307,7 +329,7 @@ def _foresee_and_keep(
         if position < time.size:
             while unblocked < blocked.size and blocked_until[unblocked] <= at + TIME_TOLERANCE:
                 unblocked += 1
-            # Passes are counted from the beginning again.
+            # The next call of `foresee_moves` numbers its passes from the beginning.
             occupancy.settled[:] = 0
             states.position[kept] = position
             states.moves[kept] = moves.job.size
@@ -318,10 +340,10 @@ def _foresee_and_keep(
 
 
 class ForesightFromNow:
-    """Foresees the moves that plans force from the present placement on, for one set of plans after another.
+    """Forecasts the moves that plans force from the present placement on, for one set of plans after another.
 
-    Plans begin at ``origin``. Neither the stage nor where jobs are may change meanwhile. ``spared``: events
-    of the last forecast that were not played again.
+    ``origin``: when the next slot begins, in seconds from now. The stage and the present placement must stay
+    the same. ``spared``: number of events that the last forecast did not have to play.
     """
 
     def __init__(self, seating: Seating, stage: Stage, origin: float) -> None:
@@ -334,7 +356,7 @@ class ForesightFromNow:
         self._kept = 0
 
     def moves(self, script: Script, rows: IntArray) -> tuple[bool, Charges]:
-        """(feasible, pauses of the jobs that have to move) under the plans of ``rows``, ascending."""
+        """(feasible, pauses of the jobs that must move) for the plans of ``rows``, which are ascending."""
         self.spared = 0
         self._asked += 1
         if self._asked > FROM_THE_BEGINNING:
@@ -342,7 +364,7 @@ class ForesightFromNow:
         return foresee_from_present(self._stage, self._seating.seats, script, rows, self._origin)
 
     def _resumed(self, script: Script, rows: IntArray) -> tuple[bool, Charges]:
-        """The same, played from the last kept state that holds under these plans."""
+        """`moves`, played from the last kept state that is valid for these plans."""
         chosen = np.zeros(script.latest.size, dtype=np.bool_)
         chosen[rows] = True
         jobs = self._stage.jobs
@@ -381,7 +403,7 @@ class ForesightFromNow:
         return feasible, moves
 
     def _comparable(self, plans: Plans, chosen: BoolArray) -> Played:
-        """What was played last, or nothing where others who hold GPUs were seated at its start."""
+        """The last forecast, or an empty one if other jobs that hold GPUs took part in the last one."""
         present = self._seating.present
         played = self._played
         if played is None or ((played.chosen != chosen) & (present.jobs.gpus > 0)).any():
@@ -397,19 +419,19 @@ class ForesightFromNow:
 
     @cached_property
     def _states(self) -> States:
-        """Room for as many states as may be kept."""
+        """The arrays for kept states."""
         present = self._seating.present
         return _no_states(present.blocks.block_of.size, present.blocks.base.size, present.jobs.work.size)
 
     def _last_state(self, most_events: int, most_moves: int) -> int:
-        """The last state before which only so many events were played and moves found, -1 where none is."""
+        """Number of the last kept state with at most this many events and moves before it; -1 if none."""
         states, kept = self._states, self._kept
         holds = (states.position[:kept] <= most_events) & (states.moves[:kept] <= most_moves)
         return int(holds.sum()) - 1
 
 
 def _nothing_played(plans: Plans, seated: IntArray) -> Played:
-    """No rows at all, with room for these plans."""
+    """A forecast without any rows, with arrays large enough for ``plans``."""
     jobs = plans.length.size
     return Played(
         chosen=np.zeros(jobs, dtype=np.bool_),
@@ -425,7 +447,7 @@ def _nothing_played(plans: Plans, seated: IntArray) -> Played:
 
 
 def _no_states(addresses: int, blocks: int, jobs: int) -> States:
-    """Room for states of a cluster of that size, none kept."""
+    """Empty arrays for the kept states of a cluster of this size."""
     most = min(MOST_STATES, MOST_BYTES // (8 * (addresses + 2 * blocks + 5 * jobs) + 1))
 
     def numbers(length: int) -> IntArray:
@@ -447,7 +469,7 @@ def _no_states(addresses: int, blocks: int, jobs: int) -> States:
 
 
 def _thinned(states: States, kept: int) -> int:
-    """Make room where none is left: every second state goes, not the last. Returns how many are kept."""
+    """If the arrays are full, drop every second state, but not the last; returns how many are kept."""
     if kept < states.position.size:
         return kept
     left = np.arange(kept)[::-1][::2][::-1]

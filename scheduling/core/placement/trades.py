@@ -1,7 +1,7 @@
 """Trades: jobs that wait for each other's GPUs (contracts 4).
 
-A job can take over GPUs only after their holder has left them. When the holders wait for each
-other in a circle nobody can move in place: one of them is suspended first.
+A job can take GPUs only after their holder has left them. If jobs wait for each other in a circle, none of
+them can move. Then one of them is suspended first.
 """
 
 from __future__ import annotations
@@ -21,7 +21,10 @@ NOBODY = whole(-1)
 def _dependencies(
     blocks: Blocks, occupancy: Occupancy, before: IntArray, changed: IntArray
 ) -> tuple[IntArray, list[int]]:
-    """For each changed job, the changed jobs whose GPUs it takes (positions, compressed rows)."""
+    """For each changed job, the changed jobs whose GPUs it takes.
+
+    Returns (offsets, needs): position i waits for the positions ``needs[offsets[i]:offsets[i + 1]]``.
+    """
     position = np.full(occupancy.base.size, -1)
     for index in range(changed.size):
         position[changed[index]] = index
@@ -42,7 +45,7 @@ def _dependencies(
 
 @kernel
 def _circle(start: int, offsets: IntArray, needs: list[int], waiting: BoolArray) -> tuple[bool, BoolArray]:
-    """Jobs that ``start`` waits for, directly or not, and whether it is among them."""
+    """Whether ``start`` waits for itself, directly or not, and True for each job that it waits for."""
     reached = np.zeros(offsets.size - 1, dtype=np.bool_)
     stack = [start]
     closed = False
@@ -62,13 +65,13 @@ def _circle(start: int, offsets: IntArray, needs: list[int], waiting: BoolArray)
 def _least_reluctant(
     changed: IntArray, reluctance: IntArray, offsets: IntArray, needs: list[int], stuck: BoolArray
 ) -> tuple[int, BoolArray]:
-    """Of the stuck jobs in a circle, the least reluctant, and the jobs that it waits for."""
+    """The stuck job with the lowest reluctance of those in a circle, and the jobs that it waits for."""
     stuck_ones = np.flatnonzero(stuck)
     for index in stuck_ones[np.argsort(reluctance[changed[stuck_ones]], kind="mergesort")]:
         closed, reached = _circle(index, offsets, needs, stuck)
         if closed:
             return index, reached
-    return NOBODY, stuck  # never: whoever is stuck waits, directly or not, for a circle
+    return NOBODY, stuck  # never reached: every stuck job waits, directly or not, for a circle
 
 
 @kernel
@@ -80,12 +83,12 @@ def break_trades(
     pause: FloatArray,
     reluctance: IntArray,
 ) -> tuple[IntArray, BoolArray, FloatArray]:
-    """An order in which jobs can change, and whom to suspend first where they wait in a circle.
+    """An order in which the ``changed`` jobs can change, and the jobs that are suspended to break circles.
 
-    ``before``: holder of each GPU until now, of those jobs that go on. ``pause`` and
-    ``reluctance`` are per row of the problem; the least reluctant of a circle is suspended. Returns
-    (order as positions in ``changed``, suspended flags, extra pause seconds): a suspended job waits,
-    beyond its own pause, for the longest pause of those it waits for.
+    ``before``: the job that holds each address before the changes, negative for none; jobs that end are left
+    out. ``pause`` (seconds) and ``reluctance`` are by row; the job with the lowest reluctance in a circle is
+    suspended. Returns (positions in ``changed``, in order; True for each suspended job; extra pause in
+    seconds). The extra pause of a suspended job is the longest pause of the jobs that it waits for.
     """
     count = changed.size
     if count == 1:

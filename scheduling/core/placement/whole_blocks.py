@@ -1,4 +1,4 @@
-"""Which blocks a job takes that is larger than any of them: whole servers as a rule."""
+"""The choice of whole blocks, usually whole servers, for a job that does not fit into one block."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from scheduling.core.question.snapshot import IntArray
 def _block_prices(
     blocks: Blocks, occupancy: Occupancy, job: int, size: int, run: int
 ) -> tuple[BoolArray, IntArray]:
-    """(allowed, `prices`) of taking each block whole: jobs and GPUs displaced, and overlap.
+    """(allowed, prices) of each whole block, as `prices` returns them.
 
-    One look is enough where nobody or one large job is on a block.
+    A block that is free or held by one SPREAD job is priced at once, without a scan of its addresses.
     """
     bases = blocks.base
     sizes = blocks.size
@@ -60,11 +60,15 @@ def _block_prices(
 
 @kernel
 def _block_keys(blocks: Blocks, allowed: BoolArray, priced: IntArray) -> IntArray:
-    """One number per block to choose by: displacement, own overlap, and how roomy its rack is."""
+    """One number per block; the lowest is chosen.
+
+    It orders by jobs displaced, GPUs displaced, GPUs of the block that are not the job's own old ones, and
+    then prefers the rack with the most blocks that displace no job.
+    """
     rack = blocks.rack
     sizes = blocks.size
     total = sizes.size
-    in_rack = np.zeros(total + 1, dtype=np.int64)  # racks are numbered by their usable servers
+    in_rack = np.zeros(total + 1, dtype=np.int64)  # there are at most as many racks as blocks
     for block in range(total):
         if allowed[block] and priced[block, 0] == 0:
             in_rack[rack[block]] += 1
@@ -78,8 +82,7 @@ def _block_keys(blocks: Blocks, allowed: BoolArray, priced: IntArray) -> IntArra
 
 @kernel
 def cheapest(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int, most: int) -> IntArray:
-    """Of the allowed blocks of ``room`` GPUs the ``most`` with the lowest keys, among equal ones the first;
-    ascending."""
+    """The ``most`` allowed blocks of ``room`` GPUs with the lowest keys, ascending; ties go to the first."""
     keys = np.empty(sizes.size, dtype=np.int64)
     candidates = np.empty(sizes.size, dtype=np.int64)
     count = 0
@@ -109,10 +112,11 @@ def cheapest(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int, most
 
 @kernel
 def whole_block_choice(blocks: Blocks, occupancy: Occupancy, job: int, size: int, run: int) -> IntArray:
-    """Blocks for a job larger than any of them, ascending: an aligned run of servers if that is no dearer.
+    """The whole blocks, ascending, for a job of ``size`` GPUs.
 
-    Otherwise whole blocks, least displacement first, from the rack with most of them. Returns an
-    empty list where the GPUs are not there.
+    The job takes an aligned run of servers if that displaces no more than separate blocks do. Otherwise it
+    takes the blocks with the lowest keys (`_block_keys`), largest blocks first. The result is empty if there
+    are not enough GPUs.
     """
     allowed, priced = _block_prices(blocks, occupancy, job, size, run)
     key = _block_keys(blocks, allowed, priced)
@@ -124,7 +128,7 @@ def whole_block_choice(blocks: Blocks, occupancy: Occupancy, job: int, size: int
     need = size
     room = 1 << 40
     while need > 0:
-        largest = 0  # largest block size still below the last one tried
+        largest = 0  # largest block size below the size tried last
         for block in range(sizes.size):
             if allowed[block] and largest < sizes[block] < room:
                 largest = sizes[block]
@@ -155,7 +159,7 @@ def _aligned_run(blocks: Blocks, allowed: BoolArray, priced: IntArray, size: int
         if not allowed[start] or length == 0 or servers[start] % length:
             continue
         if size % sizes[start]:
-            continue  # servers of so many GPUs do not add up to the size
+            continue  # whole servers of this size do not add up to the job's size
         if start + length > sizes.size:
             continue
         jobs = 0

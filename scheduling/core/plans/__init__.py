@@ -1,1 +1,1 @@
-"""Free capacity over time, and what a job's plan takes of it."""
+"""Plans: free capacity over time, stored plans, charges for pauses, and the failure reserve."""

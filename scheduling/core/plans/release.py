@@ -32,7 +32,7 @@ class ReleaseBounds:
 
     @property
     def confirming_seconds(self) -> float:
-        """From the order to stop a generation until its GPUs are confirmed free, while its agents report."""
+        """From the order to stop a generation until its reporting agents confirm its GPUs free."""
         return 2 * self.report_seconds + KILL_SECONDS
 
     @property
@@ -59,7 +59,7 @@ def suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) 
 
 
 def handed_over_and_suspended_by(step_ends_at: float | None, now: float, bounds: ReleaseBounds) -> float:
-    """The latest time at which a generation that finishes a hand-over and then suspends has left its GPUs.
+    """The latest time at which a generation has left its GPUs if it ends a hand-over first, then suspends.
 
     ``step_ends_at``: when the platform ends the hand-over step; None if the step begins now.
     """
@@ -72,8 +72,8 @@ def measured_by(
 ) -> float:
     """The latest time at which a measurement has left its GPUs.
 
-    ``created_at``: when it was ordered. ``held_at``: when it got its GPUs, None if it has none yet. ``waits``:
-    True if jobs must still leave these GPUs.
+    ``created_at``: when it was ordered. ``held_at``: when it got its GPUs, None if it has none yet.
+    ``waits``: True if jobs must still leave these GPUs.
     """
     if held_at is not None:
         return max(now + bounds.confirming_seconds, held_at + bounds.measurement_seconds)
