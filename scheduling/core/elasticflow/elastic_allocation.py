@@ -1,7 +1,8 @@
 """Elastic allocation: Algorithm 2 of ElasticFlow (section 4.2; spec 2.6 and 2.7).
 
-Jobs without a promise are filled first, each at its lowest level. Then Algorithm 2 grants the GPUs that are
-still free in the next slot, one level at a time, to the job that saves the most GPU time per extra GPU.
+Best effort and other jobs without a promise are filled first, each at its lowest level (section 4.4). Then
+Algorithm 2 grants the GPUs that are still free in the next slot, one level at a time, to the job that saves
+the most GPU time per extra GPU.
 """
 
 from __future__ import annotations
