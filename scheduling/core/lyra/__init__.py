@@ -1,1 +1,2 @@
-"""Lyra: base and flexible demands, the knapsack, workers on servers of both kinds."""
+"""Lyra's scheduler: base and flexible demands, the knapsack, and worker placement on owned and on-loan
+servers."""

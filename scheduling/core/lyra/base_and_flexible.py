@@ -1,5 +1,5 @@
-"""What jobs ask for on servers of each kind, base and flexible, and how fast they run there (Lyra 3.2, 3.5;
-spec 1.4 to 1.6)."""
+"""The base and flexible demands of jobs on owned and on-loan servers, and how fast the jobs run there (Lyra
+3.2, 3.5; spec 1.4 to 1.6)."""
 
 from __future__ import annotations
 
@@ -14,28 +14,33 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 OWNED, LENT = 0, 1
-"""Kinds of servers: dedicated to training, and on loan from the inference cluster. Arrays by kind have two
-rows."""
+"""Rows of every array by kind of servers: owned by the training cluster, and on loan from the inference
+cluster."""
 
 NO_KIND = -1
 
 
 class Demands(NamedTuple):
-    """One row a job, in the order of (submission, id). A job that has no base workers is pending.
+    """What every job asks for: one row for each job, in the order (submission, id).
 
-    ``gpus_per_worker``; ``remaining`` and ``work``: iterations left, as believed, and in all;
-    ``waiting_seconds``: time spent in the queue so far; ``grown_at``: when it last grew, in seconds on any
-    axis, for growth that is taken back latest first; ``mixes``: may use both kinds at once; ``owned`` and
-    ``lent``: rates by number of workers on each kind. More than one entry means elastic.
+    A job without base workers is pending. A job is elastic if it lists more than one number of workers.
     """
 
+    #: GPUs of one worker of each job.
     gpus_per_worker: IntArray
+    #: Iterations left, as the scheduler estimates them.
     remaining: FloatArray
+    #: All iterations of the job.
     work: FloatArray
+    #: Seconds that the job has waited in the queue so far.
     waiting_seconds: FloatArray
+    #: When the job last grew, in seconds on any axis. Jobs that grew last shrink first.
     grown_at: FloatArray
+    #: Whether the job may use owned and on-loan servers at once.
     mixes: BoolArray
+    #: Rates by number of workers on owned servers.
     owned: Speeds
+    #: Rates by number of workers on on-loan servers.
     lent: Speeds
 
 
@@ -50,10 +55,10 @@ def demands_of(
     grown_at: ArrayLike | None = None,
     mixes: ArrayLike | None = None,
 ) -> Demands:
-    """Demands in the layout that the kernels are compiled for.
+    """Build `Demands` in the array layout that the kernels are compiled for.
 
-    Left out: ``work`` is what remains, nobody waited or grew, nobody mixes. Raises ValueError where lengths
-    differ.
+    Defaults: ``work`` equals ``remaining``; no job has waited, has grown or may mix. Raises ValueError where
+    lengths differ.
     """
     gpus = np.ascontiguousarray(gpus_per_worker, dtype=np.int64)
     jobs = gpus.size
@@ -79,13 +84,13 @@ def demands_of(
 
 @kernel
 def speeds_on(demands: Demands, kind: int) -> Speeds:
-    """Rates on servers of one kind."""
+    """Rates of all jobs on servers of one kind."""
     return demands.lent if kind == LENT else demands.owned
 
 
 @kernel
 def base_on(demands: Demands, job: int, kind: int) -> int:
-    """The job's base demand on that kind, in workers; 0 where it cannot run there."""
+    """The job's base demand on servers of one kind, in workers; 0 where the job cannot run there."""
     speeds = speeds_on(demands, kind)
     first = speeds.offsets[job]
     return speeds.workers[first] if speeds.offsets[job + 1] > first else 0
@@ -93,7 +98,8 @@ def base_on(demands: Demands, job: int, kind: int) -> int:
 
 @kernel
 def most_on(demands: Demands, job: int, kind: int) -> int:
-    """The greatest number of workers the job can have on that kind; 0 where it cannot run there."""
+    """The largest number of workers that the job can use on one kind of servers; 0 where it cannot run
+    there."""
     speeds = speeds_on(demands, kind)
     last = speeds.offsets[job + 1]
     return speeds.workers[last - 1] if last > speeds.offsets[job] else 0
@@ -101,11 +107,10 @@ def most_on(demands: Demands, job: int, kind: int) -> int:
 
 @kernel
 def base_table(demands: Demands, jobs: IntArray, naive: bool) -> tuple[IntArray, IntArray]:
-    """The base demand of ``jobs`` in GPUs by kind (row), 0 where they cannot run, and the kind that each
-    prefers.
+    """Base demands of ``jobs`` in GPUs, shaped (kind of servers, job), and the kind that each job prefers.
 
-    Elastic jobs prefer servers on loan: they can shrink when these are asked back. Not so with ``naive``, and
-    mixing jobs do not (spec 2.5 step 1).
+    The demand is 0 where a job cannot run. Elastic jobs prefer on-loan servers, since they can shrink at a
+    reclaim. Jobs that may mix kinds prefer owned servers, and with ``naive`` all jobs do (spec 2.5 step 1).
     """
     # A call that is handed many arrays costs more than these few steps, hence the loop over plain arrays.
     gpus_per_worker, mixes = demands.gpus_per_worker, demands.mixes
@@ -128,7 +133,10 @@ def base_table(demands: Demands, jobs: IntArray, naive: bool) -> tuple[IntArray,
 
 @kernel
 def part_rate(speeds: Speeds, job: int, workers: int) -> float:
-    """What workers of one kind contribute to a mix: below the base, their share of its rate."""
+    """Iterations per second that workers on one kind of servers add to a job on both kinds.
+
+    Fewer workers than the base add their share of the base's rate.
+    """
     first = speeds.offsets[job]
     if workers == 0 or speeds.offsets[job + 1] == first:
         return 0.0
@@ -141,9 +149,9 @@ def part_rate(speeds: Speeds, job: int, workers: int) -> float:
 def combined_rate(
     demands: Demands, job: int, owned_workers: int, lent_workers: int, efficiency: float
 ) -> float:
-    """Iterations per second with workers on owned and on lent servers.
+    """Iterations per second of a job with workers on owned and on on-loan servers.
 
-    With both, the sum of what each kind contributes, times ``efficiency`` (spec 1.6).
+    On both kinds the rate is the sum of the two parts, times ``efficiency`` (spec 1.6).
     """
     if lent_workers == 0:
         return rate_of(demands.owned, job, owned_workers)
@@ -155,7 +163,7 @@ def combined_rate(
 
 @kernel
 def rates_with(demands: Demands, on_loan: BoolArray, workers: WorkerMap, efficiency: float) -> FloatArray:
-    """Iterations per second of every job with its workers; 0 without any."""
+    """Iterations per second of every job with the given workers; 0 for a job without workers."""
     offsets, server, base, flexible = workers.offsets, workers.server, workers.base, workers.flexible
     on_owned, on_lent = demands.owned, demands.lent
     rates = np.zeros(offsets.size - 1)
@@ -177,7 +185,8 @@ def rates_with(demands: Demands, on_loan: BoolArray, workers: WorkerMap, efficie
 
 @kernel
 def listed_extra(speeds: Speeds, job: int, base: int, extra: int) -> int:
-    """The most workers beyond ``base``, at most ``extra``, with which the job's number is a listed one."""
+    """The most workers beyond ``base``, at most ``extra``, that add up to a number of workers listed for the
+    job."""
     listed = 0
     for entry in range(speeds.offsets[job], speeds.offsets[job + 1]):
         beyond = speeds.workers[entry] - base

@@ -1,8 +1,8 @@
 """Phase 1: which pending jobs get their base demand (Lyra section 3.5.2; spec 2.5 steps 1 and 2).
 
-Shortest job first, and who does not fit is passed over. Jobs are counted in first and placed afterwards,
-larger workers first; a job for which only scattered GPUs are left starts nowhere and what it was counted
-gives phase 2 room.
+Jobs are admitted shortest first; a job whose base demand exceeds the free GPUs is skipped. Admission first
+compares numbers of GPUs. Workers are placed afterwards, the largest first. If the free GPUs are too scattered
+for an admitted job, the job does not start, and its GPUs stay free for phase 2.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class BaseOrder(StrEnum):
-    """In which order pending jobs get their base demand, and whether one that does not fit holds up the
-    others."""
+    """The order in which pending jobs get their base demand, and whether a job that does not fit blocks the
+    jobs behind it."""
 
     SHORTEST_AT_BASE = "shortest_at_base"
     """Least running time at base demand first; nobody is held up."""
@@ -68,12 +68,15 @@ class Skip(IntEnum):
 
 
 class BaseDemandsMet(NamedTuple):
-    """Phase 1's outcome: ``started`` jobs, ``placed`` rows (job, server, base, 0), ``skipped`` jobs and a
-    `Skip` each."""
+    """The outcome of phase 1."""
 
+    #: Rows of the jobs that start.
     started: IntArray
+    #: Placements as rows (job, server, base workers, 0).
     placed: IntArray
+    #: Rows of the pending jobs that do not start.
     skipped: IntArray
+    #: A `Skip` for each skipped job.
     reason: IntArray
 
 
@@ -81,9 +84,9 @@ UNDECIDED, STARTED, HOPELESS = 0, 1, 2
 
 
 def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_weight: float) -> IntArray:
-    """Pending jobs in the order in which they are looked at.
+    """Sort pending jobs into the order in which they are admitted.
 
-    ``ageing_weight``: seconds of running time that each second of waiting makes up for.
+    ``ageing_weight``: seconds of running time that one second of waiting makes up for.
     """
     if order in (BaseOrder.FIRST_COME, BaseOrder.BACKFILLING) or pending.size < 2:
         return pending
@@ -95,8 +98,10 @@ def base_order(demands: Demands, pending: IntArray, order: BaseOrder, ageing_wei
 
 @kernel
 def _running_seconds(demands: Demands, jobs: IntArray, at_base: bool) -> FloatArray:
-    """Running time at base demand, or with as many workers as can be, on owned servers where the job can run
-    there."""
+    """Seconds each job would run at its base demand, or with its most workers.
+
+    Rates are those on owned servers, or those on on-loan servers for a job that runs only there.
+    """
     seconds = np.empty(jobs.size)
     for position in range(jobs.size):
         job = jobs[position]
@@ -111,11 +116,11 @@ def _running_seconds(demands: Demands, jobs: IntArray, at_base: bool) -> FloatAr
 def _count_in(
     gpus: IntArray, prefers: IntArray, state: IntArray, barred: BoolArray, left: IntArray
 ) -> IntArray:
-    """Give each undecided job a kind on which its base demand is left, in order; `NO_KIND` where there is
-    none.
+    """Assign each undecided job, in order, to a kind of servers with enough GPUs left for its base demand.
 
-    ``gpus`` and ``prefers`` as in `base_table`; ``left`` GPUs by kind are taken; ``barred[kind, position]``:
-    the job was found not to fit there.
+    A job gets `NO_KIND` where neither kind has enough. ``gpus`` and ``prefers`` are those of `base_table`.
+    ``left``, GPUs by kind, is reduced. ``barred[kind, position]`` marks jobs that were already found not to
+    fit there.
     """
     kinds = np.full(state.size, NO_KIND)
     for position in range(state.size):
@@ -137,12 +142,15 @@ def _placing_order(demands: Demands, jobs: IntArray, demanded: IntArray) -> IntA
 
 
 class Pending(NamedTuple):
-    """Jobs that wait to start, one a row: the ``gpus`` of their bases on each kind (two rows), the kind that
-    each ``prefers``, and whether it fits on servers that are ``alone`` its own."""
+    """Jobs that wait to start, one entry for each job."""
 
+    #: Rows of the jobs.
     jobs: IntArray
+    #: Base demand in GPUs, shaped (kind of servers, job); 0 where the job cannot run.
     gpus: IntArray
+    #: The kind of servers that each job prefers.
     prefers: IntArray
+    #: Whether the job would fit if no other job were running.
     alone: BoolArray
 
 
@@ -156,11 +164,11 @@ def admit_bases(
     naive: bool,
     reconsider: bool,
 ) -> BaseDemandsMet:
-    """Count in and place the bases of ``jobs``, taken in the given order; who does not fit is passed over.
+    """Admit and place the base demands of ``jobs`` in the given order; skip jobs that do not fit.
 
-    A job that would not fit even alone is not counted in. With ``reconsider``, GPUs of jobs that could not be
-    placed are offered to the others at once, and those jobs are tried on the other kind they may use;
-    otherwise both wait for the next division.
+    A job that would not fit on empty servers is not admitted. With ``reconsider``, the GPUs of jobs that
+    could not be placed are offered to the other jobs at once, and the unplaced jobs are tried on the other
+    kind of servers. Without it both wait for the next tick.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     state = np.where(alone, UNDECIDED, HOPELESS)
@@ -196,9 +204,10 @@ def admit_bases(
 def admit_strictly(
     fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, naive: bool
 ) -> BaseDemandsMet:
-    """Place the bases of ``jobs`` one by one in the given order, until one does not fit.
+    """Place the base demands of ``jobs`` one by one in the given order; stop at the first job that does not
+    fit.
 
-    One that could not even run alone holds up nobody.
+    A job that would not fit on empty servers does not block the others.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     gpus, prefers = base_table(demands, jobs, naive)
@@ -218,8 +227,8 @@ def admit_strictly(
 def _place_in_turn(
     room: Room, pending: Pending, gpus_per_worker: IntArray, grouping: Grouping
 ) -> tuple[IntArray, BoolArray, int]:
-    """Placements, who started, and the position of the job that holds up the queue (their number if none
-    does)."""
+    """Place pending jobs in order. Returns the placements, which jobs started, and the position of the job
+    that blocks the queue (the number of jobs if none does)."""
     jobs, gpus, prefers, alone = pending
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -241,8 +250,8 @@ def _place_in_turn(
 
 @kernel
 def fits_alone(gpus: IntArray, on_loan: BoolArray, demands: Demands, jobs: IntArray) -> BoolArray:
-    """Whether each job's base demand, or a mix of both kinds where it may mix, fits on the servers when they
-    are empty."""
+    """Whether the base demand of each job fits on empty servers: on one kind, or on both where the job may
+    mix."""
     most = 0
     for number in gpus:
         most = max(most, number)

@@ -1,9 +1,8 @@
-"""Running elastic jobs that move to servers on loan once these have room (Lyra leaves it open; spec A18).
+"""Running elastic jobs move to on-loan servers once these have room (not part of Lyra; spec A18).
 
-Lyra never moves a running job. An elastic job's workers may join and leave, so it is the one kind of job that
-could be handed over to other servers without losing its progress; it prefers servers on loan, where it can
-shrink when these are asked back. A job that was preempted once has to stay on owned servers: one that takes
-longer than servers are lent for would never end otherwise.
+Lyra never moves a running job. An elastic job could move without losing progress, because its workers may
+join and leave. It prefers on-loan servers, where it can shrink at a reclaim. A job that was preempted once
+must stay on owned servers: otherwise a job that runs longer than the loans last would never end.
 """
 
 from __future__ import annotations
@@ -20,11 +19,13 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Moves(NamedTuple):
-    """``jobs`` that move, ``placed`` rows (job, server, base, 0) where they go, and ``base`` workers per
-    entry of the map that stay."""
+    """The moves of one tick."""
 
+    #: Rows of the jobs that move.
     jobs: IntArray
+    #: Their new placements as rows (job, server, base workers, 0).
     placed: IntArray
+    #: Base workers that remain on each entry of the worker map.
     base: IntArray
 
 
@@ -37,12 +38,12 @@ def move_onto_loan(
     grouping: Grouping,
     stays: BoolArray | None,
 ) -> Moves:
-    """Move elastic jobs from owned servers to servers on loan, larger workers first, as far as their bases
-    fit there.
+    """Move elastic jobs from owned to on-loan servers, larger workers first, as long as their base demands
+    fit.
 
-    Only jobs that ran before (``held``), that their base on loan does not slow down, that do not mix, and
-    that are not marked to stay (``stays``). ``room`` and ``base``, workers by kind and job, are changed.
-    Moving back is not asked for: elastic jobs prefer servers on loan.
+    A job moves only if it ran before (``held``), is no slower with its base on loan, does not mix kinds and
+    is not marked in ``stays``. Changes ``room`` and ``base`` (workers by kind and job) in place. Jobs never
+    move back.
     """
     jobs = _who_may(demands, held, naive=not grouping.apart)
     if stays is not None:
@@ -62,7 +63,7 @@ def move_onto_loan(
 
 
 def _who_may(demands: Demands, held: Held, *, naive: bool) -> IntArray:
-    """Running jobs on owned servers that would rather be on loan and are no slower there."""
+    """Running jobs on owned servers that prefer on-loan servers and are no slower there."""
     jobs = np.flatnonzero((held.base[OWNED] > 0) & (held.base[LENT] == 0) & ~demands.mixes)
     gpus, prefers = base_table(demands, jobs, naive)
     jobs = jobs[(prefers == LENT) & (gpus[OWNED] > 0) & (gpus[LENT] > 0)]
@@ -72,13 +73,15 @@ def _who_may(demands: Demands, held: Held, *, naive: bool) -> IntArray:
 
 
 def _base_rates(demands: Demands, kind: int, jobs: IntArray) -> FloatArray:
+    """Iterations per second of each job at its base demand on one kind of servers."""
     speeds = demands.lent if kind == LENT else demands.owned
     rates: FloatArray = speeds.rate[speeds.offsets[jobs]]
     return rates
 
 
 def _leave(room: Room, workers: WorkerMap, demands: Demands, moved: BoolArray) -> IntArray:
-    """Free the GPUs of base workers that leave; returns who stays, per entry of the map."""
+    """Free the GPUs of the base workers that move. Returns the base workers that remain on each entry of the
+    map."""
     job = np.repeat(np.arange(moved.size), np.diff(workers.offsets))
     leaves = moved[job]
     gone = np.where(leaves, workers.base, 0)

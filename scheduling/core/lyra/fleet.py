@@ -1,9 +1,8 @@
-"""Servers of both kinds and the workers on them: what Lyra's algorithms look at (Lyra sections 3.2 to 3.5;
-spec 1.3).
+"""Owned and on-loan servers and the workers on them (Lyra sections 3.2 to 3.5; spec 1.3).
 
-A job's *base* workers are the fewest it can run with; *flexible* workers are those beyond. A worker is some
-GPUs of one server. A server that is on loan carries a role: it hosts base workers, or flexible ones only, so
-that it can be returned without stopping anybody.
+The *base* workers of a job are the fewest with which it can run; *flexible* workers are those beyond. A
+worker uses GPUs of one server. An on-loan server has a role: it hosts base workers, or only flexible workers.
+A server with only flexible workers can be returned without preempting a job.
 """
 
 from __future__ import annotations
@@ -22,46 +21,47 @@ empties."""
 
 
 class Fleet(NamedTuple):
-    """One row a server: ``gpus`` that it has, whether it is ``on_loan`` from the inference cluster, and its
-    ``role``.
+    """All servers, one row for each."""
 
-    Servers that may not be used (lost, being returned) have no GPUs.
-    """
-
+    #: Usable GPUs: 0 for a server that is lost or being returned.
     gpus: IntArray
+    #: Whether the server is on loan from the inference cluster.
     on_loan: BoolArray
+    #: Role of an on-loan server (`roles_with`).
     role: IntArray
 
 
 class WorkerMap(NamedTuple):
-    """How many workers of which job are on which server; each pair of job and server at most once.
+    """How many workers of each job are on each server; a pair of job and server occurs at most once."""
 
-    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: ``server`` (a row of the fleet), ``base`` and
-    ``flexible`` workers there.
-    """
-
+    #: Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``.
     offsets: IntArray
+    #: The server of each entry, a row of the fleet.
     server: IntArray
+    #: Base workers of the job on that server.
     base: IntArray
+    #: Flexible workers of the job on that server.
     flexible: IntArray
 
 
 class Speeds(NamedTuple):
-    """How fast jobs run, by number of workers, on GPUs of one kind.
+    """Throughput of jobs by number of workers, on one kind of servers.
 
-    Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``: numbers of ``workers``, ascending, the first
-    its base, and ``rate`` there, in iterations per second. A job without entries cannot run on that kind.
+    A job without entries cannot run there.
     """
 
+    #: Entries of job i are ``offsets[i]`` to ``offsets[i + 1]``.
     offsets: IntArray
+    #: Numbers of workers the job can use, ascending; the first is its base demand.
     workers: IntArray
+    #: Iterations per second with that number of workers.
     rate: FloatArray
 
 
 @kernel
 def rate_of(speeds: Speeds, job: int, workers: int) -> float:
-    """Iterations per second of a job on so many workers: of the largest listed number that is no larger, else
-    0."""
+    """Iterations per second of a job on ``workers`` workers: the rate of the largest listed number that does
+    not exceed it, or 0."""
     rate = 0.0
     for entry in range(speeds.offsets[job], speeds.offsets[job + 1]):
         if speeds.workers[entry] > workers:
@@ -71,6 +71,6 @@ def rate_of(speeds: Speeds, job: int, workers: int) -> float:
 
 
 def no_workers(jobs: int) -> WorkerMap:
-    """Nobody runs anywhere."""
+    """A worker map in which no job has workers."""
     nothing = np.zeros(0, dtype=np.int64)
     return WorkerMap(np.zeros(jobs + 1, dtype=np.int64), nothing, nothing, nothing)

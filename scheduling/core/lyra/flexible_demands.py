@@ -27,7 +27,7 @@ from scheduling.core.question.two_phase_options import TwoPhaseOptions
 
 
 class Growth(StrEnum):
-    """How GPUs beyond base demands are shared out."""
+    """How the GPUs that base demands leave are divided among elastic jobs."""
 
     KNAPSACK = "knapsack"
     """Greatest total of seconds saved, for owned and lent servers apart."""
@@ -49,20 +49,20 @@ class Growth(StrEnum):
 
 @dataclass(frozen=True)
 class SharingRules(TwoPhaseOptions):
-    """How flexible demand is shared out: by what an operator chose, and beside that
+    """How flexible demand is shared out: the operator's choices, and these two fields."""
 
-    ``growth``: the rule; ``work_limit``: capacity times items up to which a knapsack is solved exactly.
-    """
-
+    #: The rule by which jobs grow.
     growth: Growth = Growth.KNAPSACK
+    #: A knapsack is solved exactly up to this product of capacity and items.
     work_limit: int = WORK_LIMIT
 
 
 @kernel
 def extra_counted_from(demands: Demands, base: IntArray, job: int, kind: int) -> int:
-    """The number of workers on that kind from which extra ones are counted.
+    """The number of workers on one kind of servers beyond which workers count as extra.
 
-    The job's base where all of it is there; else, on a mix, the base that it would have there.
+    This is the job's base where all base workers are on that kind; for a job on both kinds it is the base
+    demand the job would have there.
     """
     if base[kind, job] > 0 and base[1 - kind, job] == 0:
         return int(base[kind, job])
@@ -71,8 +71,8 @@ def extra_counted_from(demands: Demands, base: IntArray, job: int, kind: int) ->
 
 @kernel
 def _exceeds_range(demands: Demands, job: int, workers: int, kind: int, elsewhere: int) -> bool:
-    """Whether so many workers' worth on one kind, and extra ones on the other, are more than the job may
-    have."""
+    """Whether ``workers`` on one kind of servers and ``elsewhere`` extra ones on the other exceed the job's
+    range."""
     other_base = base_on(demands, job, 1 - kind)
     if other_base == 0:
         return False
@@ -82,11 +82,13 @@ def _exceeds_range(demands: Demands, job: int, workers: int, kind: int, elsewher
 
 
 class Decided(NamedTuple):
-    """What is decided so far, by kind (row) and job (column): workers of the ``base`` and ``extra`` ones; and
-    what was ``held`` before this division."""
+    """What one tick has decided so far, by kind of servers (row) and job (column)."""
 
+    #: Base workers.
     base: IntArray
+    #: Extra workers.
     extra: IntArray
+    #: Workers before this tick.
     held: Held
 
 
@@ -101,12 +103,12 @@ def _flexible_items(
     change_seconds: float,
     by_rate: bool,
 ) -> tuple[IntArray, IntArray, IntArray, FloatArray, IntArray]:
-    """Item groups of the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
+    """Knapsack items for the jobs' extra workers on one kind: (offsets, extra, weight, value, present).
 
-    Extra workers decided on the other kind stay. An item's value is the time it saves against no extra
-    workers on this kind, in seconds; with ``by_rate`` its rate as part of the job's work, per second. A job
-    that runs already loses ``change_seconds`` with any other number than it has now. Items heavier than
-    ``capacity`` are left out.
+    Extra workers decided on the other kind stay. The value of an item is the seconds that it saves compared
+    with no extra workers on this kind; with ``by_rate``, it is the gained rate as a share of the job's work,
+    per second. A running job loses ``change_seconds`` by any change of its number of workers. Items heavier
+    than ``capacity`` are omitted.
     """
     base, extra, held = decided
     speeds = speeds_on(demands, kind)
@@ -161,7 +163,8 @@ def _flexible_items(
 
 @kernel
 def _part_elsewhere(demands: Demands, job: int, base: IntArray, kind: int, extra: int) -> float:
-    """What the job's workers on the other kind contribute to a mix; 0 where there are none."""
+    """Iterations per second that the job's workers on the other kind of servers add; 0 where it has none
+    there."""
     return part_rate(speeds_on(demands, kind), job, base[kind, job] + extra)
 
 
@@ -169,7 +172,7 @@ def _part_elsewhere(demands: Demands, job: int, base: IntArray, kind: int, extra
 def _rate_without_extra(
     demands: Demands, job: int, base: IntArray, kind: int, elsewhere: int, efficiency: float
 ) -> float:
-    """Rate with the base and what is decided on the other kind."""
+    """Iterations per second with the base and the workers decided on the other kind of servers."""
     if kind == OWNED:
         return combined_rate(demands, job, base[OWNED, job], base[LENT, job] + elsewhere, efficiency)
     return combined_rate(demands, job, base[OWNED, job] + elsewhere, base[LENT, job], efficiency)
@@ -177,20 +180,20 @@ def _rate_without_extra(
 
 @kernel
 def _saved_by_staying(now: int, number: int, change_seconds: float) -> float:
-    """What an item is worth more, or less, than no extra workers because a change costs time.
+    """The correction of an item's value, in seconds, for the time that a change of workers costs.
 
-    The totals of two choices then differ by what they save and by the time of each change that only one of
-    them makes.
+    The difference between two choices is then the seconds they save, less the changes that only one of them
+    makes.
     """
     return change_seconds * ((1 if now > 0 else 0) - (1 if number != now else 0))
 
 
 @kernel
 def growing_jobs(demands: Demands, base: IntArray, kind: int, mixing: bool) -> IntArray:
-    """Elastic jobs that may have extra workers on that kind: those whose base is there, or that mix if
-    ``mixing``.
+    """Elastic jobs that may get extra workers on one kind of servers.
 
-    A mixing job whose base is on servers on loan alone does not grow onto owned ones.
+    These are the jobs with their base there; with ``mixing``, the jobs that may mix. A mixing job whose base
+    is only on on-loan servers does not grow onto owned ones.
     """
     speeds = speeds_on(demands, kind)
     jobs = demands.gpus_per_worker.size
@@ -207,8 +210,7 @@ def growing_jobs(demands: Demands, base: IntArray, kind: int, mixing: bool) -> I
 
 @kernel
 def _greatest_gain(offsets: IntArray, weight: IntArray, value: FloatArray, capacity: int) -> IntArray:
-    """One item after the other to the group that gains most per weight by its next one; ties to the first
-    group."""
+    """Add items one by one, each to the group that gains most per weight; ties go to the first group."""
     groups = offsets.size - 1
     chosen = np.full(groups, NO_ITEM)
     queue = [(0.0, 0, 0, 0) for _ in range(0)]
@@ -241,11 +243,11 @@ def share_out(
     capacity: int,
     rules: SharingRules,
 ) -> tuple[IntArray, tuple[Choice, ...]]:
-    """Extra workers per job on one kind of servers for ``jobs``, with so many GPUs, and the knapsack if there
-    was one.
+    """Choose extra workers for each of ``jobs`` on one kind of servers, within ``capacity`` GPUs.
 
-    ``base`` and ``extra``: workers by kind and job; ``extra`` holds those on the other kind that are decided
-    already, and on this kind the number to prefer among equals. ``held``: what everybody had before.
+    ``base`` and ``extra`` are workers by kind and job. ``extra`` holds the workers already decided on the
+    other kind and, on this kind, the number that wins ties. ``held`` is what each job had before. Returns the
+    extra workers of each job and the knapsack, if one was solved.
     """
     more = np.zeros(base.shape[1], dtype=np.int64)
     if jobs.size == 0 or rules.growth is Growth.NONE or capacity <= 0:
@@ -281,9 +283,9 @@ def share_out_together(
     capacities: tuple[int, int],
     rules: SharingRules,
 ) -> tuple[IntArray, tuple[Choice, ...]]:
-    """Extra workers by kind and job from one knapsack over both kinds (spec A8).
+    """Choose extra workers on both kinds of servers by one knapsack (spec A8). Returns them by kind and job.
 
-    A GPU of an owned server counts as ``expansion`` GPUs on loan.
+    A GPU of an owned server counts as ``expansion`` on-loan GPUs.
     """
     more = np.zeros_like(base)
     capacity = capacities[OWNED] * rules.expansion + capacities[LENT]

@@ -1,5 +1,7 @@
-"""Jobs that may use both kinds of servers at once: last in line, their bases may be split (Lyra 3.5; spec 2.5
-step 5)."""
+"""Jobs that may use owned and on-loan servers at once (Lyra 3.5; spec 2.5 step 5).
+
+They are placed after all other jobs, and their base workers may be split over both kinds.
+"""
 
 from __future__ import annotations
 
@@ -25,10 +27,10 @@ from scheduling.core.question.snapshot import IntArray
 def admit_mixing(
     fleet: Fleet, room: Room, demands: Demands, jobs: IntArray, grouping: Grouping, *, strict: bool
 ) -> BaseDemandsMet:
-    """Place the bases of mixing ``jobs`` one by one in the given order: owned servers, else those on loan,
-    else both.
+    """Place the base workers of mixing ``jobs`` one by one in the given order.
 
-    With ``strict`` the first that does not fit holds up those behind it.
+    Owned servers are tried first, then on-loan servers, then both together. With ``strict`` the first job
+    that does not fit blocks the jobs behind it.
     """
     alone = fits_alone(fleet.gpus, fleet.on_loan, demands, jobs)
     placed, started, enough = _place_mixing(room, demands, jobs, alone, grouping, strict)
@@ -45,7 +47,8 @@ def admit_mixing(
 def _place_mixing(
     room: Room, demands: Demands, jobs: IntArray, alone: BoolArray, grouping: Grouping, strict: bool
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Placements, who started, and for whom enough GPUs were left all the same."""
+    """Place mixing jobs in order. Returns the placements, which jobs started, and which did not start though
+    enough GPUs were free."""
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
     enough = np.zeros(jobs.size, dtype=np.bool_)
@@ -69,7 +72,7 @@ def _place_mixing(
 
 @kernel
 def _has_share(demands: Demands, job: int, owned_workers: int, lent_workers: int) -> bool:
-    """Whether so many workers of both kinds together are worth the job's base."""
+    """Whether these workers on both kinds together amount to the job's base demand."""
     share = 0.0
     if base_on(demands, job, OWNED) > 0:
         share += owned_workers / base_on(demands, job, OWNED)
@@ -82,7 +85,8 @@ def _has_share(demands: Demands, job: int, owned_workers: int, lent_workers: int
 def _gang_anywhere(
     room: Room, demands: Demands, job: int, gpus: int, grouping: Grouping
 ) -> list[tuple[int, int]]:
-    """All base workers on one kind, or split over both, or an empty list."""
+    """Place all base workers on one kind of servers, or split over both; an empty list where they do not
+    fit."""
     gang = [(0, 0) for _ in range(0)]
     owned, lent = base_on(demands, job, OWNED), base_on(demands, job, LENT)
     if owned > 0:

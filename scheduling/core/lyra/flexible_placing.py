@@ -1,4 +1,4 @@
-"""From numbers of flexible workers to places: former ones first, then best fit (Lyra 3.5.3; spec 2.5 step 4,
+"""Placement of flexible workers: first where they were before, then by best fit (Lyra 3.5.3; spec 2.5 step 4,
 2.7)."""
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from scheduling.core.question.snapshot import IntArray
 
 @kernel
 def _all_counted_from(demands: Demands, base: IntArray, jobs: IntArray, kind: int) -> IntArray:
-    """`extra_counted_from` for some jobs, in an array over all."""
+    """`extra_counted_from` for ``jobs``, in an array over all jobs."""
     counted = np.zeros(base.shape[1], dtype=np.int64)
     for job in jobs:
         counted[job] = extra_counted_from(demands, base, job, kind)
@@ -30,10 +30,10 @@ def place_extra(
     kind: int,
     grouping: Grouping,
 ) -> tuple[IntArray, IntArray]:
-    """Place ``wanted`` extra workers per job on one kind of servers; what does not fit is dropped.
+    """Place ``wanted`` extra workers of each job on one kind of servers; drop those that do not fit.
 
-    ``kept`` is filled in. Returns the placements of those that do not stay where they are and how many
-    workers each job got.
+    Fills ``kept``. Returns the placements of the workers that move or are new, and the extra workers of each
+    job.
     """
     jobs = np.flatnonzero(wanted)
     got = return_flexible(room, kept, demands.gpus_per_worker, jobs, kind, wanted, grouping)

@@ -1,8 +1,9 @@
-"""Growth in turn while nobody waits, as Lyra's evaluation takes Gandiva (Lyra section 3.7.1; spec 2.12).
+"""Gandiva's growth in Lyra's evaluation: jobs grow in turn while no job waits (Lyra section 3.7.1; spec
+2.12).
 
-Here flexible workers are not divided afresh. They stay until a pending job needs their GPUs; then the job
-that grew last gives back first, one step at a time. When nobody waits, jobs grow by one step in turn, on
-servers where they run already.
+A tick does not divide flexible workers anew. Jobs keep them until a pending job needs their GPUs; then the
+job that grew last shrinks first, step by step. While no job waits, jobs grow in turn by one step, on servers
+where they already run.
 """
 
 from __future__ import annotations
@@ -45,11 +46,11 @@ def divide_in_turn(
     strict: bool,
     naive: bool,
 ) -> tuple[BaseDemandsMet, WorkerMap]:
-    """Start pending ``jobs`` in the given order, let grown jobs shrink where that is needed, and grow if
-    nobody waits.
+    """Start pending ``jobs`` in the given order, shrink grown jobs where needed, and let jobs grow if none
+    waits.
 
-    With ``strict`` the first job that does not fit holds up those behind it. Nobody mixes kinds. Returns who
-    started and the new map.
+    With ``strict`` the first job that does not fit blocks the jobs behind it. No job mixes kinds. Returns the
+    outcome of phase 1 and the new worker map.
     """
     kept = Kept(workers, workers.flexible.copy())
     _seat_flexible(room, workers, demands.gpus_per_worker)
@@ -75,7 +76,7 @@ def divide_in_turn(
 
 @kernel
 def _seat_flexible(room: Room, workers: WorkerMap, gpus_per_worker: IntArray) -> None:
-    """Put all flexible workers back into the room."""
+    """Enter all flexible workers into the room again."""
     for job in range(gpus_per_worker.size):
         for entry in range(workers.offsets[job], workers.offsets[job + 1]):
             put(room, workers.server[entry], workers.flexible[entry], gpus_per_worker[job], YES)
@@ -92,7 +93,8 @@ def _start_in_turn(
     grouping: Grouping,
     strict: bool,
 ) -> tuple[IntArray, BoolArray, BoolArray]:
-    """Placements, who started, and for whom enough GPUs were there but scattered."""
+    """Start jobs in order. Returns the placements, which jobs started, and for which jobs the free GPUs were
+    too scattered."""
     jobs, demanded, prefers, alone = pending
     placed = [(0, 0, 0, 0) for _ in range(0)]
     started = np.zeros(jobs.size, dtype=np.bool_)
@@ -122,7 +124,7 @@ def _start_in_turn(
 
 @kernel
 def _reclaimable(room: Room, kept: Kept, demands: Demands, kind: int) -> int:
-    """GPUs of one kind that are free or held by flexible workers."""
+    """GPUs on one kind of servers that are free or used by flexible workers."""
     workers = kept.workers
     gpus = 0
     for server in range(room.free.size):
@@ -147,8 +149,10 @@ def _start_by_shrinking(
     latest_first: IntArray,
     grouping: Grouping,
 ) -> list[tuple[int, int]]:
-    """Let grown jobs give back step by step, the latest first, until the gang fits; else leave all as it
-    was."""
+    """Shrink grown jobs step by step, the latest first, until the base workers fit.
+
+    Where they never fit, every job keeps its workers.
+    """
     workers = kept.workers
     free, flexible, kept_before = room.free.copy(), room.flexible.copy(), kept.flexible.copy()
     speeds = speeds_on(demands, kind)
@@ -172,8 +176,8 @@ def _start_by_shrinking(
 
 @kernel
 def _grow_in_turn(room: Room, workers: WorkerMap, demands: Demands, grown: IntArray) -> None:
-    """One step a job in turn, as long as anybody can grow. ``grown``, flexible workers per entry, is
-    changed."""
+    """Let jobs grow by one step in turn until none can. Changes ``grown``, the flexible workers of each
+    entry."""
     jobs = demands.gpus_per_worker.size
     finished = np.zeros(jobs, dtype=np.bool_)
     anybody = True
@@ -187,7 +191,7 @@ def _grow_in_turn(room: Room, workers: WorkerMap, demands: Demands, grown: IntAr
 
 @kernel
 def _grow_by_a_step(room: Room, workers: WorkerMap, demands: Demands, job: int, grown: IntArray) -> bool:
-    """The next listed number of workers, on servers where the job runs; whether that was possible."""
+    """Grow one job to its next listed number of workers, on servers where it runs. Returns whether it fit."""
     first, last = workers.offsets[job], workers.offsets[job + 1]
     if first == last or demands.mixes[job]:
         return False

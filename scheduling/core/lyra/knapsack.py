@@ -1,8 +1,8 @@
-"""The multiple-choice knapsack that shares out flexible demand (Lyra section 3.5.2; spec 2.6).
+"""The multiple-choice knapsack that divides GPUs among flexible demands (Lyra section 3.5.2; spec 2.6).
 
-Each group is a job, each of its items a number of workers beyond its base: the weight is GPUs, the value what
-these workers are worth. At most one item a group is taken. Dynamic programming over the capacity finds the
-greatest total value.
+Each group is a job. Each item of a group is a number of workers beyond the job's base: its weight is the GPUs
+of these workers, its value the time they save. At most one item of each group is chosen. Dynamic programming
+over the capacity finds the greatest total value.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 NO_ITEM = -1
 
 WORK_LIMIT = 500_000_000
-"""Capacity times items up to which the optimum is sought: a few tenths of a second on one core."""
+"""Product of capacity and items up to which the optimum is computed: a few tenths of a second on one core."""
 
 _TIE = 1e-10
 """Totals that differ by less than this share of the best one are equal: it covers sums taken in another
@@ -31,41 +31,45 @@ _CELLS_KEPT = 4_000_000
 
 
 class ItemGroups(NamedTuple):
-    """What may be chosen.
+    """The groups and items of one knapsack. Items are numbered over all groups."""
 
-    Items of group i are ``offsets[i]`` to ``offsets[i + 1]``, ``weight`` ascending and at least 1, each with
-    a ``value``. ``present[i]`` is the item held now, or `NO_ITEM`. Items are numbered over all groups.
-    """
-
+    #: Items of group i are ``offsets[i]`` to ``offsets[i + 1]``.
     offsets: IntArray
+    #: GPUs of each item, at least 1, ascending within a group.
     weight: IntArray
+    #: Value of each item.
     value: FloatArray
+    #: The item that each group holds now, or `NO_ITEM`.
     present: IntArray
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One item a group: ``chosen`` (item number or `NO_ITEM`), their total ``weight`` and ``value``.
+    """The chosen items of one knapsack."""
 
-    ``exact``: whether nothing better exists. It is false only above the work limit.
-    """
-
+    #: Item number of each group, or `NO_ITEM`.
     chosen: IntArray
+    #: Total weight of the chosen items.
     weight: int
+    #: Total value of the chosen items.
     value: float
+    #: Whether this is proved optimal; false only above the work limit.
     exact: bool
+    #: Number of groups.
     groups: int
+    #: Number of items.
     items: int
+    #: Capacity in the unit of the weights.
     capacity: int
 
 
 def choose_items(groups: ItemGroups, capacity: int, work_limit: int = WORK_LIMIT) -> Choice:
-    """The choice of the greatest value whose weight is at most ``capacity``.
+    """Choose the items of the greatest total value whose weight is at most ``capacity``.
 
-    Of equal values the present items are kept, then fewer extra workers are taken. Where capacity times items
-    exceeds ``work_limit`` (both after division by the weights' greatest common divisor) items are taken
-    greedily by value per weight, followed by one pass in which each group changes to its best item that fits.
-    Raises ValueError for weights below 1 or not ascending within a group.
+    Among equal values, present items are kept; then fewer extra workers win. Where capacity times items
+    exceeds ``work_limit`` (both divided by the weights' greatest common divisor), items are chosen greedily
+    by value per weight; then each group changes once to its best item that fits. Raises ValueError for
+    weights below 1 or not ascending within a group.
     """
     if not _is_ascending(groups.offsets, groups.weight):
         raise ValueError("weights must be at least 1 and ascend within a group")
@@ -84,6 +88,7 @@ def choose_items(groups: ItemGroups, capacity: int, work_limit: int = WORK_LIMIT
 
 @kernel
 def _is_ascending(offsets: IntArray, weight: IntArray) -> bool:
+    """Whether the weights are ascending within each group."""
     for group in range(offsets.size - 1):
         before = 0
         for item in range(offsets[group], offsets[group + 1]):
@@ -97,7 +102,7 @@ def _is_ascending(offsets: IntArray, weight: IntArray) -> bool:
 def chosen_items(
     offsets: IntArray, weight: IntArray, value: FloatArray, present: IntArray, capacity: int, work_limit: int
 ) -> tuple[IntArray, bool]:
-    """Item number per group (or `NO_ITEM`), and whether this is the optimum. See `choose_items`."""
+    """Item number of each group (or `NO_ITEM`), and whether this is the optimum. See `choose_items`."""
     unit = 0
     for item_weight in weight:
         unit = math.gcd(unit, item_weight)
@@ -141,7 +146,8 @@ def _everybody_best(
 def _add_group(
     totals: FloatArray, following: FloatArray, weight: IntArray, value: FloatArray, low: int, high: int
 ) -> None:
-    """From best totals by capacity without a group to those with it, for capacities ``low`` to ``high``."""
+    """Update the best totals by capacity with the items of one more group, for capacities ``low`` to
+    ``high``."""
     following[low : high + 1] = totals[low : high + 1]
     for item in range(weight.size):
         start = max(low, weight[item])
@@ -156,8 +162,8 @@ def _add_group(
 
 @kernel
 def _lowest_capacities(offsets: IntArray, weight: IntArray, capacity: int) -> IntArray:
-    """Per group the least capacity that can be left for it and those before: no smaller one need be looked
-    at."""
+    """For each group, the least capacity that the groups after it can leave; smaller ones need no
+    computation."""
     groups = offsets.size - 1
     lowest = np.empty(groups + 1, dtype=np.int64)
     lowest[groups] = capacity
@@ -173,9 +179,10 @@ def _best_items(
 ) -> IntArray:
     """Dynamic programming over groups and capacities.
 
-    Totals are exact maxima, whatever is held now; only the way back decides between equals. So a second run
-    that holds the first one's choice makes the same choice again. Rows of totals are kept for a block of
-    groups at a time, and those before each block, so that memory grows with the root of the number of groups.
+    Totals are exact maxima and do not depend on the present items; these decide only between equal totals on
+    the way back. So a second run that starts from the first choice makes the same choice. Rows of totals are
+    kept for one block of groups at a time, plus the row before each block: memory grows with the square root
+    of the number of groups.
     """
     groups = present.size
     block = groups
@@ -221,7 +228,7 @@ def _fill_rows(
     count: int,
     high: int,
 ) -> None:
-    """Row r: best totals by capacity with the groups before ``first`` and r more."""
+    """Fill row r with the best totals by capacity of the first ``first + r`` groups."""
     rows[0] = start
     for row in range(count):
         group = first + row
@@ -241,7 +248,7 @@ def _item_reaching(
     present: IntArray,
     group: int,
 ) -> int:
-    """The item with which a total is reached: the present one, none, or the lightest."""
+    """The item that reaches a given total: the present one if it does, else none, else the lightest."""
     held: int = present[group]
     if held != NO_ITEM and weight[held] <= left and totals[left - weight[held]] + value[held] >= reach:
         return held
@@ -257,8 +264,7 @@ def _item_reaching(
 def _steepest_item(
     offsets: IntArray, weight: IntArray, value: FloatArray, group: int, held: int, left: int
 ) -> tuple[int, float]:
-    """Of a group's items above the one held that fit, the one of the greatest gain per weight, and that
-    gain."""
+    """The item above the held one that fits and gains most per weight, and that gain."""
     best = NO_ITEM
     best_slope = 0.0
     held_weight = weight[held] if held != NO_ITEM else 0
@@ -276,7 +282,8 @@ def _steepest_item(
 
 @kernel
 def _greedy_items(offsets: IntArray, weight: IntArray, value: FloatArray, capacity: int) -> IntArray:
-    """Items by value per weight, then one pass in which each group changes to its best item that fits."""
+    """Choose items greedily by value per weight; then let each group change once to its best item that
+    fits."""
     groups = offsets.size - 1
     chosen = np.full(groups, NO_ITEM)
     left = capacity

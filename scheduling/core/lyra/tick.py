@@ -1,10 +1,10 @@
-"""Lyra's scheduler tick: base demands first, flexible demand on what is left, then places (Lyra 3.5; spec
-2.5).
+"""Lyra's scheduler tick: base demands, then flexible demands on the remaining GPUs, then placement (Lyra 3.5;
+spec 2.5).
 
-One question, `divide`, from the present picture to the next: who starts, who grows or shrinks, and on which
-servers every worker is. Base workers of running jobs never move and never stop. The same question asked again
-without an event in between changes nothing (but after a mixing job started on GPUs on which flexible workers
-of others had found no place: with that known, these may be shared out otherwise once more).
+`divide` takes the present workers and decides which jobs start, grow or shrink, and on which server each
+worker runs. Base workers of running jobs neither move nor stop. A second tick without an event in between
+changes nothing, with one exception: after a mixing job started on GPUs where flexible workers found no place,
+the second tick may divide these workers differently.
 """
 
 from __future__ import annotations
@@ -43,42 +43,46 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class TwoPhase(SharingRules):
-    """How to divide: `SharingRules` for flexible demand, and beside these
+    """The rules of a tick: `SharingRules` for flexible demands, and these two for base demands.
 
-    ``order`` of base demands; ``reconsider``: GPUs of jobs for which only scattered ones are left go to other
-    pending jobs at once. Who stays of those that ``elastic_moves`` would move, and who is not tried under
-    ``retry_when_freed``, is for the policy to know: `divide` is told.
+    Two choices need the policy's memory, so the policy passes their effect to `divide`: which jobs
+    ``elastic_moves`` must leave in place, and which jobs ``retry_when_freed`` does not try yet.
     """
 
+    #: The order in which pending jobs get their base demand.
     order: BaseOrder = BaseOrder.SHORTEST_AT_BASE
+    #: Whether GPUs of jobs that could not be placed go to other pending jobs within the same tick.
     reconsider: bool = False
 
 
 @dataclass(frozen=True)
 class Division:
-    """What is to be.
+    """The outcome of one tick."""
 
-    ``workers``; ``role`` of every server; iterations per second of every job (``rate``); a `WorkerChange` for
-    every job (``change``); jobs that start (``admitted``); pending jobs passed over (``skipped``) with a
-    `Skip` each (``reason``); the knapsacks that were solved.
-    """
-
+    #: The new worker map.
     workers: WorkerMap
+    #: New role of every server.
     role: IntArray
+    #: New iterations per second of every job.
     rate: FloatArray
+    #: A `WorkerChange` for every job.
     change: IntArray
+    #: Rows of the jobs that start.
     admitted: IntArray
+    #: Rows of the pending jobs that do not start.
     skipped: IntArray
+    #: A `Skip` for each skipped job.
     reason: IntArray
+    #: The knapsacks that were solved.
     knapsacks: tuple[Choice, ...]
 
 
 _SETTLING_ROUNDS = 8
-"""How often flexible demand is shared out again because chosen workers found no place."""
+"""How often one tick may divide flexible demand again because chosen workers could not be placed."""
 
 
 class _Tick:
-    """One division under way: what is placed so far."""
+    """One tick under way, with the workers placed so far."""
 
     def __init__(
         self,
@@ -108,10 +112,11 @@ class _Tick:
 
     @property
     def strict(self) -> bool:
+        """Whether a job that does not fit blocks the jobs behind it."""
         return self.options.order is BaseOrder.FIRST_COME
 
     def pending(self, mixing: bool) -> IntArray:
-        """Jobs to start, in order."""
+        """Pending jobs in the order of their admission."""
         waits = (self.base.sum(axis=0) == 0) & (self.demands.mixes == mixing)
         if self.not_tried is not None:
             waits &= ~self.not_tried
@@ -136,8 +141,7 @@ class _Tick:
         np.add.at(self.base, (self.room.kind[server], job), number)
 
     def move(self) -> None:
-        """Let running elastic jobs move to servers on loan; those that were passed over may take what becomes
-        free."""
+        """Move running elastic jobs to on-loan servers, then try skipped jobs again on the freed GPUs."""
         moves = move_onto_loan(
             self.base_room, self.workers, self.demands, self.held, self.base, self.grouping, self.not_moved
         )
@@ -152,7 +156,8 @@ class _Tick:
         self.admit(mixing=False)
 
     def grow(self, mixing: bool) -> None:
-        """Share out what is left. Mixing jobs grow onto servers on loan first, then onto owned ones."""
+        """Divide the remaining GPUs. Mixing jobs grow onto on-loan servers first; other jobs grow on owned
+        ones first."""
         if self.options.growth is Growth.NONE:
             return
         if self.options.growth is Growth.SINGLE_KNAPSACK and not mixing:
@@ -162,10 +167,10 @@ class _Tick:
             self._grow_on((kind,), mixing)
 
     def _grow_on(self, kinds: tuple[int, ...], mixing: bool) -> None:
-        """Share out and place, until what is chosen is placed or would be chosen again.
+        """Divide and place until every chosen worker has a place or the choice repeats.
 
-        The next division holds what was placed here and starts from there, so this one ends where that one
-        would.
+        The next tick would start from the workers placed here, so this tick iterates to where the next one
+        would end.
         """
         jobs = {kind: growing_jobs(self.demands, self.base, kind, mixing) for kind in kinds}
         if not any(members.size for members in jobs.values()):
@@ -207,7 +212,7 @@ class _Tick:
     def _share(
         self, jobs: dict[int, IntArray], capacity: dict[int, int], extra: IntArray
     ) -> tuple[IntArray, tuple[Choice, ...]]:
-        """Extra workers by kind and job."""
+        """Choose extra workers by kind of servers and job."""
         if len(jobs) == 2:
             both = (jobs[OWNED], jobs[LENT])
             capacities = (capacity[OWNED], capacity[LENT])
@@ -222,7 +227,7 @@ class _Tick:
         return wanted, choices
 
     def grow_in_turn(self) -> WorkerMap:
-        """The whole division where jobs keep what they have grown; returns the new map."""
+        """Run the whole tick under round-robin growth; returns the new worker map."""
         jobs = base_order(
             self.demands,
             np.flatnonzero(self.held.base.sum(axis=0) == 0),
@@ -244,7 +249,7 @@ class _Tick:
         return workers
 
     def division(self, workers: WorkerMap) -> Division:
-        """What came of it."""
+        """The outcome as a `Division`."""
         nothing = np.zeros(0, dtype=np.int64)
         admissions = self.admissions
         if self.not_tried is not None:
@@ -274,11 +279,11 @@ def divide(
     not_tried: BoolArray | None = None,
     not_moved: BoolArray | None = None,
 ) -> Division:
-    """Who runs where next (Lyra section 3.5; spec 2.5).
+    """Decide which jobs run where next (Lyra section 3.5; spec 2.5).
 
-    ``workers`` are the present ones, one row a job of ``demands``; a job without base workers is pending.
-    ``not_tried``: marks pending jobs that found only scattered GPUs before and wait for more; ``not_moved``:
-    running jobs that stay on their kind of servers whatever the rules say; None for nobody.
+    ``workers`` are the present workers, one row for each job of ``demands``; a job without base workers is
+    pending. ``not_tried`` marks pending jobs that found the free GPUs too scattered before and wait for more.
+    ``not_moved`` marks running jobs that must stay on their kind of servers. None marks no job.
     """
     tick = _Tick(fleet, workers, demands, options or TwoPhase(), not_tried, not_moved)
     if tick.options.growth is Growth.ROUND_ROBIN:

@@ -1,4 +1,4 @@
-"""From placements to the new map of workers, each server's role, and what changes for each job (spec 2.5 step
+"""From placements to the new worker map, the role of each server and the change of each job (spec 2.5 step
 6)."""
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ NOT_THERE = -1
 
 
 class WorkerChange(IntEnum):
-    """What a division means for one job."""
+    """How a tick changes the workers of one job."""
 
     UNCHANGED = 0
     START = 1
@@ -27,8 +27,10 @@ class WorkerChange(IntEnum):
 
 
 def edited_map(workers: WorkerMap, kept: IntArray, placed: IntArray) -> WorkerMap:
-    """The map with all base workers, ``kept`` flexible workers per entry, and ``placed`` rows (job, server,
-    base, flexible) on top."""
+    """A worker map with all base workers, ``kept`` flexible workers on each entry, and the new placements.
+
+    ``placed`` has rows (job, server, base workers, flexible workers).
+    """
     order = np.argsort(placed[:, 0], kind="stable")
     return WorkerMap(*_edited(workers, kept, np.ascontiguousarray(placed[order])))
 
@@ -37,6 +39,7 @@ def edited_map(workers: WorkerMap, kept: IntArray, placed: IntArray) -> WorkerMa
 def _edited(
     workers: WorkerMap, kept: IntArray, placed: IntArray
 ) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """The arrays of `edited_map`."""
     jobs = workers.offsets.size - 1
     most = workers.server.size + placed.shape[0]
     offsets = np.zeros(jobs + 1, dtype=np.int64)
@@ -74,10 +77,11 @@ def _edited(
 
 @kernel
 def roles_with(on_loan: BoolArray, workers: WorkerMap) -> IntArray:
-    """Role of every server: on loan, `BASE` with a base worker, `FLEXIBLE` with others only; else none.
+    """The role of every server: on loan, `BASE` with a base worker, `FLEXIBLE` with only flexible ones; else
+    none.
 
-    A server whose last base worker left and that still hosts flexible ones can go back without stopping
-    anybody, so it counts as flexible from then on.
+    An on-loan server whose last base worker left becomes flexible, since it can be returned without
+    preempting a job.
     """
     roles = np.full(on_loan.size, NO_ROLE)
     for entry in range(workers.server.size):
@@ -93,7 +97,7 @@ def roles_with(on_loan: BoolArray, workers: WorkerMap) -> IntArray:
 
 @kernel
 def _is_same(before: WorkerMap, after: WorkerMap, job: int) -> bool:
-    """Whether a job's workers are where they were, in any order. Each map names a server once a job."""
+    """Whether a job has the same workers on the same servers in both maps, in any order."""
     for entry in range(before.offsets[job], before.offsets[job + 1]):
         there = NOT_THERE
         for candidate in range(after.offsets[job], after.offsets[job + 1]):
@@ -109,7 +113,7 @@ def _is_same(before: WorkerMap, after: WorkerMap, job: int) -> bool:
 
 @kernel
 def _differs_in_place(before: WorkerMap, after: WorkerMap) -> BoolArray:
-    """True for jobs whose entries are not the same ones in the same order: few, as a rule."""
+    """Marks jobs whose entries differ in content or order between two maps: usually few."""
     offsets, server, base, flexible = before.offsets, before.server, before.base, before.flexible
     other_offsets, other_server = after.offsets, after.server
     other_base, other_flexible = after.base, after.flexible
@@ -132,7 +136,7 @@ def _differs_in_place(before: WorkerMap, after: WorkerMap) -> BoolArray:
 
 @kernel
 def worker_changes_between(before: WorkerMap, after: WorkerMap) -> IntArray:
-    """A `WorkerChange` for each job."""
+    """The `WorkerChange` of each job between two maps."""
     differs = _differs_in_place(before, after)
     changes = np.zeros(differs.size, dtype=np.int64)
     for job in range(differs.size):

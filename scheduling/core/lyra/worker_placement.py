@@ -1,8 +1,8 @@
-"""Which server a worker goes to: best fit, base and flexible workers apart on servers on loan (Lyra 3.5.3;
-spec 2.7).
+"""Which server a worker goes to: best fit, with base and flexible workers on separate on-loan servers (Lyra
+3.5.3; spec 2.7).
 
-The fleet is looked at as though all flexible workers were gone. Base workers are placed first and stay for
-good; then flexible workers return to where they were, and only what is left of them is placed anew.
+Placement starts as if all flexible workers had left. Base workers are placed first and never move. Then
+flexible workers return to their former servers where they can, and the others are placed anew.
 """
 
 from __future__ import annotations
@@ -24,43 +24,46 @@ flexible workers are gone in thought only; in what base workers leave free; not 
 
 
 class Grouping(NamedTuple):
-    """How workers share servers.
+    """How base and flexible workers share on-loan servers."""
 
-    ``apart``: base and flexible workers are kept on separate servers on loan; ``holes``: where flexible
-    workers find no such server they may still take what base workers leave free.
-    """
-
+    #: Whether base and flexible workers are placed on separate on-loan servers.
     apart: bool
+    #: Whether flexible workers that find no server of their own may use GPUs beside base workers.
     holes: bool
 
 
 class Room(NamedTuple):
-    """One row a server, changed in place while workers are placed.
+    """The free GPUs during placement, one row for each server; changed in place."""
 
-    ``free`` GPUs; its ``kind``; ``base`` and ``flexible`` workers placed so far; workers and flexible workers
-    that were there ``before``.
-    """
-
+    #: Free GPUs.
     free: IntArray
+    #: Owned or on loan (`OWNED`, `LENT`).
     kind: IntArray
+    #: Base workers placed so far.
     base: IntArray
+    #: Flexible workers placed so far.
     flexible: IntArray
+    #: Workers on the server before this tick.
     before: IntArray
+    #: Flexible workers on the server before this tick.
     flexible_before: IntArray
 
 
 class Held(NamedTuple):
-    """Workers by kind (row) and job (column): ``base``, and ``flexible`` before this division."""
+    """Workers before this tick, by kind of servers (row) and job (column)."""
 
+    #: Base workers.
     base: IntArray
+    #: Flexible workers.
     flexible: IntArray
 
 
 class Kept(NamedTuple):
-    """The ``workers`` before this division and, of each of their entries, how many ``flexible`` ones stay
-    there; these are changed in place."""
+    """The flexible workers that keep their servers; changed in place."""
 
+    #: The worker map before this tick.
     workers: WorkerMap
+    #: Flexible workers that stay on each entry of that map.
     flexible: IntArray
 
 
@@ -68,7 +71,8 @@ class Kept(NamedTuple):
 def tear_down(
     gpus: IntArray, on_loan: BoolArray, workers: WorkerMap, gpus_per_worker: IntArray
 ) -> tuple[Room, Held]:
-    """The room that is left beside base workers, and what everybody holds (spec 2.5 step 0)."""
+    """Remove all flexible workers in thought: the room beside base workers, and the workers of each job (spec
+    2.5 step 0)."""
     servers = gpus.size
     jobs = gpus_per_worker.size
     kind = np.zeros(servers, dtype=np.int64)
@@ -91,7 +95,7 @@ def tear_down(
 
 @kernel
 def _welcome(base: int, present: int, before: int, apart: bool, holes: bool, flexible: bool) -> int:
-    """How welcome a base or flexible worker is beside ``base`` and ``present`` flexible ones."""
+    """The preference class of a server that holds ``base`` base and ``present`` flexible workers."""
     if base > 0:
         if flexible and apart:
             return BASE_HOLE if holes else FORBIDDEN
@@ -103,8 +107,10 @@ def _welcome(base: int, present: int, before: int, apart: bool, holes: bool, fle
 
 @kernel
 def best_server(room: Room, kind: int, gpus: int, flexible: bool, grouping: Grouping) -> int:
-    """The most welcoming server with room for one worker, the fullest of these, the first of those; or
-    NOWHERE."""
+    """The best server with room for one worker, or NOWHERE.
+
+    The best preference class wins, then the fewest free GPUs (best fit), then the lowest row.
+    """
     free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
     apart, holes = grouping.apart and kind == LENT, grouping.holes
     best = NOWHERE
@@ -125,7 +131,7 @@ def best_server(room: Room, kind: int, gpus: int, flexible: bool, grouping: Grou
 
 @kernel
 def usable_gpus(room: Room, kind: int, flexible: bool, grouping: Grouping) -> int:
-    """Free GPUs of one kind of servers that base or flexible workers may use."""
+    """Free GPUs on one kind of servers that base or flexible workers may use."""
     free, kinds, base, present, before = room.free, room.kind, room.base, room.flexible, room.before
     apart, holes = grouping.apart and kind == LENT, grouping.holes
     usable = 0
@@ -138,7 +144,7 @@ def usable_gpus(room: Room, kind: int, flexible: bool, grouping: Grouping) -> in
 
 @kernel
 def put(room: Room, server: int, number: int, gpus: int, flexible: bool) -> None:
-    """Note so many workers on a server; a negative number takes them away."""
+    """Enter ``number`` workers on a server; a negative number removes workers."""
     room.free[server] -= number * gpus
     if flexible:
         room.flexible[server] += number
@@ -150,10 +156,10 @@ def put(room: Room, server: int, number: int, gpus: int, flexible: bool) -> None
 def place_workers(
     room: Room, kind: int, gpus: int, count: int, flexible: bool, grouping: Grouping
 ) -> tuple[list[tuple[int, int]], int]:
-    """Place up to ``count`` workers of one job by best fit; a list of (server, number) and how many found no
-    room.
+    """Place up to ``count`` workers of one job by best fit. Returns pairs (server, number) and how many found
+    no room.
 
-    A server that fits best once fits even better afterwards, so it is filled at once.
+    A server that is the best fit remains so after it takes a worker, so it is filled at once.
     """
     placed = [(0, 0) for _ in range(0)]
     while count > 0:
@@ -169,7 +175,7 @@ def place_workers(
 
 @kernel
 def place_gang(room: Room, kind: int, gpus: int, count: int, grouping: Grouping) -> list[tuple[int, int]]:
-    """Place all base workers of a job or none; an empty list is none."""
+    """Place all base workers of a job or none; an empty list means none."""
     placed, left = place_workers(room, kind, gpus, count, NO, grouping)
     if left > 0:
         while len(placed) > 0:
@@ -196,9 +202,9 @@ def place_bases(
     gpus_per_worker: IntArray,
     grouping: Grouping,
 ) -> tuple[IntArray, BoolArray]:
-    """Place the bases of jobs in the given order, each on its kind, all or nothing.
+    """Place the base workers of jobs in the given order, each job on its kind of servers, all or nothing.
 
-    Returns the placements and, per job, whether it found room.
+    Returns the placements and, for each job, whether it fit.
     """
     placed = [(0, 0, 0, 0) for _ in range(0)]
     found = np.zeros(jobs.size, dtype=np.bool_)
@@ -213,10 +219,10 @@ def place_bases(
 
 @kernel
 def _next_to_return(room: Room, kept: Kept, job: int, kind: int, gpus: int, grouping: Grouping) -> int:
-    """Of the places where the job had flexible workers, the next one to take up again, or NOWHERE.
+    """The next former server on which a flexible worker of the job can be placed again, or NOWHERE.
 
-    The server with the most flexible workers comes first, so that those with few empty (spec 2.8); then the
-    first one.
+    Servers with the most flexible workers come first, so that servers with few empty (spec 2.8); then the
+    lowest row.
     """
     workers = kept.workers
     apart = grouping.apart and kind == LENT
@@ -250,8 +256,8 @@ def return_flexible(
     wanted: IntArray,
     grouping: Grouping,
 ) -> IntArray:
-    """Put flexible workers back where they were, as many as each job may have on that kind. Returns how many
-    each job has got."""
+    """Place flexible workers on their former servers again, up to ``wanted`` for each job on this kind.
+    Returns the number placed for each job."""
     workers = kept.workers
     returned = np.zeros(wanted.size, dtype=np.int64)
     for job in jobs:
@@ -274,7 +280,8 @@ def return_flexible(
 
 @kernel
 def give_up_returned(room: Room, kept: Kept, job: int, kind: int, gpus: int, surplus: int) -> None:
-    """Take away workers that had returned, from the servers with the fewest flexible workers first."""
+    """Remove ``surplus`` returned workers of a job, from the servers with the fewest flexible workers
+    first."""
     workers = kept.workers
     while surplus > 0:
         worst = NOWHERE
@@ -307,11 +314,11 @@ def place_flexible(
     beyond: IntArray,
     grouping: Grouping,
 ) -> tuple[IntArray, bool]:
-    """Place the flexible workers that could not return, by best fit, in the given order of jobs.
+    """Place by best fit the flexible workers that could not return, in the given order of jobs.
 
-    ``got`` is how many each job has, and is changed; ``beyond`` the number of workers from which extra ones
-    are counted. A job ends with a listed number: workers in between are given up. Returns the placements and
-    whether GPUs became free by that, so that jobs placed before may try again.
+    ``got`` is the number of flexible workers that each job has, and is changed. ``beyond`` is the number of
+    workers beyond which workers count as extra. A job ends with a listed number of workers; surplus workers
+    are removed. Returns the placements and whether removals freed GPUs, so that earlier jobs may try again.
     """
     speeds = speeds_on(demands, kind)
     placed = [(0, 0, 0, 0) for _ in range(0)]

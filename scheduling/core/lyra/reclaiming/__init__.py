@@ -1,1 +1,1 @@
-"""Lyra's reclaiming: which servers on loan go back."""
+"""Lyra's reclaiming: which on-loan servers are returned."""

@@ -1,9 +1,9 @@
-"""Reclaiming, which servers on loan go back: as few jobs as possible are preempted (Lyra section 3.4; spec
-2.4).
+"""Choose the on-loan servers that a reclaim returns, with few preempted jobs (Lyra section 3.4; spec 2.4).
 
-Idle servers first, then servers with flexible workers only, whose jobs go on with fewer; after that jobs have
-to be preempted, and the methods differ in how they choose: Lyra's greedy choice, the same improved by a 0/1
-program, the optimum, and two that look at nothing (random) or at the number of jobs alone.
+Idle servers go first, then the flexible group: servers with only flexible workers, whose jobs shrink and
+continue. If more servers are needed, jobs are preempted. The methods choose differently among those: Lyra's
+greedy choice, the greedy choice improved by a 0/1 program, the optimum, the fewest jobs on the server, or
+random.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from scheduling.core.question.options import option
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
 MOST_NODES = 20_000
-"""Branch-and-bound nodes for each question of ``optimal``; a limit on work, not on time."""
+"""Limit on branch-and-bound nodes for each search of ``optimal``: a limit on work, not on time."""
 
 MOST_NODES_OF_IMPROVED = 1
-"""The same for ``improved``: where jobs were placed by best fit the program is solved at its root (decision
-0011)."""
+"""The same limit for ``improved``. Where jobs were placed by best fit, the root node solves the program
+(decision 0011)."""
 
 
 class ReclaimMethod(StrEnum):
@@ -53,7 +53,7 @@ class ReclaimMethod(StrEnum):
 
 
 class ReclaimGroup(IntEnum):
-    """What a returned server held when it was chosen from: nothing, flexible workers only, or base
+    """What a returned server hosted when it was chosen: no workers, only flexible workers, or base
     workers."""
 
     IDLE = 0
@@ -63,14 +63,14 @@ class ReclaimGroup(IntEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReclaimRules:
-    """What Lyra leaves open about choosing servers."""
+    """Choices about reclaims that the Lyra paper leaves open."""
 
-    #: By the number of jobs that it stops, which is exact; the published text does so only where one server
-    #: is asked for.
+    #: The last server is chosen by the number of jobs it preempts, which is exact. The paper does so only
+    #: where one server is reclaimed.
     exact_last_pick: bool = option(True, "the last server by count of jobs")
-    #: A4.
+    #: Spec A4.
     count_owned_servers: bool = option(False, "whether owned servers too share the cost of preempting a job")
-    #: A5; else those whose workers save the least time.
+    #: Spec A5. Otherwise servers whose workers save the least time go first.
     fewest_workers_first: bool = option(
         False, "which servers with flexible workers alone go back first", offered_as="release",
         words=("least_lost", "fewest_workers"),
@@ -79,71 +79,81 @@ class ReclaimRules:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReclaimQuestion(ReclaimRules):
-    """``servers`` on loan are wanted back.
+    """One reclaim: how many servers, and the jobs and workers on the fleet."""
 
-    ``gpus_per_worker`` and ``remaining_iterations`` (as believed): one of each job. ``lent``: rates of the
-    jobs on the kind of GPU that is on loan, by all the workers a job has; they say how much time flexible
-    workers save. ``seed`` feeds ``random`` and the ties of ``scf``.
-    """
-
+    #: All servers.
     fleet: Fleet
+    #: The present worker map.
     workers: WorkerMap
+    #: GPUs of one worker of each job.
     gpus_per_worker: IntArray
+    #: Iterations left of each job, as the scheduler estimates them.
     remaining_iterations: FloatArray
+    #: Rates of the jobs on on-loan GPUs by total number of workers: they give the seconds that flexible
+    #: workers save.
     lent: Speeds
+    #: Number of on-loan servers that are reclaimed.
     servers: int
+    #: Seed for ``random`` and for ties of ``scf``.
     seed: int = 0
 
 
 @dataclass(frozen=True, eq=False)
 class Reclaim:
-    """What goes back, in order, what that does, and why each server was chosen.
+    """The servers that a reclaim returns, why each was chosen, and the effect on jobs.
 
-    Of each returned server: its ``group``; the ``cost`` that made it the choice (in the flexible group
-    seconds lost by jobs, or workers where these decide; preemption cost where jobs are preempted; else 0);
-    ``excess_gpus`` that its jobs free on servers which are not ``credited_servers`` (those become free of
-    base workers and can go back next); and ``newly_preempted`` jobs. ``improved`` and ``optimal`` choose a
-    set: its servers stand in the order, and with the costs, in which Lyra's rule takes them. ``random`` and
-    ``scf`` know no excess; their cost is the number of jobs on the server.
-
-    ``preempted``: rows of jobs, ascending. Scale-ins: ``scale_in_workers`` flexible workers that
-    ``scale_in_job``, which goes on, loses on ``scale_in_server``. ``collateral_gpus``: GPUs of preempted jobs
-    on servers that stay. ``limit_hit``: a limit on work ended the search, so more of it might have found
-    better.
+    ``improved`` and ``optimal`` choose a set of servers; order and costs are those in which Lyra's rule picks
+    them. ``random`` and ``scf`` compute no excess; their cost is the number of jobs on the server.
     """
 
+    #: The method that chose.
     method: ReclaimMethod
+    #: Rows of the returned servers, in order.
     returned: IntArray
+    #: The `ReclaimGroup` of each returned server.
     group: IntArray
+    #: The key of each choice: preemption cost, or in the flexible group seconds lost (or workers); 0 for idle
+    #: servers.
     cost: FloatArray
+    #: GPUs that the jobs of each server free on servers that do not count as credited.
     excess_gpus: IntArray
+    #: Servers that lose their last base worker by this choice, so that they can be returned next.
     credited_servers: IntArray
+    #: Jobs that each returned server preempts, beyond those of the servers before it.
     newly_preempted: IntArray
+    #: Rows of all preempted jobs, ascending.
     preempted: IntArray
+    #: For each scale-in, the job that loses flexible workers and continues.
     scale_in_job: IntArray
+    #: For each scale-in, the server of these workers.
     scale_in_server: IntArray
+    #: For each scale-in, the number of these workers.
     scale_in_workers: IntArray
+    #: GPUs of preempted jobs on servers that are not returned.
     collateral_gpus: int
+    #: Whether the search reached its limit on work, so that a longer search might do better.
     limit_hit: bool = False
 
     def returned_from(self, group: ReclaimGroup) -> int:
-        """How many of the returned servers are of a group."""
+        """Number of returned servers in one group."""
         return int((self.group == group).sum())
 
 
 @dataclass(frozen=True)
 class _Chosen:
-    """Servers in order with their keys, before their consequences are worked out."""
+    """Chosen servers in order with their keys, before the effect on jobs is computed."""
 
+    #: Servers with the key of each choice.
     picks: Picks
+    #: Whether the search reached its limit on work.
     limit_hit: bool = False
 
 
 def choose_servers(question: ReclaimQuestion, method: ReclaimMethod) -> Reclaim:
-    """Choose exactly as many servers on loan as are wanted, or all there are.
+    """Choose exactly ``question.servers`` on-loan servers, or all of them if there are fewer.
 
-    Raises ValueError for a question that contradicts itself: arrays of unequal length, rows outside the
-    fleet, negative numbers, a pair of job and server listed twice.
+    Raises ValueError for an inconsistent question: arrays of unequal length, rows outside the fleet, negative
+    numbers, a pair of job and server listed twice.
     """
     check(question)
     layout = layout_of(question.fleet, question.workers, question.gpus_per_worker)
@@ -156,7 +166,7 @@ def choose_servers(question: ReclaimQuestion, method: ReclaimMethod) -> Reclaim:
 
 
 def check(question: ReclaimQuestion) -> None:
-    """Raise ValueError where the question contradicts itself."""
+    """Raise ValueError where the question is inconsistent."""
     fleet, workers = question.fleet, question.workers
     jobs, servers = workers.offsets.size - 1, fleet.gpus.size
     problems = (
@@ -198,7 +208,7 @@ def check(question: ReclaimQuestion) -> None:
 
 
 def _uninformed(layout: Layout, method: ReclaimMethod, wanted: int, seed: int) -> Picks:
-    """A uniform sample, or the servers with the fewest jobs, ties at random; chosen once, before anything is
+    """Choose servers at random, or those with the fewest jobs (ties at random), before any job is
     preempted."""
     shuffled = np.random.default_rng(seed).permutation(np.flatnonzero(layout.candidate))
     present = np.bincount(layout.server[layout.gpus > 0], minlength=layout.usable.size)
@@ -208,7 +218,7 @@ def _uninformed(layout: Layout, method: ReclaimMethod, wanted: int, seed: int) -
 
 
 def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, wanted: int) -> _Chosen:
-    """Idle servers, then the flexible group, then the method's choice among servers with base workers."""
+    """Choose idle servers, then the flexible group, then servers with base workers by the given method."""
     present = workers_on(layout)
     idle = np.flatnonzero(layout.candidate & (present == 0))[:wanted]
     flexible, lost = _release(question, layout, present, wanted - idle.size)
@@ -224,7 +234,7 @@ def _informed(question: ReclaimQuestion, layout: Layout, method: ReclaimMethod, 
 def _release(
     question: ReclaimQuestion, layout: Layout, present: IntArray, wanted: int
 ) -> tuple[IntArray, FloatArray]:
-    """Up to ``wanted`` servers of the flexible group, in order, and what each was chosen by: seconds lost, or
+    """Choose up to ``wanted`` servers of the flexible group, with the key of each: seconds lost, or
     workers."""
     group = layout.candidate & (present > 0) & (layout.hosted == 0)
     if question.fewest_workers_first:
@@ -273,16 +283,18 @@ def _preempting(
 
 
 def _without_excess(server: IntArray, cost: FloatArray | IntArray) -> Picks:
+    """Picks without excess GPUs and credited servers."""
     nothing = np.zeros(server.size, dtype=np.int64)
     return Picks(server, cost.astype(np.float64), nothing, nothing)
 
 
 def _joined(first: Picks, second: Picks) -> Picks:
+    """Two lists of picks, one after the other."""
     return Picks(*(np.concatenate(both) for both in zip(first, second, strict=True)))
 
 
 def _reclaim(layout: Layout, method: ReclaimMethod, chosen: _Chosen) -> Reclaim:
-    """Work out what the choice does."""
+    """Compute the effect of the chosen servers on jobs."""
     returned = chosen.picks.server
     done = consequences(layout, returned)
     present = workers_on(layout)
@@ -309,7 +321,8 @@ def _reclaim(layout: Layout, method: ReclaimMethod, chosen: _Chosen) -> Reclaim:
 
 
 def _newly_preempted(layout: Layout, returned: IntArray) -> IntArray:
-    """Of each returned server, the jobs with a base worker there and on no server returned before it."""
+    """For each returned server, the number of jobs with a base worker there and on no server returned
+    before."""
     turn = np.full(layout.usable.size, returned.size)
     turn[returned] = np.arange(returned.size)
     first = np.full(layout.spread.size, returned.size)

@@ -1,7 +1,7 @@
-"""What a reclaim does to jobs: the one rule, live and simulated (Lyra section 3.4; spec 2.4.3).
+"""What a reclaim does to jobs, live and in simulation (Lyra section 3.4; spec 2.4.3).
 
-A job that loses one base worker loses all its workers, wherever they are: it is preempted. One that loses
-flexible workers alone goes on without these.
+A job that loses a base worker is preempted: it loses all its workers on all servers. A job that loses only
+flexible workers continues without them.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from scheduling.core.question.snapshot import IntArray
 
 
 class Effects(NamedTuple):
-    """``kept``: entries that stay. ``preempted`` and ``scaled_in``: marks of jobs that lose everything, and
-    of those that lose some entries and go on."""
+    """The effect of returning servers."""
 
+    #: Entries that stay.
     kept: BoolArray
+    #: Marks jobs that lose all their workers.
     preempted: BoolArray
+    #: Marks jobs that lose some workers and continue.
     scaled_in: BoolArray
 
 
 def effects_of(job: IntArray, server: IntArray, base: BoolArray, returned: BoolArray, jobs: int) -> Effects:
-    """Of returning the servers that ``returned`` marks.
+    """The effect on jobs of returning the servers that ``returned`` marks.
 
-    An entry is something that a ``job`` (its row, below ``jobs``) has on a ``server``: a GPU, or its workers
-    there. ``base`` marks entries that the job cannot do without.
+    An entry is what one ``job`` (its row, below ``jobs``) has on one ``server``: a GPU, or its workers there.
+    ``base`` marks entries without which the job is preempted.
     """
     leaving = returned[server]
     preempted = np.zeros(jobs, dtype=np.bool_)

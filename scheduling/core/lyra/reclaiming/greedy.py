@@ -1,9 +1,9 @@
-"""The greedy choice among servers with base workers: lowest preemption cost first (Lyra section 3.4; spec
-2.4.3, steps 4 to 7).
+"""Lyra's greedy choice among servers with base workers: the lowest preemption cost first (Lyra section 3.4;
+spec 2.4.3, steps 4 to 7).
 
-Preempting a job anywhere removes it everywhere, so each pick makes others cheaper. Ties go to the server
-whose jobs free the fewest GPUs elsewhere, where GPUs on servers that become free of base workers do not
-count: those servers can be returned next.
+A preempted job leaves all its servers, so each pick lowers the cost of others. Ties go to the server whose
+jobs free the fewest GPUs on other servers. GPUs on servers that lose their last base worker do not count,
+because those servers can be returned next.
 """
 
 from __future__ import annotations
@@ -22,35 +22,41 @@ COST_TOLERANCE = 1e-9
 
 
 class Picks(NamedTuple):
-    """Servers in the order in which they were picked, each with the key that made it the choice: preemption
-    ``cost``, ``excess_gpus`` and ``credited_servers``."""
+    """Chosen servers in order, each with the key of its choice."""
 
+    #: Rows of the servers.
     server: IntArray
+    #: Preemption cost.
     cost: FloatArray
+    #: GPUs freed on other servers, less those of credited servers.
     excess_gpus: IntArray
+    #: Number of servers that lose their last base worker.
     credited_servers: IntArray
 
 
 class Standing(NamedTuple):
-    """Where the picking stands: jobs ``gone``, servers ``taken``; of each server the jobs ``hosted`` still
-    and their ``cost``.
+    """The state of the greedy choice. The last three fields are scratch arrays, zero between uses."""
 
-    ``freed``, ``released`` and ``touched`` are working space, zero between uses.
-    """
-
+    #: Marks jobs that are preempted.
     gone: BoolArray
+    #: Marks servers that are returned.
     taken: BoolArray
+    #: Jobs with base workers that remain on each server.
     hosted: IntArray
+    #: Preemption cost of each server now.
     cost: FloatArray
+    #: Scratch: GPUs freed on each server.
     freed: IntArray
+    #: Scratch: jobs whose base workers would leave each server.
     released: IntArray
+    #: Scratch: rows of the servers with freed GPUs.
     touched: IntArray
 
 
 @kernel
 def _free_elsewhere(layout: Layout, standing: Standing, server: int) -> int:
-    """Note what preempting the server's jobs frees on servers that are not taken; returns how many servers
-    that touches."""
+    """Record what preempting the server's jobs frees on servers that stay. Returns the number of these
+    servers."""
     touched = 0
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
         pair = layout.on_server[position]
@@ -74,8 +80,11 @@ def _free_elsewhere(layout: Layout, standing: Standing, server: int) -> int:
 def _excess(
     layout: Layout, standing: Standing, allowed: BoolArray, server: int, credits: int
 ) -> tuple[int, int]:
-    """(excess GPUs, credited servers): GPUs freed elsewhere, less those on the at most ``credits`` largest
-    servers that lose their last base worker."""
+    """(excess GPUs, credited servers) of one server.
+
+    Excess GPUs are those freed on other servers, less those on servers that lose their last base worker. At
+    most ``credits`` of these servers are credited, those with the most freed GPUs first.
+    """
     touched = _free_elsewhere(layout, standing, server)
     total = 0
     emptied = 0
@@ -97,7 +106,7 @@ def _excess(
 
 @kernel
 def _take(layout: Layout, standing: Standing, share: FloatArray, server: int) -> None:
-    """Return the server: its jobs are gone everywhere, which makes other servers cheaper."""
+    """Return the server: preempt its jobs everywhere, which lowers the cost of other servers."""
     standing.taken[server] = True
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
         pair = layout.on_server[position]
@@ -114,7 +123,7 @@ def _take(layout: Layout, standing: Standing, share: FloatArray, server: int) ->
 
 @kernel
 def _key(standing: Standing, server: int, by_count: bool) -> float:
-    """The server's preemption cost now; nothing is left of it when nobody is hosted any more."""
+    """The server's preemption cost, or its number of jobs; 0 once it hosts no job."""
     if by_count or standing.hosted[server] == 0:
         return float(standing.hosted[server])
     return float(standing.cost[server])
@@ -174,12 +183,12 @@ def greedy_picks(
     count_always: bool = False,
     count_last: bool = False,
 ) -> Picks:
-    """Pick ``wanted`` of the ``allowed`` servers, each time the one with the smallest (cost, excess GPUs,
+    """Pick ``wanted`` of the ``allowed`` servers, each time the smallest (preemption cost, excess GPUs,
     -credited servers, row).
 
-    ``share``: each pair's part of its server's cost. ``already``: servers that go back before these.
-    ``count_always``: the cost is the number of jobs (spec 2.4.3 where one server is asked for);
-    ``count_last``: for the last pick only, where that cannot preempt more.
+    ``share`` is the part of each pair of job and server in the server's cost. ``already`` marks servers that
+    are returned before. ``count_always``: the cost is the number of jobs (spec 2.4.3 for a reclaim of one
+    server). ``count_last``: the same for the last pick, where it cannot preempt more jobs.
     """
     taken = np.zeros(layout.usable.size, dtype=np.bool_)
     taken[already] = True

@@ -1,8 +1,8 @@
-"""The fewest preemptions there can be, by a 0/1 program (Lyra section 3.4; spec 2.4.4).
+"""The fewest preemptions for a reclaim, by a 0/1 program (Lyra section 3.4; spec 2.4.4).
 
-Minimum k-union: choose so many servers that as few jobs as possible have a base worker on one of them.
-Without the number the program is integral, so its relaxation is nearly tight; with it, it is NP-hard. Solved
-by HiGHS.
+The problem is minimum k-union: choose k servers such that the fewest jobs have a base worker on one of them.
+Without the constraint on k the program is integral, so the relaxation is nearly tight; with it the problem is
+NP-hard. HiGHS solves it.
 """
 
 from __future__ import annotations
@@ -26,37 +26,38 @@ early."""
 
 
 class Optimum(NamedTuple):
-    """Servers chosen, ascending; a proved lower ``bound`` on preemptions; whether the limit on nodes was hit
-    before the answer was certain, in the number of jobs or in the GPUs freed elsewhere."""
+    """The servers chosen and how good the choice is."""
 
+    #: Rows of the servers, ascending.
     server: IntArray
+    #: A proved lower bound on the number of preemptions.
     bound: int
+    #: Whether a search reached its node limit before its answer was certain.
     limit_hit: bool
 
 
 class _Program(NamedTuple):
-    """Columns: servers, then jobs on several of them, then pairs with flexible workers only.
+    """The 0/1 program. Columns: servers, jobs on several servers, then pairs with only flexible workers."""
 
-    ``rows @ columns >= 0``: a job is preempted when one of its servers goes back; a pair counts only where
-    its server goes back and its job is preempted. ``jobs``, ``excess``: by column, preemptions and GPUs freed
-    on servers that stay.
-    """
-
+    #: Constraints ``rows @ columns >= 0``: a job is preempted when one of its servers is returned; a pair
+    #: counts only where its server is returned and its job preempted.
     rows: csr_array
+    #: Preemptions of each column.
     jobs: FloatArray
+    #: GPUs that each column frees on servers that stay.
     excess: FloatArray
 
 
 def fewest_preemptions(
     layout: Layout, allowed: BoolArray, already: IntArray, starts: Sequence[IntArray], most_nodes: int
 ) -> Optimum:
-    """Choose among the ``allowed`` servers as many as each of ``starts`` has, so that the fewest jobs are
-    preempted, then the fewest GPUs freed on servers that stay.
+    """Choose servers such that the fewest jobs are preempted, then the fewest GPUs are freed on servers that
+    stay.
 
-    Every allowed server hosts a base worker. ``already``: servers that go back before. ``starts``: choices to
-    improve on; the best of them comes back where nothing better is found. ``most_nodes``: branch-and-bound
-    nodes for each of the two questions; a limit on work, so that the same question has the same answer
-    anywhere.
+    Chooses among the ``allowed`` servers, each of which hosts a base worker, as many as each of ``starts``
+    has. ``already`` marks servers that are returned before. ``starts`` are choices to improve on; the best of
+    them is returned where nothing better is found. ``most_nodes`` limits the branch-and-bound nodes of each
+    of the two searches: a limit on work, so that the same question has the same answer on any machine.
     """
     number = starts[0].size
     single = _of_one_job(layout, allowed, already, number)
@@ -80,10 +81,10 @@ def fewest_preemptions(
 
 
 def _of_one_job(layout: Layout, allowed: BoolArray, already: IntArray, number: int) -> IntArray | None:
-    """Servers that go back if a single job is preempted, ascending; None where no job is alone on so many.
+    """Servers that preempting a single job empties, ascending; None where no job alone is enough.
 
-    Most small reclaims are of this kind, and need no program. Among several such jobs it is the one that
-    leaves the fewest free GPUs behind.
+    Most small reclaims have such an answer and need no program. Among several such jobs, the one that leaves
+    the fewest free GPUs on other servers is chosen.
     """
     pairs = np.flatnonzero((layout.base > 0) & allowed[layout.server] & (layout.hosted[layout.server] == 1))
     pairs = pairs[np.lexsort((-layout.gpus[pairs], layout.job[pairs]))]
@@ -99,7 +100,7 @@ def _of_one_job(layout: Layout, allowed: BoolArray, already: IntArray, number: i
 
 
 def _staying_gpus(layout: Layout, already: IntArray) -> FloatArray:
-    """GPUs of each job on usable servers that do not go back before."""
+    """GPUs of each job on usable servers that are not returned already."""
     stays = layout.usable.copy()
     stays[already] = False
     gpus = np.where(stays[layout.server], layout.gpus, 0)
@@ -107,7 +108,7 @@ def _staying_gpus(layout: Layout, already: IntArray) -> FloatArray:
 
 
 def _value(layout: Layout, already: IntArray, chosen: IntArray) -> tuple[int, int]:
-    """Jobs preempted, and their GPUs on servers that stay."""
+    """Number of preempted jobs, and their GPUs on servers that stay."""
     done = consequences(layout, np.concatenate((already, chosen)))
     return done.preempted.size, done.collateral_gpus
 
@@ -115,7 +116,7 @@ def _value(layout: Layout, already: IntArray, chosen: IntArray) -> tuple[int, in
 def _better(
     layout: Layout, already: IntArray, best: IntArray, value: tuple[int, int], other: IntArray | None
 ) -> tuple[IntArray, tuple[int, int]]:
-    """The better of the best choice so far and another, with what it does."""
+    """The better of the best choice so far and another one, with its value."""
     if other is None:
         return best, value
     others = _value(layout, already, other)
@@ -123,7 +124,7 @@ def _better(
 
 
 def _program(layout: Layout, servers: IntArray, already: IntArray) -> _Program:
-    """The question as a matrix; jobs on a single server are part of that server's column."""
+    """Build the program; jobs on a single server are part of that server's column."""
     column_of = np.full(layout.usable.size, -1)
     column_of[servers] = np.arange(servers.size)
     freed = _staying_gpus(layout, already)
@@ -165,11 +166,13 @@ def _program(layout: Layout, servers: IntArray, already: IntArray) -> _Program:
 
 
 class _Solution(NamedTuple):
-    """Servers of the best choice found, if any; a lower bound of the objective; whether the search was cut
-    short."""
+    """The result of one search."""
 
+    #: Servers of the best choice found; None if none was found.
     chosen: IntArray | None
+    #: A lower bound of the objective.
     bound: int
+    #: Whether the search reached its node limit.
     limit_hit: bool
 
 
@@ -181,7 +184,7 @@ def _solve(
     jobs_at_most: int,
     most_nodes: int,
 ) -> _Solution:
-    """The least objective with ``number`` servers and at most so many jobs preempted."""
+    """Minimise the objective with ``number`` servers and at most ``jobs_at_most`` preempted jobs."""
     columns = objective.size
     counting = np.zeros(columns)
     counting[: servers.size] = 1.0

@@ -1,7 +1,7 @@
-"""A reclaim's question as arrays: who sits on which server on loan, and what returning servers does to them
-(Lyra section 3.4; spec 2.4).
+"""A reclaim as arrays: the workers on each on-loan server, and what returning servers does to jobs (Lyra
+section 3.4; spec 2.4).
 
-What a reclaim does to jobs stands in `effects.py`.
+The rule itself is in `effects.py`.
 """
 
 from __future__ import annotations
@@ -17,40 +17,46 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 class Layout(NamedTuple):
-    """Pairs of job and server, by job and by server.
+    """Pairs of job and server, indexed by job and by server."""
 
-    Pair e says that ``job[e]`` has ``base[e]`` and ``flexible[e]`` workers on ``server[e]``, on ``gpus[e]``
-    GPUs. Pairs of job i are ``job_offsets[i]`` to ``job_offsets[i + 1]``; pairs of server s are
-    ``on_server[k]`` for k from ``server_offsets[s]`` to ``server_offsets[s + 1]``. ``candidate``: servers
-    that can be returned; ``usable``: servers with GPUs. ``spread``: candidates with a base worker of each job
-    (the size of S_j); ``hosted``: jobs with a base worker on each candidate (the size of J_s).
-    """
-
+    #: Pairs of job i are ``job_offsets[i]`` to ``job_offsets[i + 1]``.
     job_offsets: IntArray
+    #: The job of each pair.
     job: IntArray
+    #: The server of each pair.
     server: IntArray
+    #: Base workers of each pair.
     base: IntArray
+    #: Flexible workers of each pair.
     flexible: IntArray
+    #: GPUs of each pair.
     gpus: IntArray
+    #: Pairs of server s are ``on_server[k]`` for k from ``server_offsets[s]`` to ``server_offsets[s + 1]``.
     server_offsets: IntArray
+    #: Pairs in the order of their servers.
     on_server: IntArray
+    #: Marks servers that can be returned.
     candidate: BoolArray
+    #: Marks servers with usable GPUs.
     usable: BoolArray
+    #: Candidates with a base worker of each job (the size of S_j).
     spread: IntArray
+    #: Jobs with a base worker on each candidate (the size of J_s).
     hosted: IntArray
 
 
 class Consequences(NamedTuple):
-    """What returning a set of servers does.
+    """What returning a set of servers does to jobs."""
 
-    ``preempted``: rows of jobs that lose everything. Scale-ins: flexible workers that jobs which go on lose,
-    by job and server. ``collateral_gpus``: GPUs of preempted jobs that become free on servers that stay.
-    """
-
+    #: Rows of the preempted jobs.
     preempted: IntArray
+    #: For each scale-in, the job that loses flexible workers and continues.
     scale_in_job: IntArray
+    #: For each scale-in, the server of these workers.
     scale_in_server: IntArray
+    #: For each scale-in, the number of these workers.
     scale_in_workers: IntArray
+    #: GPUs of preempted jobs on servers that stay.
     collateral_gpus: int
 
 
@@ -78,12 +84,12 @@ def layout_of(fleet: Fleet, workers: WorkerMap, gpus_per_worker: IntArray) -> La
 
 
 def workers_on(layout: Layout) -> IntArray:
-    """Workers of both kinds on each server."""
+    """Base and flexible workers on each server."""
     return _summed(layout.base + layout.flexible, layout.server, layout.usable.size)
 
 
 def workers_of(layout: Layout) -> IntArray:
-    """Workers of both kinds of each job, wherever they are."""
+    """Base and flexible workers of each job on all servers."""
     return _summed(layout.base + layout.flexible, layout.job, layout.spread.size)
 
 
@@ -93,12 +99,11 @@ def _summed(counts: IntArray, key: IntArray, size: int) -> IntArray:
 
 
 def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
-    """Each pair's part of its server's preemption cost: one over the number of candidates the job has base
-    workers on.
+    """The part of each pair in its server's preemption cost: one over the number of candidates with base
+    workers of the job.
 
-    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job counts in full only where it is alone.
-    ``count_owned``: all servers with base workers of the job are counted, also those that can never be
-    returned (spec A4).
+    This is Lyra's cost (Lyra section 3.4; spec 2.4.1): a job on one server alone counts in full. With
+    ``count_owned`` the number includes servers that can never be returned (spec A4).
     """
     spread = layout.spread
     if count_owned:
@@ -108,8 +113,8 @@ def server_fraction(layout: Layout, *, count_owned: bool = False) -> FloatArray:
 
 
 def gpu_fraction(layout: Layout) -> FloatArray:
-    """Each pair's part of its server's cost by GPUs: the job's base GPUs there over its base GPUs on all
-    candidates (spec 2.4.1)."""
+    """The part of each pair by GPUs: the job's base GPUs there over its base GPUs on all candidates (spec
+    2.4.1)."""
     base_gpus = _of_bound_pairs(
         layout, layout.gpus * layout.base / np.maximum(layout.base + layout.flexible, 1)
     )
@@ -129,7 +134,8 @@ def costs(layout: Layout, share: FloatArray) -> FloatArray:
 
 
 def consequences(layout: Layout, returned: IntArray) -> Consequences:
-    """Who is preempted, who is scaled in, and which GPUs become free elsewhere when these servers go back."""
+    """Which jobs are preempted, which shrink, and which GPUs become free elsewhere when these servers are
+    returned."""
     goes = np.zeros(layout.usable.size, dtype=np.bool_)
     goes[returned] = True
     effects = effects_of(layout.job, layout.server, layout.base > 0, goes, layout.spread.size)

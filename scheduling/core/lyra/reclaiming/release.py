@@ -1,4 +1,4 @@
-"""Which servers of the flexible group go first: those whose workers save the least time (spec 2.4.3, step
+"""The order in which servers of the flexible group are returned: the least time lost first (spec 2.4.3, step
 3)."""
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @kernel
 def _seconds_lost(remaining: FloatArray, speeds: Speeds, job: int, workers: int, lost: int) -> float:
-    """How much later the job ends without so many of its workers; a job that makes no progress now loses
-    nothing."""
+    """Seconds by which the job ends later without ``lost`` of its workers; 0 for a job that makes no progress
+    now."""
     rate = rate_of(speeds, job, workers)
     if rate <= 0.0 or remaining[job] <= 0.0:
         return 0.0
@@ -29,7 +29,7 @@ def _seconds_lost(remaining: FloatArray, speeds: Speeds, job: int, workers: int,
 def _server_loss(
     layout: Layout, remaining: FloatArray, speeds: Speeds, workers: IntArray, server: int
 ) -> float:
-    """Seconds that all jobs on the server lose together."""
+    """Seconds that all jobs on the server lose in sum."""
     total = 0.0
     for position in range(layout.server_offsets[server], layout.server_offsets[server + 1]):
         pair = layout.on_server[position]
@@ -48,7 +48,7 @@ def _release(
     workers: IntArray,
     wanted: int,
 ) -> tuple[IntArray, FloatArray]:
-    """Release ``wanted`` servers of the group; ``workers`` of each job are counted down."""
+    """Release ``wanted`` servers of the group; reduces ``workers``, the workers of each job."""
     loss = np.full(group.size, np.inf)
     for server in range(group.size):
         if group[server]:
@@ -86,10 +86,11 @@ def release_flexible(
     lent: Speeds,
     wanted: int,
 ) -> tuple[IntArray, FloatArray]:
-    """Up to ``wanted`` servers of the flexible ``group`` in ascending order of (seconds that its jobs lose,
-    workers, row), computed anew after each; and those seconds.
+    """Choose up to ``wanted`` servers of the flexible ``group`` in ascending order of (seconds lost by jobs,
+    workers, row).
 
-    ``on_server``: workers on each server.
+    Losses are computed anew after each server. ``on_server``: workers on each server. Returns the servers and
+    the seconds lost by each.
     """
     wanted = min(wanted, int(group.sum()))
     released, seconds = _release(
