@@ -1,5 +1,5 @@
-"""The pure decision core: a snapshot goes in, a decision comes out, nothing else happens.
+"""The pure decision core: a function of a snapshot that returns a decision and has no other effect.
 
-Nothing here imports Django, Celery, a clock or a source of randomness. The live planner and the
-simulator call the same functions.
+No file here imports Django, Celery, a clock or a source of randomness. The live planner and the simulator
+call the same functions.
 """

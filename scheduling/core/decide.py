@@ -1,6 +1,6 @@
-"""The two questions put to the core: who may come in, and who gets which GPUs next.
+"""The two entry points of the core: admission of newcomers, and reallocation of GPUs.
 
-``admit`` decides newcomers at once while present allocations stay as they are; ``replan`` does that
+``admit`` decides newcomers at once and leaves present allocations as they are. ``replan`` decides newcomers
 and then divides the cluster anew from the next slot on (ElasticFlow section 4; spec 2.11). Both take a
 snapshot; ``decide_newcomers`` and ``reallocate`` are the same for callers that hold arrays.
 """
@@ -23,10 +23,10 @@ __all__ = ["admit", "decide_newcomers", "find_offer", "reallocate", "replan", "w
 
 
 def admit(snapshot: Snapshot) -> Decision:
-    """Decide the newcomers, one by one in submission order, and touch nobody's GPUs.
+    """Decide the newcomers one by one in submission order; all jobs keep their GPUs.
 
-    Plans are given for newcomers that are not declined and for jobs whose plan changed; the
-    others keep their stored plans. Raises ValueError for a snapshot that contradicts itself.
+    The decision has plans for accepted newcomers and for jobs whose plan changed; the other jobs keep their
+    stored plans. Raises ValueError for an inconsistent snapshot.
     """
     return as_decision(decide_newcomers(build_problem(snapshot)))
 
@@ -34,8 +34,8 @@ def admit(snapshot: Snapshot) -> Decision:
 def replan(snapshot: Snapshot) -> Decision:
     """Decide the newcomers, then reallocate all GPUs from ``next_slot_at`` on.
 
-    Grants that would cost more pauses than promises can bear are dropped; a promise never is.
-    Raises ValueError for a snapshot that contradicts itself.
+    Grants of leftover GPUs whose pauses promised plans cannot bear are dropped; promises are not. Raises
+    ValueError for an inconsistent snapshot.
     """
     return as_decision(reallocate(build_problem(snapshot)))
 
@@ -103,4 +103,5 @@ def reallocate(
 
 
 def _with_plan(plans: Plans, problem: Problem) -> np.ndarray:
+    """Marks rows that have a plan; held offers are left out."""
     return np.asarray(plans.length[: problem.count] > 0)

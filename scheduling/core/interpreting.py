@@ -1,8 +1,8 @@
-"""Kernels as plain Python, for a process that shall answer before the machine code is there.
+"""Kernels run as plain Python, for a process that must answer before the machine code is compiled.
 
-What a kernel computes does not depend on who runs it: loops in their order, stable sorts, 64-bit numbers.
-What differs is at its border. Compiled code takes Python's numbers as numpy's, divides by nought as numpy
-does, and gives Python's numbers back; so does a kernel here.
+Compiled and interpreted kernels compute the same: loops keep their order, sorts are stable, numbers have 64
+bits. They differ only where Python calls them. Compiled code converts Python's numbers to numpy's, divides by
+zero as numpy does, and returns Python's numbers; `interpreted` does the same.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _INSIDE: ContextVar[bool] = ContextVar("inside a kernel", default=False)
 
 
 def interpreted(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """The kernel as it stands. Called by another kernel, it is an ordinary function."""
+    """The kernel as an interpreted function. Kernels that it calls are ordinary functions."""
 
     @functools.wraps(function)
     def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> Result:
@@ -39,7 +39,8 @@ def interpreted(function: Callable[Parameters, Result]) -> Callable[Parameters, 
 
 
 def _as_numpy(value: Any) -> Any:
-    """Python's numbers as numpy's, in bundles too. Arrays and lists stay what they are: they are shared."""
+    """Convert Python's numbers to numpy's, also within tuples. Arrays and lists are not copied: callers share
+    them."""
     if isinstance(value, bool):
         return np.bool_(value)
     if isinstance(value, np.generic):
@@ -52,7 +53,7 @@ def _as_numpy(value: Any) -> Any:
 
 
 def _as_python(value: Any) -> Any:
-    """Numpy's numbers as Python's, in bundles and lists too."""
+    """Convert numpy's numbers to Python's, also within tuples and lists."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, list):
@@ -61,6 +62,6 @@ def _as_python(value: Any) -> Any:
 
 
 def _each(bundle: tuple[Any, ...], change: Callable[[Any], Any]) -> tuple[Any, ...]:
-    """The same kind of tuple, named or not."""
+    """Apply ``change`` to each item; the result is a tuple of the same type, named or not."""
     items = [change(item) for item in bundle]
     return type(bundle)(*items) if hasattr(bundle, "_fields") else tuple(items)

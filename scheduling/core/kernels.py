@@ -1,11 +1,13 @@
-"""How the hot loops are compiled: numba, cached on disk under a digest of all kernel sources.
+"""How the hot loops are compiled: by numba, with a disk cache named by a digest of all kernel sources.
 
-Numba's own cache looks only at the file a function stands in. A kernel that calls a kernel of another file,
-or takes a constant from there, would keep the old one after an update. The cache folder therefore carries a
-digest of every source file of this package and of the policies: any change compiles afresh.
+Numba's own cache checks only the file of a function. A kernel that calls a kernel of another file, or uses a
+constant from there, would keep the old version after an update. The name of the cache folder therefore
+contains a digest of every source file of this package and of the policies, so any change compiles all kernels
+anew.
 
-Compiling everything takes a minute, and kernels are Python: until the machine code is there, a process that
-is told so runs them as they stand. Its answers are the same; a small cluster's take some milliseconds more.
+Compiling all kernels takes a minute. A process with the environment variable `INTERPRET_VARIABLE` runs the
+kernels as plain Python if the machine code is not complete when it starts. Its answers are the same; for a
+small cluster a decision takes some milliseconds longer.
 """
 
 from __future__ import annotations
@@ -36,11 +38,9 @@ PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
 
 
 def source_digest(folders: Iterable[Path]) -> str:
-    """Digest of all Python sources under the folders, and of what numba compiles by: sixteen hexadecimal
-    digits.
+    """Digest of all Python sources under the folders and of numba's settings: sixteen hexadecimal digits.
 
-    It reads every file, not those alone that look as though they held kernels: a rule of that kind was wrong
-    once.
+    It reads every file, because a rule that selected files with kernels once missed one.
     """
     digest = hashlib.sha256(f"{numba.__version__} bounds checked: {_CONFIG.BOUNDSCHECK}".encode())
     for folder in folders:
@@ -55,7 +55,7 @@ def source_digest(folders: Iterable[Path]) -> str:
 
 
 def _kept_folder() -> Path | None:
-    """A writable folder that keeps compiled code: the configured one, or beside the sources."""
+    """A writable folder for compiled code: the configured one, or one beside the sources."""
     name = f"kernels-{source_digest(PACKAGES)}"
     configured = os.environ.get("NUMBA_CACHE_DIR")
     candidates = [Path(configured)] if configured else []
@@ -75,10 +75,10 @@ _FOLDER = str(_KEPT) if _KEPT is not None else tempfile.mkdtemp(prefix="punctual
 
 
 def completion_mark() -> Path | None:
-    """The file which says that all machine code is there; None where nothing can be kept.
+    """The file that marks the machine code as complete; None where no folder is writable.
 
-    Numba compiles again for another processor, and where a source was written anew, alike or not: the name
-    tells what it was compiled for and from.
+    Numba compiles anew for another processor and after any source file was rewritten. The file's name
+    therefore identifies the processor and the sources.
     """
     if _KEPT is None:
         return None
@@ -91,26 +91,26 @@ def completion_mark() -> Path | None:
 
 
 def machine_code_is_complete() -> bool:
-    """Whether no decision would wait for the compiler."""
+    """Whether every kernel is compiled, so that no decision waits for the compiler."""
     mark = completion_mark()
     return mark is not None and mark.exists()
 
 
 INTERPRET_VARIABLE = "INTERPRET_UNTIL_COMPILED"
-"""Set in the environment of a process that shall not wait for the compiler. Whoever sets it starts the
-process anew once the machine code is complete."""
+"""Set in the environment of a process that must not wait for the compiler. Whoever sets it restarts the
+process once the machine code is complete."""
 INTERPRETED = INTERPRET_VARIABLE in os.environ and _KEPT is not None and not machine_code_is_complete()
 """Whether this process runs its kernels as plain Python."""
 
 
 def whole(number: int) -> int:
-    """A whole number as arrays hold it: 64 bits. A kernel that is handed a plain literal is compiled once
-    more for the literal's own type."""
+    """A 64-bit whole number, as arrays hold it. Numba compiles a kernel once more for the type of a plain
+    literal."""
     return cast(int, np.int64(number))
 
 
 def truth(value: bool) -> bool:
-    """The same for a yes or no."""
+    """A boolean as arrays hold it, for the same reason as `whole`."""
     return cast(bool, np.bool_(value))
 
 
@@ -124,20 +124,21 @@ Result = TypeVar("Result")
 
 
 def kernel(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """Compile ``function`` on first use and keep the machine code for later processes.
+    """Compile ``function`` on first use and cache the machine code for later processes.
 
-    Its annotations are for readers and type checkers: numba compiles it for the types that it is called with.
+    Numba ignores the annotations, which are for readers and type checkers: it compiles for the types of the
+    arguments.
     """
     return _compiled(function)
 
 
 def leaf(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
-    """`kernel` for a function that makes no array and returns none, but numbers alone.
+    """A `kernel` that creates no array and returns only numbers.
 
-    Its arrays are borrowed from the caller. A kernel counts each array as in use when it gets it, reads it
-    through a tuple or hands it on, and releases it afterwards: a hundred nanoseconds for every call with a
-    problem's arrays, far more than most leaves work. What a leaf calls must be leaves too, or return numbers.
-    Raises TypeError where the return annotation names anything but numbers.
+    A leaf borrows its arrays from the caller. A kernel counts a reference to each array when it receives it,
+    reads it through a tuple or passes it on, and releases it afterwards. That takes a hundred nanoseconds for
+    each call with a problem's arrays, far longer than most leaves run. A leaf may call only leaves, or
+    kernels that return numbers. Raises TypeError where the return annotation names anything but numbers.
     """
     returned = set(re.findall(r"\w+", str(function.__annotations__.get("return", "missing"))))
     if not returned <= _NUMBERS:

@@ -1,1 +1,1 @@
-"""One decision: what is to be decided, about whom, and how the answer is said."""
+"""One decision as arrays: its problem, its answer, and the sentences that explain verdicts."""

@@ -1,4 +1,4 @@
-"""One decision's answer as arrays, and the same in the snapshot's terms."""
+"""The answer of a decision as arrays, and its conversion to a `Decision`."""
 
 from __future__ import annotations
 
@@ -14,37 +14,47 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @dataclass(frozen=True)
 class Answer:
-    """What a policy decided about a `Problem`; rows are the problem's.
+    """What a policy decided about a `Problem`, with the problem's rows."""
 
-    ``planned``: rows whose plan in ``plans`` is to be stored (the others keep theirs, or have none).
-    ``declined``: newcomers that are refused, and those that get no verdict yet (`undecided`): nothing is
-    planned for either. ``placements``: GPUs from ``next_slot_at`` on. ``changed``: the row of each change.
-    ``next_wake_at``: on the caller's axis. ``job_memory`` and ``cluster_memory``: what the policy wants to be
-    told again next time. ``flexible`` and ``server_roles``: which GPUs of the placements flexible workers
-    hold, and the role of every server, from policies that divide servers of both kinds.
-    """
-
+    #: The problem that was decided.
     problem: Problem
+    #: Verdicts on newcomers, in the order of rows.
     verdicts: tuple[Verdict, ...]
+    #: Plans of the jobs and held offers.
     plans: Plans
+    #: Marks rows whose plan is to be stored; the other jobs keep their stored plan, or have none.
     planned: BoolArray
+    #: Marks newcomers that are refused or that get no verdict yet (`undecided`); they get no plan.
     declined: BoolArray
+    #: GPUs of every job from ``next_slot_at`` on.
     placements: Placements
+    #: Changes of jobs, in an order in which GPUs are free when needed.
     changes: tuple[Change, ...]
+    #: Rows of promised jobs whose promise no plan keeps.
     at_risk: tuple[int, ...]
+    #: When the policy must decide again at the latest, in seconds on the caller's axis.
     next_wake_at: float
+    #: Whether stored plans were used because jobs could not be filled afresh.
     used_stored_plans: bool = False
+    #: Sentences about the decision, for logs.
     notes: tuple[str, ...] = ()
+    #: The row of each change.
     changed: tuple[int, ...] = ()
+    #: What the policy notes about each job for its next decision, shaped (job, column); None without.
     job_memory: FloatArray | None = None
+    #: What the policy notes about the cluster for its next decision.
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: Marks the GPUs of the placements that flexible workers hold, from policies that use on-loan servers.
     flexible: BoolArray | None = None
+    #: The role of every server, from policies that use on-loan servers.
     server_roles: IntArray | None = None
 
 
 def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> BoolArray:
-    """True for every newcomer that the verdicts refuse or say nothing of; they are of the first newcomers, in
-    the order of their rows."""
+    """Marks newcomers that the verdicts refuse, and newcomers without a verdict.
+
+    ``verdicts`` are those of the first newcomers, in the order of rows.
+    """
     declined = problem.columns.newcomer.copy()
     for row, verdict in zip(problem.newcomers, verdicts, strict=False):
         declined[row] = not verdict.admitted
@@ -52,7 +62,7 @@ def rows_of(verdicts: tuple[Verdict, ...] | list[Verdict], problem: Problem) -> 
 
 
 def undecided(answer: Answer) -> tuple[str, ...]:
-    """Newcomers that have to wait for their verdict, in the order in which they will get it."""
+    """Ids of the newcomers that wait for their verdict, in the order in which they will be decided."""
     ids = answer.problem.columns.ids
     return tuple(ids[row] for row in answer.problem.newcomers[len(answer.verdicts) :])
 
@@ -91,7 +101,8 @@ def as_decision(answer: Answer) -> Decision:
 
 
 def _flexible(answer: Answer) -> dict[str, tuple[bool, ...]]:
-    """Marks by job id of those that hold GPUs, where a policy divided borrowed servers too."""
+    """Marks of flexible workers' GPUs, by id of each job that holds GPUs; empty where no on-loan servers are
+    divided."""
     if answer.flexible is None:
         return {}
     offsets, ids = answer.placements.offsets, answer.problem.columns.ids

@@ -1,4 +1,4 @@
-"""A decision about some of the jobs only, and its answer put back among all of them."""
+"""A decision about some of the jobs, and its answer among all jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from scheduling.core.question.snapshot import IntArray
 
 
 def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> JobColumns:
-    """The jobs of ``rows``, ascending; those ``waiting`` hold nothing."""
+    """The columns of the jobs ``rows``, ascending; jobs marked in ``waiting`` hold no GPUs."""
     addresses, offsets = regather(columns.addresses, columns.offsets, np.where(waiting, -1, rows))
     taken = {
         name: getattr(columns, name)[rows]
@@ -42,8 +42,10 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
 
 
 def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) -> Problem:
-    """The same question without the other jobs; held offers stay. ``rows`` ascend; those ``waiting`` hold
-    nothing."""
+    """The problem with only the jobs ``rows``, ascending; held offers stay.
+
+    Jobs marked in ``waiting`` hold no GPUs.
+    """
     waiting = np.zeros(rows.size, dtype=np.bool_) if waiting is None else waiting
     offers = np.arange(problem.count, problem.jobs.work.size)
     kept = np.concatenate((rows, offers))
@@ -94,8 +96,8 @@ def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) 
 
 
 def plans_among(plans: Plans, rows: IntArray, count: int) -> Plans:
-    """Plans of ``rows`` as plans of all ``count`` jobs, the others without one; plans of offers follow as
-    they were."""
+    """Extend the plans of ``rows`` to all ``count`` jobs; other jobs get no plan. Plans of offers follow
+    unchanged."""
     among = no_plans(count + plans.length.size - rows.size, plans.time.shape[1])
     kept = np.concatenate((rows, np.arange(count, among.length.size)))
     for column, source in zip(among, plans, strict=True):

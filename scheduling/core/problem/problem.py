@@ -1,7 +1,7 @@
-"""One decision's question as arrays, and plans turned back into the snapshot's terms.
+"""One decision's problem as arrays, and the conversion of plans to a snapshot's form.
 
-Times inside are seconds since ``now``. The frozen head ``[now, next_slot_at)``, in which every job
-keeps its GPUs, is worked off here: everything later plans from ``origin``, the next slot.
+Times are seconds since ``now``. In the frozen head ``[now, next_slot_at)`` every job keeps its GPUs. Its
+progress is accounted for here, so all other code plans from ``origin``, the next slot.
 """
 
 from __future__ import annotations
@@ -50,48 +50,66 @@ from scheduling.core.question.validation import check_columns, check_settings, c
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The cluster's GPUs: as blocks, how many, and how many of them may back promises."""
+    """The cluster's usable GPUs."""
 
+    #: The GPUs as aligned blocks.
     blocks: Blocks
+    #: Number of usable GPUs.
     gpus: int
+    #: Number of GPUs that may back promises.
     promise_gpus: int
 
 
 @dataclass
 class Problem:
-    """Everything the algorithms of one decision need. Held offers follow the jobs as extra rows.
+    """Everything that the algorithms of one decision need. Held offers follow the jobs as extra rows."""
 
-    ``columns``: the jobs as they came, without offers; ``count`` of them. ``by_deadline``: rank of each row
-    in the order (deadline, submission, id), which is the order of Algorithm 1; ``by_submission``: rank
-    in the order (submission, id). ``stored``: plans made earlier, cut at ``origin``.
-    ``short_of_memory_bytes``: newcomers of which a worker takes more host memory than is sure anywhere.
-    """
-
+    #: The time of the decision, in seconds on the caller's axis.
     now: float
+    #: The next slot boundary, on the caller's axis.
     next_slot_at: float
+    #: The operator's choices.
     settings: PlannerSettings
+    #: The jobs as given, without offers; ``count`` of them.
     columns: JobColumns
+    #: Held offers.
     offers: tuple[HeldOffer, ...]
+    #: Jobs and offers as they are at ``origin``.
     jobs: JobArrays
+    #: When each row's last iteration must end, in seconds since ``now``; infinity without a deadline.
     due: FloatArray
+    #: Stored plans, cut at ``origin``.
     stored: Plans
+    #: Rank of each row by (deadline, submission, id), the order of Algorithm 1.
     by_deadline: IntArray
+    #: Rank of each row by (submission, id).
     by_submission: IntArray
+    #: The next slot, in seconds since ``now``.
     origin: float
+    #: The usable GPUs as aligned blocks.
     blocks: Blocks
+    #: Number of usable GPUs.
     gpus: int
+    #: Number of GPUs that may back promises.
     promise_gpus: int
+    #: Slack that a new promise keeps for failures, in seconds.
     slack_seconds: float
+    #: Addresses that may not be used at ``origin``.
     blocked: IntArray
+    #: When each of these is free again, in seconds since ``now``.
     blocked_until: FloatArray
+    #: What the policy noted about the cluster at its last decision.
     cluster_memory: FloatArray = field(default_factory=lambda: np.zeros(0))
+    #: By newcomer's id: host memory of one worker that no server guarantees, in bytes.
     short_of_memory_bytes: Mapping[str, float] = field(default_factory=dict)
+    #: Scratch array for a plan's times.
     scratch_time: FloatArray = field(default_factory=lambda: np.zeros(256))
+    #: Scratch array for a plan's GPUs.
     scratch_gpus: IntArray = field(default_factory=lambda: np.zeros(256, dtype=np.int64))
 
     @cached_property
     def count(self) -> int:
-        """Jobs, without held offers."""
+        """Number of jobs, without held offers."""
         return self.columns.count
 
     @property
@@ -101,7 +119,7 @@ class Problem:
 
     @cached_property
     def slots(self) -> Slots:
-        """The grid of slots, as kernels see it."""
+        """The grid of slots for kernels."""
         return Slots(float(self.origin), float(self.slot))
 
     @property
@@ -111,7 +129,7 @@ class Problem:
 
     @cached_property
     def present_placement(self) -> PresentPlacement:
-        """Where everybody is now, for placing."""
+        """Which job holds which GPUs now."""
         columns = self.columns
         return PresentPlacement(
             ids=columns.ids,
@@ -126,17 +144,18 @@ class Problem:
         )
 
     def placement(self, row: int) -> IntArray:
-        """GPU addresses that a job holds."""
+        """GPU addresses that the job of a row holds."""
         columns = self.columns
         return columns.addresses[columns.offsets[row] : columns.offsets[row + 1]]
 
     def open_timeline(self) -> Timeline:
-        """Capacity before any plan: without blocked GPUs, and without locked jobs' next slot."""
+        """Free capacity before any plan, without blocked GPUs and without the GPUs of locked jobs in the next
+        slot."""
         return copy_timeline(self.opened)
 
     @cached_property
     def opened(self) -> Timeline:
-        """The same, not to be changed."""
+        """`open_timeline`, shared: callers must not change it."""
         timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
         for until, gpus in sorted(Counter(self.blocked_until.tolist()).items()):
             timeline = take(timeline, self.origin, until, gpus, True)
@@ -146,10 +165,9 @@ class Problem:
         return timeline
 
     def _gpus_of_locked(self) -> int:
-        """GPUs that locked jobs take out of the usable ones, each counted once; those on lost servers count
-        no more.
+        """Usable GPUs that locked jobs hold, each counted once.
 
-        A GPU that passes from one of them to another is listed by both.
+        A GPU that passes from one locked job to another is listed by both. GPUs of lost servers do not count.
         """
         block_of = self.blocks.block_of
         placed = [self.placement(row) for row in self.locked]
@@ -163,41 +181,41 @@ class Problem:
 
     @cached_property
     def locked(self) -> list[int]:
-        """Rows that keep their GPUs whatever is decided."""
+        """Rows of the locked jobs, which keep their GPUs in this decision."""
         rows: list[int] = rows_where(self.jobs.locked).tolist()
         return rows
 
     @cached_property
     def newcomers(self) -> list[int]:
-        """Newcomers in the order in which they are decided: that of the rows."""
+        """Rows of the newcomers, in the order in which they are decided."""
         rows: list[int] = rows_where(self.columns.newcomer).tolist()
         return rows
 
     @cached_property
     def promised(self) -> list[int]:
-        """Rows that hold a promise already, held offers included."""
+        """Rows that hold a promise, held offers included."""
         columns = self.columns
         held: list[int] = rows_where(columns.promised & ~columns.newcomer & ~columns.at_risk).tolist()
         return held + list(range(self.count, self.jobs.work.size))
 
     @cached_property
     def has_pauses(self) -> bool:
-        """Whether any start, move or rescale costs time."""
+        """Whether any level of any job has a pause."""
         return bool(self.jobs.pause.any())
 
     def scratch(self, pieces: int) -> Draft:
-        """Working room for a plan filled on a timeline of that many pieces."""
+        """Scratch arrays for a plan on a timeline with ``pieces`` pieces."""
         if self.scratch_time.size < pieces + 8:
             self.scratch_time = np.zeros(2 * pieces + 8)
             self.scratch_gpus = np.zeros(2 * pieces + 8, dtype=np.int64)
         return Draft(self.scratch_time, self.scratch_gpus)
 
     def stored_plan(self, plans: Plans, index: int) -> StoredPlan:
-        """One plan in the snapshot's terms, with the frozen head in front."""
+        """One plan in a snapshot's form, with the frozen head in front."""
         return self.stored_plans(plans, [index])[0]
 
     def stored_plans(self, plans: Plans, rows: list[int]) -> list[StoredPlan]:
-        """Plans of several jobs in the snapshot's terms, with the frozen head in front."""
+        """Plans of several jobs in a snapshot's form, with the frozen head in front."""
         now = self.now
         start, gpus, offsets = flatten(
             plans, np.array(rows, dtype=np.int64), self.jobs.gpus, self.origin > TIME_TOLERANCE
@@ -220,10 +238,10 @@ class Problem:
 
 
 def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
-    """Read a snapshot. Raises ValueError where it contradicts itself.
+    """Read a snapshot. Raises ValueError for an inconsistent one.
 
-    Jobs are put in the order (submission, id), so that the caller's order decides nothing.
-    ``memory_width``: columns that the policy keeps for each job. ``measured``: see `problem_from`.
+    Jobs are sorted by (submission, id), so the caller's order has no effect. ``memory_width``: number of
+    columns that the policy notes for each job. ``measured``: see `problem_from`.
     """
     check_snapshot(snapshot)
     snapshot = with_known_ends(snapshot)
@@ -255,8 +273,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
 
 
 def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> Capacity:
-    """The usable GPUs of these servers, and those that may back promises: all but the reserve's. What is
-    borrowed backs nothing."""
+    """The usable GPUs of the servers. All but the reserve's and the borrowed ones may back promises."""
     own = tuple(replace(server, usable=False) if server.on_loan else server for server in servers)
     blocks = blocks_of(own)
     gpus = int(blocks.size.sum())
@@ -279,9 +296,10 @@ def problem_from(
 ) -> Problem:
     """The arrays of one decision, from columns in the order (submission, id).
 
-    ``stored``: one row a job, times since ``now``, cut at the next slot. ``blocked``: seconds since ``now``,
-    on a slot boundary, until which an address may not be used. ``measured``: let jobs run on every GPU count
-    that was measured, rising throughput or not, instead of on the levels of their scaling curve.
+    ``stored``: one row for each job, times since ``now``, cut at the next slot. ``blocked``: for each blocked
+    address, the seconds since ``now`` (a slot boundary) until which it may not be used. ``measured``: jobs
+    may run on every measured GPU count, even without rising throughput, instead of the levels of their
+    scaling curve.
     """
     check_settings(settings)
     check_columns(columns)
@@ -322,9 +340,9 @@ def problem_from(
 
 
 def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> dict[int, float]:
-    """Addresses that are blocked beyond ``origin``, each with the slot end until which.
+    """Addresses that are blocked beyond ``origin``, each with the slot boundary at which it is free again.
 
-    GPUs of locked jobs are left out: their jobs stay where they are.
+    GPUs of locked jobs are omitted: these jobs keep them.
     """
     until: dict[int, float] = {}
     for block in snapshot.blocked:
@@ -353,7 +371,7 @@ def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, 
 
 
 def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:
-    """Rank by deadline; rows are in the order (submission, id) already, which breaks ties."""
+    """Rank of each row by deadline; ties go by row, since rows are in the order (submission, id)."""
     order = np.argsort(deadline_at, kind="stable")
     ranks = np.empty(order.size + offers, dtype=np.int64)
     ranks[order] = np.arange(order.size)
@@ -368,10 +386,10 @@ def _offered_due(offer: HeldOffer, now: float) -> float:
 
 
 def _judge_offers(jobs: JobArrays, stored: Plans, due: FloatArray, own: int) -> None:
-    """Write into ``stored`` when each offer's job would end. An offer that would be late loses its deadline.
+    """Write the finish of each offer's job into ``stored``; an offer that would be late loses its deadline.
 
-    It still holds its capacity. With its deadline it would be late under every plan, and so
-    forbid every change to others, which could not help it.
+    Such an offer still holds its capacity. With its deadline it would be late under every plan, so it would
+    forbid all changes to other jobs, though none could help it.
     """
     for row in range(own, due.size):
         stored.finish[row] = stored.time[row, max(0, stored.length[row] - 1)]
@@ -389,6 +407,7 @@ def _job_arrays(
     origin: float,
     cluster_gpus: int,
 ) -> JobArrays:
+    """Jobs and offers as `JobArrays` at ``origin``."""
     gpus, pause_left, work, finishing, locked = (
         columns.gpus, columns.pause_left, columns.remaining_iterations, columns.finishing, columns.locked,
     )  # fmt: skip
@@ -418,7 +437,7 @@ def _extended(column: FloatArray, offered: FloatArray, known: BoolArray) -> Floa
 
 
 def _with_offer_curves(curves: CurveColumns, offers: Sequence[HeldOffer]) -> CurveColumns:
-    """The jobs' curves and, below them, those of the offers."""
+    """The jobs' curves followed by those of the offers."""
     more = stack_curves(
         [offer.job.curve if offer.job is not None else _offer_curve(offer) for offer in offers]
     )
@@ -436,15 +455,15 @@ def _with_offer_curves(curves: CurveColumns, offers: Sequence[HeldOffer]) -> Cur
 
 
 def _offer_curve(offer: HeldOffer) -> ScalingCurve:
-    """Levels of an offer's plan, so that its GPUs can be placed in the forecast."""
+    """A curve with the GPU counts of an offer's plan, so that the forecast can place them."""
     levels = np.unique(offer.plan.gpus[offer.plan.gpus > 0]).astype(np.int64)
     return ScalingCurve(levels, np.ones(levels.size), np.zeros(levels.size))
 
 
 @kernel
 def work_off_head(jobs: JobArrays, origin: float, cluster_gpus: int, offers: int) -> JobArrays:
-    """The jobs as they are when the frozen head of ``origin`` seconds ends, of jobs as they are now. The last
-    ``offers`` rows wait."""
+    """Advance the jobs to the end of the frozen head of ``origin`` seconds. The last ``offers`` rows are
+    waiting."""
     levels = jobs.levels
     throughput = jobs.throughput
     remaining = jobs.work

@@ -1,4 +1,4 @@
-"""The sentences beside the reason codes: what was decided, with the numbers that decided it."""
+"""The sentence that explains each verdict, with the figures that decided it."""
 
 from __future__ import annotations
 
@@ -15,35 +15,41 @@ MEBIBYTE, GIBIBYTE = 1024**2, 1024**3
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """What a sentence says about a job. ``smallest_level`` is 0 where no GPU count was measured; ``holders``:
-    who holds the others. ``short_of_memory_bytes``: what a worker takes, where that is sure nowhere."""
+    """What a sentence says about a job."""
 
+    #: The job's id.
     id: str
+    #: Its deadline, in seconds on the caller's axis.
     deadline_at: float
+    #: Seconds to store its final weights.
     finishing_seconds: float
+    #: Its lowest level; 0 where no GPU count was measured.
     smallest_level: int
+    #: In words, which other jobs hold the remaining GPUs.
     holders: str
+    #: Host memory of one worker that no server guarantees, in bytes; 0 where memory suffices.
     short_of_memory_bytes: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRoom:
-    """Why a newcomer is refused though there may be room: GPU seconds in the ``within_seconds`` in which it
-    is tightest.
+    """Why a newcomer is refused although room may exist: GPU seconds in the window that is tightest."""
 
-    ``needed`` by the newcomer, ``promised`` to others, ``expected`` of newcomers that need less, and
-    ``capacity``. Less: at most half as much where room is kept, anything less where no room was made.
-    """
-
+    #: Length of that window, in seconds.
     within_seconds: float
+    #: GPU seconds that the newcomer needs.
     needed: float
+    #: GPU seconds that other promises need.
     promised: float
+    #: GPU seconds of expected newcomers that need less: at most half as much where room is kept, any less
+    #: where no room is made.
     expected: float
+    #: GPU seconds of the cluster.
     capacity: float
 
 
 def job_facts(problem: Problem, row: int, *, spared: bool = False) -> JobFacts:
-    """The facts of one row. ``spared``: whether jobs at risk keep GPUs from it."""
+    """The facts of one row. ``spared``: whether GPUs are kept for jobs at risk."""
     columns = problem.columns
     level = int(problem.jobs.levels[row, 0])
     return JobFacts(
@@ -62,7 +68,7 @@ def _holders(*, offers: bool, spared: bool) -> str:
 
 
 def duration_text(seconds: float) -> str:
-    """A duration in the two largest units that say something: ``1 h 20 min``, ``12.5 s``."""
+    """A duration in its two largest units: ``1 h 20 min``, ``12.5 s``."""
     if seconds < 60:
         return f"{seconds:.3g} s"
     total = round(seconds)
@@ -82,7 +88,7 @@ def gpus_text(gpus: int) -> str:
 
 
 def gpu_hours_text(gpu_seconds: float) -> str:
-    """GPU time in GPU hours, ``1.5 GPU hours``, ``12,345 GPU hours``."""
+    """GPU time in GPU hours: ``1.5 GPU hours``, ``12,345 GPU hours``."""
     hours = gpu_seconds / 3600.0
     if hours >= 100.0:
         return f"{round(hours):,} GPU hours"
@@ -97,7 +103,7 @@ def memory_text(size_bytes: float) -> str:
 
 
 def share_text(plan: StoredPlan) -> str:
-    """The GPU counts a plan uses, ``2 to 8 GPUs``."""
+    """The GPU counts of a plan: ``2 to 8 GPUs``."""
     used = sorted({int(gpus) for gpus in plan.gpus if gpus > 0})
     if not used:
         return "no GPU"
@@ -105,7 +111,7 @@ def share_text(plan: StoredPlan) -> str:
 
 
 def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
-    """A promise."""
+    """Admitted: the deadline is promised."""
     slack = max(0.0, job.deadline_at - plan.finish_at - job.finishing_seconds)
     share = share_text(plan)
     verb = "is" if share == "1 GPU" else "are"
@@ -120,7 +126,7 @@ def fits(job: JobFacts, plan: StoredPlan) -> Verdict:
 
 
 def best_effort(job: JobFacts) -> Verdict:
-    """Work without a deadline is always accepted."""
+    """Admitted without a deadline."""
     return Verdict(
         job.id,
         admitted=True,
@@ -131,7 +137,7 @@ def best_effort(job: JobFacts) -> Verdict:
 
 
 def no_promises(job: JobFacts) -> Verdict:
-    """The policy takes every job and promises nothing."""
+    """Admitted without a promise: the policy makes none."""
     return Verdict(
         job.id,
         admitted=True,
@@ -142,7 +148,7 @@ def no_promises(job: JobFacts) -> Verdict:
 
 
 def soft_unpromised(refusal: Verdict) -> Verdict:
-    """A soft deadline that cannot be promised: the job is kept all the same."""
+    """A soft deadline cannot be promised; the job is admitted without a promise."""
     return Verdict(
         refusal.job_id,
         admitted=True,
@@ -155,14 +161,14 @@ def soft_unpromised(refusal: Verdict) -> Verdict:
 
 
 def deadline_passed(job: JobFacts, now: float) -> Verdict:
-    """The deadline is over already."""
+    """Refused: the deadline is in the past."""
     return _refusal(
         job, ReasonCode.DEADLINE_PASSED, f"the deadline passed {duration_text(now - job.deadline_at)} ago"
     )
 
 
 def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
-    """No measured GPU count can be used here."""
+    """Refused: the cluster supports no measured GPU count."""
     if job.smallest_level:
         smallest = gpus_text(job.smallest_level)
         text = f"the job needs at least {smallest} at once and the cluster has {cluster_gpus}"
@@ -177,14 +183,14 @@ def no_levels(job: JobFacts, cluster_gpus: int) -> Verdict:
 
 
 def no_work(job: JobFacts) -> Verdict:
-    """Zero iterations: no plan is needed to end it, and none can begin it."""
+    """Refused: the job has zero iterations, so no plan can start or end it."""
     return _refusal(
         job, ReasonCode.NO_WORK, "the job has no iterations to do; ask for at least one iteration"
     )
 
 
 def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gpus: int) -> Verdict:
-    """Even the whole cluster would be too slow."""
+    """Refused: the job would be late even with the whole cluster."""
     return _refusal(
         job,
         ReasonCode.TOO_SLOW_ALONE,
@@ -194,7 +200,7 @@ def too_slow_alone(job: JobFacts, now: float, fastest_seconds: float, fastest_gp
 
 
 def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds: float) -> Verdict:
-    """The GPUs that promises leave are too few."""
+    """Refused: promises leave too few GPUs."""
     missing = max(1, needed - free)
     return _refusal(
         job,
@@ -207,7 +213,7 @@ def capacity(job: JobFacts, now: float, needed: int, free: int, tight_in_seconds
 
 
 def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
-    """There may be room, and it is kept for newcomers that need less of it each."""
+    """Refused: the room is kept for newcomers that each need less of it."""
     missing = max(
         1, ceil((kept.needed + kept.promised + kept.expected - kept.capacity) / kept.within_seconds)
     )
@@ -223,8 +229,8 @@ def room_kept(job: JobFacts, now: float, kept: KeptRoom) -> Verdict:
 
 
 def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
-    """A refusal beside promises that might be planned anew: no room is made while jobs that need less will
-    take it."""
+    """Refused: other promises could be planned anew, but that room is kept for expected jobs that need
+    less."""
     return replace(
         refusal,
         reason=f"{refusal.reason}; promises are not planned anew to make room for "
@@ -236,7 +242,7 @@ def no_room_made(refusal: Verdict, kept: KeptRoom) -> Verdict:
 def would_break(
     job: JobFacts, now: float, broken: JobFacts, needed: int, free: int, tight_in_seconds: float
 ) -> Verdict:
-    """Room could be made only by making an admitted job late."""
+    """Refused: an admitted job would be late."""
     missing = max(1, needed - free)
     return _refusal(
         job,
@@ -252,6 +258,7 @@ def would_break(
 def _refusal(
     job: JobFacts, code: ReasonCode, text: str, missing: int = 0, broken: str | None = None
 ) -> Verdict:
+    """A refusal with its code and sentence."""
     return Verdict(
         job.id,
         admitted=False,

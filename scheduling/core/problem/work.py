@@ -1,28 +1,26 @@
-"""The work of a decision, counted so that it can be bounded and the same question has the same answer on any
-machine."""
+"""Counts the work of a decision, so that a limit ends searches at the same point on any machine."""
 
 from __future__ import annotations
 
 from math import inf
 
 NEWCOMER = 2_000
-"""What looking at a newcomer costs whatever comes of it."""
+"""Work of deciding one newcomer, whatever the verdict."""
 PLANNED_CHANGE = 60
-"""Placing one job once in the forecast of forced moves."""
+"""Work of placing one job once in the forecast of forced moves."""
 KEPT_CHANGE = 4
-"""Finding that it comes out as in the forecast before."""
+"""Work of finding that a placement is the same as in the last forecast."""
 
 MENDED_PIECE = 1
-"""Looking at one piece of somebody's plan again, so that one promise can be mended."""
+"""Work of examining one piece of another job's plan in order to mend one promise."""
 
 
 class Work:
-    """A tally in pieces of the capacity timeline that a plan was tried on; other steps count as what takes as
-    long.
+    """A count of work in pieces of the capacity timeline; other steps count by how long they take.
 
-    ``limit``: work after which no further newcomer is decided; none without. ``done``: the tally as though
-    nothing were kept from one newcomer to the next: what is kept depends on who was decided together, and by
-    this count searches are ended, which must not.
+    ``limit``: work after which no further newcomer is decided; None for no limit. ``done`` counts as if no
+    result were reused from one newcomer to the next. What can be reused depends on which newcomers are
+    decided together, and the end of a search, which ``done`` determines, must not.
     """
 
     def __init__(self, limit: float | None = None) -> None:
@@ -32,17 +30,19 @@ class Work:
         self._limit = inf if limit is None else limit
 
     def add(self, amount: int) -> None:
-        """Count so much more."""
+        """Add ``amount`` to the count."""
         self.done += int(amount)
 
     def spare(self, amount: int) -> None:
-        """Note that so much of what was counted did not have to be done."""
+        """Record that ``amount`` of the counted work was saved by reuse; it does not count towards the
+        limit."""
         self._spared += int(amount)
 
     def add_beside(self, amount: int) -> None:
-        """Count so much towards the limit alone: searches end where they would end without it."""
+        """Add ``amount`` towards the limit only, so that searches end at the same point with or without
+        it."""
         self._beside += int(amount)
 
     def is_spent(self) -> bool:
-        """Whether the rest has to wait for another decision."""
+        """Whether the limit is reached, so that further newcomers wait for another decision."""
         return self.done - self._spared + self._beside >= self._limit

@@ -1,2 +1,2 @@
-"""What is asked: the snapshot, what its jobs and servers are as columns and arrays, and what is refused at
-the door."""
+"""The input of a decision: the snapshot, its jobs and servers as arrays, and the checks that refuse bad
+input."""

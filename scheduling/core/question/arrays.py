@@ -1,4 +1,4 @@
-"""Arrays that the kernels share. Times in them are seconds since the snapshot's ``now``."""
+"""Arrays that the kernels share. Times are seconds since the snapshot's ``now``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 BoolArray = NDArray[np.bool_]
 
 TIME_TOLERANCE = 1e-6
-"""Two instants closer than this many seconds are one; it also covers float error in deadlines."""
+"""Two times closer than this many seconds are equal; this also covers rounding of deadlines."""
 
 
 def rows_where(mask: BoolArray) -> IntArray:
@@ -25,10 +25,11 @@ def rows_where(mask: BoolArray) -> IntArray:
 
 @dataclass(frozen=True)
 class Placements:
-    """GPUs of every job: ``addresses[offsets[i]:offsets[i + 1]]`` are job i's, ascending where it was
-    moved."""
+    """The GPUs of every job."""
 
+    #: GPU addresses by job; those of a moved job are ascending.
     addresses: IntArray
+    #: Job i holds ``addresses[offsets[i]:offsets[i + 1]]``.
     offsets: IntArray
 
     def of(self, row: int) -> tuple[int, ...]:
@@ -37,60 +38,71 @@ class Placements:
 
 
 class JobArrays(NamedTuple):
-    """All jobs of a decision, as they will be when the frozen head ends (``next_slot_at``).
+    """All jobs of a decision as they will be at ``next_slot_at``, the end of the frozen head.
 
-    Row ``i`` of ``levels``, ``throughput`` and ``pause`` holds job i's curve in its first
-    ``level_count[i]`` columns. ``work``: iterations left; ``gpus``: held now; ``pause_left``:
-    seconds of a pause still to sit out; ``finished_at``: when the last iteration ends if that is
-    within the frozen head, else infinity; ``finishing``: seconds to store the final weights;
-    ``locked``: keeps its GPUs through the next slot whatever is decided; ``earliest``: when it may
-    start at the earliest.
+    Row i of ``levels``, ``throughput`` and ``pause`` holds job i's curve in its first ``level_count[i]``
+    columns.
     """
 
+    #: Levels in GPUs, shaped (job, level).
     levels: IntArray
+    #: Iterations per second at each level.
     throughput: FloatArray
+    #: Seconds of pause of a change to each level.
     pause: FloatArray
+    #: Number of levels of each job.
     level_count: IntArray
+    #: Iterations left.
     work: FloatArray
+    #: GPUs that the job holds now.
     gpus: IntArray
+    #: Seconds left of a pause that has begun.
     pause_left: FloatArray
+    #: When the last iteration ends if it ends within the frozen head, else infinity.
     finished_at: FloatArray
+    #: Seconds to store the final weights.
     finishing: FloatArray
+    #: Whether the job keeps its GPUs through the next slot in any case.
     locked: BoolArray
+    #: The earliest time at which the job may start.
     earliest: FloatArray
 
 
 class Plans(NamedTuple):
-    """One plan a row: ``gpus[i, k]`` from ``time[i, k]`` on; the last of ``length[i]`` pieces is 0.
+    """One plan for each row; a plan of length 0 means no plan."""
 
-    ``length`` 0 means no plan. ``finish`` is the time of the last iteration, ``gpu_time`` the GPU
-    seconds held until then. Until ``reserved_until`` the job's GPUs are out of every timeline
-    already: those of locked jobs are taken before anything is planned.
-    """
-
+    #: When each piece begins, shaped (job, piece).
     time: FloatArray
+    #: GPUs from that time on; the last piece is 0.
     gpus: IntArray
+    #: Number of pieces of each plan.
     length: IntArray
+    #: When the last iteration ends.
     finish: FloatArray
+    #: GPU seconds held until then.
     gpu_time: FloatArray
+    #: Until when the job's GPUs are already taken out of every timeline: those of locked jobs are taken
+    #: before any planning.
     reserved_until: FloatArray
 
 
 class Draft(NamedTuple):
-    """Room for the pieces of one plan that is being made: ``gpus[k]`` from ``time[k]`` on."""
+    """Scratch arrays for the pieces of one plan."""
 
+    #: When each piece begins.
     time: FloatArray
+    #: GPUs from that time on.
     gpus: IntArray
 
 
 @kernel
 def new_draft(pieces: int) -> Draft:
-    """Room for so many pieces."""
+    """Scratch arrays for ``pieces`` pieces."""
     return Draft(np.zeros(pieces), np.zeros(pieces, dtype=np.int64))
 
 
 def no_plans(jobs: int, width: int = 8) -> Plans:
-    """Room for ``jobs`` plans, none set."""
+    """Empty plans of ``jobs`` jobs, with room for ``width`` pieces each."""
     return Plans(
         time=np.zeros((jobs, width)),
         gpus=np.zeros((jobs, width), dtype=np.int64),
@@ -144,8 +156,8 @@ def widened(plans: Plans, width: int) -> Plans:
 
 @kernel
 def set_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, gpu_time: float) -> Plans:
-    """Store one plan, the first ``pieces`` of a draft; returns the plans, in wider arrays when that was
-    needed."""
+    """Store the first ``pieces`` pieces of a draft as one job's plan. Returns the plans, in wider arrays
+    where needed."""
     if pieces > plans.time.shape[1]:
         plans = widened(plans, pieces)
     write_plan(plans, job, draft, pieces, finish, gpu_time)
@@ -154,7 +166,7 @@ def set_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, g
 
 @leaf
 def write_plan(plans: Plans, job: int, draft: Draft, pieces: int, finish: float, gpu_time: float) -> None:
-    """`set_plan` in place, where there is room for so many pieces."""
+    """`set_plan` in place; the arrays must have room for the pieces."""
     for piece in range(pieces):
         plans.time[job, piece] = draft.time[piece]
         plans.gpus[job, piece] = draft.gpus[piece]
@@ -174,7 +186,7 @@ def level_index(jobs: JobArrays, job: int, gpus: int) -> int:
 
 @leaf
 def planned_gpus(plans: Plans, job: int, at: float) -> int:
-    """GPUs that the plan holds at time ``at``."""
+    """GPUs that the job's plan holds at time ``at``."""
     held = 0
     for piece in range(plans.length[job]):
         if plans.time[job, piece] > at + TIME_TOLERANCE:
@@ -185,7 +197,7 @@ def planned_gpus(plans: Plans, job: int, at: float) -> int:
 
 @kernel
 def differing(plans: Plans, others: Plans) -> BoolArray:
-    """True for every job whose two plans hold other GPUs at some time."""
+    """Marks jobs whose two plans hold different GPUs at some time."""
     differs = np.zeros(plans.length.size, dtype=np.bool_)
     for job in range(plans.length.size):
         differs[job] = plans.length[job] != others.length[job]
@@ -202,7 +214,8 @@ def differing(plans: Plans, others: Plans) -> BoolArray:
 
 @leaf
 def changed_beside(plans: Plans, others: Plans, job: int) -> bool:
-    """Whether the plan of any job but one holds other GPUs at some time; exactly, not but for a tolerance."""
+    """Whether the plan of any job other than ``job`` holds different GPUs at some time, without any
+    tolerance."""
     for row in range(plans.length.size):
         if row == job:
             continue

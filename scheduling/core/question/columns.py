@@ -1,7 +1,7 @@
-"""Jobs as columns: the form in which the core works. Row i of every column is one job.
+"""Jobs as columns, the form in which the core works: row i of every column is one job.
 
-A snapshot's jobs are turned into columns once per decision; a caller that keeps columns itself, as the
-simulator does, hands them over as they are.
+A snapshot's jobs are converted once for each decision. The simulator keeps its jobs as columns and passes
+them directly.
 """
 
 from __future__ import annotations
@@ -33,26 +33,21 @@ NO_LEVEL = np.iinfo(np.int64).max
 
 
 class CurveColumns(NamedTuple):
-    """Scaling curves of many jobs: row i holds job i's levels, ascending, then NO_LEVEL.
+    """Scaling curves of many jobs, shaped (jobs, most levels of any job)."""
 
-    ``throughput`` and ``pause`` are 0 beyond the levels. Shapes (jobs, most levels of any job).
-    """
-
+    #: Levels of each job, ascending, then NO_LEVEL.
     levels: IntArray
+    #: Iterations per second at each level; 0 beyond the levels.
     throughput: FloatArray
+    #: Seconds of pause at each level; 0 beyond the levels.
     pause: FloatArray
 
 
 @dataclass(frozen=True)
 class JobColumns:
-    """Unfinished jobs in the order (submission, id). Times are on the caller's axis, in seconds.
+    """Unfinished jobs in the order (submission, id). Times are seconds on the caller's axis.
 
-    ``curves``: what elastic policies scale along. ``measured``: every measured GPU count, rising or not, for
-    policies that run jobs on the size their user asked for. ``requested_gpus`` and ``requested_seconds``:
-    that size and the time the job takes on it, 0 where nobody asked. ``addresses[offsets[i]:offsets[i +
-    1]]``: GPUs that job i holds. ``attained_gpu_seconds``: GPU time that it has held so far. ``memory``: what
-    a policy noted about the job at its last decision, a policy's own columns (`Policy.memory_columns`). The
-    other columns are those of `JobSnapshot`.
+    Columns without a comment are as in `JobSnapshot`.
     """
 
     ids: Sequence[str]
@@ -61,7 +56,10 @@ class JobColumns:
     deadline_at: FloatArray
     remaining_iterations: FloatArray
     total_iterations: FloatArray
+    #: The levels along which elastic policies scale.
     curves: CurveColumns
+    #: Every measured GPU count, even without rising throughput: for policies that run a job on the GPU count
+    #: its user requested.
     measured: CurveColumns
     newcomer: BoolArray
     promised: BoolArray
@@ -70,22 +68,28 @@ class JobColumns:
     gpus: IntArray
     pause_left: FloatArray
     finishing: FloatArray
+    #: GPU addresses by job.
     addresses: IntArray
+    #: Job i holds ``addresses[offsets[i]:offsets[i + 1]]``.
     offsets: IntArray
+    #: The GPU count that the user requested; 0 for none.
     requested_gpus: IntArray
+    #: Seconds that the job takes on it; 0 for none.
     requested_seconds: FloatArray
+    #: GPU seconds that the job has held so far.
     attained_gpu_seconds: FloatArray
+    #: What the policy noted about the job at its last decision (`Policy.memory_columns`).
     memory: FloatArray
     project: IntArray
 
     @property
     def count(self) -> int:
-        """How many jobs there are."""
+        """Number of jobs."""
         return int(self.gpus.size)
 
 
 def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns:
-    """Columns of jobs that are sorted by (submission, id) already."""
+    """Columns of jobs that are already sorted by (submission, id)."""
 
     def columns(dtype: type, *names: str) -> np.ndarray:
         facts_of = attrgetter(*names)
@@ -138,7 +142,7 @@ def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns
 
 
 def stack_curves(curves: Sequence[ScalingCurve]) -> CurveColumns:
-    """Many curves as one matrix each for levels, throughput and pauses."""
+    """Curves of several jobs as matrices."""
     rows = len(curves)
     sizes = np.array([curve.levels.size for curve in curves], dtype=np.int64)
     width = max(1, int(sizes.max(initial=1)))
@@ -155,7 +159,7 @@ def stack_curves(curves: Sequence[ScalingCurve]) -> CurveColumns:
 
 @kernel
 def regather(addresses: IntArray, offsets: IntArray, rows: IntArray) -> tuple[IntArray, IntArray]:
-    """Placements of some jobs, in their order: (addresses, offsets). A row of -1 holds nothing."""
+    """Placements of the jobs ``rows`` in that order: (addresses, offsets). A row of -1 holds no GPUs."""
     new_offsets = np.zeros(rows.size + 1, dtype=np.int64)
     for row in range(rows.size):
         held = 0

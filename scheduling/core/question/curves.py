@@ -1,6 +1,6 @@
-"""Scaling curves: which GPU counts are levels of a job, and what they give.
+"""Scaling curves: which GPU counts are levels of a job, and its throughput there.
 
-ElasticFlow section 4.1 (a job's scaling curve), spec 1.3 (levels), 2.2 (share on an empty
+ElasticFlow section 4.1 (scaling curve), spec 1.3 (levels), 2.2 (minimum satisfactory share on an empty
 cluster) and 4.3 (cluster efficiency).
 """
 
@@ -26,11 +26,11 @@ def curve_from_measurements(
 ) -> ScalingCurve:
     """The levels that measurements support (spec 1.3): only measured counts are levels.
 
-    A count is a level when it is a power of two, divides the global batch, keeps the local batch
-    within ``largest_local_batch`` samples, fits the cluster, and is strictly faster than the level
-    before it; the scan stops at the first count without gain. ``pause_seconds`` gives the pause of
-    a start on that many GPUs; none means no pause. ``memory_bytes`` gives the host memory that is reserved
-    for one worker there, 0 where that was not measured. The result may have no level at all.
+    A count is a level when it is a power of two, divides the global batch, keeps the local batch within
+    ``largest_local_batch`` samples, fits the cluster, and is strictly faster than the level before it. The
+    scan stops at the first count without gain. ``pause_seconds`` gives the pause of a start on a GPU count;
+    without it no level has a pause. ``memory_bytes`` gives the host memory reserved for one worker on a GPU
+    count, 0 where it was not measured. The curve may have no level.
     """
     levels: list[int] = []
     throughput: list[float] = []
@@ -90,19 +90,19 @@ def pause_at(curve: ScalingCurve, gpus: int) -> float:
 
 
 def share_on_empty_cluster(curve: ScalingCurve, iterations: float, seconds: float) -> int | None:
-    """The smallest level that does ``iterations`` within ``seconds``, or None (spec 2.2).
+    """The smallest level that completes ``iterations`` within ``seconds``, or None (spec 2.2).
 
-    Pauses are not counted: this is the paper's minimum satisfactory share of a lone job.
+    This is the paper's minimum satisfactory share of a job that is alone. Pauses are not included.
     """
     fast_enough = np.flatnonzero(iterations <= curve.throughput * seconds * (1 + 1e-9))
     return int(curve.levels[fast_enough[0]]) if fast_enough.size else None
 
 
 def cluster_efficiency(running: Sequence[tuple[ScalingCurve, int]], cluster_gpus: int) -> float:
-    """Sum of the running jobs' speed-ups over one GPU, per GPU of the cluster (spec 4.3).
+    """Sum of the running jobs' speed-ups over one GPU, divided by the cluster's GPUs (spec 4.3).
 
-    A job that was never measured on one GPU is taken relative to its smallest level, shared
-    evenly among that level's GPUs.
+    For a job that was never measured on one GPU, its smallest level divided by that level's GPUs counts as
+    one GPU.
     """
     total = 0.0
     for curve, gpus in running:

@@ -1,4 +1,4 @@
-"""What a decision says: verdicts on newcomers, a plan for every job, GPUs and changes."""
+"""The output of a decision: verdicts on newcomers, plans, GPU placements and changes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from scheduling.core.question.snapshot import StoredPlan
 
 
 class ReasonCode(StrEnum):
-    """Why a verdict is what it is; stable, for programs. The sentence beside it is for people."""
+    """Why a newcomer got its verdict: stable codes for programs. The sentence beside the code is for
+    people."""
 
     FITS = "fits"
     BEST_EFFORT = "best_effort"
@@ -46,73 +47,91 @@ REASONS = {
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """The answer to one newcomer.
+    """The answer to one newcomer."""
 
-    ``admitted`` is false only for an ``slo`` job that cannot be promised. ``promised`` is true
-    when the deadline is guaranteed. ``missing_gpus`` is the share that was missing: GPUs by which
-    the tightest slot fell short. ``broken_job`` names the admitted job that would have been late.
-    """
-
+    #: The newcomer's id.
     job_id: str
+    #: Whether the job is admitted; false only for an ``slo`` job that cannot be promised.
     admitted: bool
+    #: Whether its deadline is promised.
     promised: bool
+    #: Why, as a code.
     reason_code: ReasonCode
+    #: Why, as a sentence.
     reason: str
+    #: The plan by which a promise is kept; None without a promise.
     minimum_satisfactory_share: StoredPlan | None = None
+    #: GPUs that were missing in the tightest slot.
     missing_gpus: int = 0
+    #: Id of the admitted job that would have been late.
     broken_job: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One job's move to new GPUs. ``addresses`` is empty for a suspension.
+    """A change of one job's GPUs.
 
-    Changes are listed in an order in which GPUs are free when a change needs them. With
-    ``suspend_first`` the job must let go of its old GPUs before the others move, because they wait
-    for each other in a circle; ``pause_seconds`` is the whole pause charged, that wait included.
+    Changes are listed in an order in which GPUs are free when a change needs them.
     """
 
+    #: The job's id.
     job_id: str
+    #: How its GPUs change.
     kind: ChangeKind
+    #: Number of GPUs before.
     gpus_before: int
+    #: Number of GPUs after.
     gpus_after: int
+    #: GPU addresses after; empty for a suspension.
     addresses: tuple[int, ...]
+    #: The whole pause charged, with the wait of ``suspend_first``.
     pause_seconds: float
+    #: Why, as a sentence.
     reason: str
+    #: Whether the job must release its old GPUs before other jobs move, because they wait for each other in a
+    #: circle.
     suspend_first: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """The whole answer. ``plans`` and ``placements`` cover every job that is not declined or undecided.
+    """The whole decision. ``plans`` and ``placements`` cover every job that is not declined or undecided."""
 
-    ``at_risk`` lists promised jobs that no plan saves. ``next_wake_at`` is the first time after
-    ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity: planned drops alone need no
-    wake-up, since keeping GPUs that nobody wants yet makes nobody late. ``memory`` and ``job_memory`` are
-    what the policy wants to be told again at its next decision. ``undecided``: newcomers that the limit of
-    work (`PlannerSettings.most_work`) left for another decision; they appear nowhere else in the answer.
-    """
-
+    #: Verdicts on newcomers.
     verdicts: tuple[Verdict, ...]
+    #: Plan by job id.
     plans: dict[str, StoredPlan]
+    #: GPU addresses by job id.
     placements: dict[str, tuple[int, ...]]
+    #: Changes of GPUs, in order.
     changes: tuple[Change, ...]
+    #: Ids of promised jobs whose promise no plan keeps.
     at_risk: tuple[str, ...] = ()
+    #: The first time after ``next_slot_at`` at which a plan takes more GPUs or ends, or infinity. A plan that
+    #: only drops GPUs needs no new decision: a job that keeps unclaimed GPUs makes no other job late.
     next_wake_at: float = float("inf")
+    #: Whether stored plans were used because jobs could not be filled afresh.
     used_stored_plans: bool = False
+    #: Sentences about the decision, for logs.
     notes: tuple[str, ...] = field(default=())
+    #: What the policy notes about the cluster for its next decision.
     memory: tuple[float, ...] = field(default=())
+    #: What the policy notes about each job for its next decision, by job id.
     job_memory: dict[str, tuple[float, ...]] = field(default_factory=dict)
+    #: Ids of newcomers that the limit of work (`PlannerSettings.most_work`) left for another decision. They
+    #: appear nowhere else in the decision.
     undecided: tuple[str, ...] = ()
-    #: Which GPUs of a placement flexible workers hold, where servers are borrowed.
+    #: Which GPUs of each placement flexible workers hold, where servers are borrowed.
     flexible: dict[str, tuple[bool, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class FoundOffer:
-    """A later deadline that admission accepts for work that starts after the hold, from ``starts_at`` on at
-    the earliest."""
+    """A later deadline that can be promised if the owner accepts it."""
 
+    #: The deadline, in seconds on the caller's axis.
     deadline_at: float
+    #: The plan that keeps it.
     plan: StoredPlan
+    #: The earliest start of the plan: the end of the time for which the offer is held.
     starts_at: float

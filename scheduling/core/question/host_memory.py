@@ -1,9 +1,9 @@
-"""Host memory beside GPUs: what a worker is sure of wherever it is placed, and the levels that fit into it.
+"""Host memory of workers: the share that a pool guarantees each worker, and the levels that fit into it.
 
-Each GPU of a server owns an equal share of the server's host memory, and a worker has one GPU. A pool
-*guarantees* its smallest share: a number of GPUs on which a worker takes more is no level there. So no
-placement can overcommit a server, whoever is beside whom, and blocks stay all that placing has to think of
-(decision 0038). A server that comes later with less is not used while plans count on more.
+Each GPU of a server has an equal share of the server's host memory, and a worker uses one GPU. A pool
+*guarantees* the smallest share of its servers. A GPU count on which a worker needs more is not a level there.
+So no placement overcommits a server, and placement has to consider only blocks of GPUs (decision 0038). A
+server that joins later with a smaller share is not used while plans need more.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from scheduling.core.question.snapshot import HeldOffer, JobSnapshot, ScalingCur
 
 
 def memory_share(server: ServerSnapshot) -> float:
-    """Bytes of host memory that one worker may take there; infinity where nobody says."""
+    """Bytes of host memory for one worker on this server; infinity where the server reports none."""
     return server.memory_bytes / server.gpus if server.gpus else inf
 
 
 def guaranteed_share(snapshot: Snapshot) -> float:
-    """Bytes of host memory that one worker may take wherever the pool places it.
+    """Bytes of host memory that one worker gets wherever the pool places it.
 
-    The smallest share of the usable servers that may back promises, those with less than the operator's least
-    left out; and never less than plans that were made count on, as far as any server has that.
+    This is the smallest share of the usable servers that may back promises. Servers below the operator's
+    minimum are excluded. The share is at least what existing plans need, as far as any server has that much.
     """
     least = snapshot.settings.worker_memory_bytes
     own = [server for server in snapshot.servers if server.usable and not server.on_loan]
@@ -36,7 +36,7 @@ def guaranteed_share(snapshot: Snapshot) -> float:
 
 
 def within_host_memory(snapshot: Snapshot) -> Snapshot:
-    """The snapshot without servers that guarantee too little, and without levels that take too much."""
+    """The snapshot without servers below the guaranteed share and without levels above it."""
     if not _asks(snapshot):
         return snapshot
     share = guaranteed_share(snapshot)
@@ -53,7 +53,7 @@ def within_host_memory(snapshot: Snapshot) -> Snapshot:
 
 
 def short_of_memory(snapshot: Snapshot) -> dict[str, float]:
-    """Newcomers that fit on no number of GPUs: the least that a worker of each takes, in bytes."""
+    """Newcomers that fit on no GPU count: by id, the least host memory of one worker, in bytes."""
     share = guaranteed_share(snapshot) if _asks(snapshot) else inf
     return {
         job.id: float(job.curve.memory_bytes.min())
@@ -64,15 +64,15 @@ def short_of_memory(snapshot: Snapshot) -> dict[str, float]:
 
 
 def _asks(snapshot: Snapshot) -> bool:
-    """Whether host memory is known of anything here."""
+    """Whether any server or job of the snapshot states host memory."""
     return snapshot.settings.worker_memory_bytes > 0 or any(
         server.memory_bytes < inf for server in snapshot.servers
     )
 
 
 def _counted_on(snapshot: Snapshot) -> Iterator[float]:
-    """What plans that were made count on: each with the largest worker of the levels it holds, and one level
-    at least for everybody who was let in."""
+    """Bytes for one worker that existing plans need: the most over the levels of each plan, and at least one
+    level of every admitted job."""
     for job in snapshot.jobs:
         needs = job.curve.memory_bytes
         if needs is None or not needs.size:
@@ -90,6 +90,7 @@ def _counted_on(snapshot: Snapshot) -> Iterator[float]:
 
 
 def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:
+    """The job without levels on which a worker needs more than ``share`` bytes."""
     curve = levels_within(job.curve, share)
     lent, measured = (
         None if of is None else levels_within(of, share) for of in (job.lent_curve, job.measured)
@@ -100,13 +101,14 @@ def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:
 
 
 def _fitting_offer(offer: HeldOffer, share: float) -> HeldOffer:
+    """The offer with its job's levels limited to ``share`` bytes for one worker."""
     if offer.job is None:
         return offer
     return replace(offer, job=_fitting(offer.job, share))
 
 
 def levels_within(curve: ScalingCurve, share: float) -> ScalingCurve:
-    """The levels of a curve on which a worker takes at most so many bytes."""
+    """The levels of a curve on which a worker needs at most ``share`` bytes."""
     if curve.memory_bytes is None:
         return curve
     fits = curve.memory_bytes <= share

@@ -1,8 +1,8 @@
-"""Which kind of GPU is asked for a job, where a cluster has several: one pool each, and a promise names one
-of them.
+"""Which kind of GPU a job is offered to, in a cluster with several: each kind is a pool, and a promise names
+one.
 
-A job is asked for on one kind after the other until one takes it; a refusal is final only on the last. Live
-and simulated alike.
+A job is submitted to one kind after another until one admits it; a refusal is final only on the last. The
+rule is the same live and in simulation.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class KindOfGpu:
-    """A kind: how many GPUs of it there are, and the unfinished jobs on them."""
+    """One kind of GPU in the cluster."""
 
+    #: Name of the kind.
     name: str
+    #: Number of its GPUs.
     gpus: int
+    #: Unfinished jobs on it.
     jobs: int = 0
 
 
 def asking_order(kinds: Iterable[KindOfGpu], *, deadline: bool) -> tuple[str, ...]:
-    """The kinds in the order in which they are asked; those without a GPU are not.
+    """The order in which a job is submitted to the kinds; kinds without a GPU are omitted.
 
-    A job with a deadline is asked for first where most GPUs are: there is most room for it. Work without one
-    is refused by nobody, so the first would get it all: it goes where fewest unfinished jobs share a GPU.
+    A job with a deadline tries the kind with the most GPUs first, which has the most room. A job without one
+    is never refused, so it goes first to the kind with the fewest unfinished jobs for each GPU.
     """
     there = [kind for kind in kinds if kind.gpus > 0]
     if deadline:
@@ -35,12 +38,12 @@ def asking_order(kinds: Iterable[KindOfGpu], *, deadline: bool) -> tuple[str, ..
 
 
 def main_kind(gpus: Mapping[str, int]) -> str | None:
-    """The kind with most GPUs, where a job with a deadline is asked for first: its pool is the one that
-    borrows. None without any."""
+    """The kind with the most GPUs, which jobs with a deadline try first; its pool is the one that borrows.
+    None without GPUs."""
     order = asking_order((KindOfGpu(*each) for each in gpus.items()), deadline=True)
     return next(iter(order), None)
 
 
 def next_kind(order: Sequence[str], refused: Collection[str]) -> str | None:
-    """The first kind of the order that has not refused; None once all have."""
+    """The first kind of the order that has not refused the job; None if all have."""
     return next((kind for kind in order if kind not in refused), None)

@@ -1,9 +1,9 @@
-"""Servers that are here until a known time: to the planner, loans with a known return.
+"""Servers that leave at a known time are planned like on-loan servers with a known return.
 
-No promise rests on capacity that ends (contracts 11). So a server of the cluster's own that has an end is
-planned on as one that is on loan with the cluster's own kind of GPU: work without a promise goes there,
-promised jobs grow onto it as far as their plans bear that it goes back (decision 0015). From the last slot
-that would outlast it on nobody is placed there, so it is empty in time (decision 0037).
+No promise rests on capacity that ends (contracts 11). So an owned server with a known end is planned like an
+on-loan server with the cluster's own kind of GPU: jobs without a promise are placed there, and promised jobs
+grow onto it if their plans bear its return (decision 0015). No job is placed on it for a slot that would end
+after it leaves, so it is empty in time (decision 0037).
 """
 
 from __future__ import annotations
@@ -17,12 +17,11 @@ _SAME_INSTANT_SECONDS = 1e-6
 
 
 def with_known_ends(snapshot: Snapshot) -> Snapshot:
-    """The snapshot with every known end made into what the planner acts on now; no server of it has an
-    end.
+    """Convert every known end into what the planner acts on now; no server of the result has an end.
 
-    A server whose end comes within the next slot is not usable. Neither is one, for now, on which a promise
-    was standing when its end became known: its promised jobs move to lasting servers first. Nor one beside
-    loans of another kind of GPU, as borrowed servers are of one kind at a time.
+    A server is not usable if it ends within the next slot, if a promise rested on it when its end became
+    known (until its promised jobs have moved to lasting servers), or if servers with another kind of GPU are
+    on loan, because only one kind is borrowed at a time.
     """
     if all(server.ends_at == inf for server in snapshot.servers):
         return snapshot
@@ -39,8 +38,7 @@ def with_known_ends(snapshot: Snapshot) -> Snapshot:
 
 
 def first_end(snapshot: Snapshot) -> float:
-    """When somebody has to look next so that every server is empty at its end; infinity where none has
-    one."""
+    """When to decide again so that every server is empty at its end; infinity where no server has an end."""
     slot = snapshot.settings.slot_seconds
     ends = [
         max(server.ends_at - slot, snapshot.next_slot_at + slot)
@@ -51,6 +49,7 @@ def first_end(snapshot: Snapshot) -> float:
 
 
 def _at_present(server: ServerSnapshot, last_start: float, kept_free: bool) -> ServerSnapshot:
+    """The server as the planner treats it now."""
     if server.ends_at == inf:
         return server
     over = server.ends_at < last_start
@@ -62,7 +61,8 @@ def _at_present(server: ServerSnapshot, last_start: float, kept_free: bool) -> S
 
 
 def _servers_that_promises_stand_on(snapshot: Snapshot) -> set[int]:
-    """Own servers with an end on which a promised job has more than flexible workers beside lasting ones."""
+    """Owned servers with an end on which a promised job has more than flexible workers beside lasting
+    servers."""
     lasting: list[bool] = []
     number_of: list[int] = []
     for number, server in enumerate(snapshot.servers):
@@ -83,7 +83,7 @@ def _servers_that_promises_stand_on(snapshot: Snapshot) -> set[int]:
 
 
 def _as_fast_there(job: JobSnapshot) -> JobSnapshot:
-    """The job with its own curve for servers that have an end, which are of its kind."""
+    """The job with its own curve on servers with an end, whose GPUs are of the same kind."""
     if job.lent_curve is not None or job.curve.levels.size == 0:
         return job
     return replace(job, lent_curve=job.curve)

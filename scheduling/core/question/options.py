@@ -1,8 +1,7 @@
-"""What an operator may choose, as fields of a dataclass: one line says what a choice is, its bounds and its
-words.
+"""Operator choices as fields of a dataclass, each with its meaning, bounds and words on one line.
 
-Whatever offers choices (the simulator's command line, its reports, reproduced figures) reads them from the
-fields, so that a new one is a line in its dataclass and nowhere else.
+The simulator's command line, its reports and the reproduced figures read the choices from these fields. A new
+choice needs one line in its dataclass and none elsewhere.
 """
 
 from __future__ import annotations
@@ -18,26 +17,30 @@ _OPTION = "option"
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One choice. ``name``: its field. ``usual``: what it is where nobody chose.
+    """One choice of the operator."""
 
-    ``meaning``: what it is, in a few words. ``offered_as``: what operators call it, with underscores.
-    ``kind``: the type of its values. ``words``: what a truth value is called, no first; the words that may be
-    said, for text. ``least`` and ``most``: bounds of a number; ``above_least``: it must be larger.
-    """
-
+    #: Name of the field.
     name: str
+    #: The default value.
     usual: Any
+    #: What the choice decides, in a few words.
     meaning: str
+    #: The name that operators use, with underscores.
     offered_as: str
+    #: Type of the value.
     kind: type
+    #: For a boolean, the words for false and true; for text, the allowed words.
     words: tuple[str, ...]
+    #: Lower bound of a number.
     least: float
+    #: Upper bound of a number.
     most: float
+    #: Whether a number must be greater than ``least``.
     above_least: bool
 
     def read(self, value: Any) -> Any:
-        """A word or number that was given, as the field has it. Raises ValueError for one out of bounds: what
-        would be right."""
+        """Convert a given word or number to the field's value. Raises ValueError for a value out of bounds;
+        the message says what is allowed."""
         if self.kind is bool:
             return value == self.words[1] if isinstance(value, str) else bool(value)
         if self.kind in (int, float) and not self._within(value):
@@ -45,7 +48,7 @@ class Option:
         return self.kind(value)
 
     def said(self, value: Any) -> str:
-        """A value of the field as it is given."""
+        """The word or number that stands for a value of the field."""
         if self.kind is bool:
             return self.words[bool(value)]
         return f"{value:g}" if isinstance(value, (int, float)) else str(value)
@@ -71,8 +74,11 @@ def option(
     most: float = inf,
     above_least: bool = False,
 ) -> Any:
-    """A field of a dataclass that an operator may choose, as `Option` tells. ``kind`` is that of the usual
-    value unless told; words of a truth value are ``off`` and ``on``, those of an enumeration its own."""
+    """A dataclass field that an operator may choose; the arguments are the fields of `Option`.
+
+    ``kind`` defaults to the type of ``usual``. The default words are ``off`` and ``on`` for a boolean and the
+    members of an enumeration.
+    """
     kind = kind or type(usual)
     if kind is bool:
         words = words or ("off", "on")
@@ -88,7 +94,7 @@ def share(usual: float | None, meaning: str, **told: Any) -> Any:
 
 
 def options_of(dataclass_type: type) -> Mapping[str, Option]:
-    """The choices that a dataclass offers, by what operators call them, in the order of its fields."""
+    """The choices that a dataclass offers, keyed by the operators' names, in the order of its fields."""
     found: dict[str, Option] = {}
     for one in fields(dataclass_type):
         told: Option | None = one.metadata.get(_OPTION)
@@ -99,5 +105,5 @@ def options_of(dataclass_type: type) -> Mapping[str, Option]:
 
 
 def chosen(dataclass_type: type, source: object) -> dict[str, Any]:
-    """The values of a dataclass's fields as something that has them all holds them."""
+    """The values of a dataclass's fields, read from an object that has attributes of the same names."""
     return {one.name: getattr(source, one.name) for one in fields(dataclass_type)}

@@ -1,5 +1,4 @@
-"""Snapshots as JSON, so that any decision can be replayed from what it was computed from (rule 1 of the
-design)."""
+"""Snapshots as JSON, so that any decision can be computed again from its input (rule 1 of the design)."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ from scheduling.core.question.snapshot import Snapshot
 
 
 def pack_snapshot(snapshot: Snapshot) -> bytes:
-    """The snapshot as compressed JSON; infinities are strings, since JSON has no numbers for them."""
+    """The snapshot as compressed JSON. Infinities are strings, since JSON has no number for them."""
     plain = to_json(snapshot, inf_nan_mode="strings", fallback=_listed)
     return zlib.compress(plain, level=6)
 
@@ -28,10 +27,9 @@ def _listed(value: np.ndarray) -> Any:
 
 
 def unpack_snapshot(packed: bytes) -> Snapshot:
-    """The reverse of `pack_snapshot`: equal in every field.
+    """The snapshot of `pack_snapshot`'s bytes, equal in every field.
 
-    Raises:
-        ValueError: the bytes are not a packed snapshot.
+    Raises ValueError where the bytes are not a packed snapshot.
     """
     try:
         plain = json.loads(zlib.decompress(packed))

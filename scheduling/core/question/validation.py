@@ -1,10 +1,9 @@
-"""What a question must look like before the core computes on it: everything else is refused with a sentence.
+"""Checks of a decision's input. Each fault is refused with a sentence.
 
-The kernels check nothing: they trust that addresses exist, that times are numbers and that loops over them
-end. So a snapshot is checked here once, where a `Problem` is built from it, and a job by itself where rows
-are read: one that cannot be planned is set aside there, and all others go on.
-
-Bounds are far beyond what anybody means, and near enough that float seconds still tell slots apart.
+Kernels check nothing: they rely on valid addresses, finite times and loops that end. So a snapshot is checked
+once, where a `Problem` is built from it. Each job is also checked alone where database rows are read: a job
+that cannot be planned is set aside there, and the others continue. The bounds are far beyond practical
+figures, yet small enough that float seconds distinguish slots.
 """
 
 from __future__ import annotations
@@ -48,7 +47,10 @@ OVERLAP_SECONDS = 1e-3
 
 
 class Unplannable(ValueError):
-    """A job that cannot be planned. ``reason``: why, without the job's id."""
+    """A job that cannot be planned.
+
+    ``reason``: why, without the job's id.
+    """
 
     def __init__(self, job_id: str, reason: str) -> None:
         super().__init__(f"job {job_id}: {reason}")
@@ -56,7 +58,7 @@ class Unplannable(ValueError):
 
 
 def check_snapshot(snapshot: Snapshot) -> None:
-    """Raises ValueError with the first thing that is wrong with the snapshot."""
+    """Raises ValueError with the first fault of the snapshot."""
     _check_moment("now", snapshot.now)
     _check_moment("next_slot_at", snapshot.next_slot_at)
     check_settings(snapshot.settings)
@@ -89,7 +91,7 @@ def check_snapshot(snapshot: Snapshot) -> None:
 
 
 def check_settings(settings: PlannerSettings) -> None:
-    """Raises ValueError for settings that no planner can work by."""
+    """Raises ValueError for settings that no planner can apply."""
     if not 0 < settings.slot_seconds <= LONGEST_SLOT_SECONDS:
         raise ValueError(f"slot_seconds must be positive and at most {LONGEST_SLOT_SECONDS:.0f}")
     if settings.reserve_servers < 0:
@@ -108,16 +110,16 @@ def check_settings(settings: PlannerSettings) -> None:
 
 
 def check_job(job: JobSnapshot) -> None:
-    """Raises Unplannable for a job that cannot be planned, by what its own row says."""
+    """Raises Unplannable for a job that cannot be planned, judged by its own figures."""
     for fault in _faults(job):
         raise Unplannable(job.id, fault)
 
 
 def suspects(jobs: Sequence[JobSnapshot]) -> list[JobSnapshot]:
-    """The jobs that `check_job` may find fault with; all others are sound.
+    """The jobs that `check_job` may refuse; all others are valid.
 
-    One look at everybody's numbers at once: where thousands are promised, checking one by one would take
-    longer than planning them.
+    All jobs' numbers are tested at once: with thousands of promised jobs, single checks take longer than
+    planning.
     """
     if not jobs:
         return []
@@ -129,6 +131,7 @@ def suspects(jobs: Sequence[JobSnapshot]) -> list[JobSnapshot]:
 
 
 def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
+    """Marks jobs with a number out of bounds."""
     facts = np.array([_FACTS(job) for job in jobs], dtype=np.float64)
     good = (facts >= _LEAST_FACTS) & (facts <= _MOST_FACTS)
     good[:, 1:] &= facts[:, 1:] < inf
@@ -143,7 +146,8 @@ def _bad_facts(jobs: Sequence[JobSnapshot]) -> BoolArray:
 
 
 def _bad_work(jobs: Sequence[JobSnapshot]) -> BoolArray:
-    """By their curves, each of which many jobs share."""
+    """Marks jobs whose work or curve may be out of bounds; each curve is tested once, since many jobs share
+    it."""
     slowest: dict[tuple[int, bool], float | None] = {}
     bad = np.zeros(len(jobs), dtype=np.bool_)
     for row, job in enumerate(jobs):
@@ -160,6 +164,7 @@ def _bad_work(jobs: Sequence[JobSnapshot]) -> BoolArray:
 
 
 def _bad_plans(jobs: Sequence[JobSnapshot]) -> BoolArray:
+    """Marks jobs whose stored plan may be invalid."""
     bad = np.zeros(len(jobs), dtype=np.bool_)
     rows, plans = [], []
     for row, job in enumerate(jobs):
@@ -182,8 +187,8 @@ def _bad_plans(jobs: Sequence[JobSnapshot]) -> BoolArray:
 
 
 def check_columns(columns: JobColumns) -> None:
-    """Raises ValueError where jobs that come as arrays cannot be planned. It looks at numbers alone, so it is
-    quick."""
+    """Raises ValueError where jobs given as arrays cannot be planned. It tests numbers only, so it is
+    fast."""
     bad = _bad_numbers(columns)
     if bad.any():
         row = int(np.flatnonzero(bad)[0])
@@ -222,7 +227,7 @@ def _bad_curves(curves: CurveColumns) -> np.ndarray:
 
 
 def _check_servers(servers: tuple[ServerSnapshot, ...]) -> int:
-    """How many GPUs there are."""
+    """Check the servers. Returns their number of GPUs."""
     names: set[str] = set()
     for server in servers:
         if server.id in names:

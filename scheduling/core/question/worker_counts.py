@@ -1,9 +1,8 @@
-"""Numbers of workers other than powers of two, where a function's experts or shards allow certain ones (3, 6,
-12).
+"""Numbers of workers that are no powers of two, where a function's experts or shards allow them (3, 6, 12).
 
-Blocks are powers of two, and that everybody can be placed rests on it (ElasticFlow 4.3). So a job on three
-workers holds four GPUs: the smallest block that has room for them (decision 0041). Plans, placement and
-promises count GPUs that are held; curves are measured, and generations made, for workers.
+Blocks of GPUs are powers of two, so that all jobs can be placed (ElasticFlow 4.3). So a job on three workers
+holds four GPUs, the smallest block with room for them (decision 0041). Plans, placement and promises count
+GPUs held; curves are measured, and generations built, for workers.
 """
 
 from __future__ import annotations
@@ -15,17 +14,17 @@ MOST_WORKERS = 4096
 
 
 def gpus_held(workers: int) -> int:
-    """GPUs that a job on so many workers holds: the next power of two."""
+    """GPUs that a job on ``workers`` workers holds: the next power of two."""
     return 1 << max(0, workers - 1).bit_length()
 
 
 def measurable_levels(
     global_batch_size: int, total_gpus: int, worker_counts: Collection[int] = ()
 ) -> list[int]:
-    """Numbers of workers that divide the global batch and find room on so many GPUs, ascending.
+    """Numbers of workers that divide the global batch and fit on ``total_gpus`` GPUs, ascending.
 
-    ``worker_counts``: those that the function declares; none: powers of two up to the first that does not
-    divide the batch.
+    ``worker_counts``: the numbers that the function declares. Without any: powers of two up to the first that
+    does not divide the batch.
     """
     most = min(global_batch_size, total_gpus)
     if worker_counts:
@@ -40,8 +39,10 @@ def measurable_levels(
 
 
 def workers_by_gpus(measured: Iterable[int], global_batch_size: int) -> dict[int, int]:
-    """By GPUs held, the workers that a job trains with on them: of the measured numbers that divide its batch
-    the largest that holds so many."""
+    """The number of workers with which a job trains, by GPUs held.
+
+    It is the largest measured number that divides the batch and holds that many GPUs.
+    """
     return {
         gpus_held(workers): workers
         for workers in sorted(measured)

@@ -1,4 +1,4 @@
-"""Which runtime plan a generation gets: a pure function, asked once for each generation."""
+"""Chooses the runtime plan of a generation: a pure function, called once for each generation."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from scheduling.core.runtime_plans.plan import PlanFamily, RuntimePlan, Shape, S
 
 
 def choose_plan_family() -> PlanFamily:
-    """The family of a job's plans on whatever GPUs: its curve is known before its GPUs are."""
+    """The plan family of a job on any GPUs: its curve is known before its GPUs are."""
     return PlanFamily.DENSE
 
 
 def choose_runtime_plan(servers: Sequence[Hashable]) -> RuntimePlan:
-    """The plan of a generation whose ranks run on these servers, one for each rank.
+    """The runtime plan of a generation; ``servers`` names the server of each rank.
 
-    Sparse embeddings come first, as the dense kind takes all that is left.
+    Synchronisers of sparse embeddings come first, since the dense synchroniser takes all remaining gradients.
     """
     return RuntimePlan(
         family=choose_plan_family(),

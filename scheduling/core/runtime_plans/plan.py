@@ -1,4 +1,4 @@
-"""What all ranks of a generation must have alike before they exchange anything, and its digest."""
+"""The runtime plan that all ranks of a generation must share before they exchange data, and its digest."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 
 class PlanFamily(StrEnum):
-    """Plans of one family run at the same speed, so a scaling curve belongs to one.
+    """Runtime plans that are equally fast. A scaling curve belongs to one family.
 
-    Levels measured under one family never stand for another.
+    Levels measured under one family never count for another.
     """
 
     #: Every gradient travels as it was computed: tensors are all-reduced, rows of sparse embeddings gathered.
@@ -20,7 +20,7 @@ class PlanFamily(StrEnum):
 
 
 class Shape(StrEnum):
-    """Where the GPUs of a generation are."""
+    """Whether a generation's GPUs are on one server or on several."""
 
     #: All on one server.
     PACKED = "packed"
@@ -30,40 +30,37 @@ class Shape(StrEnum):
 
 @dataclass(frozen=True)
 class Synchroniser:
-    """One kind of gradient synchroniser with its choices.
+    """One kind of gradient synchroniser with its choices."""
 
-    Attributes:
-        kind: its name in the training runtime (`workers/runtime/synchronisation/kinds.py`).
-        choices: name and value; a name tells the unit.
-    """
-
+    #: Its name in the training runtime (`workers/runtime/synchronisation/kinds.py`).
     kind: str
+    #: Pairs of name and value; the name states the unit.
     choices: tuple[tuple[str, int | bool], ...] = ()
 
 
 @dataclass(frozen=True)
 class RuntimePlan:
-    """How one generation's ranks synchronise.
+    """How the ranks of one generation synchronise gradients."""
 
-    Attributes:
-        synchronisers: each takes charge of what the ones before it have left.
-    """
-
+    #: The plan family.
     family: PlanFamily
+    #: Whether the GPUs are on one server or on several.
     shape: Shape
+    #: The synchronisers in order; each takes gradients that those before it left.
     synchronisers: tuple[Synchroniser, ...]
 
     @property
     def digest(self) -> str:
-        """SHA-256 of the content: ranks whose digests differ must not exchange anything."""
+        """SHA-256 of the content. Ranks with different digests must not exchange data."""
         content = json.dumps(self._content(), sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(content.encode()).hexdigest()
 
     def to_message(self) -> dict[str, Any]:
-        """As it is stored and sent (docs/protocols.md 2.6)."""
+        """The plan as stored and sent (docs/protocols.md 2.6)."""
         return {**self._content(), "digest": self.digest}
 
     def _content(self) -> dict[str, Any]:
+        """The plan without its digest."""
         return {
             "family": self.family.value,
             "shape": self.shape.value,

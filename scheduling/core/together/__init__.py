@@ -1,1 +1,1 @@
-"""Where ElasticFlow and Lyra meet: promises beside loans."""
+"""How ElasticFlow and Lyra work together: promises on owned servers, other work also on borrowed ones."""

@@ -1,11 +1,11 @@
-"""Jobs on owned servers that grow onto borrowed ones with the same kind of GPU.
+"""Jobs on owned servers that grow onto borrowed servers with the same kind of GPU.
 
-Only flexible workers go there, so that a server can be asked back without stopping anybody: the job shrinks
-to what it holds at home. Who grows is a knapsack, as in Lyra's second phase (section 3.5.2), with growth
-valued as on owned servers (decision 0013):
+Only flexible workers are placed there, so a reclaim preempts no job: the job shrinks to its GPUs on owned
+servers. A knapsack chooses which jobs grow, as in Lyra's phase 2 (section 3.5.2). It values growth as on
+owned servers (decision 0013):
 
-    value = own seconds saved (nothing for a promised job: it is on time either way)
-          + GPU seconds of owned servers needed less x jobs / GPUs
+    value = the job's own seconds saved (0 for a promised job, which is on time either way)
+          + GPU seconds of owned servers saved x jobs / GPUs
 """
 
 from __future__ import annotations
@@ -25,26 +25,32 @@ LEAST_GAIN_SECONDS = 1.0
 
 
 class Growers(NamedTuple):
-    """One row a job. ``at_home``: GPUs that it holds on owned servers. ``able``: it may have borrowed GPUs,
-    ``may_change``: other ones than it has. ``promised``: it is on time by its plan on owned servers.
-    ``remaining`` iterations; ``speeds`` on borrowed GPUs; ``pause_seconds``: what a change costs it."""
+    """Jobs that may grow onto borrowed servers, one row for each job."""
 
+    #: GPUs that the job holds on owned servers.
     at_home: IntArray
+    #: Whether the job may hold borrowed GPUs.
     able: BoolArray
+    #: Whether its number of borrowed GPUs may change.
     may_change: BoolArray
+    #: Whether its plan on owned servers keeps a promise.
     promised: BoolArray
+    #: Iterations left.
     remaining: FloatArray
+    #: Rates by number of GPUs, as measured on the borrowed kind.
     speeds: Speeds
+    #: The pause of a change, in seconds.
     pause_seconds: FloatArray
 
 
 def grown_onto_loans(
     fleet: Fleet, seated: WorkerMap, present: WorkerMap, growers: Growers, relief: float
 ) -> WorkerMap:
-    """Flexible workers on borrowed servers, of jobs that hold owned ones. Workers are single GPUs.
+    """Choose and place flexible workers on borrowed servers, for jobs that hold owned GPUs. A worker is one
+    GPU.
 
-    ``seated``: who is on borrowed servers already and stays. ``present``: flexible workers there until now.
-    ``relief``: seconds of everybody's completion that one GPU second needed less is worth.
+    ``seated``: workers that already run on borrowed servers and stay. ``present``: flexible workers that are
+    there now. ``relief``: seconds of all jobs' completion time that one saved GPU second is worth.
     """
     free = np.where(fleet.on_loan, fleet.gpus, 0)
     np.subtract.at(free, seated.server, seated.base + seated.flexible)
@@ -61,6 +67,7 @@ def grown_onto_loans(
 
 
 def _totals(workers: WorkerMap) -> IntArray:
+    """Flexible workers of each job on all servers in sum."""
     jobs = workers.offsets.size - 1
     job_of = np.repeat(np.arange(jobs), np.diff(workers.offsets))
     total: IntArray = np.bincount(job_of, weights=workers.flexible, minlength=jobs).astype(np.int64)
@@ -68,7 +75,8 @@ def _totals(workers: WorkerMap) -> IntArray:
 
 
 def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups, IntArray]:
-    """One group a job: the levels above what it holds at home, by extra GPUs and seconds saved."""
+    """Knapsack items: for each job, the levels above its owned GPUs, with their extra GPUs and seconds
+    saved."""
     offsets, weight, value = [0], list[int](), list[float]()
     present: list[int] = []
     speeds = growers.speeds
@@ -104,8 +112,8 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
 
 @kernel
 def _placed(wanted: IntArray, present: WorkerMap, free: IntArray, hosts_base: BoolArray) -> WorkerMap:
-    """Where the workers go: where they are now, then tightly onto servers without base workers, then into
-    holes of the others."""
+    """Place the workers: first where they are now, then by best fit on servers without base workers, then
+    beside base workers."""
     jobs = wanted.size
     server = np.empty(wanted.sum(), dtype=np.int64)
     count = np.empty(wanted.sum(), dtype=np.int64)

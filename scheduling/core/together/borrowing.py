@@ -1,12 +1,13 @@
-"""Promises on owned servers, other work on borrowed ones too: how ElasticFlow and Lyra meet (design section
+"""How ElasticFlow and Lyra meet: promises on owned servers, other work also on borrowed ones (design section
 4).
 
-Borrowed servers never back a promise: they may be asked back at any time. Work without a promise that can run
-on their kind of GPU goes there in Lyra's two phases where that ends it sooner; everything else is divided on
-owned servers as though nothing were borrowed. A job uses one kind at a time, and what runs on a borrowed
-server stays there until it ends, the server goes back, or owned servers would be done with it clearly sooner
-(decision 0012). Where borrowed GPUs are of the cluster's own kind, jobs on owned servers grow onto them with
-flexible workers, promised ones too as far as their plans bear a reclaim (decision 0015).
+A borrowed server backs no promise, because it may be reclaimed at any time. Jobs without a promise that were
+measured on the borrowed kind of GPU are placed there by Lyra's two phases where that ends them sooner. All
+other jobs are divided on owned servers as though nothing were borrowed. A job uses one kind of servers at a
+time. A job on a borrowed server stays there until it ends, until the server is reclaimed, or until owned
+servers would end it clearly sooner (decision 0012). Where borrowed servers have the cluster's own kind of
+GPU, jobs on owned servers also grow onto them with flexible workers; promised jobs do so if their plans bear
+the pause of a reclaim (decision 0015).
 """
 
 from __future__ import annotations
@@ -47,15 +48,14 @@ from scheduling.core.together.sharing import (
 Question = Callable[[Problem], Answer]
 
 MOST_DIVISIONS = 4
-"""How often borrowed servers are divided because somebody is better off on owned ones."""
+"""How often one decision divides borrowed servers again because a job would end sooner on owned ones."""
 
 WORTH_A_MOVE = 1.25
-"""A job leaves a borrowed server when it would take so many times as long to end there as on owned ones."""
+"""A job leaves a borrowed server when ending there would take this many times as long as on owned servers."""
 
 
 def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
-    """Verdicts on newcomers; nobody's GPUs change, on servers of either kind. ``decide`` answers for owned
-    servers."""
+    """Decide newcomers while all jobs keep their GPUs. ``decide`` answers for owned servers."""
     if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return decide(problem)
     view = View.of(problem)
@@ -67,8 +67,7 @@ def decide_beside_loans(problem: Problem, decide: Question) -> Answer:
 
 
 def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPhase) -> Answer:
-    """A division of owned and borrowed servers from the next slot on. ``reallocate`` divides the owned
-    ones."""
+    """Divide owned and borrowed servers from the next slot on. ``reallocate`` divides the owned ones."""
     if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return reallocate(problem)
     view = View.of(problem)
@@ -89,22 +88,22 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
 
 @dataclass(frozen=True)
 class View:
-    """The question, seen from owned servers (``home``) and from borrowed ones (``sharing``, with the ``lent``
-    GPUs of each job).
+    """The problem split into owned and borrowed servers."""
 
-    ``borrowing``: jobs on borrowed servers alone. ``kept``: those of them in the middle of a change, which
-    stay as they are and are no part of the question.
-    """
-
+    #: The problem on owned servers.
     home: Problem
+    #: The jobs with only their borrowed GPUs.
     lent: JobColumns
+    #: What Lyra's algorithms see of the borrowed servers.
     sharing: Sharing
+    #: Marks jobs that hold only borrowed GPUs.
     borrowing: BoolArray
+    #: Marks those of them in the middle of a change: they keep their GPUs and are not decided.
     kept: BoolArray
 
     @classmethod
     def of(cls, problem: SharedProblem) -> View:
-        """Both views of a problem with borrowed servers."""
+        """Split a problem with borrowed servers."""
         sharing, columns = problem.sharing, problem.columns
         on_loan = sharing.fleet.on_loan[sharing.servers.server_of()[columns.addresses]]
         owner = np.repeat(np.arange(problem.count), np.diff(columns.offsets))
@@ -127,8 +126,7 @@ class View:
 
 
 def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Plans:
-    """The stored plans, where jobs of ``rows`` that nobody can reach keep their owned GPUs for a slot, and
-    none that are borrowed."""
+    """The stored plans, but each job of ``rows`` keeps exactly its owned GPUs for one slot."""
     if not rows.any():
         return problem.stored
     stored = copy_plans(problem.stored)
@@ -138,7 +136,7 @@ def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Pl
 
 
 def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumns:
-    """The jobs with some of their GPUs alone."""
+    """The jobs with only those of their GPUs that ``held`` marks."""
     counts = np.bincount(owner[held], minlength=columns.count)
     return replace(
         columns,
@@ -151,10 +149,10 @@ def _holding(columns: JobColumns, held: BoolArray, owner: IntArray) -> JobColumn
 def _extensions(
     view: View, seated: WorkerMap, answer: Answer, rest: IntArray, bearing: BoolArray
 ) -> WorkerMap:
-    """Flexible workers on borrowed servers of jobs that hold GPUs of owned ones by ``answer``, which is about
-    ``rest``.
+    """Flexible workers on borrowed servers of jobs to which ``answer`` (about the rows ``rest``) gives owned
+    GPUs.
 
-    ``bearing``: promised jobs that may have other borrowed GPUs than they have.
+    ``bearing`` marks promised jobs whose borrowed GPUs may change.
     """
     columns, demands = view.home.columns, view.sharing.demands
     able = _may_grow(view) & (np.diff(seated.offsets) == 0)
@@ -174,7 +172,7 @@ def _extensions(
 
 
 def _may_grow(view: View) -> BoolArray:
-    """Jobs that were measured on the borrowed kind of GPU and are not in the middle of a change."""
+    """Marks jobs that were measured on the borrowed kind of GPU and are not in the middle of a change."""
     columns = view.home.columns
     undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
     able: BoolArray = ~columns.locked & ~undecided & (np.diff(view.sharing.demands.lent.offsets) > 0)
@@ -182,7 +180,7 @@ def _may_grow(view: View) -> BoolArray:
 
 
 def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
-    """Jobs whose promise is planned to be kept."""
+    """Marks jobs with a promise that the answer's plans keep."""
     at_risk = home.columns.at_risk.copy()
     at_risk[rest[list(answer.at_risk)]] = True
     kept: BoolArray = home.columns.promised & ~at_risk
@@ -192,11 +190,11 @@ def _promised(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
 def _bearing_growth(
     view: View, seated: WorkerMap, answer: Answer, rest: IntArray, reallocate: Question
 ) -> tuple[Answer, BoolArray]:
-    """Promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim, and the
-    answer with these plans.
+    """The promised jobs whose plans bear the pauses of growing onto borrowed servers and of a reclaim.
 
-    Where plans have no room for that, owned servers are divided once more with room asked for; the first
-    division stays where this would cost anybody else a verdict, a promise or all GPUs.
+    Where plans lack the room, owned servers are divided once more with that room required. The first division
+    is kept if the second would cost another job its verdict, its promise or all its GPUs. Returns the answer
+    with these plans, and marks of the jobs.
     """
     bearing = _with_room(view.home, answer, rest)
     wishing = _promised(view.home, answer, rest) & _may_grow(view) & (view.lent.gpus == 0) & ~bearing
@@ -222,8 +220,8 @@ def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
 
 
 def _as_good(one: Answer, other: Answer) -> bool:
-    """Whether everybody has the same verdict by both answers, no other promise is at risk, and nobody loses
-    all GPUs."""
+    """Whether ``other`` has the same verdicts as ``one``, puts no other promise at risk and suspends no other
+    job."""
     held, other_held = np.diff(one.placements.offsets), np.diff(other.placements.offsets)
     return (
         [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
@@ -234,15 +232,16 @@ def _as_good(one: Answer, other: Answer) -> bool:
 
 @dataclass(frozen=True)
 class Forecast:
-    """What owned servers would do for each job: ``gpus`` in the next slot, and its ``finish`` in seconds from
-    now."""
+    """What owned servers alone would give each job."""
 
+    #: GPUs in the next slot.
     gpus: IntArray
+    #: When the job ends, in seconds from now.
     finish: FloatArray
 
     @classmethod
     def of(cls, problem: Problem, answer: Answer, rows: IntArray) -> Forecast:
-        """Of an answer about some of the rows; the others are done no good."""
+        """The forecast of an answer about ``rows``; the other jobs get no GPUs and never end."""
         gpus, finish = np.zeros(problem.count, dtype=np.int64), np.full(problem.count, np.inf)
         gpus[rows] = np.diff(answer.placements.offsets)
         finish[rows] = answer.plans.finish[: rows.size]
@@ -250,7 +249,7 @@ class Forecast:
 
 
 def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) -> WorkerMap:
-    """Workers on borrowed servers of those candidates that end sooner there than on owned ones."""
+    """Workers on borrowed servers, for the candidates that end sooner there than on owned servers."""
     borrowing = view.borrowing
     for _ in range(MOST_DIVISIONS):
         workers = _division(view, candidates, rules)
@@ -266,7 +265,7 @@ def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) 
 
 
 def _finish_on_loan(view: View, workers: WorkerMap) -> FloatArray:
-    """When each job ends on the workers of a map, in seconds from now; infinity without any."""
+    """When each job ends with the workers of a map, in seconds from now; infinity without workers."""
     demands, origin = view.sharing.demands, view.home.origin
     finish = np.full(view.borrowing.size, np.inf)
     for row in np.flatnonzero(np.diff(workers.offsets) > 0).tolist():
@@ -280,13 +279,13 @@ def _finish_on_loan(view: View, workers: WorkerMap) -> FloatArray:
 
 
 def _pause(problem: Problem, row: int, gpus: int) -> float:
-    """The pause of a start on so many GPUs, as measured for the level or the next one above."""
+    """Seconds of pause at a start on ``gpus`` GPUs, as measured for that level or the next one above."""
     level = int(np.searchsorted(problem.jobs.levels[row], gpus))
     return float(problem.jobs.pause[row, min(level, problem.jobs.pause.shape[1] - 1)])
 
 
 def _may_borrow(view: View) -> BoolArray:
-    """Jobs without a promise that were measured on the borrowed kind of GPU."""
+    """Marks jobs without a promise that were measured on the borrowed kind of GPU."""
     columns = view.home.columns
     undecided = columns.newcomer & (columns.service_class != BEST_EFFORT)
     measured = np.diff(view.sharing.demands.lent.offsets) > 0
@@ -295,7 +294,7 @@ def _may_borrow(view: View) -> BoolArray:
 
 
 def _division(view: View, candidates: BoolArray, rules: TwoPhase) -> WorkerMap:
-    """Workers of the candidates on borrowed servers alone."""
+    """Divide the borrowed servers among the candidates; returns their workers."""
     sharing = view.sharing
     fleet, demands = sharing.fleet, sharing.demands
     only_borrowed = Fleet(np.where(fleet.on_loan, fleet.gpus, 0), fleet.on_loan, fleet.role)
@@ -307,7 +306,7 @@ def _division(view: View, candidates: BoolArray, rules: TwoPhase) -> WorkerMap:
 
 
 def _placed(view: View, workers: WorkerMap) -> SharedPlacements:
-    """Addresses on borrowed servers, and the changes there that lead to them."""
+    """GPU addresses for workers on borrowed servers, and the changes there."""
     sharing, lent = view.sharing, view.lent
     aside = np.zeros(lent.count, dtype=np.bool_) if sharing.aside is None else sharing.aside
     return place(
@@ -323,7 +322,7 @@ def _placed(view: View, workers: WorkerMap) -> SharedPlacements:
 
 
 def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlacements) -> Answer:
-    """The answer for ``rest`` on owned servers and the placements on borrowed ones as one."""
+    """Combine the answer for the rows ``rest`` on owned servers with the placements on borrowed servers."""
     count = problem.count
     planned, declined = np.zeros(count, dtype=np.bool_), np.zeros(count, dtype=np.bool_)
     planned[rest], declined[rest] = answer.planned, answer.declined
@@ -354,7 +353,7 @@ def _merged(problem: Problem, answer: Answer, rest: IntArray, shared: SharedPlac
 
 
 def _side_by_side(own: Placements, lent: Placements) -> tuple[Placements, BoolArray]:
-    """GPUs of every job, owned ones first, and which of them are borrowed."""
+    """The GPUs of every job, owned ones first, and marks of the borrowed ones."""
     offsets = own.offsets + lent.offsets
     here, there = np.diff(own.offsets), np.diff(lent.offsets)
     on_loan = np.repeat(np.tile([False, True], here.size), np.stack((here, there), axis=1).ravel())
@@ -366,7 +365,7 @@ def _side_by_side(own: Placements, lent: Placements) -> tuple[Placements, BoolAr
 def _change(
     problem: Problem, row: int, placements: Placements, at_home: Change | None, there: Change | None
 ) -> Change:
-    """What changes for a job on owned and borrowed servers together."""
+    """Combine a job's change on owned servers with its change on borrowed servers."""
     before, gpus = int(problem.columns.gpus[row]), placements.of(row)
     kind = kind_of(before, len(gpus))
     told = at_home or there
@@ -383,7 +382,8 @@ def _change(
 
 
 def _verdicts(problem: Problem, answer: Answer, asked: BoolArray) -> tuple[Verdict, ...]:
-    """One verdict a newcomer, in the order of their rows; those on borrowed servers asked for no promise."""
+    """The verdict of each newcomer in the order of rows; newcomers on borrowed servers asked for no
+    promise."""
     given = iter(answer.verdicts)
     return tuple(
         next(given) if asked[row] else reasons.best_effort(reasons.job_facts(problem, row))

@@ -1,9 +1,8 @@
-"""Growth in the next slot by one knapsack: promised jobs and all others, valued in one unit (design section
-4; decision 0013).
+"""One knapsack decides which jobs grow in the next slot, promised or not (design section 4; decision 0013).
 
-Lyra shares GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section 3.5.2);
-ElasticFlow grants them where they save most GPU time (Algorithm 2). Here one knapsack does both: a job that
-grows takes GPUs of the next slot that would stay idle, ends sooner, and needs fewer GPUs later.
+Lyra divides the GPUs beyond base demands by a multiple-choice knapsack over completion time saved (section
+3.5.2). ElasticFlow grants them where they save most GPU time (Algorithm 2). Here one knapsack values both: a
+job that grows uses GPUs of the next slot that would be idle, ends sooner, and needs fewer GPUs later.
 """
 
 from __future__ import annotations
@@ -41,10 +40,10 @@ def growth_items(
     rules: GrowthRules,
     left: int,
 ) -> tuple[IntArray, IntArray, FloatArray, IntArray]:
-    """Every larger size that a job could have in the next slot, and what it would be worth.
+    """List every larger level that each job could have in the next slot, with its value.
 
-    Returns (first item of each row, extra GPUs, value in seconds of completion time, size). Each job is
-    planned anew with the larger size, in time if it is promised, while all others keep their plans.
+    Each job is planned anew with the larger level (in time if it is promised) while all others keep their
+    plans. Returns (first item of each row, extra GPUs, value in seconds of completion time, level).
     """
     offsets = np.zeros(rows.size + 1, dtype=np.int64)
     weight = [0 for _ in range(0)]
@@ -86,6 +85,7 @@ def growth_items(
 
 @kernel
 def _whole_numbers(listed: list[int]) -> IntArray:
+    """A list as an array of whole numbers."""
     numbers = np.empty(len(listed), dtype=np.int64)
     for position in range(len(listed)):
         numbers[position] = listed[position]
@@ -94,6 +94,7 @@ def _whole_numbers(listed: list[int]) -> IntArray:
 
 @kernel
 def _numbers(listed: list[float]) -> FloatArray:
+    """A list as an array of floats."""
     numbers = np.empty(len(listed))
     for position in range(len(listed)):
         numbers[position] = listed[position]
@@ -111,8 +112,10 @@ def grow(
     timeline: Timeline,
     rules: GrowthRules,
 ) -> tuple[Plans, Timeline, int]:
-    """Plan each of ``rows`` anew with its size in the next slot, where it still fits. Returns (plans,
-    timeline, jobs grown)."""
+    """Plan each of ``rows`` anew with its level of ``sizes`` in the next slot, where that still fits.
+
+    Returns (plans, timeline, number of jobs that grew).
+    """
     grown = 0
     draft = new_draft(2 * timeline.pieces + 64)
     for position in range(rows.size):
@@ -143,9 +146,10 @@ def grow_by_knapsack(
     rules: GrowthRules,
     most: int,
 ) -> tuple[Plans, Timeline, int]:
-    """Let the jobs grow whose growth is worth most together, at most ``most`` of them. Returns how many did.
+    """Let the jobs grow whose growth has the greatest total value, at most ``most`` jobs.
 
-    ``rows``: jobs that may grow, in a fixed order; only those with a plan and iterations left do.
+    ``rows``: jobs that may grow, in a fixed order; jobs without a plan or without iterations left are
+    skipped. Returns (plans, timeline, number of jobs that grew).
     """
     left = int(free_until(timeline, rules.slots.origin + rules.slots.seconds))
     rows = rows[(plans.length[rows] > 0) & (jobs.finished_at[rows] == inf)]

@@ -1,9 +1,8 @@
-"""Room that promised jobs keep for a reclaim: borrowed GPUs never back a promise (design section 4; decision
-0015).
+"""Room for a reclaim in promised plans: borrowed GPUs never back a promise (design section 4; decision 0015).
 
-A promised job may grow onto borrowed servers of its own kind of GPU with flexible workers. When these go back
-it pauses, at any moment and without being asked. So as long as it holds borrowed GPUs its plan on owned
-servers also bears that pause, and it grows only where the plan bears the pause of growing too.
+A promised job may grow with flexible workers onto borrowed servers of its own kind of GPU. A reclaim pauses
+it at any moment. So while it holds borrowed GPUs, its plan on owned servers must also bear that pause. It
+grows only if the plan bears the pause of growing as well.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ GROW_AND_SHRINK = 2
 
 
 def with_reclaim_room(jobs: JobArrays, rows: BoolArray, pauses: int = 1) -> JobArrays:
-    """The jobs, where those of ``rows`` have so much more work as they could do during so many pauses.
+    """The jobs, where each of ``rows`` has more work: the iterations it could do during ``pauses`` pauses.
 
-    As work rather than as a pause: a pause of the plan's own would swallow it.
+    Work is added and not a pause, because a pause of the plan itself could overlap an added one.
     """
     work = jobs.work.copy()
     work[: rows.size] += np.where(rows, pauses * _lost_to_a_pause(jobs)[: rows.size], 0.0)
@@ -32,10 +31,10 @@ def with_reclaim_room(jobs: JobArrays, rows: BoolArray, pauses: int = 1) -> JobA
 
 
 def bears_growth(jobs: JobArrays, plans: Plans, latest: FloatArray, rows: IntArray) -> BoolArray:
-    """Which jobs of ``rows`` are in time by their plans though they grow and must shrink again at once.
+    """Marks jobs of ``rows`` whose plans are in time even if they grow and must shrink again at once.
 
-    ``latest``: when each job's last iteration must end, in seconds from now. ``plans``: with their finish as
-    charged.
+    ``latest``: when each job's last iteration must end, in seconds from now. The ``finish`` of ``plans``
+    includes the pauses charged.
     """
     longer = with_reclaim_room(jobs, np.ones(jobs.work.size, dtype=np.bool_), GROW_AND_SHRINK)
     bears: BoolArray = _in_time(jobs, longer, plans, latest, rows)
@@ -52,6 +51,7 @@ def _lost_to_a_pause(jobs: JobArrays) -> FloatArray:
 def _in_time(
     jobs: JobArrays, longer: JobArrays, plans: Plans, latest: FloatArray, rows: IntArray
 ) -> BoolArray:
+    """Marks jobs of ``rows`` that are in time by their plans with the work of ``longer``."""
     in_time = np.zeros(rows.size, dtype=np.bool_)
     nothing = np.zeros(0)
     for position in range(rows.size):

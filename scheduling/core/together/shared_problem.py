@@ -1,5 +1,5 @@
-"""One decision's question where servers are lent: the problem, and the servers of both kinds with the workers
-on them."""
+"""The problem of a decision with on-loan servers: the jobs, the servers of both kinds and the workers on
+them."""
 
 from __future__ import annotations
 
@@ -20,28 +20,30 @@ from scheduling.core.together.worker_ranges import borrowed_sharing
 
 @dataclass
 class SharedProblem(Problem):
-    """A problem of which ``sharing`` says what Lyra's algorithms see of it."""
+    """A problem with what Lyra's algorithms see of it."""
 
+    #: The servers, workers and demands that Lyra's algorithms see.
     sharing: Sharing = field(kw_only=True)
 
     def at_home(self, columns: JobColumns, jobs: JobArrays, stored: Plans) -> Problem:
-        """The same as though nothing were lent, with these jobs and plans."""
+        """The problem without on-loan servers, with the given jobs and stored plans."""
         facts = _facts(self) | {"columns": columns, "jobs": jobs, "stored": stored}
         return Problem(**facts)
 
 
 def _facts(problem: Problem) -> dict[str, Any]:
+    """The fields of a problem by name."""
     return {each.name: getattr(problem, each.name) for each in fields(Problem)}
 
 
 def shared(problem: Problem, sharing: Sharing) -> SharedProblem:
-    """The problem with servers that are lent, or may be."""
+    """The problem with on-loan servers, or with servers that may be on loan."""
     return SharedProblem(**_facts(problem), sharing=sharing)
 
 
 def problem_of(snapshot: Snapshot, memory_width: int = 0, *, measured: bool = False) -> Problem:
-    """Read a snapshot as `build_problem` does; a `SharedProblem` where it has servers on loan, or some with a
-    known end."""
+    """Read a snapshot as `build_problem` does. The result is a `SharedProblem` if the snapshot has servers on
+    loan or with a known end."""
     problem = build_problem(snapshot, memory_width, measured=measured)
     snapshot = within_host_memory(with_known_ends(snapshot))
     if not any(server.on_loan for server in snapshot.servers):

@@ -1,8 +1,8 @@
-"""Workers and GPU addresses: from who holds which GPUs to how many workers are on which server, and back.
+"""Convert GPU addresses of jobs to workers on servers, and back.
 
-Lyra's algorithms count workers on servers (`fleet.py`); the platform gives jobs GPUs with addresses. Which of
-a server's free GPUs a worker takes does not matter to them, so a job keeps those that it holds there and
-takes the lowest free ones beside.
+Lyra's algorithms count workers on servers (`fleet.py`); the platform assigns GPU addresses. To Lyra all GPUs
+of a server are alike. So a job keeps the GPUs that it holds on a server and takes the lowest free addresses
+there for the rest.
 """
 
 from __future__ import annotations
@@ -26,13 +26,11 @@ NOBODY, BLOCKED = -1, -2
 
 @dataclass(frozen=True)
 class Servers:
-    """Servers by the addresses of their GPUs: server k has ``first[k]`` and ``gpus[k] - 1`` more; addresses
-    cover all servers.
+    """Servers as ranges of GPU addresses; together they cover all addresses."""
 
-    ``gpus`` counts every GPU, also of servers that may not be used.
-    """
-
+    #: The first address of each server.
     first: IntArray
+    #: GPUs of each server, including servers that may not be used.
     gpus: IntArray
 
     def server_of(self) -> IntArray:
@@ -48,8 +46,10 @@ def count_workers(
     server_of: IntArray,
     gpus_per_worker: IntArray,
 ) -> WorkerMap:
-    """The worker map of jobs that hold ``addresses[offsets[i]:offsets[i + 1]]``, marked ``flexible`` or
-    not."""
+    """The worker map of jobs; job i holds ``addresses[offsets[i]:offsets[i + 1]]``.
+
+    ``flexible`` marks addresses that flexible workers hold.
+    """
     jobs = offsets.size - 1
     begin = np.zeros(jobs + 1, dtype=np.int64)
     server = np.empty(addresses.size, dtype=np.int64)
@@ -86,7 +86,7 @@ def _kept(
     gpus: IntArray,
     blocked: IntArray,
 ) -> tuple[IntArray, IntArray]:
-    """(owner of every address among those that keep it, GPUs that each entry of the map lacks beside)."""
+    """(job that keeps each address, GPUs that each entry of the map still lacks)."""
     owner = np.full(gpus.sum(), NOBODY)
     for job in range(held_offsets.size - 1):
         for position in range(held_offsets[job], held_offsets[job + 1]):
@@ -118,10 +118,10 @@ def addresses_for_workers(
     gpus: IntArray,
     blocked: IntArray,
 ) -> tuple[IntArray, IntArray, BoolArray, BoolArray]:
-    """GPUs for the workers of a map: (addresses ascending by job, offsets, flexible marks, whether each job's
-    GPUs changed).
+    """Assign GPU addresses to the workers of a map.
 
-    ``held`` and ``held_offsets`` are the present ones; ``first`` and ``gpus`` those of `Servers`.
+    Returns (addresses ascending by job, offsets, marks of flexible ones, whether each job's GPUs changed).
+    ``held`` and ``held_offsets`` are the present addresses; ``first`` and ``gpus`` are those of `Servers`.
     """
     jobs = workers.offsets.size - 1
     owner, missing = _kept(workers, gpus_per_worker, held, held_offsets, first, gpus, blocked)
@@ -151,24 +151,25 @@ def addresses_for_workers(
 
 @dataclass(frozen=True)
 class Sharing:
-    """What Lyra's policies see beside the columns of a problem.
+    """What Lyra's algorithms see of a problem beside its columns."""
 
-    ``flexible`` marks, in the order of the columns' addresses, GPUs that flexible workers hold. ``blocked``:
-    addresses that nobody may be placed on for now; the fleet does not count them. ``aside``: rows that are no
-    part of the question (`set_aside`); None for nobody. ``same_kind``: borrowed servers have the cluster's
-    own kind of GPU.
-    """
-
+    #: All servers as ranges of addresses.
     servers: Servers
+    #: The usable servers as Lyra's algorithms see them.
     fleet: Fleet
+    #: Marks GPUs that flexible workers hold, in the order of the columns' addresses.
     flexible: BoolArray
+    #: The jobs' base and flexible demands.
     demands: Demands
+    #: Addresses on which no job may be placed now; the fleet does not count them.
     blocked: IntArray = field(default_factory=lambda: np.zeros(0, dtype=np.int64))
+    #: Marks jobs that are not part of the decision (`set_aside`); None marks no job.
     aside: BoolArray | None = None
+    #: Whether borrowed servers have the cluster's own kind of GPU.
     same_kind: bool = False
 
     def workers(self, columns: JobColumns) -> WorkerMap:
-        """Where the jobs' workers are now, as far as they can stay there."""
+        """The present worker map, without workers on servers that may not be used."""
         workers: WorkerMap = count_workers(
             columns.addresses,
             columns.offsets,
@@ -183,13 +184,17 @@ class Sharing:
 
 @dataclass(frozen=True)
 class SharedPlacements:
-    """Who holds which GPUs, which of them by flexible workers, the role of every server, and what changes for
-    whom."""
+    """Placements after a division of owned and on-loan servers."""
 
+    #: GPU addresses of every job.
     placements: Placements
+    #: Marks addresses that flexible workers hold.
     flexible: BoolArray
+    #: Role of every server.
     role: IntArray
+    #: Changes of jobs, in an order in which GPUs are free when needed.
     changes: tuple[Change, ...]
+    #: The job of each change.
     rows: tuple[int, ...]
 
 
@@ -203,9 +208,9 @@ def place(
     pause_seconds: Callable[[int, int], float],
     blocked: IntArray,
 ) -> SharedPlacements:
-    """Addresses for a worker map, and the changes that lead there: those who give up GPUs first.
+    """GPU addresses for a worker map, and the changes that lead there; jobs that give up GPUs come first.
 
-    ``ids``: names by row. ``pause_seconds(row, gpus)``: the pause of a change onto so many GPUs.
+    ``ids``: job ids by row. ``pause_seconds(row, gpus)``: the pause of a change to that number of GPUs.
     """
     addresses, offsets, flexible, changed = addresses_for_workers(
         workers, gpus_per_worker, held.addresses, held.offsets, servers.first, servers.gpus, blocked
@@ -224,7 +229,7 @@ def place(
 
 
 def held_by(columns: JobColumns, rows: BoolArray) -> Placements:
-    """GPUs that some jobs hold; the others hold none."""
+    """The GPUs of the jobs that ``rows`` marks; other jobs hold none."""
     addresses, offsets = regather(
         columns.addresses, columns.offsets, np.where(rows, np.arange(rows.size), -1)
     )
@@ -232,25 +237,25 @@ def held_by(columns: JobColumns, rows: BoolArray) -> Placements:
 
 
 def workers_of(workers: WorkerMap, rows: BoolArray) -> WorkerMap:
-    """Workers of some jobs; the others have none."""
+    """The workers of the jobs that ``rows`` marks; other jobs have none."""
     inside, offsets = _entries_of(workers.offsets, rows)
     return WorkerMap(offsets, workers.server[inside], workers.base[inside], workers.flexible[inside])
 
 
 def speeds_of(speeds: Speeds, rows: BoolArray) -> Speeds:
-    """Rates of some jobs; the others can run nowhere."""
+    """The rates of the jobs that ``rows`` marks; other jobs cannot run."""
     inside, offsets = _entries_of(speeds.offsets, rows)
     return Speeds(offsets, speeds.workers[inside], speeds.rate[inside])
 
 
 def _entries_of(offsets: IntArray, rows: BoolArray) -> tuple[BoolArray, IntArray]:
+    """Marks the entries of the jobs that ``rows`` marks, and their new offsets."""
     counts = np.diff(offsets)
     return np.repeat(rows, counts), np.concatenate(([0], np.cumsum(np.where(rows, counts, 0))))
 
 
 def set_aside(sharing: Sharing, columns: JobColumns, rows: BoolArray) -> Sharing:
-    """The same without some jobs, which keep their GPUs whatever is decided: `put_back` gives them theirs
-    again."""
+    """The same without the marked jobs, which keep their GPUs. `put_back` adds their GPUs to the outcome."""
     if not rows.any():
         return sharing
     theirs = columns.addresses[np.repeat(rows, np.diff(columns.offsets))]
@@ -266,7 +271,7 @@ def set_aside(sharing: Sharing, columns: JobColumns, rows: BoolArray) -> Sharing
 
 
 def put_back(shared: SharedPlacements, sharing: Sharing, columns: JobColumns) -> SharedPlacements:
-    """Placements with the GPUs that jobs set aside hold."""
+    """The placements together with the GPUs of the jobs that were set aside."""
     if sharing.aside is None:
         return shared
     kept, held = np.repeat(sharing.aside, np.diff(columns.offsets)), np.diff(columns.offsets)
@@ -283,7 +288,7 @@ def put_back(shared: SharedPlacements, sharing: Sharing, columns: JobColumns) ->
 
 
 def joined(one: WorkerMap, other: WorkerMap) -> WorkerMap:
-    """Two maps of different jobs as one."""
+    """Join two worker maps of different jobs."""
     counts = np.diff(one.offsets) + np.diff(other.offsets)
     jobs = np.arange(counts.size)
     owner = np.concatenate((np.repeat(jobs, np.diff(one.offsets)), np.repeat(jobs, np.diff(other.offsets))))
@@ -295,7 +300,7 @@ def joined(one: WorkerMap, other: WorkerMap) -> WorkerMap:
 
 
 def usable_workers(workers: WorkerMap, fleet: Fleet) -> WorkerMap:
-    """What is left of a map when servers may not be used any more: they went back, or are lost."""
+    """The worker map without workers on servers that may not be used: reclaimed or lost ones."""
     job_of = np.repeat(np.arange(workers.offsets.size - 1), np.diff(workers.offsets))
     gone, jobs = fleet.gpus == 0, workers.offsets.size - 1
     kept = effects_of(job_of, workers.server, workers.base > 0, gone, jobs).kept
@@ -309,7 +314,7 @@ def usable_workers(workers: WorkerMap, fleet: Fleet) -> WorkerMap:
 
 
 def kind_of(before: int, after: int) -> ChangeKind:
-    """What a change from so many GPUs to so many others is."""
+    """The kind of a change from ``before`` to ``after`` GPUs."""
     if after == 0:
         return ChangeKind.SUSPEND
     if before == 0:
@@ -320,5 +325,5 @@ def kind_of(before: int, after: int) -> ChangeKind:
 
 
 def loaned_fleet(servers: Servers, usable: BoolArray, on_loan: BoolArray, role: IntArray) -> Fleet:
-    """The fleet of servers of which some may not be used now."""
+    """The fleet; servers that are not ``usable`` have no GPUs."""
     return Fleet(np.where(usable, servers.gpus, 0), on_loan, role)

@@ -1,5 +1,4 @@
-"""What Lyra's algorithms see of a cluster whose jobs have scaling curves: a worker is one GPU, a range is a
-curve's levels."""
+"""Scaling curves as Lyra's algorithms see them: a worker is one GPU, and a job's range is its levels."""
 
 from __future__ import annotations
 
@@ -21,9 +20,9 @@ from scheduling.core.together.sharing import Servers, Sharing, count_workers, lo
 def borrowed_sharing(
     problem: Problem, servers: Sequence[ServerSnapshot], jobs: Sequence[JobSnapshot], blocked: IntArray
 ) -> Sharing:
-    """Servers of a snapshot of which some are on loan, and ``jobs`` in the order of the problem's rows.
+    """The `Sharing` of a snapshot with on-loan servers; ``jobs`` are in the order of the problem's rows.
 
-    ``blocked``: addresses of borrowed GPUs, that nobody holds, which may not be used for now.
+    ``blocked``: addresses of borrowed GPUs that no job holds and that may not be used now.
     """
     gpus = np.array([server.gpus for server in servers], dtype=np.int64)
     by_address = Servers(np.cumsum(gpus) - gpus, gpus)
@@ -47,7 +46,7 @@ def borrowed_sharing(
 
 
 def sharing_of(problem: Problem) -> Sharing:
-    """The same for a cluster that borrows nothing."""
+    """The `Sharing` of a cluster without on-loan servers."""
     servers = _servers_of(problem.blocks.block_of, problem.blocks.server)
     usable = np.zeros(servers.gpus.size, dtype=np.bool_)
     usable[servers.server_of()[problem.blocks.base]] = True
@@ -78,11 +77,12 @@ def _sharing(
 
 
 def _ones(problem: Problem) -> IntArray:
+    """One GPU for each worker of each job."""
     return np.ones(problem.count, dtype=np.int64)
 
 
 def _beyond_base(problem: Problem) -> BoolArray:
-    """Marks of the GPUs beyond each job's lowest level, in the order of the addresses."""
+    """Marks the GPUs beyond each job's lowest level, in the order of addresses."""
     columns, count = problem.columns, problem.count
     curves = problem.jobs
     base = np.where(curves.level_count[:count] > 0, curves.levels[:count, 0], 0)
@@ -93,7 +93,7 @@ def _beyond_base(problem: Problem) -> BoolArray:
 
 
 def _lent_speeds(curves: Sequence[ScalingCurve | None]) -> Speeds:
-    """Rates on borrowed GPUs of every level measured there."""
+    """Rates on every level that was measured on borrowed GPUs."""
     sizes = [0 if curve is None else curve.levels.size for curve in curves]
     known = [curve for curve in curves if curve is not None]
     return Speeds(
@@ -114,7 +114,7 @@ def speeds_of_curves(curves: JobArrays, count: int) -> Speeds:
 
 
 def _servers_of(block_of: IntArray, server_of_block: IntArray) -> Servers:
-    """Servers from aligned blocks; GPUs of servers that may not be used make up servers of their own."""
+    """Servers from aligned blocks; GPUs of unusable servers form servers of their own."""
     server = np.full(block_of.size, -1)
     usable = block_of != NOWHERE  # none at all, perhaps
     server[usable] = server_of_block[block_of[usable]]
