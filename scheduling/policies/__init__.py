@@ -59,7 +59,7 @@ POLICIES: dict[str, Policy] = {
 
 
 class UnknownPolicy(ValueError):
-    """There are no policies of these names."""
+    """No policy has one of these names."""
 
     def __init__(self, names: Sequence[str]) -> None:
         wrong = " or ".join(repr(name) for name in names)
@@ -81,7 +81,7 @@ def policies_named(names: Iterable[str]) -> list[Policy]:
 
 
 def policies_where(holds: Callable[[Policy], bool]) -> list[str]:
-    """Names of the policies of which something holds, the default one first."""
+    """Names of the policies for which ``holds`` is true, the default policy first."""
     names = [DEFAULT_POLICY, *(name for name in POLICIES if name != DEFAULT_POLICY)]
     return [name for name in names if holds(POLICIES[name])]
 

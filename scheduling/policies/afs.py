@@ -1,8 +1,7 @@
-"""AFS as Lyra's evaluation takes it: GPUs one by one to the job that gains most (Lyra section 3.7; spec
-2.12).
+"""AFS as in Lyra's evaluation: workers one by one to the job that gains most (Lyra section 3.7; spec 2.12).
 
-The published rule starts every job on one GPU and knows no largest size. Here bases are started as in Lyra
-and jobs grow within their ranges; a workload whose ranges are open (`ScenarioRules.unbounded`) gives the
+The published rule starts every job on one GPU and has no largest size. Here base demands are admitted as in
+Lyra, and jobs grow within their ranges. A workload with open ranges (`ScenarioRules.unbounded`) gives the
 published rule.
 """
 

@@ -1,4 +1,4 @@
-"""Chronus: deadline jobs in leases, packed as late as their deadlines allow, the rest on what is left.
+"""Chronus: jobs with deadlines get leases, packed as late as their deadlines allow; other jobs use idle GPUs.
 
 Gao et al., "Chronus: A Novel Deadline-aware Scheduler for Deep Learning Training Jobs" (SoCC 2021), as
 ElasticFlow compares with it (spec 4.4).
@@ -35,19 +35,25 @@ UNDECIDED, ACCEPTED, OPPORTUNISTIC = 0.0, 1.0, 2.0
 
 @dataclass
 class _Leases:
-    """One decision. ``needed`` and ``until_due`` count whole leases from the next lease that can be given
-    out."""
+    """The state of one decision."""
 
+    #: The problem that is decided.
     problem: Problem
+    #: The jobs that compete for the next slot.
     field: Contest
+    #: GPUs of each job.
     sizes: IntArray
+    #: Estimated seconds that each job needs.
     seconds_left: FloatArray
+    #: Whole leases that each job needs.
     needed: IntArray
+    #: Whole leases until each deadline, from the next lease that can be given.
     until_due: IntArray
+    #: What the policy notes about each job.
     memory: FloatArray
 
     def accepted(self) -> IntArray:
-        """Rows that were accepted and are not done."""
+        """Rows of accepted jobs that have not ended."""
         rows = self.field.rows
         accepted: IntArray = rows[self.memory[rows, STANDING] == ACCEPTED]
         return accepted
@@ -67,17 +73,17 @@ class _Leases:
 
 
 class Chronus(WithoutPromises):
-    """Leases of 240 s. Accepted jobs are packed into leases before their deadlines; others run when GPUs are
-    left.
+    """Leases of 240 s: accepted jobs are packed into leases before their deadlines, other jobs use idle GPUs.
 
-    A job with a deadline is accepted if it and all accepted ones can be packed, each into its latest leases.
-    When a lease begins, a 0/1 program picks the accepted jobs that occupy it: as many GPUs as possible if
-    nobody else waits, else as few. Jobs run at the size their user asked for. Deviations: the program counts
-    leases per interval between deadlines, is asked for up to `chronus_program.MOST_JOBS` jobs, and is cut off
-    by nodes, with the packer where it does not answer; a change of GPUs costs the measured pause instead of
-    0.5 s times (1 + log2 of the GPUs); jobs are consolidated instead of split by local search; an accepted
-    job that cannot be packed any more becomes opportunistic. Acceptance is Chronus's own matter: the policy
-    promises nothing, since an estimate that proves too short breaks it.
+    A job with a deadline is accepted if it and all accepted jobs can be packed, each into its latest leases.
+    When a lease begins, a 0/1 program picks the accepted jobs that occupy it. They use as many GPUs as
+    possible if no other job waits, else as few as possible. Jobs run on the GPU count their user requested.
+
+    Deviations: the program counts leases per interval between deadlines. It handles up to
+    `chronus_program.MOST_JOBS` jobs within a limit on nodes; the packer decides where it has no answer. A
+    change of GPUs costs the measured pause instead of 0.5 s times (1 + log2 of the GPUs). Jobs are
+    consolidated instead of split by local search. An accepted job that can no longer be packed becomes
+    opportunistic. Acceptance is no promise of the platform, since a wrong estimate breaks it.
     """
 
     name = "chronus"
@@ -85,7 +91,7 @@ class Chronus(WithoutPromises):
     memory_columns = ("standing", "in_lease")
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Accept, hand out a lease where one begins, then fill up."""
+        """Accept newcomers, give out a lease where one begins, then fill the idle GPUs."""
         verdicts = take_all(problem)
         ends_at = float(problem.cluster_memory[0]) if problem.cluster_memory.size else -inf
         begins = problem.next_slot_at >= ends_at - TIME_TOLERANCE
@@ -127,7 +133,7 @@ def _leases(problem: Problem, ends_at: float, begins: bool) -> _Leases:
 
 
 def _accept(leases: _Leases) -> None:
-    """Decide the jobs that nobody has decided yet, in submission order."""
+    """Decide newly arrived jobs in submission order."""
     rows, memory = leases.field.rows, leases.memory
     _demote(leases)
     for row in rows[memory[rows, STANDING] == UNDECIDED].tolist():
@@ -139,8 +145,8 @@ def _accept(leases: _Leases) -> None:
 
 
 def _demote(leases: _Leases) -> None:
-    """Accepted jobs that cannot be packed any more, because they took longer than estimated, lose their
-    standing."""
+    """Turn accepted jobs that can no longer be packed, because they took longer than estimated, into
+    opportunistic ones."""
     while True:
         failing, _ = leases.pack(leases.accepted())
         if failing == EVERYBODY_FITS:
@@ -149,7 +155,7 @@ def _demote(leases: _Leases) -> None:
 
 
 def _give_out(leases: _Leases) -> str:
-    """Choose who occupies the lease that begins. Returns what chose."""
+    """Choose the jobs that occupy the lease that begins. Returns the name of the method that chose."""
     rows, memory = leases.accepted(), leases.memory
     others = leases.field.rows[memory[leases.field.rows, STANDING] == OPPORTUNISTIC]
     memory[:, IN_LEASE] = 0.0
@@ -175,7 +181,7 @@ def _give_out(leases: _Leases) -> str:
 
 
 def _by_program(leases: _Leases, rows: IntArray, most: bool) -> IntArray | None:
-    """The program's choice, or None where the leases after the first cannot be packed then."""
+    """The program's choice, or None if the remaining leases could not be packed after it."""
     chosen = chronus_program.first_lease(
         leases.sizes[rows], leases.needed[rows], leases.until_due[rows], leases.field.gpus, most_gpus=most
     )
@@ -190,7 +196,8 @@ def _by_program(leases: _Leases, rows: IntArray, most: bool) -> IntArray | None:
 
 
 def _filled_up(leases: _Leases, begins: bool) -> IntArray:
-    """Sizes of the next slot: the lease first, then whoever fits by remaining GPU time."""
+    """GPUs of each job in the next slot: jobs in the lease first, then jobs that fit by remaining GPU
+    time."""
     problem, rows, memory = leases.problem, leases.field.rows, leases.memory
     hopeless = leases.seconds_left[rows] > problem.due[rows] - problem.origin
     gpu_seconds = leases.seconds_left[rows] * leases.sizes[rows]

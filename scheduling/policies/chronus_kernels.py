@@ -17,8 +17,8 @@ def pack_latest(
 ) -> tuple[int, BoolArray]:
     """Give each job of ``order`` its latest free leases before its deadline.
 
-    ``needed``: leases that each job needs; ``until_due``: leases that end by its deadline. Returns (the first
-    job that does not get enough, or EVERYBODY_FITS, and True per row that sits in the first lease).
+    ``needed``: leases that each job needs. ``until_due``: leases that end by its deadline. Returns (the first
+    job that does not get enough leases, or EVERYBODY_FITS, and marks of rows that occupy the first lease).
     """
     horizon = ZERO
     for row in order:

@@ -1,8 +1,8 @@
-"""Chronus's 0/1 program: who occupies the next lease, solved by HiGHS.
+"""Chronus's 0/1 program, solved by HiGHS: which jobs occupy the next lease.
 
-Leases between two deadlines are alike, so they stand in the program as one interval with a count per job.
-That is the program over single leases with far fewer variables; its solution is used only if the leases after
-the first can be packed.
+Leases between two deadlines are alike, so the program has one interval for them with a count for each job.
+This is equivalent to the program over single leases with far fewer variables. Its solution is used only if
+the leases after the first can be packed.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 MOST_JOBS = 64
-"""Up to this many accepted jobs the program is asked; beyond, the packer decides alone."""
+"""Accepted jobs up to which the program is solved; with more, the packer decides."""
 
 MOST_NODES = 200
 """Nodes of the search tree. A limit on work, not on time: the same question has the same answer on any
@@ -23,10 +23,10 @@ machine."""
 def first_lease(
     sizes: IntArray, needed: IntArray, until_due: IntArray, gpus: int, *, most_gpus: bool
 ) -> BoolArray | None:
-    """Jobs that occupy the first lease so that each still gets ``needed`` leases of its ``until_due``.
+    """Jobs that occupy the first lease such that each still gets ``needed`` leases of its ``until_due``.
 
-    ``most_gpus``: use as many GPUs now as possible, else as few. None when there is no solution, or none was
-    found within the limit on work.
+    ``most_gpus``: use as many GPUs in the first lease as possible, else as few. None if the program has no
+    solution, or found none within the limit on work.
     """
     # Half a second to import, and only Chronus needs it.
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]

@@ -1,6 +1,6 @@
-"""From GPU counts to an answer, for policies that plan no further than the next slot.
+"""From GPU counts to an answer, for policies that decide only the next slot.
 
-They say how many GPUs each job gets; places, changes and pauses are found as for every other policy.
+Such a policy gives each job a number of GPUs; placement, changes and pauses are those of every other policy.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 
 def take_all(problem: Problem) -> tuple[Verdict, ...]:
-    """Verdicts of a policy that refuses nobody who can run at all, and promises nothing."""
+    """Admit every newcomer that can run at all, without a promise."""
     verdicts = []
     for row in problem.newcomers:
         facts = reasons.job_facts(problem, row)
@@ -40,11 +40,11 @@ def take_all(problem: Problem) -> tuple[Verdict, ...]:
 
 
 def requested_sizes(problem: Problem) -> IntArray:
-    """The size at which each job runs under a policy without elasticity, one per job.
+    """The GPU count of each job under a policy without elasticity.
 
-    What its user asked for, brought to the smallest measured size that is no smaller, else to the largest
-    measured one. Where nobody asked, the smallest size that meets the deadline alone; the smallest of all
-    without a deadline.
+    It is the smallest measured count that is at least the requested one, else the largest measured one. A job
+    without a request gets the smallest count on which it alone meets its deadline; without a deadline, the
+    smallest of all.
     """
     jobs, columns = problem.jobs, problem.columns
     sizes: IntArray = _requested(
@@ -80,7 +80,7 @@ def answer_newcomers(
     job_memory: FloatArray | None = None,
     cluster_memory: FloatArray | None = None,
 ) -> Answer:
-    """Verdicts alone: everybody keeps the GPUs held now."""
+    """An answer with verdicts only: all jobs keep their GPUs."""
     columns = problem.columns
     planned = np.zeros(problem.count, dtype=np.bool_)
     return Answer(
@@ -110,10 +110,10 @@ def answer_with_sizes(
 ) -> Answer:
     """An answer that gives row i ``wanted[i]`` GPUs from the next slot on.
 
-    ``wanted``: one entry a row, 0 or a size of the job, powers of two whose sum fits the usable GPUs (else
-    those that are placed last get none); rows of refused newcomers must be 0. ``plans``: forecasts to store,
-    else a job is planned to keep its GPUs until it is done. ``next_wake_at``: when the policy wants to be
-    asked again at the latest, on the caller's axis.
+    ``wanted``: one entry for each row, 0 or a measured GPU count of the job, a power of two. The sum fits the
+    usable GPUs; otherwise jobs that are placed last get none. Rows of refused newcomers must be 0. ``plans``:
+    forecasts to store; without them each job is planned to keep its GPUs until it ends. ``next_wake_at``:
+    when the policy must decide again at the latest, on the caller's axis.
     """
     wanted = np.concatenate((wanted, np.zeros(problem.jobs.work.size - wanted.size, dtype=np.int64)))
     locked = problem.locked
@@ -141,9 +141,9 @@ def answer_with_sizes(
 
 
 def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
-    """Places for all jobs at once and what that changes, and the rows for which there was no room.
+    """Place all jobs. Returns the changes and the rows that found no room.
 
-    Where most jobs wait without a GPU and get none, the others alone are looked at: it is the same question.
+    Where most jobs hold no GPU and get none, only the others are placed; the outcome is the same.
     """
     columns = problem.columns
     count = problem.count
@@ -171,7 +171,7 @@ def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
 
 @kernel
 def _keep_until_done(jobs: JobArrays, plans: Plans, wanted: IntArray, slots: Slots) -> None:
-    """One piece a job: what it gets now, until the slot end after its last iteration."""
+    """One piece for each job: its GPUs until the slot boundary after its last iteration."""
     origin = slots.origin
     for row in range(wanted.size):
         level = level_index(jobs, row, wanted[row])

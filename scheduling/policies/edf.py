@@ -15,11 +15,11 @@ from scheduling.policies.without_promises import WithoutPromises, contest
 
 
 class Edf(WithoutPromises):
-    """In deadline order, each job gets the most GPUs on which it still gains.
+    """In deadline order, each job gets the largest level that still raises its throughput.
 
     Source: the paper's description of its EDF baseline (a job scales out until its throughput stops rising).
-    Nobody is refused and nothing is reserved: a late job keeps its place at the front. Only the next slot is
-    decided; a plan for later would give everybody the same now.
+    The policy admits every job and reserves nothing: a late job keeps its place in the order. It decides only
+    the next slot, since plans beyond it would change nothing now.
     """
 
     name = "edf"

@@ -1,4 +1,5 @@
-"""Earliest deadline first with admission control: a job comes in only if everybody can still be on time.
+"""Earliest deadline first with admission control: a job is admitted only if all admitted jobs can meet their
+deadlines.
 
 The variant "EDF + admission control" of ElasticFlow section 6.4 (figure 9).
 """
@@ -29,21 +30,25 @@ from scheduling.policies.without_promises import contest, verdict_alone
 
 @dataclass
 class Admitted:
-    """Verdicts, plans of all jobs that are in, and the promised rows whose plan is late."""
+    """The outcome of admission."""
 
+    #: Verdicts on newcomers.
     verdicts: list[Verdict]
+    #: Plans of all admitted jobs.
     plans: Plans
+    #: Promised rows whose plan ends after the deadline.
     late: IntArray
 
 
 class EdfAdmission(Policy):
-    """Whole-cluster-first in deadline order; a newcomer that would make anybody late is refused.
+    """Plans in deadline order, each job on its largest level; a newcomer that would make any job late is
+    refused.
 
-    Source: the paper's text. The plans carry the pauses of their own changes of size (the product's rule for
-    promises); a job that is late already keeps its place but stops counting, so that it does not refuse
-    everybody after it; offers are not made. Deviation from a promise in ElasticFlow's sense: plans are made
-    afresh at every instant, on a slot grid that begins there, and do not foresee moves that placement forces.
-    So a promise can break; such jobs are reported as at risk.
+    Source: the paper's text. Plans include the pauses of their own changes of level (the platform's rule for
+    promises). A job that is already late keeps its place but no longer counts, so that it does not refuse all
+    later newcomers. The policy makes no offers. Deviation from ElasticFlow's promise: plans are made anew at
+    every decision, on a slot grid that begins there, and do not foresee moves that placement forces. So a
+    promise can break; such jobs are reported as at risk.
     """
 
     name = "edf_admission"
@@ -53,7 +58,7 @@ class EdfAdmission(Policy):
     late_jobs_refuse_all: ClassVar[bool] = False
 
     def decide_newcomers(self, problem: Problem) -> Answer:
-        """Verdicts by plans that begin at the next slot; everybody keeps the GPUs held now until then."""
+        """Decide newcomers by plans that begin at the next slot; until then all jobs keep their GPUs."""
         admitted = self._admit(problem)
         answer = answer_newcomers(
             problem, admitted.verdicts, next_wake_at=self._wake(problem, admitted.plans)
@@ -61,7 +66,7 @@ class EdfAdmission(Policy):
         return self._with_plans(answer, admitted)
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Verdicts, then what the plans give in the next slot."""
+        """Decide newcomers, then give each job the GPUs of its plan in the next slot."""
         admitted = self._admit(problem)
         wanted = contest(problem).kept
         planned = admitted.plans.length[: problem.count] > 0
@@ -95,7 +100,7 @@ class EdfAdmission(Policy):
     # Admission -------------------------------------------------------------------------------
 
     def _admit(self, problem: Problem) -> Admitted:
-        """Decide the newcomers one by one in submission order, and plan everybody who is in."""
+        """Decide the newcomers one by one in submission order, and plan all admitted jobs."""
         promised = problem.columns.promised & ~problem.columns.newcomer
         present = contest(problem, problem.columns.newcomer).rows
         plans = self._planned(problem, present, promised)
@@ -157,7 +162,8 @@ class EdfAdmission(Policy):
         return reasons.soft_unpromised(refusal) if problem.columns.service_class[row] == SOFT else refusal
 
     def _refusal(self, problem: Problem, facts: reasons.JobFacts, row: int, late: IntArray) -> Verdict:
-        """Why not: the deadline itself, the job alone, or who would be late first."""
+        """The refusal with its reason: the deadline has passed, the job is too slow alone, or another job
+        would be late."""
         jobs, now, due = problem.jobs, problem.now, float(problem.due[row])
         if due <= 0.0:
             return reasons.deadline_passed(facts, now)

@@ -11,13 +11,13 @@ from scheduling.policies.exact_completions import wake_at_exact_completion
 
 
 class EdfAdmissionArtifact(EdfAdmission):
-    """The artifact's scale-out limit, plans without pauses, and no newcomer as long as anybody is late.
+    """The artifact's scale-out limit, plans without pauses, and no admission while any job is late.
 
-    Source: the simulator behind figure 9 of the paper. Jobs scale out to their largest measured GPU count
-    even where that is slower. Each planning instant stops and restarts every running job, for a shorter pause
-    where its GPUs stay the same. Pauses stand in no plan, so an admitted job can end late; while one is late,
-    every newcomer is refused. That makes the counts sensitive: a few seconds decide whether a long job is
-    late, and with it all jobs that come while it runs.
+    Source: the simulator behind figure 9 of the paper. Jobs scale out to their largest measured GPU count,
+    even where that is slower. Every planning instant stops and restarts all running jobs, with a shorter
+    pause for jobs that keep their GPUs. Plans include no pauses, so an admitted job can end late; while one
+    is late, every newcomer is refused. So the counts are sensitive: a few seconds decide whether a long job
+    is late, and with it all newcomers during its run.
     """
 
     name = "edf_admission_artifact"
@@ -26,6 +26,7 @@ class EdfAdmissionArtifact(EdfAdmission):
     late_jobs_refuse_all = True
 
     def reallocate(self, problem: Problem) -> Answer:
-        """What the plans give in the next slot; asks again when a job ends, not at the end of its slot."""
+        """Give each job the GPUs of its plan in the next slot; decide again when a job ends, not at the end
+        of its slot."""
         answer = super().reallocate(problem)
         return replace(answer, next_wake_at=wake_at_exact_completion(answer))

@@ -1,4 +1,4 @@
-"""Elastic scaling in deadline order without admission control: ElasticFlow that refuses nobody.
+"""Elastic scaling in deadline order without admission control: ElasticFlow that admits every job.
 
 The variant "EDF + elastic scaling" of ElasticFlow section 6.4 (figure 9).
 """
@@ -27,19 +27,19 @@ EVERY_GRANT = 1 << 40
 
 
 class EdfElastic(WithoutPromises):
-    """Minimum satisfactory shares in deadline order, then grants by saved GPU time.
+    """Minimum satisfactory shares in deadline order, then grants by GPU time saved.
 
-    Source: the paper's text; spec 4.4. A job whose deadline cannot be met gets all it can use until it is
-    done, still in deadline order, so that one late job takes GPUs from those after it: that is what admission
-    control is for. Best effort is filled last, shortest first. Deviations from the published simulation:
-    grants go by GPU time saved (there by GPU time added), and the pauses of changes of size stand in the
-    plans.
+    Source: the paper's text; spec 4.4. A job that cannot meet its deadline gets all GPUs it can use until it
+    ends, still in deadline order. So one late job takes GPUs from later ones: admission control exists to
+    prevent that. Best effort is filled last, shortest first. Deviations from the published simulation: grants
+    go by GPU time saved (there by GPU time added), and plans include the pauses of changes of level.
     """
 
     name = "edf_elastic"
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Shares or all that is free by deadline, best effort, then grants."""
+        """Fill jobs by deadline (shares, or all free GPUs where late), then best effort, then grant leftover
+        GPUs."""
         verdicts = take_all(problem)
         field = contest(problem)
         plans = self._planned(problem, field)
@@ -79,8 +79,8 @@ class EdfElastic(WithoutPromises):
         return plans
 
     def _start_order(self, rows: int, late: IntArray, best_effort: IntArray) -> IntArray:
-        """Who gets a first level from the leftover first: late jobs by deadline, then the shortest best
-        effort."""
+        """The order of first levels from leftover GPUs: late jobs by deadline, then best effort, shortest
+        first."""
         order = np.zeros(rows, dtype=np.int64)
         waiting = np.concatenate((late, best_effort))
         order[waiting] = np.arange(waiting.size)

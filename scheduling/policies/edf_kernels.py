@@ -1,4 +1,4 @@
-"""Whole plans in deadline order, each job on the most GPUs it can use."""
+"""Plans in deadline order, each job on the largest level that is free."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ def work_down(
     with_pauses: bool,
     draft: Draft,
 ) -> tuple[int, float, float]:
-    """Plan one job on the largest of its sizes that is free at each time, until it is done.
+    """Plan one job on the largest of its levels that is free at each time, until it ends.
 
-    ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces where
-    the GPUs are never enough.
+    ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces if the
+    job never ends.
     """
     # Read through the tuple in the loop, each array would be counted as in use and released again each time.
     times, free, count = timeline
@@ -90,9 +90,9 @@ def plan_in_order(
     slots: Slots,
     with_pauses: bool,
 ) -> tuple[Plans, Timeline]:
-    """Plans of all jobs in ``order``, each on what the ones before it leave. Returns (plans, timeline).
+    """Plan all jobs of ``order``, each on the GPUs that earlier ones leave. Returns (plans, timeline).
 
-    ``with_pauses``: let plans carry the pauses of their own changes of size.
+    ``with_pauses``: plans include the pauses of their own changes of level.
     """
     draft = new_draft(timeline.pieces + 64)
     for row in order:

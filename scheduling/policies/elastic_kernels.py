@@ -1,4 +1,4 @@
-"""Elastic plans for jobs that nobody refused: shares where they meet the deadline, all there is where not."""
+"""Elastic plans without admission control: a minimum satisfactory share, or all free GPUs for a late job."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.policies.edf_kernels import work_down
 
 @kernel
 def _fastest(throughput: FloatArray, level_count: IntArray) -> FloatArray:
-    """The most iterations a second of every row, on any of its levels."""
+    """The highest throughput of each row on any of its levels, in iterations per second."""
     fastest = np.zeros(level_count.size)
     for row in range(level_count.size):
         for level in range(level_count[row]):
@@ -29,10 +29,10 @@ def _fastest(throughput: FloatArray, level_count: IntArray) -> FloatArray:
 def _take_walked(
     timeline: Timeline, first: int, last: int, release: float, plan_time: FloatArray, plan_gpus: IntArray
 ) -> int:
-    """Take a plan out of the timeline in place that covers its pieces ``first`` to ``last``, the last until
-    ``release``.
+    """Subtract from the timeline, in place, a plan that covers its pieces ``first`` to ``last``, the last
+    until ``release``.
 
-    There must be room for one more piece. Returns the number of pieces.
+    The timeline must have room for one more piece. Returns the number of pieces.
     """
     times, free, count = timeline
     if release <= times[last] + TIME_TOLERANCE:
@@ -75,12 +75,12 @@ def _rush(
     first: int,
     slots: Slots,
 ) -> tuple[int, int, int]:
-    """Plan late jobs of ``order`` from ``position`` on, each on all that is free from piece ``first`` on,
-    until one may be on time.
+    """Plan late jobs of ``order`` from ``position`` on, each on all free GPUs from piece ``first`` on, until
+    one may be in time.
 
-    The timeline, which the jobs are taken out of, is changed in place. Ends early where a job needs more room
-    for its plan or in the timeline, or would never end. Returns (position of the first job that is not
-    planned, pieces, first piece with a free GPU).
+    Subtracts the plans from the timeline in place. Stops early where a plan or the timeline needs more room,
+    or where a job would never end. Returns (position of the first job that is not planned, pieces, first
+    piece with a free GPU).
     """
     # Read through the tuples in the loop, each array would be counted as in use and released again each time.
     levels, throughput, pauses, top = jobs.levels, jobs.throughput, jobs.pause, jobs.level_count
@@ -168,10 +168,10 @@ def fill_or_rush(
     slots: Slots,
     suffix: bool,
 ) -> tuple[Plans, BoolArray, Timeline]:
-    """Plan the jobs of ``order`` one after the other: the least share that meets the deadline, else all that
-    is free.
+    """Plan the jobs of ``order`` one by one: the minimum satisfactory share, or all free GPUs where the
+    deadline cannot be met.
 
-    Returns (plans, True per row that meets its deadline, timeline).
+    Returns (plans, marks of rows that meet their deadline, timeline).
     """
     met = np.zeros(jobs.work.size, dtype=np.bool_)
     fastest = _fastest(jobs.throughput, jobs.level_count)

@@ -12,9 +12,9 @@ from scheduling.policies.requests import rates_at
 
 
 def wake_at_exact_completion(answer: Answer) -> float:
-    """The whole second in which the first running job ends, but at least a slot after the next one begins.
+    """The whole second in which the first running job ends, and at least a slot after the next slot begins.
 
-    On the caller's axis; infinity when nothing runs.
+    In seconds on the caller's axis; infinity when no job runs.
     """
     problem = answer.problem
     jobs, count = problem.jobs, problem.count

@@ -9,14 +9,14 @@ from scheduling.policies.shares_workers import SharesWorkers
 
 
 class Fifo(SharesWorkers):
-    """Strictly in the order of submission: whoever does not fit holds up everybody behind."""
+    """Strictly in submission order: a job that does not fit blocks all jobs behind it."""
 
     name = "fifo"
     rules = TwoPhase(order=BaseOrder.FIRST_COME, growth=Growth.NONE)
 
 
 class FifoBackfill(SharesWorkers):
-    """In the order of submission, but whoever fits may go ahead of those who do not."""
+    """In submission order, but a job that fits may start ahead of earlier ones that do not."""
 
     name = "fifo_backfill"
     rules = TwoPhase(order=BaseOrder.BACKFILLING, growth=Growth.NONE)

@@ -26,13 +26,13 @@ TURN_PAUSES = 2.0
 
 
 class Gandiva(WithoutPromises):
-    """Time-slicing: every slot, the jobs of a set that ran go behind those that waited.
+    """Time-slicing: at every slot, the jobs of a set that ran queue behind those that waited.
 
-    Deviations from the published simulation: turns change at every slot (later only where the pause is longer
-    than half a slot) instead of at instants that happen to be whole minutes; a set's load is the jobs that
-    are in it now; a set is full when all its places are taken; servers move between groups in whole sets.
-    Gandiva's packing of several jobs on one GPU and its migration by profiled affinity are not simulated
-    there, nor here.
+    Deviations from the published simulation: turns change at every slot (later only where the pause exceeds
+    half a slot) instead of at instants that happen to be whole minutes; the load of a set is the number of
+    its present jobs; a set is full when all its places are taken; servers move between groups in whole sets.
+    As in that simulation, Gandiva's packing of several jobs on one GPU and its migration by profiled affinity
+    are left out.
     """
 
     name = "gandiva"
@@ -40,7 +40,7 @@ class Gandiva(WithoutPromises):
     memory_columns = ("set", "turn")
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Change turns, seat whoever has no set, move servers between groups; the first of each set run."""
+        """Change turns, add jobs to sets, move servers between groups, and run the first jobs of each set."""
         verdicts = take_all(problem)
         field = contest(problem)
         sizes = requested_sizes(problem)
@@ -56,7 +56,7 @@ class Gandiva(WithoutPromises):
         )  # fmt: skip
 
     def _changed(self, problem: Problem, sets: ServerSets, field: Contest, sizes: IntArray) -> list[int]:
-        """Bring the sets up to date, in place. Returns the jobs for which there is no set."""
+        """Update the sets in place. Returns the jobs for which no set has room."""
         for size in list(sets.groups):
             group = [one for one in sets.groups[size] if one.jobs]
             for one in group:
@@ -70,7 +70,7 @@ class Gandiva(WithoutPromises):
         return [row for row in homeless if not _seated(sets, row, int(sizes[row]))]
 
     def _rotate(self, problem: Problem, sets: ServerSets, sizes: IntArray) -> None:
-        """Change turns where the present one was long enough."""
+        """Change turns where the present turn lasted long enough."""
         pauses = at_sizes(problem, problem.jobs.pause, sizes)
         for one in sets.every():
             turn = max(problem.slot, TURN_PAUSES * float(pauses[one.jobs].max(initial=0.0)))
@@ -83,12 +83,12 @@ class Gandiva(WithoutPromises):
         return [row for one in sets.every() for row in one.running(sets.server_gpus)]
 
     def _wake(self, problem: Problem, waiting: bool) -> float:
-        """The next slot while anybody waits for a turn."""
+        """The next slot while any job waits for its turn."""
         return problem.next_slot_at + problem.slot if waiting else inf
 
 
 def _seated(sets: ServerSets, row: int, size: int) -> bool:
-    """Put a job into the least loaded set, a new one if that is full and servers are free."""
+    """Add a job to the least loaded set, or to a new set if that is full and servers are free."""
     group = sets.group(size)
     chosen: ServerSet | None = None
     if not group or group[0].load >= group[0].places(sets.server_gpus):
@@ -104,7 +104,7 @@ def _seated(sets: ServerSets, row: int, size: int) -> bool:
 
 
 def _recalled(problem: Problem, field: Contest, sizes: IntArray) -> ServerSets:
-    """The sets as the last decision left them, with the jobs that are still there."""
+    """The sets of the last decision with those of their jobs that have not ended."""
     server_gpus = int(problem.blocks.size.max(initial=1))
     sets, numbered = ServerSets.recalled(problem.cluster_memory, server_gpus, problem.gpus // server_gpus)
     memory = problem.columns.memory

@@ -14,15 +14,15 @@ ROTATION_SECONDS = 60
 
 
 class GandivaArtifact(Gandiva):
-    """Looks at the cluster only when jobs arrive; turns change only where that happens at a whole minute.
+    """Acts only when jobs arrive; turns change only where that happens at a whole minute.
 
-    Source: the simulator behind figures 8 to 11 of ElasticFlow, itself from Tiresias. Kept from it: places of
-    jobs that end stay idle until the next arrival (here until nobody runs at all, as the policy cannot know
-    whether anybody will arrive); everybody pauses whenever the cluster is looked at; a job is given to a set
-    only while one of its places stays free, else to a new set, else to the second least loaded set of its
-    group; jobs that end leave their weight in the load; servers move between groups by a count that takes
-    sets for GPUs, so that a group of small jobs gives up nearly all its sets at one arrival and gets them
-    back at the next; jobs are dealt afresh at the wrong moments (`gandiva_sets`).
+    Source: the simulator behind figures 8 to 11 of ElasticFlow, taken from Tiresias. These properties are
+    kept. Places of ended jobs stay idle until the next arrival (here until no job runs, since the policy
+    cannot know of arrivals). All jobs pause at every planning instant. A job joins a set only while another
+    place there stays free, else a new set, else the second least loaded set of its group. Ended jobs remain
+    in the load. Servers move between groups by a count that takes sets for GPUs, so a group of small jobs
+    gives up nearly all its sets at one arrival and gets them back at the next. Jobs are dealt anew at the
+    wrong moments (`gandiva_sets`).
     """
 
     name = "gandiva_artifact"
@@ -47,7 +47,7 @@ class GandivaArtifact(Gandiva):
         return running
 
     def _looks(self, problem: Problem, field: Contest) -> bool:
-        """Whether a job waits that no set has taken yet, or nobody runs."""
+        """Whether a job waits that has no set yet, or no job runs."""
         arrived = bool((problem.columns.memory[field.rows, TURN] == 0).any())
         return arrived or not (problem.columns.gpus[field.rows] > 0).any()
 
@@ -56,7 +56,7 @@ class GandivaArtifact(Gandiva):
 
 
 def _seat_as_published(sets: ServerSets, row: int, size: int) -> None:
-    """Give a job to a set, if there is one for it."""
+    """Add a job to a set, if one exists for it."""
     group = sets.group(size)
     chosen = None
     if group:

@@ -23,13 +23,17 @@ changed."""
 
 @dataclass
 class ServerSet:
-    """``job_gpus``: GPUs of each job in it; ``jobs``: rows, whose turn it is first; ``load``: jobs it was
-    given; ``turned_at``: when turns last changed, on the caller's axis."""
+    """A set of servers that run jobs of one size in turns."""
 
+    #: GPUs of each job in the set.
     job_gpus: int
+    #: Number of servers.
     servers: int
+    #: Load of the jobs that were added.
     load: float = 0.0
+    #: When turns last changed, in seconds on the caller's axis.
     turned_at: float = 0.0
+    #: Rows of the jobs; those whose turn it is come first.
     jobs: list[int] = field(default_factory=list)
 
     def places(self, server_gpus: int) -> int:
@@ -43,11 +47,13 @@ class ServerSet:
 
 @dataclass
 class ServerSets:
-    """All sets of a cluster by job size, the least loaded of a group first, and the servers that belong to
-    none."""
+    """All sets of a cluster."""
 
+    #: GPUs of one server.
     server_gpus: int
+    #: Number of servers, in sets or free.
     servers: int
+    #: The sets by GPUs of their jobs, the least loaded first.
     groups: dict[int, list[ServerSet]] = field(default_factory=dict)
 
     @property
@@ -98,12 +104,12 @@ class ServerSets:
 
 
 def add_in_order(group: list[ServerSet], one: ServerSet) -> None:
-    """Put a set into its group, before those that are loaded equally."""
+    """Insert a set into its group, before sets of equal load."""
     group.insert(bisect_left(group, one.load, key=lambda other: other.load), one)
 
 
 def spread(group: list[ServerSet], jobs: list[int]) -> None:
-    """Give each job to the set that is least loaded then."""
+    """Add each job to the set that is least loaded at that time."""
     group.sort(key=lambda one: one.load)
     for row in jobs:
         lightest = group.pop(0)
@@ -113,9 +119,9 @@ def spread(group: list[ServerSet], jobs: list[int]) -> None:
 
 
 def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
-    """Move servers between groups until each has its share of the GPUs that jobs ask for.
+    """Move servers between groups until each has its share of the GPUs that jobs request.
 
-    ``as_published``: deal a group's jobs afresh as the published simulator does, see `_expand`.
+    ``as_published``: deal a group's jobs anew as the published simulator does, see `_expand`.
     """
     asked = {size: size * sum(len(one.jobs) for one in sets.groups[size]) for size in sorted(sets.groups)}
     total = sum(asked.values())
@@ -134,10 +140,10 @@ def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
 
 
 def _expand(sets: ServerSets, size: int, steps: int, as_published: bool) -> None:
-    """Open up to ``steps`` sets and deal the group's jobs afresh if that gave it any.
+    """Open up to ``steps`` sets; deal the group's jobs anew if at least one was opened.
 
-    The published simulator deals afresh exactly when it should not: not when every set of one server that it
-    wanted could be opened, but also when there was no free server at all.
+    The published simulator (``as_published``) deals anew at the wrong times: not when all requested sets of
+    one server were opened, but also when no server was free.
     """
     group = sets.group(size)
     opened = 0
@@ -155,7 +161,7 @@ def _expand(sets: ServerSets, size: int, steps: int, as_published: bool) -> None
 
 
 def _shrink(sets: ServerSets, size: int, steps: int) -> None:
-    """Give up the least loaded sets, all but one at most; their jobs go to the others."""
+    """Close up to ``steps`` of the least loaded sets, but never the last; their jobs move to the others."""
     group = sets.group(size)
     leaving = group[: min(steps, len(group) - 1)]
     del group[: len(leaving)]
@@ -172,7 +178,7 @@ def deal_afresh(group: list[ServerSet]) -> None:
 
 
 def rotate(one: ServerSet, server_gpus: int) -> None:
-    """Those that ran go behind those that waited, if anybody did."""
+    """Move the jobs that ran behind those that waited, if any waited."""
     turn = one.places(server_gpus)
     if len(one.jobs) > turn:
         one.jobs = one.jobs[turn:] + one.jobs[:turn]

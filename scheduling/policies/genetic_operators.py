@@ -1,5 +1,4 @@
-"""Pollux's search on matrices of workers by server and job: what a placement is worth, how two are crossed,
-mutated and repaired.
+"""Pollux's genetic search on placement matrices: fitness, crossover, mutation and repair.
 
 Qiao et al., "Pollux" (OSDI 2021), section 4.2, with the steps of its published scheduler (spec 2.12).
 """
@@ -28,33 +27,33 @@ mutation. As published."""
 
 
 class Question(NamedTuple):
-    """Servers and jobs; jobs stand in the order in which they keep what they have where a placement is too
-    large.
+    """Servers and jobs of one search. Where a placement is too large, jobs keep their workers in the order of
+    their columns."""
 
-    ``capacity``: GPUs of each server. ``width``: GPUs of each job's worker. ``least`` and ``most``: workers
-    it may have, if any. By job and number of workers up to the greatest ``most``: ``listed``, the largest
-    number that it may have and that is no larger (0 for none), and ``speedup`` with it, over the rate on a
-    fair share. ``present``: where workers are now. ``discount``: factor of the speed-up of a job that is
-    placed otherwise.
-    """
-
+    #: GPUs of each server.
     capacity: IntArray
+    #: GPUs of one worker of each job.
     width: IntArray
+    #: Fewest workers of each job, if it has any.
     least: IntArray
+    #: Most workers of each job.
     most: IntArray
+    #: By job and number of workers: the largest allowed number that does not exceed it; 0 for none.
     listed: IntArray
+    #: By job and number of workers: rate with ``listed`` workers over the rate on a fair share.
     speedup: FloatArray
+    #: Workers by server and job at present.
     present: WorkerCounts
+    #: Factor on the speed-up of a job whose placement changes.
     discount: FloatArray
 
 
 @kernel
 def merit(question: Question, placement: WorkerCounts) -> tuple[float, float]:
-    """(power mean (-1) of the jobs' speed-ups, speed-up for each GPU of a server in use) of an allowed
-    placement.
+    """(fitness, second objective) of an allowed placement; greater is better.
 
-    Both are to be great. The first is the fitness; the second, published beside it, only keeps members of the
-    population apart.
+    The fitness is the power mean (-1) of the jobs' speed-ups. The second objective is the sum of speed-ups
+    for each GPU of a server in use; as published, it only preserves diversity.
     """
     servers, jobs = placement.shape
     total = np.zeros(jobs, dtype=np.int64)
@@ -85,8 +84,8 @@ def merit(question: Question, placement: WorkerCounts) -> tuple[float, float]:
 def cross(
     one: WorkerCounts, other: WorkerCounts, point: int, child: WorkerCounts, sibling: WorkerCounts
 ) -> None:
-    """Two children: the jobs before ``point`` as one parent has them, the others as the other, and the
-    reverse."""
+    """Make two children: one has the jobs before ``point`` from ``one`` and the rest from ``other``; the
+    sibling is the reverse."""
     for server in range(one.shape[0]):
         child[server, :point] = one[server, :point]
         child[server, point:] = other[server, point:]
@@ -96,8 +95,11 @@ def cross(
 
 @kernel
 def mutate(question: Question, placement: WorkerCounts, draw: np.random.Generator) -> None:
-    """Some jobs back to where they are, some thinned out, and on every server with room one of all jobs and
-    one of its own grows."""
+    """Return some jobs to their present servers, remove others from some servers, and let two jobs grow on
+    every server with room.
+
+    The first of the two is drawn from all jobs, the second from those on the server.
+    """
     servers, jobs = placement.shape
     reset = np.empty(jobs, dtype=np.bool_)
     thinned = np.empty(jobs, dtype=np.bool_)
@@ -135,7 +137,7 @@ def mutate(question: Question, placement: WorkerCounts, draw: np.random.Generato
 
 @kernel
 def _fitting(width: IntArray, free: int, first: int) -> int:
-    """The first job from ``first`` on, and around, with a worker that fits."""
+    """The first job from ``first`` on, cyclically, whose worker fits."""
     for step in range(width.size):
         job = (first + step) % width.size
         if width[job] <= free:
@@ -153,10 +155,11 @@ def _grow(
     job: int,
     draw: np.random.Generator,
 ) -> None:
-    """Any number from the present one to what a whole server holds, up to the job's most.
+    """Draw the job's workers on a server, from the present number to all that fit an empty server, up to its
+    most.
 
-    A job too large for a server is started on several at once. One that has its most is left alone: more
-    workers here would only move it, since `repair` would take as many away elsewhere.
+    A job too large for one server starts on several. A job with its most workers is skipped: more workers
+    here would only move it, since `repair` removes as many elsewhere.
     """
     width = question.width[job]
     whole = question.capacity[server] // width
@@ -175,8 +178,8 @@ def _grow(
 def _start_on_several(
     question: Question, placement: WorkerCounts, free: IntArray, total: IntArray, first: int, job: int
 ) -> None:
-    """The job's least number of workers from one server on: where there is room, then, if that is not enough,
-    where there is none."""
+    """Place the job's least number of workers on several servers: first those with room, then those
+    without."""
     servers, width, missing = free.size, question.width[job], question.least[job]
     for anywhere in range(2):
         for step in range(servers):
@@ -192,10 +195,11 @@ def _start_on_several(
 
 @kernel
 def repair(question: Question, placement: WorkerCounts, draw: np.random.Generator) -> None:
-    """Take workers away until the placement is allowed; one that is stays as it is.
+    """Remove workers until the placement is allowed; an allowed placement stays as it is.
 
-    In this order: on each server one job at most that has workers elsewhere too; no job more than its most,
-    from a server drawn by lot on; no server more than its GPUs; no job a number that it may not have.
+    In this order: at most one job on each server that also has workers elsewhere; no job above its most
+    workers (removed from a randomly drawn server on); no server above its GPUs; only allowed numbers of
+    workers.
     """
     servers, jobs = placement.shape
     total = np.zeros(jobs, dtype=np.int64)
@@ -231,7 +235,7 @@ def repair(question: Question, placement: WorkerCounts, draw: np.random.Generato
 
 @kernel
 def _keep_apart(placement: WorkerCounts, total: IntArray, hosts: IntArray, where: IntArray) -> None:
-    """On each server, of the jobs that are on several, the first alone."""
+    """On each server, keep only the first of the jobs that run on several servers."""
     jobs = total.size
     taken = -1
     for entry in where:
@@ -246,7 +250,7 @@ def _keep_apart(placement: WorkerCounts, total: IntArray, hosts: IntArray, where
 
 @kernel
 def _cut(placement: WorkerCounts, total: IntArray, job: int, most: int, first: int) -> None:
-    """No more than ``most`` workers of a job: those on servers from ``first`` on stay."""
+    """Limit a job to ``most`` workers; those on servers from ``first`` on are kept."""
     servers = placement.shape[0]
     kept = 0
     for step in range(servers):

@@ -16,17 +16,20 @@ from scheduling.policies.non_dominated import crowding, fronts, survivors
 
 @dataclass(frozen=True, slots=True)
 class Budget:
-    """How long is searched. Published: a population of 100, 100 generations, 250 in Lyra's experiments (spec
-    1.8).
+    """The effort of a search. Published: a population of 100 and 100 generations; 250 in Lyra's experiments
+    (spec 1.8).
 
-    ``remembered``: best members that the next search begins with; published, all are kept. ``cells``: servers
-    times jobs times children at most: on a larger cluster there are fewer generations, one at least, so that
-    a decision takes seconds, not minutes. Raises ValueError for a population that cannot be paired.
+    Raises ValueError for a population that cannot be paired.
     """
 
+    #: Number of members.
     population: int = 100
+    #: Number of generations.
     generations: int = 100
+    #: Best members with which the next search begins; published, all.
     remembered: int = 16
+    #: Limit on servers times jobs times children: larger clusters get fewer generations, at least one, so
+    #: that a decision takes seconds.
     cells: int = 500_000_000
 
     def __post_init__(self) -> None:
@@ -40,20 +43,22 @@ class Budget:
 
 
 class Found(NamedTuple):
-    """The end of a search: ``members``, best first, no two with equal merits; their ``fitness``;
-    ``generations`` that were searched."""
+    """The result of a search."""
 
+    #: Placements, best first, no two with equal merits.
     members: WorkerCounts
+    #: Fitness of each.
     fitness: FloatArray
+    #: Number of generations searched.
     generations: int
 
 
 def search(question: Question, seeds: WorkerCounts, budget: Budget, draw: np.random.Generator) -> Found:
-    """Allowed placements, the best one first, from the present one and ``seeds``, shaped (members, servers,
+    """Search for the best placement, starting from the present one and ``seeds``, shaped (members, servers,
     jobs).
 
-    The best is never worse than the present placement, where that is allowed. Equal questions, seeds and
-    states of ``draw`` find the same.
+    Returns allowed placements, best first. The best is at least as good as the present placement if that is
+    allowed. Equal questions, seeds and states of ``draw`` give equal results.
     """
     generations = budget.generations_for(question)
     beginning = np.concatenate((question.present[None], seeds))[: budget.population]

@@ -1,5 +1,5 @@
-"""Lyra: shortest base demands first, a knapsack for the rest, on owned and borrowed servers (Lyra section
-3.5; spec 2.5)."""
+"""Lyra: base demands, shortest first, then a knapsack for flexible demands, on owned and on-loan servers
+(Lyra section 3.5; spec 2.5)."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ NEVER_RAN, RAN, STOPPED = 0.0, 1.0, 2.0
 class Lyra(SharesWorkers):
     """Both phases as published.
 
-    Where jobs that found only scattered GPUs wait until something ended or came (spec A19), two numbers are
-    noted about each of them: one more than the jobs that ran when it was last passed over, and the GPUs that
-    there were. Fewer jobs or more GPUs mean that it is tried again. Where running jobs may move (spec A18) it
-    is noted who was preempted, and has to stay.
+    Under spec A19 a job that found only scattered GPUs waits until a job ended or a server came. The policy
+    notes two numbers about it: one plus the number of jobs that ran when it was last skipped, and the number
+    of GPUs then. With fewer jobs or more GPUs it is tried again. Under spec A18 running jobs may move, and
+    the policy notes which jobs were preempted, because these must stay.
     """
 
     name = "lyra"
@@ -35,7 +35,7 @@ class Lyra(SharesWorkers):
     memory_columns: ClassVar[tuple[str, ...]] = ("running_beside", "gpus_then", "ran")
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
-        """Who gets how many workers where."""
+        """Divide the servers by one tick."""
         rules = chosen_rules(self.rules, problem.settings.two_phase)
         workers = sharing.workers(problem.columns)
         return divide(
@@ -48,7 +48,7 @@ class Lyra(SharesWorkers):
         )
 
     def noted(self, problem: Problem, division: Division) -> FloatArray | None:
-        """What the two rules ask for; nothing where neither was chosen."""
+        """What specs A18 and A19 need at the next tick; None where neither was chosen."""
         options = problem.settings.two_phase
         if options is None or not (options.retry_when_freed or options.elastic_moves):
             return None
@@ -63,14 +63,14 @@ class Lyra(SharesWorkers):
 
 
 def _ran(problem: Problem) -> FloatArray:
-    """Who ran before; one that did and holds nothing now was stopped."""
+    """Marks jobs that ran before; such a job without GPUs now was preempted."""
     ran = problem.columns.memory[:, 2]
     stopped: FloatArray = np.where((ran == RAN) & (problem.columns.gpus == 0), STOPPED, ran)
     return stopped
 
 
 def _still_scattered(problem: Problem, workers: WorkerMap) -> BoolArray:
-    """Marks pending jobs that were passed over, with no job ended and no server come since then."""
+    """Marks pending jobs that were skipped, where no job ended and no server came since."""
     memory = problem.columns.memory
     noted = memory[:, 0] > 0.0
     no_more = (1 + _running(problem, workers) >= memory[:, 0]) & (_gpus(problem) <= memory[:, 1])
@@ -79,11 +79,11 @@ def _still_scattered(problem: Problem, workers: WorkerMap) -> BoolArray:
 
 
 def _running(problem: Problem, workers: WorkerMap) -> int:
-    """Jobs with workers, and those in the middle of a change."""
+    """Number of jobs with workers or in the middle of a change."""
     columns = problem.columns
     return int(((np.diff(workers.offsets) > 0) | (columns.locked & (columns.gpus > 0))).sum())
 
 
 def _gpus(problem: Problem) -> int:
-    """GPUs that there are, lent ones too."""
+    """Number of usable GPUs, on-loan ones included."""
     return int(problem.sharing.fleet.gpus.sum()) if isinstance(problem, SharedProblem) else problem.gpus

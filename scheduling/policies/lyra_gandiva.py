@@ -1,7 +1,7 @@
-"""Gandiva as Lyra's evaluation takes it: first come, first served, and growth only while nobody waits (Lyra
-section 3.7; spec 2.12).
+"""Gandiva as in Lyra's evaluation: first come, first served; jobs grow only while none waits (Lyra section
+3.7; spec 2.12).
 
-`gandiva.py` is the system as ElasticFlow's evaluation takes it, with turns on shared GPUs.
+`gandiva.py` is Gandiva as in ElasticFlow's evaluation, with turns on shared GPUs.
 """
 
 from __future__ import annotations
@@ -21,8 +21,7 @@ from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 
 class LyraGandiva(SharesWorkers):
-    """Running jobs grow in turn on their own servers; when a job comes, those that grew last give back
-    first."""
+    """Running jobs grow in turn on their own servers; for a new job, those that grew last shrink first."""
 
     name = "lyra_gandiva"
     rules = TwoPhase(order=BaseOrder.FIRST_COME, growth=Growth.ROUND_ROBIN)

@@ -1,9 +1,7 @@
-"""Pollux as Lyra's evaluation takes it: placements by a genetic search for goodput (Lyra section 3.7; spec
-2.12).
+"""Pollux as in Lyra's evaluation: placements by a genetic search for goodput (Lyra section 3.7; spec 2.12).
 
-`pollux.py` is the system as ElasticFlow's evaluation takes it, with sizes found exactly. Here the search is
-genetic with a budget in generations, so that it can end before the best division is found, as the original
-does.
+`pollux.py` is Pollux as in ElasticFlow's evaluation, with exact sizes. The search here is genetic with a
+budget of generations, so it may end before the best placement is found, as in the original.
 """
 
 from __future__ import annotations
@@ -59,8 +57,8 @@ class LyraPollux(SharesWorkers):
     budget: ClassVar[Budget] = Budget()
 
     def reallocate(self, problem: Problem) -> Answer:
-        """One tick: a search if the last one was a minute ago; else everybody stays and whoever is new
-        waits."""
+        """Search if the last search was at least a minute ago; otherwise all jobs keep their workers and new
+        jobs wait."""
         tick = _Tick(problem, self.budget)
         answer = tick.reallocate(problem)
         began = problem.columns.memory[:, PLACED] > 0
@@ -77,7 +75,7 @@ class LyraPollux(SharesWorkers):
 
 
 class _Tick(SharesWorkers):
-    """One decision: `LyraPollux` itself keeps nothing from one to the next."""
+    """One decision. `LyraPollux` itself has no state between decisions."""
 
     name = LyraPollux.name
     rules = LyraPollux.rules
@@ -124,7 +122,7 @@ class _Tick(SharesWorkers):
     def _best(
         self, problem: Problem, question: Question, rows: IntArray, servers: IntArray, fleet: int
     ) -> WorkerCounts:
-        """Workers by server and job of the question, and what is to be remembered."""
+        """The best workers by server and job; records what the next search begins with."""
         draw = np.random.default_rng((abs(int(problem.next_slot_at)), problem.count))
         interval = max(problem.slot, INTERVAL_SECONDS)
         known = self.memory
@@ -166,7 +164,8 @@ class _Tick(SharesWorkers):
         self.memory = replace(self.memory, numbered=numbered + fresh.size)
 
     def _placed(self, problem: Problem) -> FloatArray:
-        """How often each job was given a placement; one that runs was given its own, whoever did it."""
+        """How often each job was placed. A running job counts as placed once even if another policy placed
+        it."""
         placed: FloatArray = np.maximum(problem.columns.memory[:, PLACED], problem.columns.gpus > 0)
         return placed
 

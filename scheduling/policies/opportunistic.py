@@ -1,11 +1,11 @@
 """Opportunistic use of idle inference servers, without an orchestrator (Lyra section 3.7; spec 2.12).
 
-Jobs that can run on both kinds of GPUs queue for idle inference servers alone, the others for owned ones.
-What inference takes back is taken whoever runs there: simulations have the servers chosen at random.
+Jobs that can run on both kinds of GPUs queue only for idle inference servers, other jobs for owned servers. A
+reclaim takes servers regardless of their jobs: simulations choose them at random.
 
-Two kinds of jobs would never end there and queue for owned servers, which the published description leaves
-open: those that all servers on loan together cannot hold, and those that were stopped several times. Where
-nothing is on loan at all, as on a live cluster without loans, everybody queues for owned servers.
+Two sorts of jobs would never end there, a case that the published description leaves open: jobs that exceed
+all on-loan servers together, and jobs that were preempted several times. They queue for owned servers. On a
+cluster without loans all jobs queue for owned servers.
 """
 
 from __future__ import annotations
@@ -47,14 +47,14 @@ class Opportunistic(SharesWorkers):
         return divide(sharing.fleet, sharing.workers(problem.columns), demands, rules)
 
     def noted(self, problem: Problem, division: Division) -> FloatArray:
-        """Whether each job runs now, and how often it was stopped."""
+        """Whether each job runs now, and how often it was preempted."""
         runs = np.diff(division.workers.offsets) > 0
         return np.column_stack((runs.astype(np.float64), _stops(problem)))
 
 
 def _stops(problem: Problem) -> FloatArray:
-    """How often each job was stopped; one that ran when it was last looked at and holds nothing now was
-    stopped since."""
+    """How often each job was preempted: a job that ran at the last decision and holds no GPU now was
+    preempted once more."""
     memory = problem.columns.memory
     stopped: FloatArray = memory[:, 1] + ((memory[:, 0] > 0.0) & (problem.columns.gpus == 0))
     return stopped
@@ -67,7 +67,7 @@ def _lendable_gpus(problem: Problem, sharing: Sharing) -> int:
 
 
 def _in_two_queues(demands: Demands, most_gpus: float, stops: FloatArray) -> Demands:
-    """The same jobs, each able to run on one kind of servers alone."""
+    """The jobs, each limited to one kind of servers."""
     able = np.diff(demands.lent.offsets) > 0
     at = demands.lent.offsets[:-1][able]
     gpus = np.zeros(able.size)
@@ -82,7 +82,7 @@ def _in_two_queues(demands: Demands, most_gpus: float, stops: FloatArray) -> Dem
 
 
 def _only(speeds: Speeds, jobs: BoolArray) -> Speeds:
-    """The speeds of these jobs; the others cannot run."""
+    """The rates of the marked jobs; other jobs cannot run."""
     entries = np.diff(speeds.offsets)
     kept = np.repeat(jobs, entries)
     offsets = np.concatenate((np.zeros(1, dtype=np.int64), np.cumsum(np.where(jobs, entries, 0))))

@@ -1,4 +1,4 @@
-"""Pollux: GPUs where they raise goodput, throughput times statistical efficiency, most fairly.
+"""Pollux: GPUs are divided for the fairest goodput, which is throughput times statistical efficiency.
 
 Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning" (OSDI 2021), section
 4.2, as ElasticFlow compares with it (spec 4.4).
@@ -72,7 +72,7 @@ class Pollux(WithoutPromises):
 
 
 def _sizes(problem: Problem, rows: IntArray) -> IntArray:
-    """Sizes to choose from, one row a job: none, then its measured ones; 0 beyond them."""
+    """GPU counts to choose from, one row for each job: 0, then its measured counts, then 0."""
     jobs = problem.jobs
     inside = np.arange(jobs.levels.shape[1]) < jobs.level_count[rows, None]
     measured = np.where(inside, jobs.levels[rows], 0)
@@ -80,8 +80,8 @@ def _sizes(problem: Problem, rows: IntArray) -> IntArray:
 
 
 def _costs(problem: Problem, field: Contest, sizes: IntArray) -> FloatArray:
-    """Inverse speed-ups, which a power mean of exponent -1 adds up; infinity for sizes that may not be
-    chosen."""
+    """Inverse speed-ups, whose sum a power mean of exponent -1 minimises; infinity for sizes that are not
+    allowed."""
     rows, jobs = field.rows, problem.jobs
     if not rows.size:
         return np.zeros((0, 1))

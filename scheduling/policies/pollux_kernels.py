@@ -1,4 +1,4 @@
-"""Dividing GPUs among jobs at the least sum of costs, one size for each job."""
+"""Divide GPUs among jobs at the least total cost, one size for each job."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @kernel
 def cheapest_exactly(cost: FloatArray, sizes: IntArray, gpus: int) -> IntArray:
-    """The column of each row of ``cost`` with the least total, where the chosen ``sizes`` fit ``gpus`` GPUs.
+    """Choose a column of each row of ``cost`` with the least total such that the chosen ``sizes`` fit
+    ``gpus`` GPUs.
 
-    Column 0 has size 0. Exact, by dynamic programming over jobs and GPUs; of equal totals, that with fewer
-    GPUs.
+    Column 0 has size 0. Exact, by dynamic programming over jobs and GPUs; among equal totals the one with
+    fewer GPUs.
     """
     rows, columns = cost.shape
     best = np.zeros(gpus + 1)
@@ -42,8 +43,7 @@ def cheapest_exactly(cost: FloatArray, sizes: IntArray, gpus: int) -> IntArray:
 
 @kernel
 def cheapest_greedily(cost: FloatArray, sizes: IntArray, gpus: int) -> IntArray:
-    """Like `cheapest_exactly`, but step by step: the change that saves most for each GPU, as long as one
-    fits."""
+    """Like `cheapest_exactly`, but greedy: repeat the change that saves most for each GPU while one fits."""
     rows, columns = cost.shape
     result = np.zeros(rows, dtype=np.int64)
     step = np.zeros(rows, dtype=np.int64)

@@ -1,5 +1,4 @@
-"""What Pollux's search knows from one tick to the next: when it searched, and the best placements that it
-found."""
+"""What Pollux's search remembers between ticks: the time of its last search and the best placements found."""
 
 from __future__ import annotations
 
@@ -16,26 +15,27 @@ _ENTRY = 4
 
 @dataclass(frozen=True)
 class PolluxMemory:
-    """Jobs are known by numbers, given to them in turn, because their rows change as others come and go.
+    """The memory of one search. Jobs have lasting numbers, because their rows change from tick to tick."""
 
-    ``searched_at``: on the caller's axis; ``rest_seconds``: from then to the next search if nothing happens;
-    0 before the first. ``numbered``: numbers that were given so far. ``jobs`` and ``gpus``: that took part.
-    ``servers``: of the fleet then; with any other number, rows of servers stand for others and no member is
-    remembered. ``entries``: one row for each job on a server in a member: (member, server, number of the job,
-    workers).
-    """
-
+    #: When the last search was, in seconds on the caller's axis.
     searched_at: float = 0.0
+    #: Seconds from then to the next search if nothing changes; 0 before the first.
     rest_seconds: float = 0.0
+    #: How many numbers were given so far.
     numbered: int = 0
+    #: Number of jobs in the last search.
     jobs: int = 0
+    #: Number of GPUs in the last search.
     gpus: int = 0
+    #: Servers of the fleet then. If the number changed, rows mean other servers and no placement is
+    #: remembered.
     servers: int = 0
+    #: Rows (member, server, number of the job, workers), one for each job on a server in a member.
     entries: IntArray = field(default_factory=lambda: np.zeros((0, _ENTRY), dtype=np.int64))
 
     @classmethod
     def recalled(cls, noted: FloatArray) -> PolluxMemory:
-        """From the floats that `noted` gave; from none, that nothing was searched yet."""
+        """The memory from the floats of `noted`; without floats, a memory before the first search."""
         if noted.size < _HEADER:
             return cls()
         numbered, jobs, gpus, servers = (int(count) for count in noted[2:_HEADER])
@@ -43,14 +43,14 @@ class PolluxMemory:
         return cls(float(noted[0]), float(noted[1]), numbered, jobs, gpus, servers, entries)
 
     def noted(self) -> FloatArray:
-        """As floats, the form in which policies remember."""
+        """The memory as floats, the form in which policies store it."""
         times = (self.searched_at, self.rest_seconds)
         header = np.array([*times, self.numbered, self.jobs, self.gpus, self.servers], dtype=np.float64)
         return np.concatenate((header, self.entries.ravel().astype(np.float64)))
 
     def members(self, numbers: IntArray, servers: IntArray, fleet: int) -> WorkerCounts:
-        """The remembered placements of jobs with these numbers on these servers, shaped (members, servers,
-        jobs); others have none."""
+        """The remembered placements of these jobs on these servers, shaped (members, servers, jobs); new jobs
+        have no workers."""
         count = int(self.entries[:, 0].max(initial=-1)) + 1
         found = np.zeros((count, servers.size, numbers.size), dtype=np.int16)
         if fleet != self.servers or not found.size:
@@ -66,8 +66,7 @@ class PolluxMemory:
 
 
 def entries_of(members: WorkerCounts, numbers: IntArray, servers: IntArray) -> IntArray:
-    """Placements as `PolluxMemory.entries`, by the numbers of their jobs and the fleet's rows of their
-    servers."""
+    """Placements in the form of `PolluxMemory.entries`, with job numbers and the fleet's rows of servers."""
     member, server, job = np.nonzero(members)
     return np.stack(
         (member, servers[server], numbers[job], members[member, server, job].astype(np.int64)), axis=1

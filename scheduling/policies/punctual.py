@@ -1,5 +1,5 @@
-"""The platform's default: ElasticFlow's promises on owned servers; all other work shortest first, on borrowed
-servers too."""
+"""The default policy: ElasticFlow's promises on owned servers; all other jobs shortest first, also on
+borrowed servers."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def _on_loan(ageing_weight: float) -> TwoPhase:
 
 
 class Punctual(Policy):
-    """Promises first, then work without a promise at its lowest level, then growth of both."""
+    """Promises first, then jobs without a promise at their lowest level, then growth of both."""
 
     name = "punctual"
     prices_newcomers = True
     borrows = True
 
     def decide_newcomers(self, problem: Problem) -> Answer:
-        """Decide newcomers while present allocations stay as they are."""
+        """Decide newcomers while all jobs keep their GPUs."""
         return decide_beside_loans(problem, lambda part: decide.decide_newcomers(part, search=SEARCH))
 
     def reallocate(self, problem: Problem) -> Answer:

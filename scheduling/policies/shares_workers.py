@@ -1,8 +1,8 @@
-"""What Lyra and the policies it is compared with share: base workers first, then flexible ones, on servers of
-both kinds.
+"""The common part of Lyra and the policies it is compared with: base workers first, then flexible ones, on
+owned and on-loan servers.
 
-They differ in who goes first, in how flexible workers are shared out, and in which servers they use: see
-`scheduling.core.lyra.tick`.
+The policies differ in the order of jobs, in how flexible workers are divided, and in the servers they use:
+see `scheduling.core.lyra.tick`.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ from scheduling.policies.without_promises import WithoutPromises
 
 
 class SharesWorkers(WithoutPromises):
-    """Jobs run between their base and their most workers; nobody is promised anything, running bases never
-    stop."""
+    """Jobs run between their base demand and their most workers, without promises; base workers of running
+    jobs never stop."""
 
     #: How this policy divides the servers.
     rules: ClassVar[TwoPhase]
-    #: What a change of a running job costs at least, where a published policy says so.
+    #: The least pause of a change of a running job, in seconds, where a published policy states one.
     restart_seconds: ClassVar[float] = 0.0
     borrows = True
 
@@ -83,20 +83,19 @@ class SharesWorkers(WithoutPromises):
         )
 
     def divided(self, problem: Problem, sharing: Sharing) -> Division:
-        """Who gets how many workers where."""
+        """Divide the servers: the workers of each job on each server."""
         rules = chosen_rules(self.rules, problem.settings.two_phase)
         return divide(sharing.fleet, sharing.workers(problem.columns), sharing.demands, rules)
 
     def noted(self, problem: Problem, division: Division) -> FloatArray | None:
-        """What the policy wants to be told again next time about each job, in its `memory_columns`."""
+        """What the policy notes about each job for its next decision, in its `memory_columns`."""
         return None
 
 
 def chosen_rules(rules: TwoPhase, options: TwoPhaseOptions | None) -> TwoPhase:
-    """A policy's rules with what the operator chose.
+    """The policy's rules with the operator's choices applied.
 
-    The key of shortest jobs and the kind of knapsack are chosen only for policies that have shortest jobs, or
-    a knapsack.
+    The order of shortest jobs and the kind of knapsack apply only to policies that use them.
     """
     if options is None:
         return rules

@@ -1,4 +1,4 @@
-"""GPUs of the next slot, handed out job by job in a given order."""
+"""Divide the GPUs of the next slot job by job in a given order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from scheduling.core.question.snapshot import IntArray
 
 @kernel
 def largest_in_order(jobs: JobArrays, order: IntArray, gpus: int, wanted: IntArray) -> None:
-    """Give each job of ``order`` the largest of its sizes that is left of ``gpus`` GPUs, in place."""
+    """Give each job of ``order`` the largest of its sizes that the remaining GPUs allow; writes
+    ``wanted``."""
     for row in order:
         for level in range(jobs.level_count[row] - 1, -1, -1):
             if jobs.levels[row, level] <= gpus:
@@ -20,7 +21,7 @@ def largest_in_order(jobs: JobArrays, order: IntArray, gpus: int, wanted: IntArr
 
 @kernel
 def fitting_in_order(order: IntArray, sizes: IntArray, gpus: int, wanted: IntArray) -> None:
-    """Give each job of ``order`` its size if that is left of ``gpus`` GPUs, in place."""
+    """Give each job of ``order`` its size if the remaining GPUs allow it; writes ``wanted``."""
     for row in order:
         if 0 < sizes[row] <= gpus:
             wanted[row] = sizes[row]

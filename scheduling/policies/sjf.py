@@ -1,4 +1,4 @@
-"""Shortest job first and nothing else: what of Lyra's gain comes from the order alone (spec 2.12)."""
+"""Shortest job first without growth: shows how much of Lyra's gain comes from the order alone (spec 2.12)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from scheduling.policies.shares_workers import SharesWorkers
 
 
 class Sjf(SharesWorkers):
-    """Phase 1 of Lyra: base demands, the shortest first, and nobody grows."""
+    """Lyra's phase 1 only: base demands, shortest first; no job grows."""
 
     name = "sjf"
     rules = TwoPhase(growth=Growth.NONE)

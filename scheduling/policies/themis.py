@@ -1,4 +1,4 @@
-"""Themis: GPUs to those whom sharing has set back the most, by finish-time fairness.
+"""Themis: GPUs go to the jobs that sharing delays most, by finish-time fairness.
 
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling" (NSDI 2020), section 3, in the formulation
 of Gavel (Narayanan et al., OSDI 2020, section 4.2) that ElasticFlow compares with (spec 4.4).
@@ -23,13 +23,13 @@ ISOLATED_SECONDS, WORK_BEFORE, ISOLATED_RATE = 0, 1, 2
 
 
 class Themis(WithoutPromises):
-    """Every slot is a lease. Shares of time come from a program over all jobs; leases follow the shares.
+    """Every slot is a lease. A program over all jobs computes shares of time, and leases follow these shares.
 
-    Each lease, the shares minimise the worst ratio between a job's finish time here and with an equal part of
-    the cluster to itself. GPUs go to the jobs with the most share per lease held so far, those that never
-    held one first; jobs run at the size their user asked for. Deviations: the program is solved exactly by
-    bisection instead of by a cone solver; Themis's auctions among applications are not part of Gavel's
-    formulation.
+    The shares minimise the worst ratio of a job's finish time here to its finish time alone on an equal part
+    of the cluster. At each lease, GPUs go to the jobs with the greatest share for each lease held so far;
+    jobs that held none come first. Jobs run on the GPU count their user requested. Deviations: the program is
+    solved exactly by bisection instead of by a cone solver; Themis's auctions among applications are not part
+    of Gavel's formulation.
     """
 
     name = "themis"

@@ -25,11 +25,12 @@ QUEUE, PLACE = 0, 1
 
 
 class Tiresias(WithoutPromises):
-    """Three queues by attained GPU time; within one, whoever runs before whoever waits, then by start.
+    """Three queues by attained GPU time; within a queue, running jobs come before waiting ones, then by
+    start.
 
-    All or nothing at the size the user asked for; a job that does not fit is skipped. Jobs are preempted and
-    never promoted. GPU time counts from the moment GPUs are held, pauses included (the simulator leaves them
-    out).
+    A job gets the GPU count its user requested or none; a job that does not fit is skipped. Jobs can be
+    preempted and are never promoted. GPU time counts all seconds in which GPUs are held, pauses included (the
+    simulator omits them).
     """
 
     name = "tiresias"
@@ -37,7 +38,7 @@ class Tiresias(WithoutPromises):
     memory_columns = ("queue", "place")
 
     def reallocate(self, problem: Problem) -> Answer:
-        """Queue by queue, whoever fits."""
+        """Go through the queues in order; each job that fits runs."""
         verdicts = take_all(problem)
         field = contest(problem)
         sizes = requested_sizes(problem)
@@ -80,13 +81,13 @@ def _requeued(problem: Problem) -> FloatArray:
 
 
 def _running_first(memory: FloatArray, order: IntArray, wanted: IntArray) -> None:
-    """Number the places afresh: those that run before those that wait, else as they stood."""
+    """Renumber the places: running jobs before waiting ones, otherwise in the same order."""
     ranked = order[np.argsort(wanted[order] == 0, kind="stable")]
     memory[ranked, PLACE] = 1.0 + np.arange(ranked.size)
 
 
 def _next_demotion(problem: Problem, wanted: IntArray, memory: FloatArray) -> float:
-    """When a running job next changes queue, but at least a slot after the next one begins."""
+    """When a running job next changes queue, but at least a slot after the next slot begins."""
     running = np.flatnonzero((wanted > 0) & (memory[:, QUEUE] < len(QUEUE_LIMITS_GPU_SECONDS)))
     attained = problem.columns.attained_gpu_seconds + problem.columns.gpus * problem.origin
     seconds = [seconds_until_demotion(attained[row], wanted[row]) for row in running.tolist()]

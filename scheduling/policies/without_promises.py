@@ -1,4 +1,4 @@
-"""What policies without promises share: nobody who can run is refused, nobody is given a deadline."""
+"""The common part of policies without promises: they admit every job that can run and promise no deadline."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from scheduling.policies.dispatching import answer_newcomers, take_all
 
 
 class WithoutPromises(Policy):
-    """Takes every job that can run at all, at once, and promises nothing."""
+    """Admits every job that can run, at once, and promises nothing."""
 
     promises: ClassVar[bool] = False
 
     def decide_newcomers(self, problem: Problem) -> Answer:
-        """Everybody who can run is taken; GPUs change at the next slot."""
+        """Admit every newcomer that can run; GPUs change at the next slot."""
         return answer_newcomers(problem, take_all(problem), next_wake_at=inf)
 
     def find_offer(self, snapshot: Snapshot, job: JobSnapshot) -> FoundOffer | None:
-        """None: a policy that promises nothing has nothing to offer."""
+        """None: a policy without promises makes no offers."""
         return None
 
     def what_if(self, snapshot: Snapshot, job: JobSnapshot) -> tuple[Verdict, FoundOffer | None]:
@@ -37,8 +37,7 @@ class WithoutPromises(Policy):
 
 
 def verdict_alone(policy: Policy, snapshot: Snapshot, job: JobSnapshot) -> Verdict:
-    """The verdict of ``job`` as the only newcomer. Raises ValueError for a snapshot that contradicts
-    itself."""
+    """The verdict of ``job`` as the only newcomer. Raises ValueError for an inconsistent snapshot."""
     others = tuple(other for other in snapshot.jobs if other.id != job.id and not other.newcomer)
     asking = replace(job, newcomer=True, promised=False, gpus_now=0, placement=(), stored_plan=None)
     verdicts = policy.admit(replace(snapshot, jobs=(*others, asking))).verdicts
@@ -47,21 +46,20 @@ def verdict_alone(policy: Policy, snapshot: Snapshot, job: JobSnapshot) -> Verdi
 
 @dataclass(frozen=True)
 class Contest:
-    """Who competes for the next slot's GPUs.
+    """The jobs that compete for the GPUs of the next slot."""
 
-    ``rows``: jobs that may be given any size, in the order (submission, id). ``gpus``: GPUs there are for
-    them. ``kept``: one entry a row of the problem: what jobs hold that nobody may change, 0 for all others.
-    """
-
+    #: Jobs that may get any size, in the order (submission, id).
     rows: IntArray
+    #: Number of GPUs for these jobs.
     gpus: int
+    #: For each row of the problem, GPUs of a job that keeps them in any case; 0 for others.
     kept: IntArray
 
 
 def contest(problem: Problem, declined: BoolArray | None = None) -> Contest:
-    """The contest for the next slot: without jobs that are refused, and without jobs that keep their GPUs.
+    """The contest for the next slot, without refused jobs and without jobs that keep their GPUs.
 
-    Those are locked jobs, and jobs that only have to store their final weights.
+    Those are locked jobs, and jobs that only store their final weights.
     """
     jobs, count = problem.jobs, problem.count
     free = problem.open_timeline().free
