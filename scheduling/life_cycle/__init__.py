@@ -1,5 +1,6 @@
-"""The life of a job as pure functions: facts from rows in, instructions out.
+"""The life of a job as pure functions: from facts in database rows to instructions.
 
-`steps` says what the rows call for now, `events` what follows when something is told. Nothing here reads a
-row, a clock or a file; `scheduling/services/lifecycle.py` reads the facts and carries the instructions out.
+`steps` derives the instructions that are due from the rows; `events` derives those that follow a report, such
+as a worker's error. No function here reads a row, a clock or a file: `scheduling/services/lifecycle.py` reads
+the facts and carries out the instructions.
 """

@@ -1,4 +1,5 @@
-"""What follows when something is told of a job: a first iteration, an error, a lost generation, a pause."""
+"""Instructions that follow a report about a job: a first iteration, an error, a lost generation, a
+suspension."""
 
 from __future__ import annotations
 
@@ -43,7 +44,8 @@ _FUNCTIONS_FAULTS = (
 
 
 def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruction]:
-    """Rank 0 of generation ``number`` has done its first iteration: it trains, its predecessor is retired."""
+    """Rank 0 of generation ``number`` has completed its first iteration: the generation trains, and its
+    predecessor is retired."""
     coming = job.coming
     if coming is None or coming.number != number:
         return []
@@ -62,10 +64,10 @@ def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruct
 
 
 def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instruction]:
-    """All GPUs are taken from the job; a living generation writes its state first.
+    """Take all GPUs from the job; its living generation stores its state first.
 
-    A hand-over that is under way is let finish. Whoever wants the job suspended asks again then: the next
-    plan does, and for a job that its owner paused whatever ends the hand-over.
+    A hand-over under way may complete. The suspension is then requested again: by the next plan, or, for a
+    job that its owner paused, when the hand-over ends.
     """
     coming, live = job.coming, job.live
     found: list[Instruction] = []
@@ -83,11 +85,11 @@ def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instructio
 
 
 def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
-    """A coming generation that nothing depends on yet is not wanted any more. Empty where it goes on.
+    """Give up a coming generation that is no longer wanted; empty where it must go on.
 
-    Its predecessor trains on; a job without one waits again, with its last durable state. Left alone are a
-    hand-over that is under way, as the predecessor may have stopped for it, and what a promise may count on:
-    a promised job's start, and a change of the owned GPUs it has.
+    Its predecessor keeps training; a job without a predecessor waits again with its last durable state. Two
+    cases go on: a hand-over under way, because the predecessor may have stopped for it, and a generation on
+    which a promise may count (the start of a promised job, or a change of its owned GPUs).
     """
     coming, live = job.coming, job.live
     if coming is None or (live is not None and coming.goal != Goal.PREPARE):
@@ -111,9 +113,9 @@ def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
 
 
 def lost(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instruction]:
-    """A training generation is gone without having handed over: go on from the last durable state.
+    """A training generation was lost before a hand-over: continue from the last durable state.
 
-    One that was still coming is given up: its predecessor goes on, if it still trains.
+    A generation that was still coming is given up; its predecessor continues if it still trains.
     """
     if job.coming is not None and generation.number == job.coming.number:
         return given_up(job, reason)
@@ -130,8 +132,8 @@ def lost(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instru
 
 
 def given_up(job: JobFacts, reason: str) -> list[Instruction]:
-    """The coming generation will not train. The old one goes on if it still trains; else the job restarts
-    from its last durable state."""
+    """The coming generation will not train: its predecessor continues if it still trains; otherwise the job
+    restarts from its last durable state."""
     coming, live = job.coming, job.live
     if coming is None:
         return []
@@ -152,7 +154,8 @@ def given_up(job: JobFacts, reason: str) -> list[Instruction]:
 
 
 def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
-    """Count progress from the last durable state; what is coming, or the next plan, goes on from there."""
+    """Reset the job's progress to its last durable state; the coming generation or the next plan continues
+    there."""
     iteration = job.stored_iteration if was_live else job.iterations_done
     found: list[Instruction] = [GoBack(iteration)] if was_live else []
     if job.coming is not None:
@@ -164,10 +167,11 @@ def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
 
 
 def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
-    """One rank cannot go on. The user's own errors end the job once they repeat; the platform's never do.
+    """One rank has failed. Repeated errors of the user's function end the job; errors of the platform never
+    do.
 
-    A rank that raises takes its peers down with it, and any of them may be heard first: the function's error
-    counts even when the generation was given up for a lost peer before.
+    A rank that raises an error brings down its peers, and any of them may report first. So the function's
+    error counts even if the generation was already given up for a lost peer.
     """
     measured = generation.purpose == Purpose.PROFILING
     on_the_side = measured and job.state in (*PLANNED_STATES, JobState.DECLINED)
@@ -189,14 +193,14 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
 
 
 def _because(reason: str) -> RetireReason:
-    """What ends a generation of which a worker said that it cannot go on. The agent ends a measurement whose
-    time is up."""
+    """Why a generation with a failed worker is retired. The agent ends a measurement that exceeds its
+    time."""
     timed_out = reason == RetireReason.MEASURING_TIMEOUT
     return RetireReason.MEASURING_TIMEOUT if timed_out else RetireReason.FAILED
 
 
 def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
-    """At once where it never trained; after several errors without progress between them where it did."""
+    """End the job at once if it never trained, else after several errors without progress in between."""
     if generation.number < job.last_generation and generation.retired():
         # Heard late, of a generation that has been replaced: what replaced it will tell.
         return []

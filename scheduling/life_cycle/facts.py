@@ -1,4 +1,4 @@
-"""What a job's life depends on, as read from its rows at one moment. Times are timezone-aware UTC."""
+"""The facts on which a job's life depends, read from its rows at one moment. Times are timezone-aware UTC."""
 
 from __future__ import annotations
 
@@ -10,21 +10,23 @@ from scheduling.choices import TERMINAL_STATES, GenerationState, Goal, JobState,
 
 @dataclass(frozen=True)
 class WorkerFacts:
-    """One rank of a generation, as its agent last told."""
+    """One rank of a generation, as its agent last reported it."""
 
+    #: Its last reported phase.
     phase: str
-    #: Its process is there no more.
+    #: Whether its process has ended.
     gone: bool
-    #: With which code it ended, where that is known.
+    #: Exit code of the process; None where unknown.
     exit_code: int | None
+    #: When the agent last reported a change.
     changed_at: datetime
 
     def ended_well(self) -> bool:
-        """Whether it did what it was there for."""
+        """Whether the worker has completed its task."""
         return self.phase == "completed" or self.exit_code == 0
 
     def step(self) -> str:
-        """Its phase; that of a process that is gone is ``exited``."""
+        """The worker's phase, or ``exited`` once its process has ended."""
         return "exited" if self.gone else self.phase
 
 
@@ -32,36 +34,43 @@ class WorkerFacts:
 class GenerationFacts:
     """One generation of a job."""
 
+    #: Its number within the job; numbers only rise.
     number: int
+    #: Whether it trains or measures.
     purpose: Purpose
+    #: Its state.
     state: GenerationState
+    #: What its workers are to do.
     goal: Goal
+    #: Number of its ranks.
     world_size: int
+    #: When it was created.
     created_at: datetime
-    #: Every GPU that it was given is its job's: its workers may start.
+    #: Whether the job holds every GPU that the generation was given, so that its workers may start.
     holds_gpus: bool = True
-    #: Rank 0 has done an iteration of it, or a measurement has begun.
+    #: Whether rank 0 has completed an iteration of it, or its measurement has begun.
     was_live: bool = False
-    #: When the present step has lasted too long.
+    #: When its present step exceeds its bound; None for no bound.
     step_expires_at: datetime | None = None
-    #: Why it ended; empty while it has not.
+    #: Why it was retired; empty before.
     retired_because: str = ""
+    #: Its ranks as far as agents have reported them.
     workers: tuple[WorkerFacts, ...] = ()
-    #: The state that it stopped with is durable.
+    #: Whether the state with which it stopped is durable.
     state_stored: bool = False
-    #: Iterations a second as measured on as many GPUs; 0 where nobody knows.
+    #: Measured iterations per second on as many GPUs; 0 where unknown.
     iterations_per_second: float = 0.0
-    #: How long storing the job's weights takes.
+    #: Seconds to store the job's weights.
     storing_seconds: float = 0.0
-    #: GPUs of the cluster's own servers among its own, by any number that tells them apart.
+    #: Its GPUs on owned servers, by any number that identifies them.
     owned_gpus: frozenset[int] = frozenset()
 
     def retired(self) -> bool:
-        """Whether it has ended."""
+        """Whether the generation has ended."""
         return self.state == GenerationState.RETIRED
 
     def all_are(self, steps: tuple[str, ...]) -> bool:
-        """Whether every rank has been heard of and is in one of these steps."""
+        """Whether every rank has reported and is in one of these steps."""
         return len(self.workers) == self.world_size and all(one.step() in steps for one in self.workers)
 
 
@@ -69,33 +78,43 @@ class GenerationFacts:
 class JobFacts:
     """A job with its generations that have not ended."""
 
+    #: The job's id.
     id: str
+    #: Its state.
     state: JobState
+    #: Whether its owner paused it.
     paused_by_owner: bool = False
+    #: Whether it holds a promise.
     promised: bool = False
+    #: Iterations completed so far.
     iterations_done: int = 0
-    #: Iteration of the newest durable state; 0 where there is none.
+    #: Iteration of the newest durable state; 0 for none.
     stored_iteration: int = 0
-    #: Errors of its function since it last got further, and where the last one was.
+    #: Errors of its function since it last made progress.
     failures: int = 0
+    #: Iteration of the last of these errors.
     failed_at_iteration: int = 0
-    #: Number of the newest generation, whatever its purpose.
+    #: Number of the newest generation, for training or measuring.
     last_generation: int = 0
-    #: The generation that trains, and the one that is on its way to.
+    #: The generation that trains; None for none.
     live: GenerationFacts | None = None
+    #: The generation that is being prepared to train; None for none.
     coming: GenerationFacts | None = None
+    #: Generations that measure levels.
     measurements: tuple[GenerationFacts, ...] = ()
 
     def finished(self) -> bool:
-        """Whether nothing of it changes any more."""
+        """Whether the job has reached a final state."""
         return self.state in TERMINAL_STATES
 
 
 @dataclass(frozen=True)
 class StepBounds:
-    """How long steps may take, in seconds: a suspension, a hand-over, and the wait of a measurement for the
-    jobs that it displaces."""
+    """Bounds on the length of steps."""
 
+    #: Bound on a suspension.
     suspend_seconds: float
+    #: Bound on a hand-over.
     handover_seconds: float
+    #: Bound on a measurement's wait for the jobs that it displaces.
     displacing_seconds: float

@@ -1,5 +1,5 @@
-"""What is to be done about a job. Each is one small change of rows; a list of them is carried out in order,
-in one transaction.
+"""Instructions about a job. Each is one small change of rows; a list is carried out in order, in one
+transaction.
 
 Generations are named by their numbers.
 """
@@ -13,7 +13,7 @@ from scheduling.choices import JobState, RetireReason
 
 @dataclass(frozen=True)
 class Retire:
-    """End a generation: its agents stop its workers, and its GPUs are free once they confirm it."""
+    """End a generation: its agents stop its workers, and its GPUs are free once the agents confirm it."""
 
     generation: int
     because: RetireReason
@@ -22,16 +22,16 @@ class Retire:
 
 @dataclass(frozen=True)
 class CallReady:
-    """Note that every worker of a coming generation waits for its state."""
+    """Record that every worker of a coming generation waits for its state."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class BeginTraining:
-    """Let a coming generation without a living predecessor start from the last durable state.
+    """Start a coming generation without a living predecessor from the last durable state.
 
-    ``seconds``: how long that may take from now; None to leave the bound as it is.
+    ``seconds``: bound on the start, from now; None keeps the present bound.
     """
 
     generation: int
@@ -48,7 +48,7 @@ class BeginHandover:
 
 @dataclass(frozen=True)
 class TellToSuspend:
-    """Let the living generation write its state and leave its GPUs, within ``seconds``."""
+    """Tell the living generation to store its state and release its GPUs within ``seconds``."""
 
     generation: int
     seconds: float
@@ -56,14 +56,14 @@ class TellToSuspend:
 
 @dataclass(frozen=True)
 class BeginMeasuring:
-    """Note that a measurement has begun."""
+    """Record that a measurement has begun."""
 
     generation: int
 
 
 @dataclass(frozen=True)
 class BecomeLive:
-    """Note that a generation trains: rank 0 has done ``iteration``, its first."""
+    """Record that a generation trains: rank 0 has completed its first iteration, ``iteration``."""
 
     generation: int
     iteration: int
@@ -71,19 +71,19 @@ class BecomeLive:
 
 @dataclass(frozen=True)
 class GoBack:
-    """Count the job's progress from its last durable state."""
+    """Reset the job's progress to ``iteration``, that of its last durable state."""
 
     iteration: int
 
 
 @dataclass(frozen=True)
 class NoPause:
-    """Expect no change of generation any more."""
+    """No change of generation is expected any more."""
 
 
 @dataclass(frozen=True)
 class CountFailure:
-    """Note how often the function has failed without getting further than ``iteration``."""
+    """Record how often the function has failed without progress beyond ``iteration``."""
 
     failures: int
     iteration: int
@@ -100,7 +100,7 @@ class Fail:
 
 @dataclass(frozen=True)
 class MoveTo:
-    """Bring the job to another state, with what its history says of it."""
+    """Bring the job to another state, with a line of its history."""
 
     state: JobState
     message: str
@@ -109,7 +109,7 @@ class MoveTo:
 
 @dataclass(frozen=True)
 class Record:
-    """A line of the job's history."""
+    """Add a line to the job's history."""
 
     kind: str
     message: str
@@ -118,7 +118,7 @@ class Record:
 
 @dataclass(frozen=True)
 class TellPlanner:
-    """A fact that plans rest on has changed."""
+    """Tell the planner that a fact on which plans rest has changed."""
 
     trigger: str
 

@@ -1,7 +1,7 @@
-"""The steps of a job's generations that its rows call for (docs/protocols.md 1).
+"""The steps of a job's generations that are due by its rows (docs/protocols.md 1).
 
-Level-triggered: whoever asks once more, or much later, is told the step that is due then. Instructions that
-were carried out change the facts so that they are not given again.
+Level-triggered: a call gives the steps that are due at that moment, however late or often it comes. Carrying
+out an instruction changes the facts, so that the instruction is not given again.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _WAITING = ("ready", "loading", "training")
 
 
 def next_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
-    """What the rows call for now; empty where they call for nothing. Asked again once it is done, there may
-    be more."""
+    """Instructions that are due now; empty for none. After they are carried out, a further call may give
+    more."""
     found = _live_steps(job, bounds, now) or _coming_steps(job, bounds, now)
     for measurement in job.measurements:
         found = found or _measuring_steps(job, measurement, bounds, now)
@@ -43,14 +43,15 @@ def next_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruc
 
 
 def owner_steps(job: JobFacts, bounds: StepBounds) -> list[Instruction]:
-    """Take the GPUs of a job that its owner paused, as soon as the step allows it that it is in.
+    """Take the GPUs of a job that its owner paused, as soon as its present step allows it.
 
-    No plan names a paused job, so nobody else would.
+    Plans do not name a paused job, so no plan would take them.
     """
     return suspended(job, PAUSED, bounds) if job.paused_by_owner and not job.finished() else []
 
 
 def _live_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
+    """Steps of the generation that trains."""
     live = job.live
     if live is None:
         return []
@@ -77,10 +78,10 @@ def _has_suspended(job: JobFacts, live: GenerationFacts) -> list[Instruction]:
 
 
 def _is_stuck(live: GenerationFacts, bounds: StepBounds, now: datetime) -> bool:
-    """Whether a generation that was told to suspend is still in the same iteration after far longer than one
+    """Whether a generation that was told to suspend is in the same iteration far longer than an iteration
     takes.
 
-    Promises count on its GPUs. What it has begun to write it may finish.
+    Promises count on its GPUs. A generation that has begun to store its state may finish.
     """
     if live.step_expires_at is None or not live.all_are(("training",)) or not live.iterations_per_second:
         return False
@@ -90,6 +91,7 @@ def _is_stuck(live: GenerationFacts, bounds: StepBounds, now: datetime) -> bool:
 
 
 def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Instruction]:
+    """Steps of the generation that is being prepared to train."""
     coming, live = job.coming, job.live
     if coming is None or not coming.holds_gpus:
         return []
@@ -112,6 +114,7 @@ def _coming_steps(job: JobFacts, bounds: StepBounds, now: datetime) -> list[Inst
 def _measuring_steps(
     job: JobFacts, measurement: GenerationFacts, bounds: StepBounds, now: datetime
 ) -> list[Instruction]:
+    """Steps of one measurement."""
     ended = TellPlanner(f"profiling of {job.id} ended")
     if not measurement.holds_gpus:
         if (now - measurement.created_at).total_seconds() <= bounds.displacing_seconds:
@@ -130,7 +133,7 @@ def _measuring_steps(
 
 
 def worker_missing(generation: GenerationFacts, now: datetime) -> bool:
-    """Whether a worker of the generation has failed, or is gone without a word."""
+    """Whether a worker of the generation has failed, or its process ended without a report."""
     for worker in generation.workers:
         if worker.phase == "failed":
             return True
@@ -141,4 +144,5 @@ def worker_missing(generation: GenerationFacts, now: datetime) -> bool:
 
 
 def _overdue(generation: GenerationFacts, now: datetime) -> bool:
+    """Whether the present step of the generation has exceeded its bound."""
     return generation.step_expires_at is not None and now > generation.step_expires_at
