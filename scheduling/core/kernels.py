@@ -34,7 +34,8 @@ _JIT: Any = numba.njit
 _CONFIG.LLVM_REFPRUNE_PASS = 0
 _PACKAGE = Path(__file__).resolve().parent
 PACKAGES = (_PACKAGE, _PACKAGE.parent / "policies")
-"""Where kernels stand that call each other. One elsewhere may call these and those of its own file alone."""
+"""The packages whose kernels may call each other. A kernel elsewhere may call only these and those of its own
+file."""
 
 
 def source_digest(folders: Iterable[Path]) -> str:
@@ -143,7 +144,7 @@ def leaf(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]
     returned = set(re.findall(r"\w+", str(function.__annotations__.get("return", "missing"))))
     if not returned <= _NUMBERS:
         raise TypeError(f"{function.__qualname__} is a leaf: it may return numbers alone, not {returned}")
-    # Numba compiles the inner functions of its own sorts so (numba/misc/mergesort.py).
+    # Numba compiles the inner functions of its own sorts in the same way (numba/misc/mergesort.py).
     return _compiled(function, _nrt=False)
 
 

@@ -30,9 +30,9 @@ from scheduling.life_cycle.instructions import (
     TellToSuspend,
 )
 
-#: How often a job may fail without having got further than before.
+#: How often a job may fail without progress in between.
 MAXIMUM_FAILURES = 3
-#: What a user has to mend: trying again would not help.
+#: Faults that the user must correct; another attempt would not help.
 _FUNCTIONS_FAULTS = (
     "function_error",
     "function_load_error",
@@ -73,7 +73,7 @@ def suspended(job: JobFacts, reason: str, bounds: StepBounds) -> list[Instructio
     found: list[Instruction] = []
     if coming is not None:
         if coming.state == GenerationState.HANDOVER and live is not None:
-            # The old one may have stopped already.
+            # The predecessor may have stopped already.
             return []
         found.append(Retire(coming.number, RetireReason.LET_GO, reason))
         if live is None and job.state == JobState.RUNNING:
@@ -146,7 +146,7 @@ def given_up(job: JobFacts, reason: str) -> list[Instruction]:
     if live is None:
         found += _from_the_last_state(left, was_live=False)
     elif live.goal == Goal.HAND_OVER:
-        # It stopped for the one that does not come.
+        # The predecessor stopped for a generation that will not train.
         why = f"generation {coming.number} did not take over"
         found.append(Retire(live.number, RetireReason.GIVEN_UP, why))
         found += _from_the_last_state(left, was_live=True)
@@ -183,7 +183,7 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
         TellPlanner(f"{job.id}: {fault.reason}"),
     ]
     if on_the_side:
-        # More levels of a running job, which trains on without them, or of one that was declined.
+        # It measured more levels of a running job, which continues without them, or of a declined job.
         return [] if generation.retired() else ended
     if fault.reason in _FUNCTIONS_FAULTS and generation.retired_because != RetireReason.MEASURED:
         return _function_failed(job, generation, fault)
@@ -202,7 +202,7 @@ def _because(reason: str) -> RetireReason:
 def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
     """End the job at once if it never trained, else after several errors without progress in between."""
     if generation.number < job.last_generation and generation.retired():
-        # Heard late, of a generation that has been replaced: what replaced it will tell.
+        # A late report about a replaced generation: its successor will report the same error.
         return []
     progressed = job.iterations_done > job.failed_at_iteration
     failures = 1 if progressed else job.failures + 1

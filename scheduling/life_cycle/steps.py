@@ -22,13 +22,13 @@ from scheduling.life_cycle.instructions import (
     TellPlanner,
 )
 
-#: Why a paused job's GPUs are taken, in its history.
+#: The reason in a job's history for taking the GPUs of a paused job.
 PAUSED = "paused by its owner"
-#: A job that is to suspend does so after its iteration. One that lasts longer than this and so many of its
-#: usual ones never ends.
+#: A job suspends at the end of its iteration. An iteration that takes longer than `STUCK_SECONDS` and
+#: `STUCK_ITERATIONS` measured iterations together counts as stuck.
 STUCK_SECONDS = 5.0
 STUCK_ITERATIONS = 10.0
-#: A worker that ended well has said all it had to say; how long its last event may still be on its way.
+#: Seconds for which the last report of a worker that completed its task may still be on its way.
 LAST_WORD_SECONDS = 30.0
 _WAITING = ("ready", "loading", "training")
 

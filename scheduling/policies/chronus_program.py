@@ -28,7 +28,7 @@ def first_lease(
     ``most_gpus``: use as many GPUs in the first lease as possible, else as few. None if the program has no
     solution, or found none within the limit on work.
     """
-    # Half a second to import, and only Chronus needs it.
+    # The import takes half a second, and only Chronus needs it.
     from scipy.optimize import Bounds, LinearConstraint, milp  # type: ignore[import-untyped]
     from scipy.sparse import coo_array  # type: ignore[import-untyped]
 

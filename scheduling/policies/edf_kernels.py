@@ -26,7 +26,7 @@ def work_down(
     ``first``: no GPU is free in the pieces before it. Returns (pieces, finish, GPU seconds); 0 pieces if the
     job never ends.
     """
-    # Read through the tuple in the loop, each array would be counted as in use and released again each time.
+    # Arrays read through a tuple within the loop would have their references counted at each access.
     times, free, count = timeline
     out_time, out_gpus = draft
     origin = slots.origin

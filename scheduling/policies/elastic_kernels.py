@@ -82,7 +82,7 @@ def _rush(
     or where a job would never end. Returns (position of the first job that is not planned, pieces, first
     piece with a free GPU).
     """
-    # Read through the tuples in the loop, each array would be counted as in use and released again each time.
+    # Arrays read through a tuple within the loop would have their references counted at each access.
     levels, throughput, pauses, top = jobs.levels, jobs.throughput, jobs.pause, jobs.level_count
     work, held, left, storing = jobs.work, jobs.gpus, jobs.pause_left, jobs.finishing
     finished, locked = jobs.finished_at, jobs.locked
@@ -179,7 +179,7 @@ def fill_or_rush(
     position = 0
     first = 0
     while position < order.size:
-        # Late jobs leave long stretches without a free GPU, cut into as many pieces as there are jobs.
+        # Late jobs leave long times without a free GPU, split into as many pieces as there are jobs.
         if timeline.pieces == timeline.times.size:
             timeline = compact(timeline)
             first = 0

@@ -12,7 +12,7 @@ from scheduling.policies.requests import rates_at
 
 
 def wake_at_exact_completion(answer: Answer) -> float:
-    """The whole second in which the first running job ends, and at least a slot after the next slot begins.
+    """The whole second in which the first running job ends, but at least a slot after the next slot begins.
 
     In seconds on the caller's axis; infinity when no job runs.
     """

@@ -22,7 +22,7 @@ from scheduling.policies.without_promises import Contest, WithoutPromises, conte
 
 SET, TURN = 0, 1
 TURN_PAUSES = 2.0
-"""A turn lasts at least this many pauses: with turns as short as a pause nobody would ever get on."""
+"""The least length of a turn in pauses. Jobs would make no progress in turns as short as a pause."""
 
 
 class Gandiva(WithoutPromises):

@@ -142,8 +142,8 @@ def rebalance(sets: ServerSets, *, as_published: bool = False) -> None:
 def _expand(sets: ServerSets, size: int, steps: int, as_published: bool) -> None:
     """Open up to ``steps`` sets; deal the group's jobs anew if at least one was opened.
 
-    The published simulator (``as_published``) deals anew at the wrong times: not when all requested sets of
-    one server were opened, but also when no server was free.
+    The published simulator (``as_published``) deals anew even when no server was free, yet does not when all
+    requested sets of one server were opened.
     """
     group = sets.group(size)
     opened = 0

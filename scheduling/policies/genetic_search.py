@@ -76,8 +76,7 @@ def _evolve(
     servers, jobs = question.present.shape
     everybody = np.zeros((2 * population, servers, jobs), dtype=np.int16)
     fitness, useful = np.zeros(2 * population), np.zeros(2 * population)
-    # Members keep their place in memory: `order` says who survives (the first half) and whose place is taken
-    # next.
+    # Members keep their place in memory. The first half of `order` survives; children replace the rest.
     order = np.arange(2 * population)
     for member in range(population):
         everybody[member] = seeds[member % seeds.shape[0]]
@@ -101,8 +100,8 @@ def _evolve(
         apart = crowding(fitness[order], useful[order], front)
         placed = survivors(front, apart, 2 * population)
         order, front, apart = order[placed], front[placed], apart[placed]
-    # Equal members stand behind all fronts, and a front's number is below the population's size where it
-    # survives.
+    # Members equal to another one are behind all fronts. Surviving fronts have numbers below the population's
+    # size.
     front = np.where(front[:population] == 2 * population, population, front[:population])
     kept = order[:population]
     return everybody[kept], fitness[kept], front

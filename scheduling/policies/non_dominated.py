@@ -27,7 +27,7 @@ def fronts(first: FloatArray, second: FloatArray) -> IntArray:
         if last >= 0 and first[last] == first[member] and second[last] == second[member]:
             continue
         last = member
-        # Whoever came before is at least as good in the first objective, so the second one decides.
+        # Earlier members are at least as good in the first objective, so the second one decides.
         place = 0
         while place < opened and best[place] >= second[member]:
             place += 1

@@ -25,9 +25,9 @@ from scheduling.core.together.sharing import Sharing
 from scheduling.policies.shares_workers import SharesWorkers, chosen_rules
 
 MOST_STOPS = 3
-"""A job that was stopped so often, and began anew each time, leaves inference servers alone (ours)."""
+"""A job that was preempted this often, and began anew each time, no longer uses inference servers (ours)."""
 LENDABLE_SHARE = 0.5
-"""About the largest part of an inference cluster that is ever idle at once (ours)."""
+"""About the largest part of an inference cluster that is idle at any one time (ours)."""
 
 
 class Opportunistic(SharesWorkers):

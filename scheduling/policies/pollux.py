@@ -22,10 +22,10 @@ INTERVAL_SECONDS = 60.0
 RESTART_SECONDS = 30.0
 LARGEST_SIZE = 64
 WAITING_SPEEDUP = 0.01
-"""Speed-up at which a waiting job counts: the power mean of -1 knows no 0."""
+"""The speed-up that counts for a waiting job, since a power mean of exponent -1 allows no 0."""
 
 MOST_STATES = 20_000_000
-"""Jobs times GPUs up to which the division is exact."""
+"""Product of jobs and GPUs up to which the division is exact."""
 
 RESTARTS, LARGEST = 0, 1
 

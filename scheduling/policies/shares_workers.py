@@ -43,7 +43,7 @@ class SharesWorkers(WithoutPromises):
         """One tick of the scheduler (spec 2.5)."""
         verdicts = take_all(problem)
         columns = problem.columns
-        # Jobs in the middle of a change stay as they are.
+        # Jobs in the middle of a change keep their GPUs.
         seen = problem.sharing if isinstance(problem, SharedProblem) else sharing_of(problem)
         sharing = set_aside(seen, columns, columns.locked)
         division = self.divided(problem, sharing)

@@ -112,7 +112,7 @@ def base_table(demands: Demands, jobs: IntArray, naive: bool) -> tuple[IntArray,
     The demand is 0 where a job cannot run. Elastic jobs prefer on-loan servers, since they can shrink at a
     reclaim. Jobs that may mix kinds prefer owned servers, and with ``naive`` all jobs do (spec 2.5 step 1).
     """
-    # A call that is handed many arrays costs more than these few steps, hence the loop over plain arrays.
+    # Passing many arrays to a kernel costs more than these few steps, so they are not a call for each job.
     gpus_per_worker, mixes = demands.gpus_per_worker, demands.mixes
     owned_offsets, owned_workers = demands.owned.offsets, demands.owned.workers
     lent_offsets, lent_workers = demands.lent.offsets, demands.lent.workers

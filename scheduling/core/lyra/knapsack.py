@@ -23,8 +23,8 @@ WORK_LIMIT = 500_000_000
 """Product of capacity and items up to which the optimum is computed: a few tenths of a second on one core."""
 
 _TIE = 1e-10
-"""Totals that differ by less than this share of the best one are equal: it covers sums taken in another
-order."""
+"""Totals that differ by less than this part of the best one are equal, because sums depend on the order of
+addition."""
 
 _CELLS_KEPT = 4_000_000
 """Totals kept at once where that spares a second computation (32 MB)."""

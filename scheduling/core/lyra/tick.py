@@ -98,8 +98,8 @@ class _Tick:
         self.room, self.held = tear_down(fleet.gpus, fleet.on_loan, workers, demands.gpus_per_worker)
         self.base_room = self.room
         if options.emptied_as_idle:
-            # The same servers, changed in place as the others are; only what was on those on loan is
-            # forgotten.
+            # The same arrays as `room`, changed in place with it. Only the workers that on-loan servers had
+            # before are left out.
             self.base_room = self.room._replace(before=np.where(fleet.on_loan, 0, self.room.before))
         self.valued = demands._replace(remaining=demands.work) if options.value_total_work else demands
         self.grouping = Grouping(not options.naive, options.flexible_in_holes)

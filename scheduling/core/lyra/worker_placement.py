@@ -19,8 +19,9 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 
 OCCUPIED, IDLE, EMPTIED, BASE_HOLE, FORBIDDEN = 0, 1, 2, 3, 4
-"""How welcome a worker is on a server, best first: beside its like; on one that is really idle; on one whose
-flexible workers are gone in thought only; in what base workers leave free; not at all."""
+"""Preference classes of a server for a worker, best first: it hosts workers of the same sort; it was idle
+before the tick; it had only flexible workers before; it hosts base workers, and the worker is flexible;
+forbidden."""
 
 
 class Grouping(NamedTuple):

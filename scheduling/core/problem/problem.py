@@ -222,7 +222,7 @@ class Problem:
         )
         start += now
         if self.origin > TIME_TOLERANCE:
-            # Exactly the caller's boundary, not one that float addition moved.
+            # Use the caller's exact slot boundary: float addition may have shifted it.
             start[np.abs(start - self.next_slot_at) <= TIME_TOLERANCE] = self.next_slot_at
         finish = (plans.finish + now).tolist()
         bounds = offsets.tolist()

@@ -25,11 +25,11 @@ from scheduling.core.question.snapshot import (
 )
 
 SLO, SOFT, BEST_EFFORT = 0, 1, 2
-"""Service classes as they stand in `JobColumns.service_class`."""
+"""Codes of service classes in `JobColumns.service_class`."""
 
 CODES = {ServiceClass.SLO: SLO, ServiceClass.SOFT: SOFT, ServiceClass.BEST_EFFORT: BEST_EFFORT}
 NO_LEVEL = np.iinfo(np.int64).max
-"""Stands in the columns of a curve matrix beyond a job's own levels."""
+"""Fills the columns of a curve matrix beyond a job's levels."""
 
 
 class CurveColumns(NamedTuple):

@@ -42,7 +42,7 @@ REASONS = {
     ChangeKind.MIGRATE: "its GPUs are needed as one block by a larger job",
     ChangeKind.SUSPEND: "its GPUs are needed for promises",
 }
-"""What a change is for, by its kind."""
+"""The reason of a change, by its kind."""
 
 
 @dataclass(frozen=True, slots=True)

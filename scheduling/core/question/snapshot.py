@@ -20,8 +20,8 @@ FloatArray = NDArray[np.float64]
 
 NO_DEADLINE = float("inf")
 AGEING_WEIGHT = 0.5
-"""Usual weight of waiting under ``punctual``: who comes later than twice a job's running time after it is not
-served before it."""
+"""Default ageing weight under ``punctual``. Jobs that are submitted more than twice a job's running time
+after it do not overtake it."""
 
 
 class ServiceClass(StrEnum):

@@ -29,21 +29,21 @@ from scheduling.core.question.snapshot import (
 )
 
 MOST_ITERATIONS = 1e12
-"""Iterations that a job may have left."""
+"""Bound on a job's iterations."""
 LEAST_RATE, MOST_RATE = 1e-6, 1e9
 """Iterations per second of a level."""
 LONGEST_PAUSE_SECONDS = 1e7
-"""Of a pause, and of storing final weights: about four months."""
+"""Bound on a pause, and on the time to store final weights: about four months."""
 LONGEST_RUN_SECONDS = 1e12
-"""Of a job's work on any of its levels: 30,000 years."""
+"""Bound on the time of a job's work on any of its levels: 30,000 years."""
 LATEST = 1e12
-"""Of any moment on the caller's axis, before or after its zero: 30,000 years. Only a deadline may be
+"""Bound on any time on the caller's axis, before or after its zero: 30,000 years. Only a deadline may be
 infinite."""
 LONGEST_SLOT_SECONDS = 1e7
 MOST_GPUS = 1 << 20
-"""Of all servers together."""
+"""Bound on the GPUs of all servers together."""
 OVERLAP_SECONDS = 1e-3
-"""By which pieces of a plan may overlap, for rounding."""
+"""Seconds by which pieces of a plan may overlap, because of rounding."""
 
 
 class Unplannable(ValueError):
@@ -310,7 +310,7 @@ def _curve_faults(curve: ScalingCurve, iterations: float, *, rises: bool) -> Ite
     if not curve.levels.size == curve.throughput.size == curve.pause_seconds.size:
         yield "levels, throughput and pauses differ in number"
         return
-    # Lists: for a handful of levels they are quicker than arrays.
+    # For a few levels, lists are faster than arrays.
     levels, rates, pauses = curve.levels.tolist(), curve.throughput.tolist(), curve.pause_seconds.tolist()
     if not all(1 <= level <= MOST_GPUS for level in levels) or any(a >= b for a, b in pairwise(levels)):
         yield f"levels {levels[:8]} do not ascend from 1"
@@ -333,7 +333,7 @@ def _plan_faults(plan: StoredPlan) -> Iterator[str]:
     if not plan.start.size == plan.end.size == plan.gpus.size:
         yield "its plan's starts, ends and GPUs differ in number"
         return
-    # Plans of many long jobs, one after the other, may reach further than any single job does.
+    # Plans of many long jobs in sequence may end later than the bound on any single job.
     if not np.isfinite(plan.start).all() or isnan(plan.finish_at):
         yield "a time of its plan is no moment"
     elif not (plan.end >= plan.start).all() or (plan.start[1:] < plan.end[:-1] - OVERLAP_SECONDS).any():

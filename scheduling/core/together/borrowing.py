@@ -71,7 +71,7 @@ def reallocate_beside_loans(problem: Problem, reallocate: Question, rules: TwoPh
     if not isinstance(problem, SharedProblem) or not problem.sharing.fleet.on_loan.any():
         return reallocate(problem)
     view = View.of(problem)
-    # First as though nobody had borrowed anything: what owned servers could do for each job.
+    # First without borrowed servers: what owned servers alone would give each job.
     others = np.flatnonzero(~view.kept)
     at_home = reallocate(part_of(view.home, others))
     home = Forecast.of(problem, at_home, others)
@@ -110,7 +110,7 @@ class View:
         lent = _holding(columns, on_loan, owner)
         own = _holding(columns, ~on_loan, owner)
         borrowing = (lent.gpus > 0) & (own.gpus == 0)
-        # A job on borrowed servers alone is to owned ones as though it waited.
+        # To owned servers, a job that holds only borrowed GPUs is a waiting job.
         pause_left = np.where(borrowing, 0.0, problem.jobs.pause_left[: problem.count])
         jobs = problem.jobs._replace(
             gpus=np.concatenate((own.gpus, problem.jobs.gpus[problem.count :])),
@@ -255,7 +255,7 @@ def _chosen(view: View, candidates: BoolArray, home: Forecast, rules: TwoPhase) 
         workers = _division(view, candidates, rules)
         finish = _finish_on_loan(view, workers)
         there = np.diff(workers.offsets) > 0
-        # Whoever runs on a borrowed server goes home only for a clear gain: a move costs more than its pause.
+        # A job leaves a borrowed server only for a clear gain, because a move costs more than its pause.
         stays = finish <= np.where(borrowing, WORTH_A_MOVE * home.finish, home.finish)
         leaves = candidates & ((there & ~stays & ((home.gpus > 0) | ~borrowing)) | (~there & borrowing))
         if not leaves.any():

@@ -70,7 +70,7 @@ def growth_items(
             )  # fmt: skip
             if pieces == 0:
                 continue
-            # GPUs of the next slot cost nothing: nobody else is planned on them.
+            # GPUs of the next slot count as free: no other job is planned on them.
             worth = rules.relief * (plans.gpu_time[job] - gpu_time + (target - held) * rules.slots.seconds)
             if not promised[job] and plans.finish[job] < inf:
                 worth += plans.finish[job] - finish

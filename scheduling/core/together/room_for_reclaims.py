@@ -59,7 +59,7 @@ def _in_time(
         plain, _ = charged_finish(jobs, plans, row, nothing, nothing)
         if plain == inf:
             continue
-        # What moves will cost the plan comes on top: its finish says how much that is.
+        # The stored finish includes the pauses of forced moves; the difference is what they cost.
         moves = max(0.0, plans.finish[row] - plain)
         later, _ = charged_finish(longer, plans, row, nothing, nothing)
         in_time[position] = later + moves <= latest[row] + TIME_TOLERANCE

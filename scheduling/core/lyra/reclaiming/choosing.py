@@ -272,7 +272,7 @@ def _preempting(
     if left == 1:
         return _Chosen(exact)
     starts = [published, exact, greedy(gpu_fraction(layout), allowed, True)]
-    # Half a second to import, and Lyra itself does not need it.
+    # The import takes half a second, and Lyra's own method does not need it.
     from scheduling.core.lyra.reclaiming.optimum import fewest_preemptions
 
     most_nodes = MOST_NODES if method is ReclaimMethod.OPTIMAL else MOST_NODES_OF_IMPROVED

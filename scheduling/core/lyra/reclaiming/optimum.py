@@ -66,7 +66,7 @@ def fewest_preemptions(
     best, value = min(((start, _value(layout, already, start)) for start in starts), key=itemgetter(1))
     servers = np.flatnonzero(allowed)
     program = _program(layout, servers, already)
-    # No single job is enough.
+    # Preempting a single job is not enough, so at least two are preempted.
     bound, limit_hit = 2, False
     if value[0] > bound:
         found = _solve(program, servers, number, program.jobs, value[0] - 1, most_nodes)
@@ -136,7 +136,7 @@ def _program(layout: Layout, servers: IntArray, already: IntArray) -> _Program:
     loose = np.flatnonzero(here & (layout.base == 0) & (layout.spread[layout.job] > 0))
     job_column = np.full(layout.spread.size, -1)
     job_column[jobs] = servers.size + np.arange(jobs.size)
-    # A job on a single server is preempted exactly when that server goes back.
+    # A job on a single server is preempted exactly when that server is returned.
     job_column[layout.job[alone]] = column_of[layout.server[alone]]
     loose_column = servers.size + jobs.size + np.arange(loose.size)
     columns = servers.size + jobs.size + loose.size
