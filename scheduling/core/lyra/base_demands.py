@@ -39,16 +39,16 @@ class BaseOrder(StrEnum):
     jobs behind it."""
 
     SHORTEST_AT_BASE = "shortest_at_base"
-    """Least running time at base demand first; nobody is held up."""
+    """Least running time at base demand first; no job is blocked."""
 
     SHORTEST_AT_MOST = "shortest_at_most"
-    """Least running time with as many workers as the job can use first; nobody is held up."""
+    """Least running time with the job's most workers first; no job is blocked."""
 
     FIRST_COME = "first_come"
-    """As submitted; everybody waits behind a job that does not fit."""
+    """Submission order; a job that does not fit blocks all jobs behind it."""
 
     BACKFILLING = "backfilling"
-    """As submitted; nobody is held up."""
+    """Submission order; no job is blocked."""
 
 
 class Skip(IntEnum):
@@ -58,13 +58,13 @@ class Skip(IntEnum):
     """Its base demand exceeds the GPUs left on every kind of servers that it may use."""
 
     FRAGMENTED = 2
-    """Enough GPUs are left, but not so that all its base workers fit on servers."""
+    """Enough GPUs are left, but too scattered for its base workers."""
 
     UNSCHEDULABLE = 3
-    """Not even on all servers of a kind that it may use, as they are now, without anybody else."""
+    """The job would not fit even on the empty servers of the present fleet."""
 
     HELD_UP = 4
-    """A job before it in a strict queue does not fit."""
+    """A job before it in a strict queue does not fit and blocks it."""
 
 
 class BaseDemandsMet(NamedTuple):

@@ -30,10 +30,10 @@ class Growth(StrEnum):
     """How the GPUs that base demands leave are divided among elastic jobs."""
 
     KNAPSACK = "knapsack"
-    """Greatest total of seconds saved, for owned and lent servers apart."""
+    """The greatest total of seconds saved, for owned and on-loan servers separately."""
 
     SINGLE_KNAPSACK = "single_knapsack"
-    """The same over both kinds at once, in normalised GPUs, as the thesis words it."""
+    """One knapsack over owned and on-loan servers, in normalised GPUs, as in the thesis."""
 
     NONE = "none"
     """Base demand only."""
@@ -43,8 +43,7 @@ class Growth(StrEnum):
     3.7.1)."""
 
     ROUND_ROBIN = "round_robin"
-    """Gandiva: running jobs grow in turn while nobody waits, and shrink when somebody does (Lyra section
-    3.7.1)."""
+    """Gandiva: running jobs grow in turn while no job waits, and shrink for a waiting one (Lyra 3.7.1)."""
 
 
 @dataclass(frozen=True)

@@ -96,7 +96,7 @@ def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:
         None if of is None else levels_within(of, share) for of in (job.lent_curve, job.measured)
     )
     if curve is job.curve and lent is job.lent_curve and measured is job.measured:
-        return job  # nearly everybody; a copy of each of thousands takes a while
+        return job  # nearly every job: copying thousands of them takes long
     return replace(job, curve=curve, lent_curve=lent, measured=measured)
 
 

@@ -126,7 +126,7 @@ def suspects(jobs: Sequence[JobSnapshot]) -> list[JobSnapshot]:
     try:
         bad = _bad_facts(jobs) | _bad_work(jobs) | _bad_plans(jobs)
     except (AttributeError, OverflowError, TypeError, ValueError):
-        return list(jobs)  # something is not even a number: checking each one says whose it is
+        return list(jobs)  # a value is no number: single checks name the job
     return [jobs[row] for row in np.flatnonzero(bad).tolist()]
 
 
