@@ -15,8 +15,11 @@ from scheduling.choices import JobState, RetireReason
 class Retire:
     """End a generation: its agents stop its workers, and its GPUs are free once the agents confirm it."""
 
+    #: Number of the generation.
     generation: int
+    #: Why, as a code.
     because: RetireReason
+    #: Why, as a sentence.
     reason: str
 
 
@@ -24,33 +27,37 @@ class Retire:
 class CallReady:
     """Record that every worker of a coming generation waits for its state."""
 
+    #: Number of the generation.
     generation: int
 
 
 @dataclass(frozen=True)
 class BeginTraining:
-    """Start a coming generation without a living predecessor from the last durable state.
+    """Start a coming generation without a living predecessor from the last durable state."""
 
-    ``seconds``: bound on the start, from now; None keeps the present bound.
-    """
-
+    #: Number of the generation.
     generation: int
+    #: Bound on the start, in seconds from now; None keeps the present bound.
     seconds: float | None = None
 
 
 @dataclass(frozen=True)
 class BeginHandover:
-    """Tell the living generation to hand over, and the ready one to take over."""
+    """Tell the living generation to hand over, and the ready generation to take over."""
 
+    #: Number of the living generation.
     predecessor: int
+    #: Number of the ready generation.
     generation: int
 
 
 @dataclass(frozen=True)
 class TellToSuspend:
-    """Tell the living generation to store its state and release its GPUs within ``seconds``."""
+    """Tell the living generation to store its state and release its GPUs."""
 
+    #: Number of the generation.
     generation: int
+    #: Bound on the suspension, in seconds from now.
     seconds: float
 
 
@@ -58,21 +65,25 @@ class TellToSuspend:
 class BeginMeasuring:
     """Record that a measurement has begun."""
 
+    #: Number of the generation.
     generation: int
 
 
 @dataclass(frozen=True)
 class BecomeLive:
-    """Record that a generation trains: rank 0 has completed its first iteration, ``iteration``."""
+    """Record that a generation trains: rank 0 has completed its first iteration."""
 
+    #: Number of the generation.
     generation: int
+    #: That first iteration.
     iteration: int
 
 
 @dataclass(frozen=True)
 class GoBack:
-    """Reset the job's progress to ``iteration``, that of its last durable state."""
+    """Reset the job's progress to its last durable state."""
 
+    #: Iteration of that state.
     iteration: int
 
 
@@ -83,9 +94,11 @@ class NoPause:
 
 @dataclass(frozen=True)
 class CountFailure:
-    """Record how often the function has failed without progress beyond ``iteration``."""
+    """Record how often the function has failed without progress."""
 
+    #: Number of these failures.
     failures: int
+    #: Iteration that the job had reached.
     iteration: int
 
 
@@ -93,8 +106,11 @@ class CountFailure:
 class Fail:
     """End the job: its function, its environment or its data is at fault."""
 
+    #: Why, as a code.
     reason: str
+    #: Why, as a sentence.
     message: str
+    #: The function's traceback; empty for none.
     traceback: str = ""
 
 
@@ -102,8 +118,11 @@ class Fail:
 class MoveTo:
     """Bring the job to another state, with a line of its history."""
 
+    #: The new state.
     state: JobState
+    #: The line of history.
     message: str
+    #: Number of the generation concerned; None for none.
     generation: int | None = None
 
 
@@ -111,8 +130,11 @@ class MoveTo:
 class Record:
     """Add a line to the job's history."""
 
+    #: What the line reports, as a code.
     kind: str
+    #: The line as a sentence.
     message: str
+    #: Number of the generation concerned; None for none.
     generation: int | None = None
 
 
@@ -120,6 +142,7 @@ class Record:
 class TellPlanner:
     """Tell the planner that a fact on which plans rest has changed."""
 
+    #: The fact, as a short text.
     trigger: str
 
 

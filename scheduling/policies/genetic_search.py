@@ -72,7 +72,8 @@ def search(question: Question, seeds: WorkerCounts, budget: Budget, draw: np.ran
 def _evolve(
     question: Question, seeds: WorkerCounts, population: int, generations: int, draw: np.random.Generator
 ) -> tuple[WorkerCounts, FloatArray, IntArray]:
-    """(members, their fitness, their front) after so many generations of as many children as members."""
+    """Run the given number of generations, each with as many children as members. Returns (members, fitness,
+    fronts)."""
     servers, jobs = question.present.shape
     everybody = np.zeros((2 * population, servers, jobs), dtype=np.int16)
     fitness, useful = np.zeros(2 * population), np.zeros(2 * population)

@@ -34,20 +34,20 @@ PLACED, NUMBER = 0, 1
 
 
 class LyraPollux(SharesWorkers):
-    """Every minute, the placement of workers on owned servers for which the power mean (-1) of speed-ups is
-    greatest.
+    """Every minute, search the placement on owned servers with the greatest power mean (-1) of speed-ups.
 
-    A job has a number of workers within its range, or none. A speed-up is the rate over the rate on a fair
-    share of the GPUs (the least number where that is more), times (age - 30 s times its restarts) / (age + 30
-    s) for a job that is placed otherwise than now. A placement that changes costs 30 s. At most one job of
-    those that are on several servers is on each. The search (`genetic_search.py`) begins with the present
-    placement and the best of the minute before.
+    A job has a number of workers within its range, or none. Its speed-up is its rate over the rate on a fair
+    share of the GPUs (or on its least number of workers, if that is more). For a job whose placement changes,
+    the speed-up is multiplied by (age - 30 s times its restarts) / (age + 30 s). A change of placement costs
+    30 s. Each server hosts at most one job that runs on several servers. The search (`genetic_search.py`)
+    begins with the present placement and the best ones of the last search.
 
-    Deviations: a job's first start is no restart, so that a job which comes at the very tick is not passed
-    over. A job whose least number is more than one server holds starts on several servers at once; published,
-    jobs start with one worker. A search that moved nobody is repeated after twice the time, an hour at most,
-    until somebody comes or ends, or GPUs come or go. 16 members are remembered, not all. 100 generations, as
-    published for Pollux, where Lyra ran 250, and fewer on large clusters (`Budget`).
+    Deviations: the first start of a job is no restart, so that a job that arrives at a tick is not skipped. A
+    job whose least number of workers exceeds one server starts on several servers at once; in the published
+    version jobs start with one worker. After a search that moved no job, the next one follows after twice the
+    time, at most an hour, unless a job arrives or ends or the GPUs change. 16 members are remembered, not
+    all. A search has 100 generations, as published for Pollux (Lyra ran 250), and fewer on large clusters
+    (`Budget`).
     """
 
     name = "lyra_pollux"

@@ -13,10 +13,11 @@ from scheduling.core.question.snapshot import FloatArray, IntArray
 
 @kernel
 def fronts(first: FloatArray, second: FloatArray) -> IntArray:
-    """The front of every member, 0 for those that nobody beats in one objective without losing in the other;
-    greater is better.
+    """The front of every member; greater objectives are better.
 
-    Of members that are equal in both objectives, the first counts; the others come behind all fronts.
+    Front 0 has the members that no other member dominates: none is better in one objective without being
+    worse in the other. Of members that are equal in both objectives, the first counts; the rest are placed
+    behind all fronts.
     """
     size = first.size
     front = np.full(size, size)
@@ -47,8 +48,8 @@ def _descending(first: FloatArray, second: FloatArray) -> IntArray:
 
 @kernel
 def crowding(first: FloatArray, second: FloatArray, front: IntArray) -> FloatArray:
-    """How far apart a member's neighbours on its front are, as parts of the front's extent; infinite at both
-    ends."""
+    """The distance between a member's neighbours on its front, relative to the front's extent; infinite at
+    both ends."""
     size = first.size
     apart = np.zeros(size)
     order = _descending(first, second)
@@ -70,7 +71,7 @@ def crowding(first: FloatArray, second: FloatArray, front: IntArray) -> FloatArr
 
 @kernel
 def survivors(front: IntArray, apart: FloatArray, count: int) -> IntArray:
-    """Members in the order of their fronts, the loneliest of a front first; the first ``count`` of them
+    """Members in the order of their fronts, the most isolated of a front first; the first ``count``
     survive."""
     by_distance = np.argsort(-apart, kind="mergesort")
     return by_distance[np.argsort(front[by_distance], kind="mergesort")][:count]

@@ -47,7 +47,8 @@ class CurveColumns(NamedTuple):
 class JobColumns:
     """Unfinished jobs in the order (submission, id). Times are seconds on the caller's axis.
 
-    Columns without a comment are as in `JobSnapshot`.
+    ``project`` is the number of the job's project. The other columns without a comment are those of
+    `JobSnapshot`.
     """
 
     ids: Sequence[str]

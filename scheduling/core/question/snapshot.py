@@ -89,7 +89,9 @@ class StoredPlan:
 class JobSnapshot:
     """One unfinished job as the planner sees it."""
 
+    #: The job's id.
     id: str
+    #: Whether its deadline is promised, soft, or none.
     service_class: ServiceClass
     #: When the job was submitted.
     submitted_at: float
