@@ -83,7 +83,7 @@ def _items(growers: Growers, held: IntArray, relief: float) -> tuple[ItemGroups,
     for row in range(growers.able.size):
         group_present, home = NO_ITEM, int(growers.at_home[row])
         at_home = float(rate_of(speeds, row, home)) if growers.able[row] and home > 0 else 0.0
-        # Without a rate at its present GPU count, the seconds that growth saves are unknown.
+        # Without a rate at its number of owned GPUs, the seconds that growth saves are unknown.
         if at_home > 0.0:
             now = float(growers.remaining[row]) / at_home
             worth = home * relief + (0.0 if growers.promised[row] else 1.0)

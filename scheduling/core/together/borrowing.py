@@ -212,6 +212,7 @@ def _bearing_growth(
 
 
 def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
+    """Marks planned jobs whose plans bear the pauses of growing and of a reclaim."""
     part = answer.problem
     planned = np.flatnonzero(answer.planned)
     bearing = np.zeros(home.count, dtype=np.bool_)
@@ -220,8 +221,8 @@ def _with_room(home: Problem, answer: Answer, rest: IntArray) -> BoolArray:
 
 
 def _as_good(one: Answer, other: Answer) -> bool:
-    """Whether ``other`` has the same verdicts as ``one``, puts no other promise at risk and suspends no other
-    job."""
+    """Whether ``one`` has the verdicts of ``other``, puts no further promise at risk, and gives GPUs to every
+    job that has some by ``other``."""
     held, other_held = np.diff(one.placements.offsets), np.diff(other.placements.offsets)
     return (
         [verdict.admitted for verdict in one.verdicts] == [verdict.admitted for verdict in other.verdicts]
