@@ -89,6 +89,7 @@ LINES = [
     Line("cluster", "get", ANYONE),
     Line("servers", "get", ANYONE),
     Line("server", "get", ANYONE),
+    Line("server", "patch", OPERATORS, (200,), {"available_until": None}),
     Line("server-drain", "post", OPERATORS, (200,), {"force": True}),
     Line("server-undrain", "post", OPERATORS, (409,), {}),
     Line("gpus", "get", ANYONE),
