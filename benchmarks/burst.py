@@ -42,7 +42,7 @@ from scheduling.policies import policy_named
 CLASSES = (ServiceClass.SLO, ServiceClass.SOFT, ServiceClass.BEST_EFFORT)
 CURVES = 40
 COMPARED = 300
-MOST_WORK = 50_000_000
+MOST_WORK = 40_000_000
 """As `scheduling.services.planning` has it, which needs Django's settings to be read."""
 READ_AT_ONCE = 300
 MIXES: dict[str, tuple[tuple[float, float, float], tuple[float, float], tuple[float, float]]] = {

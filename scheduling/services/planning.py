@@ -52,7 +52,7 @@ log = structlog.get_logger(__name__)
 
 MAXIMUM_ATTEMPTS = 5
 #: Work (`scheduling.core.problem.work`) after which a pass decides no further newcomer: about a second.
-MOST_WORK = 50_000_000
+MOST_WORK = 40_000_000
 #: How many times as long the same work takes while the machine code is not there yet.
 INTERPRETER_SLOWNESS = 400
 #: The share of it in a pass that divides the cluster anew as well.

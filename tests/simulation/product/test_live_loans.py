@@ -163,6 +163,7 @@ def test_jobs_come_with_their_curves_on_the_kind_that_is_lent(
     other = submit("best_effort", iterations=20_000, data=({"name": "others"},))
     settle(owned, serving)
     ScalingCurveFactory.create(key=key_on(measured, "T4"), gpu_kind="T4", levels={1: 3.0, 2: 5.0})
+    report(inference, [0.2] * 288)  # the synthetic day begins now: at its peak nothing is lent
     study = start(**LIVE, inference_servers=(0, 4), headroom=0.0)
     assert study.inference_gpu_type == "T4"
     assert "Of 2 jobs 1 was measured on T4" in " ".join(study.notes)
