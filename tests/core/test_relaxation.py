@@ -19,7 +19,7 @@ from tests.simulation.engine.worlds import Job, workload
 GPUS = 4
 SLOTS = 5
 LEVELS = (1, 2, 4)
-SOME = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+SOME = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 small_jobs = st.lists(
     st.tuples(
