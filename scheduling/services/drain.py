@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from django.db import transaction
@@ -82,17 +82,18 @@ def server_drain(*, server: Server, actor: User, force: bool = False, reason: st
         server.drain = DrainState.DRAINING
         server.drain_reason = reason[:300]
         server.save(update_fields=["drain", "drain_reason"])
-        for item in broken:
-            record(
-                Job.objects.get(pk=item["job"]),
-                "drain_forced",
-                f"{actor.username} drains server {server.name} although this promise may break.",
-                actor=actor.username,
-            )
+        record_forced(broken, "drain_forced", f"drains server {server.name}", actor)
         planning_fact_changed(cluster)
         hint(f"cluster:{cluster.pk}", kind="servers")
         wake("plan", trigger=f"server {server.name} drains")
     return server
+
+
+def record_forced(broken: Sequence[Mapping[str, Any]], kind: str, deed: str, actor: User) -> None:
+    """Tell the jobs in ``broken`` who did what although their promises may break by it."""
+    for item in broken:
+        text = f"{actor.username} {deed} although this promise may break."
+        record(Job.objects.get(pk=item["job"]), kind, text, actor=actor.username)
 
 
 @transaction.atomic

@@ -11,9 +11,8 @@ from django.utils import timezone
 from cluster.models import Server
 from projects.errors import InvalidRequest
 from projects.models import User
-from scheduling.models import Job
-from scheduling.services.drain import PromisesWouldBreak, promises_broken_by
-from scheduling.services.records import lock_cluster, planning_fact_changed, record
+from scheduling.services.drain import PromisesWouldBreak, promises_broken_by, record_forced
+from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.snapshots import ends_at
 from scheduling.services.wakeups import hint, wake
 
@@ -44,13 +43,7 @@ def server_set_end(
         cluster = lock_cluster(server.cluster_id)
         server.available_until = available_until
         server.save(update_fields=["available_until"])
-        for item in broken:
-            record(
-                Job.objects.get(pk=item["job"]),
-                "end_forced",
-                f"{actor.username} lets server {server.name} leave although this promise may break.",
-                actor=actor.username,
-            )
+        record_forced(broken, "end_forced", f"lets server {server.name} leave", actor)
         planning_fact_changed(cluster)
         hint(f"cluster:{cluster.pk}", kind="servers")
         wake("plan", trigger=f"the end of server {server.name} is known")

@@ -58,16 +58,21 @@ def measured(curve: ScalingCurve, memory: Mapping[int, int] = MappingProxyType({
         )
 
 
+def repeatable(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    """Simulated time, and ids that are counted: ids decide orders here and there, and with drawn ones no run
+    would come out the same again."""
+    numbers = itertools.count()
+    identifier = Job._meta.get_field("id")
+    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    return SimulatedTime(monkeypatch)
+
+
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize(("seed", "failures"), [(2, False), (4, True)])
 def test_random_days(
     hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch, seed: int, failures: bool
 ) -> None:
-    time = SimulatedTime(monkeypatch)
-    # Ids decide orders here and there: with drawn ones no run would come out the same again.
-    numbers = itertools.count()
-    identifier = Job._meta.get_field("id")
-    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    time = repeatable(monkeypatch)
     day = RandomDay(seed, hasty, submit, time, SPEED, failures=failures)
     first = submit("best_effort", iterations=400)
     assert first.curve is not None
@@ -80,10 +85,7 @@ def test_random_days(
 def test_random_days_beside_a_server_that_leaves(
     hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    time = SimulatedTime(monkeypatch)
-    numbers = itertools.count()
-    identifier = Job._meta.get_field("id")
-    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    time = repeatable(monkeypatch)
     day = RandomDay(7, hasty, submit, time, SPEED, stays_seconds=75.0)
     first = submit("best_effort", iterations=3000)
     assert first.curve is not None
@@ -100,10 +102,7 @@ def test_random_days_on_servers_of_unlike_memory(
     hasty: Cluster, submit: Submit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """On one GPU a worker takes more than the smaller server has for each of its four."""
-    time = SimulatedTime(monkeypatch)
-    numbers = itertools.count()
-    identifier = Job._meta.get_field("id")
-    monkeypatch.setitem(identifier.__dict__, "_get_default", lambda: f"{next(numbers):012d}")
+    time = repeatable(monkeypatch)
     day = RandomDay(7, hasty, submit, time, SPEED, memory=(64 * GIB, 16 * GIB))
     first = submit("best_effort", iterations=3000)
     assert first.curve is not None
