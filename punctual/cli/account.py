@@ -88,7 +88,7 @@ def create_token(
 def _expiry(text: str | None) -> datetime | None:
     if text is None:
         return None
-    moment = parse_deadline(text)
+    moment = parse_deadline(text, named="end of the token")
     return datetime.now(UTC) + moment if isinstance(moment, timedelta) else moment
 
 

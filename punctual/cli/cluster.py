@@ -198,7 +198,7 @@ def until(
 
 
 def _moment(text: str) -> datetime:
-    end = parse_deadline(text)
+    end = parse_deadline(text, named="end of the server")
     return datetime.now(UTC) + end if isinstance(end, timedelta) else end
 
 

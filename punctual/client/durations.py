@@ -105,8 +105,12 @@ def utc(moment: datetime) -> datetime:
         raise InvalidInputError(f"the time {moment.isoformat()} is out of range") from None
 
 
-def parse_deadline(value: str | float | timedelta | datetime) -> timedelta | datetime:
+def parse_deadline(
+    value: str | float | timedelta | datetime, *, named: str = "deadline"
+) -> timedelta | datetime:
     """Read a deadline: a duration from now (text, seconds or timedelta) or a moment (text or datetime).
+
+    ``named``: what the errors call it, where it is the end of something else.
 
     Raises:
         InvalidInputError: it is neither, not positive, or names no time zone.
@@ -117,18 +121,18 @@ def parse_deadline(value: str | float | timedelta | datetime) -> timedelta | dat
         return _checked(value.total_seconds(), str(value))
     if isinstance(value, str):
         looks_like_a_time = re.match(r"\s*\d{4}-?\d{2}-?\d{2}", value, re.ASCII) is not None
-        return parse_time(value) if looks_like_a_time else _parse_relative(value)
+        return parse_time(value) if looks_like_a_time else _parse_relative(value, named)
     if value != value:
-        raise InvalidInputError("a deadline is not a number", hint=_HINT)
+        raise InvalidInputError(f"bad {named}: it is not a number", hint=_HINT)
     return _checked(float(value), f"{value} seconds")
 
 
-def _parse_relative(text: str) -> timedelta:
+def _parse_relative(text: str, named: str) -> timedelta:
     try:
         return parse_duration(text)
     except InvalidInputError as error:
         raise InvalidInputError(
-            f"bad deadline: {error.message}", hint=f"{_HINT}, or a time such as 2030-01-31T14:30Z"
+            f"bad {named}: {error.message}", hint=f"{_HINT}, or a time such as 2030-01-31T14:30Z"
         ) from None
 
 

@@ -54,6 +54,9 @@ SUBMIT = ("submit", "train@1", "--batch-size", "256", "--iterations", "500", "--
         (("job", "nosuchjob"), 4, "check the name"),
         (("jobs", "--submitted-after", "yesterday"), 2, "2030"),
         (("deadline", JOB, "none", "--class", "slo"), 2, "slo"),
+        (("servers", "until", "node-1", "banana"), 2, "bad end of the server: “banana” is not a duration"),
+        (("servers", "until", "node-1", "0s"), 2, "bad end of the server"),
+        (("tokens", "create", "ci", "--expires", "banana"), 2, "bad end of the token"),
         (("--profile", "nobody", "jobs"), 2, "nobody"),
     ],
 )

@@ -9,12 +9,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from cluster.choices import DrainState
 from cluster.models import Cluster, Gpu, Server
 from projects.errors import InvalidRequest
 from projects.models import User
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Job, JobEvent
-from scheduling.services.drain import PromisesWouldBreak
+from scheduling.services.drain import PromisesWouldBreak, server_drain
 from scheduling.services.enrolment import agent_enrol, enrolment_token_create
 from scheduling.services.planning import run_planner
 from scheduling.services.server_ends import server_set_end
@@ -112,6 +113,28 @@ def test_an_end_that_breaks_promises_is_refused_unless_forced(
     settle(agent)
     job.refresh_from_db()
     assert not job.at_risk
+
+
+def test_a_drain_that_breaks_promises_is_refused_unless_forced_and_the_jobs_are_told_by_whom(
+    cluster: Cluster, submit: Submit, operator: User
+) -> None:
+    agent = SimulatedAgent.enrol("node-1", 4, SPEED)
+    job, other = submit(seconds=600, iterations=10_000), submit("best_effort", iterations=10)
+    settle(agent)
+    server = Server.objects.get()
+    with pytest.raises(PromisesWouldBreak) as refused:
+        server_drain(server=server, actor=operator)
+    assert [broken["job"] for broken in refused.value.extra["broken_promises"]] == [job.pk]
+    server.refresh_from_db()
+    assert server.drain == DrainState.NONE
+    assert not JobEvent.objects.filter(kind="drain_forced").exists()
+    server_drain(server=server, actor=operator, force=True)
+    told = JobEvent.objects.get(kind="drain_forced")
+    assert told.job_id == job.pk, f"{other.pk} has no promise"
+    assert told.message == f"{operator.username} drains server node-1 although this promise may break."
+    settle(agent)
+    job.refresh_from_db()
+    assert job.at_risk
 
 
 def test_a_promise_is_not_made_on_a_server_that_leaves(
