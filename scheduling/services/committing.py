@@ -23,9 +23,11 @@ from scheduling.models import Decision, Job
 from scheduling.services.bulk import update_rows
 from scheduling.services.generations import (
     NewGeneration,
+    NoFreePort,
     create_generations,
     training_generations,
 )
+from scheduling.services.incidents import note_no_port, note_ports
 from scheduling.services.lifecycle import suspend
 from scheduling.services.plan_json import plan_to_json, same_plan
 from scheduling.services.records import JobNote, record_all
@@ -67,8 +69,9 @@ def commit_decision(
     _store_plans(jobs, decision.plans, refused)
     _store_memory(cluster, pool.kind, decision)
     _store_risks(jobs, set(decision.at_risk), row)
-    _apply_changes(jobs, decision, refused, pool, epoch, row)
+    without_port = _apply_changes(jobs, decision, refused, pool, epoch, row)
     if reallocated:
+        note_ports(cluster, {job.id for job in pool.snapshot.jobs} - without_port, timezone.now())
         take_sample(cluster)
     return row
 
@@ -216,8 +219,11 @@ def _apply_changes(
     pool: Pool,
     epoch: int,
     row: Decision | None,
-) -> None:
-    """Suspend whom the decision suspends, and make the generations of all others in a few queries."""
+) -> set[str]:
+    """Suspend whom the decision suspends, and make the generations of all others in a few queries.
+
+    Returns the jobs that stay as they are because a server has no port left for them.
+    """
     changes = [change for change in decision.changes if change.job_id not in refused]
     live, coming = training_generations([change.job_id for change in changes])
     begun = []
@@ -243,8 +249,14 @@ def _apply_changes(
     )
     starting = []
     notes = []
+    without_port = set()
     for change, generation in zip(begun, made, strict=True):
         job = jobs[change.job_id]
+        if isinstance(generation, NoFreePort):
+            # The others go on: the next pass finds this job as it is, and tries again.
+            note_no_port(job.cluster, job, generation.message, timezone.now())
+            without_port.add(job.pk)
+            continue
         if job.pk not in live:
             job.pause_until = timezone.now() + timedelta(seconds=change.pause_seconds)
             starting.append(job)
@@ -253,6 +265,7 @@ def _apply_changes(
         notes.append(JobNote(job, str(change.kind), text, {"generation": generation.number, "gpus": gpus}))
     update_rows(starting, ["pause_until"])
     record_all(notes, decision=row)
+    return without_port
 
 
 _WORDS = {

@@ -66,6 +66,13 @@ class NewGeneration:
     flexible: Sequence[bool] = ()
 
 
+@dataclass(frozen=True)
+class NoFreePort:
+    """Why a generation could not be made: a server has no port left for it. ``message``: in words."""
+
+    message: str
+
+
 def create_generation(
     job: Job,
     gpus: Sequence[Gpu],
@@ -74,19 +81,37 @@ def create_generation(
     purpose: Purpose = Purpose.TRAINING,
     reason: str,
     profile: dict[str, Any] | None = None,
-) -> Generation:
+) -> Generation | NoFreePort:
     """`create_generations` for one job."""
     return create_generations([NewGeneration(job, gpus, reason, purpose, profile)], epoch=epoch)[0]
 
 
-def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation]:
+def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[Generation | NoFreePort]:
     """New generations of as many jobs, in a few queries. Each starts once every GPU is its job's.
 
     The first generation of a job, or one without a living predecessor, knows at once where its state comes
-    from and goes straight to training.
+    from and goes straight to training. A job for which a server has no port left is left as it is.
     """
-    if not wanted:
+    curves = _curves(wanted, [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted])
+    workers = _workers(wanted, curves)
+    ports = _take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
+    able = [
+        (one, count, taken)
+        for one, count, taken in zip(wanted, workers, ports, strict=True)
+        if not isinstance(taken, NoFreePort)
+    ]
+    made = iter(_created(able, curves, epoch))
+    return [taken if isinstance(taken, NoFreePort) else next(made) for taken in ports]
+
+
+def _created(
+    able: Sequence[tuple[NewGeneration, int, list[int]]], curves: Mapping[str, ScalingCurve], epoch: int
+) -> list[Generation]:
+    """The generations of those for whom there are ports. Each comes with its number of workers and its
+    ports."""
+    if not able:
         return []
+    wanted = [one for one, _, _ in able]
     for one in wanted:
         one.job.last_generation += 1
     update_rows([one.job for one in wanted], ["last_generation"])
@@ -95,16 +120,9 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
         ).values_list("job_id", flat=True)
     )
-    curves = _curves(wanted, [choose_runtime_plan([gpu.server_id for gpu in one.gpus]) for one in wanted])
-    workers = _workers(wanted, curves)
-    plans = [
-        choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]])
-        for one, count in zip(wanted, workers, strict=True)
-    ]
-    ports = _take_ports([_port_places(one, count) for one, count in zip(wanted, workers, strict=True)])
     made = []
     begun = []
-    for one, plan, count, (master_port, *_) in zip(wanted, plans, workers, ports, strict=True):
+    for one, count, (master_port, *_) in able:
         generation = Generation(
             job=one.job,
             number=one.job.last_generation,
@@ -117,7 +135,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
             reason=one.reason[:300],
             profile=one.profile,
             curve=curves.get(one.job.pk),
-            runtime_plan=plan.to_message(),
+            runtime_plan=choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]]).to_message(),
         )
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:
             _set_training(generation, one.job)
@@ -131,7 +149,7 @@ def create_generations(wanted: Sequence[NewGeneration], *, epoch: int) -> list[G
                 handover_port=handover_ports[rank] if rank < len(handover_ports) else None,
                 flexible=bool(one.flexible) and one.flexible[rank],
             )
-            for one, generation, (_, *handover_ports) in zip(wanted, made, ports, strict=True)
+            for (one, _, (_, *handover_ports)), generation in zip(able, made, strict=True)
             for rank, gpu in enumerate(one.gpus)
         ],
         batch_size=1_000,
@@ -353,8 +371,8 @@ def _port_places(one: NewGeneration, workers: int) -> list[int]:
     return [one.gpus[0].server_id, *serving]
 
 
-def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int]]:
-    """A port for each server id of each entry, of that server's range.
+def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]:
+    """A port for each server id of each entry, of that server's range; none for an entry that lacks one.
 
     No unretired generation uses them, and they go round so that none is reused soon.
     """
@@ -374,20 +392,31 @@ def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int]]:
         "gpu__server_id", "handover_port"
     ):
         used[server_id].add(shard_port or 0)
-    taken = [[_free_port(servers[server_id], used[server_id]) for server_id in places] for places in wanted]
+    taken = [_ports_on([servers[server_id] for server_id in places], used) for places in wanted]
     update_rows(list(servers.values()), ["port_next"])
     return taken
 
 
-def _free_port(server: Server, used: set[int]) -> int:
+def _ports_on(places: Sequence[Server], used: dict[int, set[int]]) -> list[int] | NoFreePort:
+    """A port on each of ``places``, entered in ``used``; none at all where one of them has too few."""
+    taken: list[int] = []
+    for server in places:
+        port = _free_port(server, used[server.pk])
+        if port is None:
+            for other, given in zip(places, taken, strict=False):
+                used[other.pk].discard(given)
+            span = f"{server.port_first}-{server.port_last}"
+            return NoFreePort(f"server {server.name} has too few free ports for it in {span}")
+        used[server.pk].add(port)
+        server.port_next = port + 1
+        taken.append(port)
+    return taken
+
+
+def _free_port(server: Server, used: set[int]) -> int | None:
     span = server.port_last - server.port_first + 1
     first = (
         server.port_next if server.port_first <= server.port_next <= server.port_last else server.port_first
     )
     order = (server.port_first + (first - server.port_first + step) % span for step in range(span))
-    port = next((port for port in order if port not in used), None)
-    if port is None:
-        raise RuntimeError(f"server {server.name} has no free port in {server.port_first}-{server.port_last}")
-    used.add(port)
-    server.port_next = port + 1
-    return port
+    return next((port for port in order if port not in used), None)

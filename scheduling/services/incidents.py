@@ -9,7 +9,7 @@ for ever.
 from __future__ import annotations
 
 import traceback
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import datetime, timedelta
 
 import structlog
@@ -31,6 +31,8 @@ log = structlog.get_logger(__name__)
 
 #: After so long a job that broke a plan takes part again: the others, or the code, may be different ones.
 TRY_AGAIN_AFTER = timedelta(minutes=10)
+#: After so long a job is measured again for which a server had no port.
+PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
 NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
@@ -69,7 +71,8 @@ def note_set_aside(
             continue  # left out by what was found before: not seen anew
         if _saw(cluster, kind, message, job=job, question=questions.get(job.pk), now=now):
             _set_aside(job, message, now)
-    over = Q(job_id__in=planned) | Q(job__state__in=TERMINAL_STATES)
+    taking_part = Q(job_id__in=planned) & ~Q(kind=Incident.Kind.NO_PORT)
+    over = taking_part | Q(job__state__in=TERMINAL_STATES)
     for incident in Incident.objects.filter(over, cluster=cluster, resolved_at__isnull=True).select_related(
         "job"
     ):
@@ -77,6 +80,34 @@ def note_set_aside(
         incident.save(update_fields=["resolved_at"])
         if incident.job is not None and not incident.job.finished():
             record(incident.job, "planned_again", "It can be planned again.")
+
+
+def note_no_port(cluster: Cluster, job: Job, message: str, now: datetime) -> None:
+    """Write down that a job was not started or moved because a server has no port left for its workers.
+
+    The caller holds the cluster's row.
+    """
+    if _saw(cluster, Incident.Kind.NO_PORT, message, job=job, now=now):
+        log.error("no_free_port", job=job.pk, reason=message)
+        record(job, "no_port", f"It cannot be started or moved now: {message}. It is tried again.")
+
+
+def jobs_without_port(cluster: Cluster, now: datetime) -> set[str]:
+    """Jobs that lacked a port a short while ago: others go first."""
+    recent = Incident.objects.filter(
+        cluster=cluster,
+        kind=Incident.Kind.NO_PORT,
+        resolved_at__isnull=True,
+        last_at__gt=now - PORT_AGAIN_AFTER,
+    )
+    return {job_id for job_id in recent.values_list("job_id", flat=True) if job_id}
+
+
+def note_ports(cluster: Cluster, job_ids: Collection[str], now: datetime) -> None:
+    """Jobs that lacked a port have what they need now."""
+    Incident.objects.filter(
+        cluster=cluster, kind=Incident.Kind.NO_PORT, job__in=job_ids, resolved_at__isnull=True
+    ).update(resolved_at=now)
 
 
 def note_not_measured(

@@ -300,7 +300,8 @@ def _measure(cluster: Cluster, epoch: int) -> int:
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:
-        start_measurement(measurement, current, epoch)
+        if start_measurement(measurement, current, epoch) is None:
+            return 0
         Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
     return 1
 

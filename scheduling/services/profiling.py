@@ -33,8 +33,8 @@ from scheduling.models import CurveLevel, Environment, Generation, Job, ScalingC
 from scheduling.policies import Policy
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import borrowed_by, curve_made_on, curve_on, home_kind
-from scheduling.services.generations import create_generation
-from scheduling.services.incidents import note_not_measured
+from scheduling.services.generations import NoFreePort, create_generation
+from scheduling.services.incidents import jobs_without_port, note_no_port, note_not_measured, note_ports
 from scheduling.services.isolating import FAILURES
 from scheduling.services.kinds import KindRefusal, all_reasons, ask_elsewhere, kind_left, kinds_to_ask
 from scheduling.services.lifecycle import fail_job, suspend
@@ -220,13 +220,12 @@ def _is_measuring(job: Job) -> bool:
     return job.generations.filter(purpose=Purpose.PROFILING).exclude(state=GenerationState.RETIRED).exists()
 
 
-def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation:
-    """Start it. The caller holds the cluster's row and has checked that nothing moved."""
+def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) -> Generation | None:
+    """Start it; None where a server has no port left for it: then it is tried again after a while.
+
+    The caller holds the cluster's row and has checked that nothing moved.
+    """
     job = measurement.job
-    ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
-    for job_id in measurement.displaced:
-        displaced = Job.objects.get(pk=job_id)
-        suspend(displaced, f"a new function is measured for {job.pk}")
     undecided = job.state in UNDECIDED_STATES
     generation = create_generation(
         job,
@@ -240,6 +239,14 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
             "max_seconds": cluster.profile_maximum_seconds,
         },
     )
+    if isinstance(generation, NoFreePort):
+        note_no_port(cluster, job, generation.message, timezone.now())
+        return None
+    note_ports(cluster, {job.pk}, timezone.now())
+    ScalingCurve.objects.filter(pk=measurement.curve.pk).update(state=CurveState.MEASURING)
+    for job_id in measurement.displaced:
+        displaced = Job.objects.get(pk=job_id)
+        suspend(displaced, f"a new function is measured for {job.pk}")
     text = f"Its speed is measured on up to {measurement.levels[-1]} GPUs."
     if undecided and job.state == JobState.SUBMITTED:
         move(job, JobState.PROFILING, text)
@@ -262,6 +269,7 @@ def _waiting_jobs(cluster: Cluster) -> list[Job]:
         state__in=UNDECIDED_STATES,
         curve__state__in=[CurveState.UNKNOWN, CurveState.MEASURING],
     ).select_related("curve", "function_version", "project")
+    jobs = jobs.exclude(pk__in=jobs_without_port(cluster, timezone.now()))
     chosen: dict[int, Job] = {}
     states = dict(Environment.objects.values_list("pk", "state"))
     for job in jobs.order_by("submitted_at", "id"):
