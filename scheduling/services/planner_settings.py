@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from django.utils import timezone
 
 from cluster.models import Cluster
+from recovery.costs.failures import FailureCost, failures_cost_seconds
 from scheduling.checkpoint_interval import RESERVE_CHECKPOINT_SECONDS
-from scheduling.core.plans.reserve import failures_cost_seconds
+from scheduling.core.plans.reserve import seconds_to_place_again
 from scheduling.core.question.snapshot import Fill, JobSnapshot, Newcomers, PlannerSettings
 from scheduling.services.change_times import change_slack_seconds
 
@@ -45,10 +46,10 @@ def reserve_slack_seconds(cluster: Cluster, jobs: Sequence[JobSnapshot]) -> floa
     curves = {id(job.curve): job.curve for job in jobs if job.curve.levels.size}  # many jobs share one
     pauses = [float(curve.pause_seconds.max()) for curve in curves.values()]
     storing = max((job.finishing_seconds for job in jobs), default=REPORTING_SECONDS)
-    return failures_cost_seconds(
-        cluster.reserve_servers,
+    cost = FailureCost(
         fence_seconds=cluster.fence_seconds + cluster.fence_margin_seconds + LEASE_LOOK_SECONDS,
+        resources_seconds=seconds_to_place_again(cluster.slot_seconds),
+        recovery_seconds=max([*pauses, 2 * DEFAULT_PAUSE_SECONDS]),
         lost_work_seconds=RESERVE_CHECKPOINT_SECONDS + storing,
-        restart_seconds=max([*pauses, 2 * DEFAULT_PAUSE_SECONDS]),
-        slot_seconds=cluster.slot_seconds,
     )
+    return failures_cost_seconds(cluster.reserve_servers, cost)

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import numpy as np
 
+from recovery.costs.failures import FailureCost, failures_cost_seconds
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
-from scheduling.core.plans.reserve import failures_cost_seconds
+from scheduling.core.plans.reserve import seconds_to_place_again
 from simulation.engine.happenings import Happening, HappeningKind
 from simulation.engine.settings import Pauses, SimulationSettings
 from simulation.workloads.workload import Workload
@@ -88,13 +89,13 @@ def reserve_slack_seconds(settings: SimulationSettings) -> float:
     if settings.pauses is Pauses.MEASURED:
         pause = published_pause_seconds(min(LARGEST_LEVEL, largest), cluster_gpus=largest)
     imperfections = settings.imperfections
-    return failures_cost_seconds(
-        settings.reserve_servers,
+    cost = FailureCost(
         fence_seconds=imperfections.fence_seconds,
+        resources_seconds=seconds_to_place_again(settings.slot_seconds),
+        recovery_seconds=pause,
         lost_work_seconds=imperfections.checkpoint_seconds,
-        restart_seconds=pause,
-        slot_seconds=settings.slot_seconds,
     )
+    return failures_cost_seconds(settings.reserve_servers, cost)
 
 
 def _from_file(path: Path, servers: int) -> list[Happening]:

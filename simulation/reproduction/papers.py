@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from simulation.reproduction.elasticflow import paper as elasticflow
+from simulation.reproduction.gemini import paper as gemini
 from simulation.reproduction.lyra import paper as lyra
 from simulation.reproduction.paper import Paper
 
-PAPERS: dict[str, Paper] = {each.PAPER.name: each.PAPER for each in (elasticflow, lyra)}
+PAPERS: dict[str, Paper] = {each.PAPER.name: each.PAPER for each in (elasticflow, gemini, lyra)}

@@ -17,7 +17,7 @@ from pathlib import Path
 from scheduling.policies import policy_named
 
 ROOT = Path(__file__).resolve().parents[2]
-PACKAGES = ("scheduling", "simulation")
+PACKAGES = ("recovery", "scheduling", "simulation")
 ENGINE = ("simulation.engine.run",)
 NOT_FOLLOWED = frozenset(
     {"scheduling.policies", "simulation.engine.invariants", "simulation.engine.shared_invariants"}
@@ -30,8 +30,14 @@ watch."""
 def code_digest(policy: str, results: str) -> str:
     """The digest of engine, core, policy and ``results``, the module that says what is kept of a run, as they
     are on disk. Raises ValueError for an unknown policy."""
+    return modules_digest(*ENGINE, results, type(policy_named(policy)).__module__)
+
+
+@cache
+def modules_digest(*modules: str) -> str:
+    """The digest of these modules and all that they import of ours, as they are on disk."""
     digest = hashlib.sha256()
-    for module in sorted(imported_by(*ENGINE, results, type(policy_named(policy)).__module__)):
+    for module in sorted(imported_by(*modules)):
         digest.update(module.encode() + b"\0" + _path(module).read_bytes())
     digest.update(f"python {sys.version_info[:2]}".encode())
     return digest.hexdigest()

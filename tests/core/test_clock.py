@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from recovery.costs.failures import FailureCost, failures_cost_seconds
 from scheduling.core.clock import (
     changes_allowed,
     changes_allowed_from,
@@ -16,7 +17,7 @@ from scheduling.core.clock import (
     slot_end_after,
     tick_from,
 )
-from scheduling.core.plans.reserve import failures_cost_seconds
+from scheduling.core.plans.reserve import seconds_to_place_again
 
 TIMES = st.floats(0, 1e6)
 
@@ -73,13 +74,11 @@ def test_ticks_come_at_fixed_times() -> None:
 
 
 def test_failures_cost_their_fence_the_lost_work_a_start_and_two_slots_each() -> None:
-    cost = failures_cost_seconds(
-        2, fence_seconds=62.0, lost_work_seconds=60.0, restart_seconds=10.0, slot_seconds=5.0
+    cost = FailureCost(
+        fence_seconds=62.0,
+        resources_seconds=seconds_to_place_again(5.0),
+        recovery_seconds=10.0,
+        lost_work_seconds=60.0,
     )
-    assert cost == pytest.approx(2 * (62 + 60 + 10 + 2 * 5))
-    assert (
-        failures_cost_seconds(
-            0, fence_seconds=62.0, lost_work_seconds=60.0, restart_seconds=1.0, slot_seconds=5.0
-        )
-        == 0
-    )
+    assert failures_cost_seconds(2, cost) == pytest.approx(2 * (62 + 60 + 10 + 2 * 5))
+    assert failures_cost_seconds(0, cost) == 0

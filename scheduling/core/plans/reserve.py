@@ -36,22 +36,9 @@ def servers_to_reserve(servers: int, failure_probability: float, accepted_risk: 
 SLOTS_TO_PLACE_AGAIN = 2
 
 
-def failures_cost_seconds(
-    failures: int,
-    *,
-    fence_seconds: float,
-    lost_work_seconds: float,
-    restart_seconds: float,
-    slot_seconds: float,
-) -> float:
-    """The failure slack: the most seconds that ``failures`` failures, one after the other, cost a job.
-
-    Each failure costs: the time until the server is given up (``fence_seconds``, its margin included), the
-    work since the last recovery point (``lost_work_seconds``), the pause of a start (``restart_seconds``),
-    and the slots until the job is placed again.
-    """
-    each = fence_seconds + lost_work_seconds + restart_seconds + SLOTS_TO_PLACE_AGAIN * slot_seconds
-    return failures * each
+def seconds_to_place_again(slot_seconds: float) -> float:
+    """At most how long a lost server's jobs wait for other GPUs once it is given up."""
+    return SLOTS_TO_PLACE_AGAIN * slot_seconds
 
 
 def reserved_gpus(server_gpus: Sequence[int], reserve_servers: int) -> int:

@@ -142,6 +142,8 @@ def _figures(paper: Paper, only: str | None) -> tuple[Sequence[FigureDefinition]
     if traces_folder() is not None:
         return chosen, []
     left = [figure.name for figure in chosen if figure.needs_traces]
+    if not left and not paper.without_traces:
+        return chosen, []
     return [figure for figure in chosen if not figure.needs_traces], [
         (
             f"The public traces are not here, so {', '.join(left) or 'nothing'} is left out"

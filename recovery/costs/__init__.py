@@ -1,0 +1,1 @@
+"""What failures cost a job, and what protection against them costs it."""

@@ -1,0 +1,60 @@
+"""What failures cost a job: phase by phase for one, for as many as the reserve covers, and as a share of
+time.
+
+Admission, live and simulated, and the reproduction of the paper call the same functions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+SECONDS_PER_DAY = 86_400.0
+
+
+@dataclass(frozen=True, slots=True)
+class FailureCost:
+    """The phases of one failure, in seconds. Bounds in, a bound out; means in, a mean out.
+
+    ``fence_seconds``: until the lost server is given up, its margin included. ``resources_seconds``: until
+    other GPUs are there. ``recovery_seconds``: until training goes on: state loaded, workers started.
+    ``lost_work_seconds``: work since the recovery point that is used. Raises ValueError for negative times.
+    """
+
+    fence_seconds: float
+    resources_seconds: float
+    recovery_seconds: float
+    lost_work_seconds: float
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)}")
+
+    @property
+    def seconds(self) -> float:
+        """All phases together."""
+        return self.fence_seconds + self.resources_seconds + self.recovery_seconds + self.lost_work_seconds
+
+
+def failures_cost_seconds(failures: int, cost: FailureCost) -> float:
+    """What ``failures`` failures, one after the other, cost a job: the failure slack of a promise."""
+    return failures * cost.seconds
+
+
+def lost_share(failures_a_day: float, cost: FailureCost) -> float:
+    """λ·O: the share of a day that failures take, to first order, at most all of it.
+
+    ``failures_a_day``: of all machines of the job together.
+    """
+    return min(1.0, failures_a_day * cost.seconds / SECONDS_PER_DAY)
+
+
+def effective_share(failures_a_day: float, cost: FailureCost, base: float = 1.0) -> float:
+    """The share of time in which a job trains: ``base`` without failures, less λ·O (the published
+    formula)."""
+    return max(0.0, base - lost_share(failures_a_day, cost))
+
+
+def renewed_share(failures_a_day: float, cost: FailureCost, base: float = 1.0) -> float:
+    """The same where failures strike productive time alone: ``base`` / (1 + λ·O)."""
+    return base / (1.0 + failures_a_day * cost.seconds / SECONDS_PER_DAY)

@@ -1,0 +1,135 @@
+"""The steps of a recovery that its facts call for: a state machine, level-triggered and resumable.
+
+A call gives the instructions that are due at that moment, however late or often it comes. Carrying one out
+changes the facts, so that it is not given again. A failure during a recovery begins it anew with all failed
+machines together, under a new generation; so does a phase that exceeds its bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from recovery.life_cycle.facts import RecoveryBounds, RecoveryFacts, RecoveryPhase
+
+
+@dataclass(frozen=True, slots=True)
+class MoveTo:
+    """Enter a phase; note the time."""
+
+    phase: RecoveryPhase
+
+
+@dataclass(frozen=True, slots=True)
+class StopWorkers:
+    """Tell these ranks' agents to stop all workers of generations before this one."""
+
+    generation: int
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class AskForServers:
+    """Ask for a server for each of these ranks: a standby one, or one from the planner."""
+
+    ranks: frozenset[int]
+
+
+@dataclass(frozen=True, slots=True)
+class ChooseSources:
+    """Choose the version and each rank's source (`recovery.points.sources`), and tell the ranks."""
+
+    generation: int
+
+
+@dataclass(frozen=True, slots=True)
+class BeginAnew:
+    """Begin the recovery anew under the next generation, with these failed ranks.
+
+    ``durable``: all ranks load the durable state this time, since that in memory did not serve.
+    """
+
+    failed: frozenset[int]
+    reason: str
+    durable: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrainOn:
+    """Tell all ranks to train on from the version that they have loaded."""
+
+    generation: int
+
+
+RecoveryInstruction = MoveTo | StopWorkers | AskForServers | ChooseSources | BeginAnew | TrainOn
+
+
+def next_steps(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    """Instructions that are due now; empty for none."""
+    # A rank that failed before and has another server since then has lost that one, too.
+    new = (facts.newly_failed - facts.failed) | (facts.newly_failed & facts.resourced)
+    if new and facts.phase is not RecoveryPhase.RUNNING:
+        return [BeginAnew(facts.failed | new, "another machine failed")]
+    return _STEPS[facts.phase](facts, bounds, now)
+
+
+def _detected(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    waiting = facts.survivors - facts.stopped
+    if waiting:
+        # A survivor that cannot stop its workers is as good as lost: its lease ends, and it is fenced.
+        if now - facts.phase_since > bounds.freeze_seconds:
+            return [BeginAnew(facts.failed | waiting, "workers did not stop in time")]
+        return [StopWorkers(facts.generation, waiting)]
+    return [MoveTo(RecoveryPhase.FROZEN)] if facts.failed <= facts.fenced else []
+
+
+def _frozen(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    waiting = facts.failed - facts.resourced
+    return [AskForServers(waiting)] if waiting else [MoveTo(RecoveryPhase.RESOURCED)]
+
+
+def _resourced(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    if facts.sources_chosen:
+        return [MoveTo(RecoveryPhase.SOURCES_CHOSEN)]
+    return [ChooseSources(facts.generation)]
+
+
+def _sources_chosen(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    return [MoveTo(RecoveryPhase.LOADING)]
+
+
+def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    loaded = dict(facts.loaded)
+    versions = set(loaded.values())
+    if len(versions) > 1:
+        return [BeginAnew(facts.failed, "ranks loaded different versions", durable=True)]
+    if len(loaded) == facts.ranks:
+        return [MoveTo(RecoveryPhase.VERIFIED)]
+    if now - facts.phase_since > bounds.load_seconds:
+        # A peer that does not answer a second time is not asked a third time.
+        again = facts.attempts > 0
+        return [BeginAnew(facts.failed, "a rank did not load its state in time", durable=again)]
+    return []
+
+
+def _verified(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    if facts.training:
+        return [MoveTo(RecoveryPhase.RUNNING)]
+    if now - facts.phase_since > bounds.start_seconds:
+        return [BeginAnew(facts.failed, "training did not go on in time")]
+    return [TrainOn(facts.generation)]
+
+
+def _running(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    return []
+
+
+_STEPS: dict[RecoveryPhase, Callable[[RecoveryFacts, RecoveryBounds, float], list[RecoveryInstruction]]] = {
+    RecoveryPhase.DETECTED: _detected,
+    RecoveryPhase.FROZEN: _frozen,
+    RecoveryPhase.RESOURCED: _resourced,
+    RecoveryPhase.SOURCES_CHOSEN: _sources_chosen,
+    RecoveryPhase.LOADING: _loading,
+    RecoveryPhase.VERIFIED: _verified,
+    RecoveryPhase.RUNNING: _running,
+}

@@ -1,0 +1,118 @@
+"""Placement of replicas: the group, ring and mixed strategies (Gemini, Algorithm 6.1).
+
+Machines are positions 0 to N - 1 of an ordered list. `recovery.placement.domains` orders the list.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Strategy(StrEnum):
+    """How machines are divided into groups that keep each other's state."""
+
+    #: Groups of exactly as many machines as there are replicas; each keeps the state of all of its group.
+    GROUP = "group"
+    #: One ring of all machines; each keeps the state of those before it.
+    RING = "ring"
+    #: Groups, and one ring of what is left over and the last group.
+    MIXED = "mixed"
+
+
+@dataclass(frozen=True, slots=True)
+class PlacementGroup:
+    """Machines that keep each other's state, in ring order.
+
+    With as many members as replicas every member keeps the state of all of them; with more, each keeps the
+    state of those before it in the ring.
+    """
+
+    members: tuple[int, ...]
+    replicas: int
+
+    @property
+    def ring(self) -> bool:
+        """Whether the group has more members than replicas."""
+        return len(self.members) > self.replicas
+
+    def holders(self, place: int) -> tuple[int, ...]:
+        """Machines that keep the state of the member at ``place``: itself, then the nearest in ring order."""
+        size = len(self.members)
+        return tuple(self.members[(place + step) % size] for step in range(self.replicas))
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Which machines keep whose state. ``holders[i]``: those with machine i's, itself first."""
+
+    replicas: int
+    strategy: Strategy
+    groups: tuple[PlacementGroup, ...]
+    holders: tuple[tuple[int, ...], ...]
+
+    @property
+    def machines(self) -> int:
+        """How many machines there are."""
+        return len(self.holders)
+
+    def receivers(self, machine: int) -> tuple[int, ...]:
+        """Peers to which a machine sends its state, nearest first."""
+        return self.holders[machine][1:]
+
+    def kept_on(self, machine: int) -> tuple[int, ...]:
+        """Machines whose state lies on a machine, its own first."""
+        others = (owner for owner, where in enumerate(self.holders) if machine in where and owner != machine)
+        return (machine, *others)
+
+    def group_of(self, machine: int) -> PlacementGroup:
+        """The group to which a machine belongs."""
+        return next(group for group in self.groups if machine in group.members)
+
+    def replica_sets(self) -> frozenset[frozenset[int]]:
+        """The different sets of machines that together keep somebody's state. Losing a whole one loses that
+        state."""
+        return frozenset(frozenset(where) for where in self.holders)
+
+
+def require_replicas(machines: int, replicas: int) -> None:
+    """Raises ValueError where so many replicas cannot lie on different machines; says how many can."""
+    if machines < 1:
+        raise ValueError(f"a placement needs at least one machine, not {machines}")
+    if replicas < 1:
+        raise ValueError(f"replicas count the local one and are at least 1, not {replicas}")
+    if replicas > machines:
+        raise ValueError(f"{replicas} replicas need {replicas} machines; with {machines}, {machines} can be")
+
+
+def place(machines: int, replicas: int, strategy: Strategy = Strategy.MIXED) -> Placement:
+    """Divide ``machines`` into groups for ``replicas`` copies of each machine's state, the local one
+    included.
+
+    Raises ValueError where there are fewer machines than replicas, and for the group strategy where
+    ``replicas`` does not divide ``machines``.
+    """
+    require_replicas(machines, replicas)
+    everybody = tuple(range(machines))
+    left_over = machines % replicas
+    if strategy is Strategy.GROUP and left_over:
+        raise ValueError(
+            f"groups of {replicas} leave {left_over} of {machines} machines over; mixed takes them"
+        )
+    if strategy is Strategy.RING:
+        return _placement(machines, replicas, strategy, [everybody])
+    groups = [everybody[start : start + replicas] for start in range(0, machines - left_over, replicas)]
+    if left_over:
+        groups[-1] += everybody[machines - left_over :]
+    # Where nothing is left over, the mixed strategy is the group strategy.
+    used = Strategy.MIXED if left_over else Strategy.GROUP
+    return _placement(machines, replicas, used, groups)
+
+
+def _placement(machines: int, replicas: int, strategy: Strategy, members: list[tuple[int, ...]]) -> Placement:
+    groups = tuple(PlacementGroup(each, replicas) for each in members)
+    holders: list[tuple[int, ...]] = [()] * machines
+    for group in groups:
+        for at, machine in enumerate(group.members):
+            holders[machine] = group.holders(at)
+    return Placement(replicas, strategy, groups, tuple(holders))

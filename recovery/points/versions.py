@@ -1,0 +1,93 @@
+"""Versions of a job's state in the slots of its machines (Gemini, specification 2.8).
+
+Version v is the state after iteration v. Each machine has two slots for each state that it keeps: one for the
+last complete version and one for the version that is being received.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from recovery.placement.strategies import Placement
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One slot. ``version``: what is in it, None for nothing. ``complete``: whether all of it has arrived and
+    its digest was right."""
+
+    version: int | None = None
+    complete: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class KeptState:
+    """What one machine keeps of one owner's state. An owner is a machine of the job, as a position."""
+
+    owner: int
+    holder: int
+    slots: tuple[Slot, Slot] = (Slot(), Slot())
+
+    def complete_versions(self) -> frozenset[int]:
+        """Versions that are wholly there."""
+        return frozenset(slot.version for slot in self.slots if slot.complete and slot.version is not None)
+
+
+def slot_to_write(slots: tuple[Slot, Slot], committed: int | None) -> int:
+    """Which slot receives the next version: never that of the committed version.
+
+    ``committed``: as the sender knows it, who began nothing before that was committed (`may_begin`). An
+    incomplete slot is taken first, then the older one. Raises ValueError where both hold the committed
+    version.
+    """
+    free = [at for at, slot in enumerate(slots) if not (slot.complete and slot.version == committed)]
+    if not free:
+        raise ValueError(f"both slots hold version {committed}, which is committed")
+    return min(free, key=lambda at: (slots[at].complete, slots[at].version or 0, at))
+
+
+def may_begin(last_begun: int | None, committed: int | None) -> bool:
+    """Whether an owner may begin to send another version: the last one that it began is committed everywhere.
+
+    Otherwise the version is skipped. Points become rarer, and nothing is lost. ``last_begun``: in this
+    generation, None for none.
+    """
+    return last_begun is None or (committed is not None and committed >= last_begun)
+
+
+def committed_version(done: Mapping[int, int], owners: int) -> int | None:
+    """The newest version that every owner reported done; None while somebody reported none.
+
+    An owner is done with a version when its own copy and those of all its peers are complete.
+    """
+    return min(done.values()) if len(done) == owners else None
+
+
+def recoverable_version(kept: Iterable[KeptState], owners: int, lost: Collection[int] = ()) -> int | None:
+    """The newest version of which every owner's state is complete on a machine that is not lost; None for
+    none."""
+    found: list[set[int]] = [set() for _ in range(owners)]
+    for one in kept:
+        if one.holder not in lost:
+            found[one.owner] |= one.complete_versions()
+    common = set.intersection(*found) if found else set()
+    return max(common, default=None)
+
+
+def protected_groups(
+    placement: Placement, kept: Sequence[KeptState], version: int, lost: Collection[int] = ()
+) -> tuple[str, ...]:
+    """``full``, ``degraded`` or ``none`` for each group: whether each member's state of ``version`` is on all
+    of its machines, on some, or whether some member's is nowhere."""
+    alive = {
+        (one.owner, one.holder)
+        for one in kept
+        if one.holder not in lost and version in one.complete_versions()
+    }
+
+    def state(members: Sequence[int]) -> str:
+        copies = [sum((owner, holder) in alive for holder in placement.holders[owner]) for owner in members]
+        return "none" if min(copies) == 0 else "full" if min(copies) == placement.replicas else "degraded"
+
+    return tuple(state(group.members) for group in placement.groups)

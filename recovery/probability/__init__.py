@@ -1,0 +1,1 @@
+"""How likely it is that memory suffices to recover, and what follows for replicas and spare servers."""

@@ -1,0 +1,141 @@
+"""The number of replicas, chosen from how often a job may fall back to durable storage in a month.
+
+Machines fail on their own, and with their rack or power domain. Memory fails a job when all machines that
+keep somebody's state are lost before the first loss is repaired.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import combinations
+from math import exp, expm1
+
+from recovery.placement.domains import FailureDomains
+from recovery.placement.memory import Machine, placed_on
+from recovery.placement.strategies import Placement
+from recovery.probability.standby import SECONDS_PER_DAY
+
+DAYS_PER_MONTH = 30.0
+#: More copies than this cost more memory and link than they are worth; the published choice is 2.
+MOST_REPLICAS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class FailureRates:
+    """Failures a day of one machine, of one rack, of one power domain, and how long a loss stays
+    unrepaired."""
+
+    machine_a_day: float
+    rack_a_day: float = 0.0
+    power_a_day: float = 0.0
+    recovery_seconds: float = 720.0
+
+    def __post_init__(self) -> None:
+        for name in self.__slots__:
+            if not 0.0 <= getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} must be a number that is not negative, not {getattr(self, name)}")
+
+    def of_domain(self, name: str) -> float:
+        """Failures a day of a domain, by its name with its kind."""
+        return self.rack_a_day if name.startswith("rack ") else self.power_a_day
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaChoice:
+    """The replicas chosen. ``fallback_probability[i]``: at most that of a fall-back in a month with i + 1
+    replicas.
+
+    ``reason``: why the target is not met; empty where it is.
+    """
+
+    replicas: int
+    fallback_probability: tuple[float, ...]
+    reason: str = ""
+
+
+def choose_replicas(
+    machines: Sequence[Machine], rates: FailureRates, accepted_a_month: float, most: int = MOST_REPLICAS
+) -> ReplicaChoice:
+    """The fewest replicas with which a fall-back to durable storage in a month is no likelier than
+    ``accepted_a_month``.
+
+    Where no number reaches that, the most useful one is chosen, with a reason. Raises ValueError for a
+    probability outside (0, 1).
+    """
+    if not 0.0 < accepted_a_month < 1.0:
+        raise ValueError(f"accepted_a_month must lie between 0 and 1, not {accepted_a_month}")
+    found: list[float] = []
+    domains = [machine.domains for machine in machines]
+    for replicas in range(1, min(most, len(machines)) + 1):
+        month = DAYS_PER_MONTH * fallbacks_a_day(placed_on(machines, replicas), domains, rates)
+        found.append(-expm1(-month))
+        if found[-1] <= accepted_a_month:
+            return ReplicaChoice(replicas, tuple(found))
+    best = found.index(min(found)) + 1
+    reason = (
+        f"with {best} replicas a month sees a fall-back to durable storage with a probability of up to "
+        f"{found[best - 1]:.2g}, and {accepted_a_month:.2g} was asked for; on {len(machines)} machines no "
+        f"more than {len(found)} replicas were tried"
+    )
+    return ReplicaChoice(best, tuple(found), reason)
+
+
+def fallbacks_a_day(placement: Placement, domains: Sequence[FailureDomains], rates: FailureRates) -> float:
+    """At most how often a day memory does not suffice: an upper bound on the mean.
+
+    A failure that alone takes somebody's whole set counts once. Any other failure counts with the probability
+    that the rest of a set that it touches is lost before it is repaired. Sets are added up, which is why this
+    is a bound; it is close while fall-backs are rare.
+    """
+    sets = placement.replica_sets()
+    alone = {name for held in sets for name in _covering(domains, sorted(held))}
+    total = sum(rates.of_domain(name) for name in alone)
+    if placement.replicas == 1:
+        total += placement.machines * rates.machine_a_day
+    return total + sum(_rest_lost_a_day(_pattern(domains, sorted(held)), rates) for held in sets)
+
+
+def _covering(domains: Sequence[FailureDomains], machines: Sequence[int]) -> list[str]:
+    first, *others = (set(domains[machine].names()) for machine in machines)
+    return sorted(first.intersection(*others))
+
+
+Pattern = tuple[tuple[str, frozenset[int]], ...]
+
+
+def _pattern(domains: Sequence[FailureDomains], machines: Sequence[int]) -> Pattern:
+    """The failures that touch a set of machines: their kind, and which members of the set they take."""
+    taken: dict[str, set[int]] = {}
+    for member, machine in enumerate(machines):
+        taken[f"machine {member}"] = {member}
+        for name in domains[machine].names():
+            taken.setdefault(name, set()).add(member)
+    return tuple(sorted((name.split(" ")[0], frozenset(members)) for name, members in taken.items()))
+
+
+@lru_cache(maxsize=4096)
+def _rest_lost_a_day(pattern: Pattern, rates: FailureRates) -> float:
+    everybody = frozenset().union(*(members for _, members in pattern))
+    total = 0.0
+    for kind, taken in pattern:
+        rate = rates.machine_a_day if kind == "machine" else rates.of_domain(f"{kind} ")
+        if rate > 0.0 and taken != everybody:
+            total += rate * _all_lost(pattern, everybody - taken, rates)
+    return total
+
+
+def _all_lost(pattern: Pattern, machines: frozenset[int], rates: FailureRates) -> float:
+    """The probability that failures within one recovery take all of ``machines``, by inclusion and exclusion
+    over those that survive."""
+    probability = 0.0
+    for count in range(len(machines) + 1):
+        for alive in combinations(sorted(machines), count):
+            quiet = sum(
+                rates.machine_a_day if kind == "machine" else rates.of_domain(f"{kind} ")
+                for kind, members in pattern
+                if members & set(alive)
+            )
+            probability += (-1) ** count * exp(-quiet * rates.recovery_seconds / SECONDS_PER_DAY)
+    return max(0.0, probability)

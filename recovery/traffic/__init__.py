@@ -1,0 +1,1 @@
+"""Checkpoint traffic hidden in the network's idle time: spans, partition into chunks, transmission, modes."""

@@ -1,0 +1,97 @@
+"""Idle spans of a job's iterations: the times at which training leaves the network alone (Gemini 6.3).
+
+Iterations are stamped without checkpoint traffic. A span's length is the least that any iteration after the
+warm-up had at its place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+#: Iterations at the beginning that are left out: memory is being allocated, and connections are being made.
+WARM_UP_ITERATIONS = 8
+#: Spans below the threshold are not worth a transfer.
+LEAST_SPAN_SECONDS = 0.010
+STARTUPS_PER_SPAN = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class StampedIteration:
+    """One iteration by any clock: its begin and end, and begin and end of each of its transfers, in order."""
+
+    began: float
+    ended: float
+    transfers: tuple[tuple[float, float], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class IdleSpan:
+    """A time without training traffic. ``place``: which gap it is; gap 0 comes before the first transfer."""
+
+    place: int
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class IdleProfile:
+    """The idle spans of an iteration, in order; the last one is there however short it is.
+
+    ``iteration_seconds``: mean. ``deviation``: the most by which a gap's lengths lie apart, over their mean.
+    """
+
+    spans: tuple[IdleSpan, ...]
+    iteration_seconds: float
+    deviation: float
+
+    @property
+    def idle_seconds(self) -> float:
+        """All spans together."""
+        return sum(span.seconds for span in self.spans)
+
+
+def threshold_seconds(startup_seconds: float) -> float:
+    """Below this a span is left out: a transfer's startup would take too much of it."""
+    return max(STARTUPS_PER_SPAN * startup_seconds, LEAST_SPAN_SECONDS)
+
+
+def idle_profile(
+    iterations: Sequence[StampedIteration], threshold: float, warm_up: int = WARM_UP_ITERATIONS
+) -> IdleProfile:
+    """The idle spans of these iterations, `threshold` seconds and longer.
+
+    Raises ValueError where no iteration is left after the warm-up, where stamps run backwards, and where
+    iterations differ in their number of transfers: they ran under different plans.
+    """
+    kept = iterations[warm_up:]
+    if not kept:
+        raise ValueError(f"{len(iterations)} iterations leave none after {warm_up} of warm-up")
+    counts = {len(one.transfers) for one in kept}
+    if len(counts) > 1:
+        raise ValueError(f"iterations with {min(counts)} and {max(counts)} transfers are not of one plan")
+    by_place = list(zip(*(_gaps(one) for one in kept), strict=True))
+    least = [min(lengths) for lengths in by_place]
+    spans = [IdleSpan(at, seconds) for at, seconds in enumerate(least[:-1]) if seconds >= threshold]
+    return IdleProfile(
+        spans=(*spans, IdleSpan(len(least) - 1, least[-1])),
+        iteration_seconds=fmean(one.ended - one.began for one in kept),
+        deviation=max(
+            ((max(each) - min(each)) / fmean(each) for each in by_place if min(each) >= threshold),
+            default=0.0,
+        ),
+    )
+
+
+def _gaps(iteration: StampedIteration) -> list[float]:
+    """Seconds before, between and after the transfers. Transfers that overlap leave a gap of none."""
+    busy_until, gaps = iteration.began, []
+    for began, ended in iteration.transfers:
+        if ended < began or began < iteration.began or ended > iteration.ended:
+            raise ValueError("a transfer's stamps run backwards or lie outside of its iteration")
+        gaps.append(max(0.0, began - busy_until))
+        busy_until = max(busy_until, ended)
+    gaps.append(iteration.ended - busy_until)
+    if gaps[-1] < 0.0:
+        raise ValueError("an iteration ends before it begins")
+    return gaps

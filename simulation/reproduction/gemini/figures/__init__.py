@@ -1,0 +1,29 @@
+"""Figures of Gemini's evaluation that can be reproduced. One is a file in this folder and a name here."""
+
+from __future__ import annotations
+
+from simulation.reproduction.figure import FigureDefinition
+from simulation.reproduction.gemini.figures import (
+    effective_time,
+    frequency,
+    idle_spans,
+    interference,
+    probability,
+    recovery_time,
+    sources,
+)
+
+FIGURES: dict[str, FigureDefinition] = {
+    figure.name: figure
+    for figure in (
+        probability.FIGURE,
+        sources.FIGURE,
+        idle_spans.FIGURE,
+        interference.FIGURE,
+        recovery_time.FIGURE,
+        frequency.FIGURE,
+        effective_time.FIGURE,
+    )
+}
+
+__all__ = ["FIGURES"]

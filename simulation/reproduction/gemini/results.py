@@ -1,0 +1,31 @@
+"""What is kept of a run: how a job fared under random failures."""
+
+from __future__ import annotations
+
+from recovery.points.sources import Tier
+from simulation.reproduction.gemini.failing_job import FailingJob, JobUnderFailures
+from simulation.reproduction.store import RunResult
+
+
+def result_of(job: JobUnderFailures, seed: int) -> RunResult:
+    """Run, and keep the share of time that was useful, failures, recoveries by tier, and what was lost.
+
+    ``series``: ``downtime_seconds`` and ``lost_iterations`` of every recovery.
+    """
+    record = FailingJob(job, seed).run()
+    return RunResult(
+        summary={"effective_share": record.effective_share},
+        facts={
+            "failures": record.failures,
+            "recoveries": len(record.lost_iterations),
+            "begun_anew": record.during_recovery,
+            "from_local_memory": record.tiers[Tier.LOCAL],
+            "from_peers": record.tiers[Tier.PEER],
+            "from_durable": record.tiers[Tier.DURABLE],
+            "most_iterations_lost": max(record.lost_iterations, default=0),
+        },
+        series={
+            "downtime_seconds": record.downtime_seconds,
+            "lost_iterations": [float(one) for one in record.lost_iterations],
+        },
+    )

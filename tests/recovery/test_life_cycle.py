@@ -1,0 +1,185 @@
+"""The life of a recovery: each step in its order, resumable, and begun anew when something else goes
+wrong."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.life_cycle.facts import PHASES, RecoveryBounds, RecoveryFacts, RecoveryPhase
+from recovery.life_cycle.steps import (
+    AskForServers,
+    BeginAnew,
+    ChooseSources,
+    MoveTo,
+    RecoveryInstruction,
+    StopWorkers,
+    TrainOn,
+    next_steps,
+)
+
+BOUNDS = RecoveryBounds(freeze_seconds=30.0, load_seconds=60.0, start_seconds=90.0)
+
+
+FRESH = RecoveryFacts(RecoveryPhase.DETECTED, generation=4, ranks=3, phase_since=0.0)
+
+
+def facts(**known: Any) -> RecoveryFacts:
+    return replace(FRESH, **known)
+
+
+def carried_out(before, step, now):
+    """The facts after an instruction was carried out and all went well."""
+    if isinstance(step, MoveTo):
+        return replace(before, phase=step.phase, phase_since=now)
+    if isinstance(step, StopWorkers):
+        return replace(before, stopped=before.stopped | step.ranks)
+    if isinstance(step, AskForServers):
+        return replace(before, resourced=before.resourced | step.ranks)
+    if isinstance(step, ChooseSources):
+        return replace(before, sources_chosen=True)
+    if isinstance(step, TrainOn):
+        return replace(before, training=True)
+    return replace(
+        before, phase=RecoveryPhase.DETECTED, generation=before.generation + 1, failed=step.failed,
+        newly_failed=frozenset(), stopped=frozenset(), resourced=frozenset(), sources_chosen=False, loaded=(),
+        phase_since=now,
+    )  # fmt: skip
+
+
+def run(state, *, load=7, now=1.0):
+    """Every phase and instruction until nothing is due."""
+    phases = [state.phase]
+    steps: list[RecoveryInstruction] = []
+    for _ in range(100):
+        due = next_steps(state, BOUNDS, now)
+        if not due:
+            if state.phase is RecoveryPhase.DETECTED and state.failed - state.fenced:
+                state = replace(state, fenced=state.failed)
+            elif state.phase is RecoveryPhase.LOADING and len(state.loaded) < state.ranks:
+                state = replace(state, loaded=tuple((rank, load) for rank in range(state.ranks)))
+            else:
+                return state, phases, steps
+        for step in due:
+            steps.append(step)
+            state = carried_out(state, step, now)
+            if isinstance(step, MoveTo):
+                phases.append(step.phase)
+    raise AssertionError("the recovery does not come to an end")
+
+
+def test_a_lost_machine_goes_through_every_phase():
+    state, phases, steps = run(facts(failed=frozenset({1})))
+    assert phases == list(PHASES)
+    assert state.phase is RecoveryPhase.RUNNING
+    assert StopWorkers(4, frozenset({0, 2})) in steps
+    assert AskForServers(frozenset({1})) in steps
+    assert steps.count(ChooseSources(4)) == 1
+
+
+def test_failed_processes_need_no_server():
+    state, phases, steps = run(facts())
+    assert state.phase is RecoveryPhase.RUNNING
+    assert not any(isinstance(step, AskForServers) for step in steps)
+    assert not facts().hardware
+
+
+def test_a_lost_server_is_fenced_before_its_rank_moves():
+    """Its workers might still train."""
+    waiting = facts(failed=frozenset({1}), stopped=frozenset({0, 2}))
+    assert next_steps(waiting, BOUNDS, 1000.0) == []
+    assert next_steps(replace(waiting, fenced=frozenset({1})), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.FROZEN)]
+
+
+def test_a_second_failure_begins_the_recovery_anew_with_both():
+    for phase in PHASES[:-1]:
+        state = facts(phase=phase, failed=frozenset({1}), newly_failed=frozenset({1, 2}))
+        assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1, 2}), "another machine failed")]
+
+
+def test_a_failure_that_is_known_already_changes_nothing():
+    state = facts(failed=frozenset({1}), newly_failed=frozenset({1}))
+    assert next_steps(state, BOUNDS, 0.0) == [StopWorkers(4, frozenset({0, 2}))]
+
+
+def test_a_server_that_stands_in_may_die_while_it_loads():
+    state = facts(
+        phase=RecoveryPhase.LOADING,
+        failed=frozenset({1}),
+        newly_failed=frozenset({1}),
+        resourced=frozenset({1}),
+    )
+    assert next_steps(state, BOUNDS, 0.0) == [BeginAnew(frozenset({1}), "another machine failed")]
+
+
+def test_ranks_that_loaded_different_versions_all_load_the_durable_state():
+    state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 6), (1, 7)))
+    (step,) = next_steps(state, BOUNDS, 0.0)
+    assert isinstance(step, BeginAnew)
+    assert step.durable
+    assert step.reason == "ranks loaded different versions"
+
+
+def test_nothing_trains_before_every_rank_has_loaded():
+    state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 7), (1, 7)))
+    assert next_steps(state, BOUNDS, 59.0) == []
+
+
+@pytest.mark.parametrize(
+    ("state", "reason"),
+    [
+        (facts(), "workers did not stop in time"),
+        (facts(phase=RecoveryPhase.LOADING), "a rank did not load its state in time"),
+        (facts(phase=RecoveryPhase.VERIFIED), "training did not go on in time"),
+    ],
+)
+def test_a_phase_that_takes_too_long_begins_anew(state, reason):
+    (step,) = next_steps(state, BOUNDS, 91.0)
+    assert isinstance(step, BeginAnew)
+    assert step.reason == reason
+    assert not step.durable
+
+
+def test_a_survivor_that_does_not_stop_counts_as_failed():
+    (step,) = next_steps(facts(failed=frozenset({1}), stopped=frozenset({0})), BOUNDS, 31.0)
+    assert step == BeginAnew(frozenset({1, 2}), "workers did not stop in time")
+
+
+def test_a_peer_that_did_not_answer_twice_is_not_asked_again():
+    (step,) = next_steps(facts(phase=RecoveryPhase.LOADING, attempts=1), BOUNDS, 61.0)
+    assert isinstance(step, BeginAnew)
+    assert step.durable
+
+
+rank_sets = st.frozensets(st.integers(0, 2))
+
+
+@given(
+    phase=st.sampled_from(PHASES), failed=rank_sets, newly_failed=rank_sets, stopped=rank_sets,
+    fenced=rank_sets, resourced=rank_sets, chosen=st.booleans(), training=st.booleans(),
+    loaded=st.dictionaries(st.integers(0, 2), st.sampled_from([6, 7])), now=st.floats(0.0, 200.0),
+)  # fmt: skip
+def test_from_any_facts_training_goes_on_at_last_with_one_version_and_no_lost_rank(
+    phase, failed, newly_failed, stopped, fenced, resourced, chosen, training, loaded, now
+):
+    state = facts(
+        phase=phase, failed=failed, newly_failed=newly_failed, stopped=stopped, fenced=fenced,
+        resourced=resourced, sources_chosen=chosen, training=training, loaded=tuple(sorted(loaded.items())),
+    )  # fmt: skip
+    same = next_steps(state, BOUNDS, now)
+    assert same == next_steps(state, BOUNDS, now)
+    for step in same:
+        if step == MoveTo(RecoveryPhase.FROZEN):
+            assert failed <= fenced
+            assert frozenset(range(3)) - failed <= stopped
+        if step == MoveTo(RecoveryPhase.RESOURCED):
+            assert failed <= resourced
+        if step == MoveTo(RecoveryPhase.VERIFIED):
+            assert len(loaded) == 3
+            assert len(set(loaded.values())) == 1
+    ended, _, _ = run(state, now=now)
+    assert ended.phase is RecoveryPhase.RUNNING
