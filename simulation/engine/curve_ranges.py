@@ -9,9 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from scheduling.core.lyra.fleet import Speeds
-from scheduling.core.question.columns import CurveColumns
 from simulation.engine.tables import CurveTables
-from simulation.engine.worker_tables import WorkerTables
+from simulation.engine.worker_tables import WorkerTables, speeds_of_columns
 from simulation.workloads.scenarios import WorkerRanges
 from simulation.workloads.workload import Workload
 
@@ -48,12 +47,4 @@ def curve_ranges(workload: Workload, owned: CurveTables, lent: CurveTables | Non
         owned=on_owned,
         lent=on_lent,
         expansion=1,
-    )
-
-
-def speeds_of_columns(curves: CurveColumns) -> Speeds:
-    """Rates on every level of every job."""
-    inside = curves.throughput > 0
-    return Speeds(
-        np.concatenate(([0], np.cumsum(inside.sum(axis=1)))), curves.levels[inside], curves.throughput[inside]
     )

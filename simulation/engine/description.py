@@ -30,5 +30,6 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
             one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
         ),
         **({"ageing_weight": settings.ageing_weight} if settings.policy == Punctual.name else {}),
+        **({"servers_that_end": len(settings.known_ends)} if settings.known_ends else {}),
         **({} if settings.sharing is None else settings.sharing.described()),
     }

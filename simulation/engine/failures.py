@@ -58,8 +58,7 @@ def drawn_failures(
     """
     if failures_a_day <= 0 or not workload.jobs:
         return []
-    finite = workload.deadline_at[np.isfinite(workload.deadline_at)]
-    end = float(max(workload.submitted_at[-1], finite.max(initial=0.0))) + SECONDS_PER_DAY
+    end = end_of_trace(workload) + SECONDS_PER_DAY
     happenings = []
     for number, pool in enumerate(settings.pools):
         servers = pool.servers + (0 if number else _inference_servers(settings))
@@ -73,6 +72,12 @@ def drawn_failures(
                 happenings.append(Happening(at, HappeningKind.SERVER_BACK, server, number))
                 at += rng.exponential(SECONDS_PER_DAY / failures_a_day)
     return sorted(happenings)
+
+
+def end_of_trace(workload: Workload) -> float:
+    """The last submission or deadline, in seconds of the trace."""
+    finite = workload.deadline_at[np.isfinite(workload.deadline_at)]
+    return float(max(workload.submitted_at[-1], finite.max(initial=0.0)))
 
 
 def _inference_servers(settings: SimulationSettings) -> int:

@@ -16,6 +16,8 @@ class HappeningKind(StrEnum):
     SERVER_LOST = "server_lost"
     SERVER_FENCED = "server_fenced"
     SERVER_BACK = "server_back"
+    SERVER_END_KNOWN = "server_end_known"
+    SERVER_LEAVES = "server_leaves"
     AGENT_SILENT = "agent_silent"
     AGENT_HEARD = "agent_heard"
     JOB_CANCELLED = "job_cancelled"
@@ -29,13 +31,14 @@ class Happening:
     ``target``: number of the server within its pool, where those of the inference cluster follow the pool's
     own, or row of the job in the workload. An early stop ends a job whose own condition was reached: it
     completes then. A lost server's jobs stop at once and may start elsewhere when it is fenced; the run adds
-    that event by itself.
+    that event by itself. ``until``: when a server leaves whose end becomes known.
     """
 
     at: float
     kind: HappeningKind
     target: int
     pool: int = 0
+    until: float = inf
 
 
 class HappeningQueue:

@@ -15,6 +15,7 @@ from scheduling.core.problem.answer import Answer
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import FloatArray, IntArray, ServerSnapshot
+from scheduling.core.question.worker_counts import workers_by_gpus
 from simulation.engine.jobs import ACTIVE
 
 if TYPE_CHECKING:
@@ -102,9 +103,15 @@ class InvariantCheck:
         times = np.unique(
             np.concatenate([plans.time[row, : plans.length[row]] for row in kept] or [np.zeros(0)])
         )
+        # Until GPUs change hands, jobs stay on servers whose end has just become known, and for longer where
+        # nobody can tell them.
+        leaving = sum(self._held(simulation, pool, position).size for position in range(pool.rows.size))
+        leaving -= sum(self._owned(simulation, pool, position).size for position in range(pool.rows.size))
         for at in times.tolist():
             used = sum(_held(plans, row, at) for row in kept.tolist())
-            if used > pool.capacity.gpus:
+            if used > pool.capacity.gpus + (
+                leaving if at + TIME_TOLERANCE < problem.origin or pool.silent.any() else 0
+            ):
                 raise InvariantViolation(
                     f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now"
                 )
@@ -123,17 +130,23 @@ class InvariantCheck:
                 raise InvariantViolation(
                     f"I2: job {workload.job_id[row]} holds {gpus} GPUs, which is no level of it"
                 )
-            batch = workload.profiles[int(workload.profile_of[row])].global_batch_size
-            if not pool.policy.any_measured_size and batch % gpus:
+            profile = workload.profiles[int(workload.profile_of[row])]
+            batch = profile.global_batch_size
+            workers = workers_by_gpus(profile.worker_counts or (gpus,), batch)
+            if not pool.policy.any_measured_size and gpus not in workers:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
 
     def _owned(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
-        """GPUs of the pool's own servers that an active job holds, by its position in the pool's rows;
-        ascending."""
+        """GPUs of the pool's own servers that last which an active job holds, by its position in the pool's
+        rows; ascending."""
+        held = self._held(simulation, pool, position)
+        return np.sort(held[pool.lasting(held)])
+
+    def _held(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
+        """All GPUs that an active job holds."""
         if simulation.jobs.phase[pool.rows[position]] != ACTIVE:
             return NO_GPUS
-        held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
-        return np.sort(held[held < pool.size.gpus])
+        return pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
 
     def _sizes(self, pool: PoolState, row: int) -> IntArray:
         """Numbers of GPUs that a job may hold."""

@@ -25,7 +25,7 @@ from simulation.engine.forecasts import forecasts_of
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.settings import PoolSize
 from simulation.engine.shared_pool import SharedPool
-from simulation.engine.sharing import Lending
+from simulation.engine.sharing import Lending, SharingSettings
 from simulation.engine.tables import CurveTables, curve_tables
 from simulation.engine.worker_tables import speeds_of_rows, worker_tables
 from simulation.loans import LoanHistory, ReclaimRecord
@@ -245,6 +245,18 @@ def _same_kind(pool: PoolSize, lending: Lending) -> bool:
     return pool.gpu_type == lending.inference_gpu_type
 
 
+def _require_ends_can_be_planned(simulation: Simulation, sharing: SharingSettings) -> None:
+    """Raises ValueError of one line where servers with a known end cannot be treated as on loan."""
+    if not sharing.by_curves:
+        raise ValueError("--server-ends is for jobs with measured curves, not for a scenario's")
+    lending = sharing.lending
+    if lending is not None and not _same_kind(simulation.pools[0].size, lending):
+        raise ValueError(
+            "--server-ends beside --inference-servers: one kind of GPU is borrowed at a time; give "
+            f"--inference-gpu-type {simulation.pools[0].size.gpu_type}"
+        )
+
+
 def share_pool(simulation: Simulation) -> Lender | None:
     """Let the simulation's one pool be shared as its settings ask; returns who lends, if anybody does.
 
@@ -252,15 +264,23 @@ def share_pool(simulation: Simulation) -> Lender | None:
     """
     settings = simulation.settings
     sharing = settings.sharing
-    assert sharing is not None
+    if sharing is None:
+        if not settings.known_ends:
+            return None
+        sharing = SharingSettings(rules=None)  # jobs are what their curves say, and nothing is lent
     if len(simulation.pools) != 1:
         raise ValueError("inference servers are lent to one pool of training servers, not to several")
+    if settings.known_ends:
+        _require_ends_can_be_planned(simulation, sharing)
     workload = simulation.workload
     plain = simulation.pools[0]
     lending = sharing.lending
     lent_tables = None
     if sharing.rules is None and sharing.ranges is None:
-        lent_tables = None if lending is None else _curves_on_loan(simulation, lending)
+        if lending is not None:
+            lent_tables = _curves_on_loan(simulation, lending)
+        elif settings.known_ends:
+            lent_tables = plain.tables
         workers = curve_ranges(workload, plain.tables, lent_tables)
     else:
         ranges = sharing.ranges
@@ -282,7 +302,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
         workers,
         restart_seconds=0.0 if sharing.by_curves else sharing.preemption_seconds,
         lent_tables=lent_tables,
-        same_kind=lent_tables is not None and lending is not None and _same_kind(plain.size, lending),
+        same_kind=lent_tables is not None and (lending is None or _same_kind(plain.size, lending)),
     )
     simulation.pools[0] = pool
     simulation.jobs.total[:] = workers.work

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import inf
+from typing import Any
 
 import numpy as np
 
@@ -16,10 +17,18 @@ from scheduling.core.problem.problem import Capacity, Problem, capacity_of, prob
 from scheduling.core.question.arrays import BoolArray, Plans, no_plans
 from scheduling.core.question.columns import CurveColumns, JobColumns, regather
 from scheduling.core.question.decision import ChangeKind, Verdict
+from scheduling.core.question.host_memory import servers_with_share
 from scheduling.core.question.snapshot import FloatArray, IntArray, PlannerSettings, ServerSnapshot
 from scheduling.policies.base import Policy
 from simulation.engine.jobs import ACTIVE, JobStates
 from simulation.engine.policy_facts import facts_of
+from simulation.engine.server_memory import (
+    HeldPlans,
+    fitting,
+    guaranteed_share,
+    short_of_memory,
+    states_memory,
+)
 from simulation.engine.settings import PoolSize
 from simulation.engine.tables import CurveTables
 
@@ -29,7 +38,11 @@ NO_ROWS: IntArray = np.zeros(0, dtype=np.int64)
 @dataclass
 class PoolState:
     """``rows``: jobs of the last answer, by their row in the workload; ``plans`` and placements are in that
-    order."""
+    order.
+
+    ``own_servers``: as they are; ``planned_servers``: as the policy was asked about them last, ``capacity``
+    is theirs. ``share_bytes``: host memory that each worker was sure of then.
+    """
 
     number: int
     size: PoolSize
@@ -39,6 +52,8 @@ class PoolState:
     usable: BoolArray
     silent: BoolArray
     capacity: Capacity
+    own_servers: tuple[ServerSnapshot, ...]
+    planned_servers: tuple[ServerSnapshot, ...]
     rows: IntArray = field(default_factory=lambda: NO_ROWS)
     plans: Plans = field(default_factory=lambda: no_plans(0))
     planned_at: float = 0.0
@@ -48,22 +63,49 @@ class PoolState:
     slot_ends_at: float = -inf
     wake_at: float = inf
     decision_seconds: float = 0.0
+    share_bytes: float = inf
 
     @classmethod
     def empty(
-        cls, number: int, size: PoolSize, policy: Policy, settings: PlannerSettings, tables: CurveTables
+        cls,
+        number: int,
+        size: PoolSize,
+        policy: Policy,
+        settings: PlannerSettings,
+        tables: CurveTables,
+        memory_bytes: Sequence[float] = (),
     ) -> PoolState:
-        """A pool with all servers up and nothing on them."""
+        """A pool with all servers up and nothing on them. ``memory_bytes``: of each server, if stated."""
         usable = np.ones(size.servers, dtype=np.bool_)
         silent = np.zeros(size.servers, dtype=np.bool_)
-        return cls(number, size, policy, settings, tables, usable, silent, _capacity(size, usable, settings))
+        servers = _servers(size, memory_bytes)
+        capacity = capacity_of(servers, settings.reserve_servers)
+        return cls(number, size, policy, settings, tables, usable, silent, capacity, servers, servers)
 
     # Servers ---------------------------------------------------------------------------------
 
     def set_usable(self, server: int, usable: bool) -> None:
         """A server is lost, or back."""
         self.usable[server] = usable
-        self.capacity = _capacity(self.size, self.usable, self.settings)
+        self.put_server(server, usable=usable)
+
+    def put_server(self, server: int, **facts: Any) -> None:
+        """Another fact about one of the pool's own servers."""
+        changed = list(self.own_servers)
+        changed[server] = replace(changed[server], **facts)
+        self.own_servers = tuple(changed)
+        self.plan_on(self.own_servers)
+
+    def plan_on(self, servers: tuple[ServerSnapshot, ...]) -> None:
+        """Let ``servers`` be what the policy is asked about: the pool's own, as they are to be treated
+        now."""
+        if servers != self.planned_servers:
+            self.planned_servers = servers
+            self.capacity = capacity_of(servers, self.settings.reserve_servers)
+
+    def lasting(self, addresses: IntArray) -> BoolArray:
+        """Which GPUs are on own servers without a known end."""
+        return addresses < self.size.gpus
 
     def rows_on(self, server: int) -> list[int]:
         """Workload rows of the jobs that hold a GPU of the server."""
@@ -103,6 +145,21 @@ class PoolState:
         tables = self.tables
         curves = _of_rows(tables.planned, rows)
         measured = _of_rows(tables.measured, rows) if self.policy.any_measured_size else curves
+        servers = self._servers_now(jobs, next_slot_at)
+        least = self.settings.worker_memory_bytes
+        short: dict[str, float] = {}
+        if states_memory(servers, least):
+            needs = _memory_of_rows(tables.planned_memory, rows)
+            held = HeldPlans(stored, jobs.gpus[rows], new)
+            self.share_bytes = guaranteed_share(servers, curves, needs, held, least)
+            servers = servers_with_share(servers, self.share_bytes, least)
+            short = short_of_memory(_Names(ids, rows), curves, needs, np.flatnonzero(new), self.share_bytes)
+            everything = _memory_of_rows(tables.measured_memory, rows)
+            curves = fitting(curves, needs, self.share_bytes)
+            measured = (
+                fitting(measured, everything, self.share_bytes) if self.policy.any_measured_size else curves
+            )
+        self.plan_on(servers)
         columns = JobColumns(
             ids=_Names(ids, rows),
             service_class=jobs.service_class[rows],
@@ -129,7 +186,7 @@ class PoolState:
         )
         self._asking_rows = rows
         self._asking_source = source
-        return problem_from(
+        problem = problem_from(
             now=now,
             next_slot_at=next_slot_at,
             settings=self.settings,
@@ -140,6 +197,12 @@ class PoolState:
             cluster_memory=self.cluster_memory,
             measured=self.policy.any_measured_size,
         )
+        problem.short_of_memory_bytes = short
+        return problem
+
+    def _servers_now(self, jobs: JobStates, next_slot_at: float) -> tuple[ServerSnapshot, ...]:
+        """The pool's own servers as the policy is to treat them now."""
+        return self.own_servers
 
     def _on_silent_servers(self, addresses: IntArray, offsets: IntArray) -> BoolArray:
         """Jobs with a GPU on a server that is not heard of: nobody can tell them to change."""
@@ -262,15 +325,18 @@ def _of_rows(curves: CurveColumns, rows: IntArray) -> CurveColumns:
     return CurveColumns(curves.levels[rows], curves.throughput[rows], curves.pause[rows])
 
 
-def _capacity(size: PoolSize, usable: BoolArray, settings: PlannerSettings) -> Capacity:
+def _memory_of_rows(memory: FloatArray | None, rows: IntArray) -> FloatArray | None:
+    return None if memory is None else memory[rows]
+
+
+def _servers(size: PoolSize, memory_bytes: Sequence[float]) -> tuple[ServerSnapshot, ...]:
     per_rack = size.servers_per_rack or size.servers
-    servers = [
+    return tuple(
         ServerSnapshot(
             id=f"server-{number:04d}",
             gpus=size.gpus_per_server,
-            usable=bool(usable[number]),
             rack=f"rack-{number // per_rack:03d}",
+            memory_bytes=memory_bytes[number] if number < len(memory_bytes) else inf,
         )
         for number in range(size.servers)
-    ]
-    return capacity_of(servers, settings.reserve_servers)
+    )

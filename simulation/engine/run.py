@@ -24,6 +24,7 @@ from scheduling.core.clock import (
 from scheduling.core.problem.answer import Answer
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.decision import ChangeKind, Verdict
+from scheduling.core.question.known_ends import wake_for_ends
 from scheduling.core.question.snapshot import IntArray, PlannerSettings
 from scheduling.policies import policy_named
 from scheduling.policies.base import Policy
@@ -40,8 +41,10 @@ from simulation.engine.loan_invariants import LoanInvariantCheck
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
+from simulation.engine.server_ends import end_happenings
 from simulation.engine.settings import SimulationSettings, require_pricing
 from simulation.engine.shared_invariants import SharedInvariantCheck
+from simulation.engine.shared_pool import SharedPool
 from simulation.engine.tables import curve_tables
 from simulation.engine.warmup import load_kernels
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, RunOutcome
@@ -74,9 +77,10 @@ class Simulation:
         self.broken: dict[str, str] = {}
         self.now = 0.0
         self._ids = workload.job_id
-        self._happenings = HappeningQueue(happenings)
+        self._happenings = HappeningQueue((*happenings, *end_happenings(settings, workload)))
         self._next_arrival = 0
         self._ended = 0
+        self._ended_servers: list[int] = []
         self._idle_since = 0.0
         self._progress = progress
         self._watch = _check_for(settings) if settings.check_invariants else watch
@@ -94,6 +98,7 @@ class Simulation:
             newcomers=settings.newcomers,
             ageing_weight=settings.ageing_weight,
             two_phase=None if settings.sharing is None else settings.sharing.choices,
+            worker_memory_bytes=settings.worker_memory_bytes,
         )
         self.pools = [
             PoolState.empty(
@@ -111,10 +116,11 @@ class Simulation:
                     agent_latency_seconds=settings.imperfections.agent_latency_seconds,
                     true_factor=factor,
                 ),
+                settings.server_memory_bytes,
             )
             for number, size in enumerate(settings.pools)
         ]
-        self.lender = None if settings.sharing is None else share_pool(self)
+        self.lender = share_pool(self)
         self.jobs_under_way = 0
         self.setup_seconds = time.perf_counter() - began
 
@@ -183,6 +189,7 @@ class Simulation:
         while turn.waiting:
             for pool in self.pools:
                 self._plan(pool, turn, urgent=False)
+        self._take_away_ended()
         if self._progress is not None:
             self._progress(self._ended, self.workload.jobs, self.now)
 
@@ -235,7 +242,8 @@ class Simulation:
         if self.settings.on_ticks:
             return min(answer.next_wake_at, tick_from(finish, slot))
         freed_at = given_out_again(finish, self.now, slot)
-        return max(min(answer.next_wake_at, freed_at), self.now + TIME_TOLERANCE)
+        ends_at = wake_for_ends((server.ends_at for server in pool.own_servers), self.now, slot)
+        return max(min(answer.next_wake_at, freed_at, ends_at), self.now + TIME_TOLERANCE)
 
     # Arrivals, ends, and what happens from outside -----------------------------------------------
 
@@ -300,6 +308,13 @@ class Simulation:
             return None
         pool_state = self.pools[happening.pool]
         server = happening.target
+        if happening.kind is HappeningKind.SERVER_LEAVES:
+            self._ended_servers.append(server)
+            return None
+        if happening.kind is HappeningKind.SERVER_END_KNOWN:
+            pool_state.put_server(server, ends_at=happening.until)
+            pool_state.wake_at = looked_at_again(self.now, pool_state.slot_ends_at, pool_state.wake_at)
+            return happening.pool if self.settings.on_ticks else None
         if happening.kind is HappeningKind.SERVER_LOST:
             self._strike(pool_state, server)
         elif happening.kind is HappeningKind.SERVER_FENCED:
@@ -311,6 +326,19 @@ class Simulation:
         else:
             pool_state.silent[server] = happening.kind is HappeningKind.AGENT_SILENT
         return happening.pool
+
+    def _take_away_ended(self) -> None:
+        """Servers whose time is over are gone. Nobody should be there any more; whoever is loses what it did
+        since its checkpoint, as with a lost server."""
+        pool = self.pools[0]
+        while self._ended_servers:
+            server = self._ended_servers.pop()
+            there = [row for row in pool.rows_on(server) if self.jobs.gpus[row]]
+            self.recorder.count("jobs_caught_by_ends", len(there))
+            if there:
+                self._strike(pool, server)
+            else:
+                pool.set_usable(server, False)
 
     def _strike(self, pool: PoolState, server: int) -> None:
         """A server is lost: its jobs stand still until it is fenced."""
@@ -386,6 +414,7 @@ class Simulation:
         )
         total = sum(one.capacity.gpus for one in self.pools)
         total += 0 if self.lender is None else self.lender.gpus_on_loan
+        total += sum(one.gpus_leaving() for one in self.pools if isinstance(one, SharedPool))
         self.recorder.instant(
             self.now, total, promised, held - promised, running, rows.size - running,
             speed_ups / max(1, sum(one.size.gpus for one in self.pools)), pool.decision_seconds,
@@ -438,6 +467,7 @@ class Simulation:
 
 def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariantCheck:
     sharing = settings.sharing
-    if sharing is None or (sharing.by_curves and sharing.lending is None):
-        return InvariantCheck()
-    return LoanInvariantCheck() if sharing.by_curves else SharedInvariantCheck()
+    if sharing is not None and not sharing.by_curves:
+        return SharedInvariantCheck()
+    lends = sharing is not None and sharing.lending is not None
+    return LoanInvariantCheck() if lends or settings.known_ends else InvariantCheck()

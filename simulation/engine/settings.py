@@ -33,6 +33,16 @@ class PoolSize:
 
 
 @dataclass(frozen=True, slots=True)
+class KnownEnd:
+    """A server of the first pool leaves for good at ``ends_at``, and who plans knows it from ``known_at``
+    on."""
+
+    server: int
+    ends_at: float
+    known_at: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
 class Imperfections:
     """How reality departs from what the planner knows. All zero: it does not.
 
@@ -54,7 +64,9 @@ class Imperfections:
 @dataclass(frozen=True, slots=True)
 class SimulationSettings:
     """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``:
-    also how many deadlines any schedule could meet.
+    also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
+    ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
+    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038).
     """
 
     policy: str
@@ -73,6 +85,9 @@ class SimulationSettings:
     newcomers: Newcomers = Newcomers.OPEN
     ageing_weight: float = AGEING_WEIGHT
     bound: bool = False
+    known_ends: tuple[KnownEnd, ...] = ()
+    server_memory_bytes: tuple[float, ...] = ()
+    worker_memory_bytes: float = 0.0
 
     @property
     def on_ticks(self) -> bool:

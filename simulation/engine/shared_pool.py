@@ -5,24 +5,28 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 import numpy as np
 
 from scheduling.core.lyra.base_and_flexible import Demands, demands_of
 from scheduling.core.lyra.fleet import NO_ROLE, Fleet, WorkerMap
 from scheduling.core.lyra.reclaiming.effects import effects_of
+from scheduling.core.lyra.worker_changes import roles_with
 from scheduling.core.problem.answer import Answer
 from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import BoolArray
-from scheduling.core.question.columns import regather
+from scheduling.core.question.columns import CurveColumns, regather
 from scheduling.core.question.decision import Verdict
-from scheduling.core.question.snapshot import IntArray
+from scheduling.core.question.known_ends import Holding, servers_at_present
+from scheduling.core.question.snapshot import IntArray, ServerSnapshot
 from scheduling.core.together.shared_problem import shared
 from scheduling.core.together.sharing import Servers, Sharing, count_workers, loaned_fleet
 from simulation.engine.jobs import JobStates
 from simulation.engine.pool import PoolState
+from simulation.engine.server_memory import fitting
 from simulation.engine.tables import CurveTables
-from simulation.engine.worker_tables import WorkerTables, speeds_of_rows
+from simulation.engine.worker_tables import WorkerTables, speeds_of_columns, speeds_of_rows
 
 NO_MARKS: BoolArray = np.zeros(0, dtype=np.bool_)
 
@@ -36,7 +40,8 @@ class SharedPool(PoolState):
     ``flexible`` marks, in the order of ``addresses``, GPUs that flexible workers hold. ``role``: of every
     server. ``restarting``: workload rows that were preempted and did not start again yet. ``lent_tables``:
     curves on the inference cluster's kind of GPU, where jobs are what their curves say. ``same_kind``: it is
-    the training cluster's kind too, and a job may have GPUs of both.
+    the training cluster's kind too, and a job may have GPUs of both. ``leaving``: own servers with a known
+    end that are planned as on loan now (`scheduling.core.question.known_ends`).
     """
 
     workers: WorkerTables = field(kw_only=True)
@@ -47,6 +52,7 @@ class SharedPool(PoolState):
     restart_seconds: float = field(kw_only=True, default=0.0)
     lent_tables: CurveTables | None = field(kw_only=True, default=None)
     same_kind: bool = field(kw_only=True, default=False)
+    leaving: BoolArray = field(kw_only=True, default_factory=lambda: NO_MARKS)
     flexible: BoolArray = field(kw_only=True, default_factory=lambda: NO_MARKS)
     restarting: set[int] = field(kw_only=True, default_factory=set)
 
@@ -67,7 +73,9 @@ class SharedPool(PoolState):
         return cls(
             plain.number, plain.size, plain.policy, plain.settings, plain.tables, plain.usable,
             np.concatenate((plain.silent, np.zeros(inference_servers, dtype=np.bool_))), plain.capacity,
+            plain.own_servers, plain.planned_servers,
             workers=workers,
+            leaving=np.zeros(gpus.size, dtype=np.bool_),
             servers=Servers(np.cumsum(gpus) - gpus, gpus),
             on_loan=np.zeros(gpus.size, dtype=np.bool_),
             broken=np.zeros(gpus.size, dtype=np.bool_),
@@ -88,16 +96,71 @@ class SharedPool(PoolState):
         marks, _ = regather(self.flexible.astype(np.int64), self.offsets, self._asking_source)
         blocked = self._idle_on_silent_servers(problem.columns.addresses)
         blocked_on = np.bincount(self.servers.server_of()[blocked], minlength=self.servers.gpus.size)
-        fleet = self.fleet()
+        fleet = self._planned_fleet()
         sharing = Sharing(
             servers=self.servers,
             fleet=fleet._replace(gpus=np.maximum(0, fleet.gpus - blocked_on)),
             blocked=blocked,
             flexible=marks.astype(np.bool_),
-            demands=self._demands(jobs, rows, now),
+            demands=self._demands(jobs, rows, now, problem),
             same_kind=self.same_kind,
         )
         return shared(problem, sharing)
+
+    def _servers_now(self, jobs: JobStates, next_slot_at: float) -> tuple[ServerSnapshot, ...]:
+        """Servers with a known end as the live planner treats them: mostly like servers on loan."""
+        if not self.has_ends:
+            return self.own_servers
+        servers = servers_at_present(
+            self.own_servers,
+            self._holdings_of_promises(jobs),
+            next_slot_at=next_slot_at,
+            slot_seconds=self.settings.slot_seconds,
+        )
+        leaving = self.leaving.copy()
+        leaving[: self.size.servers] = [server.on_loan for server in servers]
+        newly = leaving & ~self.leaving
+        if newly.any():
+            self.forget_ended(jobs)
+            self.role = np.where(newly, roles_with(newly, self.worker_map()), self.role)
+        self.leaving = leaving
+        return servers
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether an end of any of its own servers is known."""
+        return any(server.ends_at < inf for server in self.own_servers)
+
+    def _holdings_of_promises(self, jobs: JobStates) -> list[Holding]:
+        """GPUs of the promised jobs, and which of them flexible workers hold."""
+        promised = jobs.promised[self.rows] & (jobs.gpus[self.rows] > 0)
+        spans = zip(self.offsets[:-1][promised].tolist(), self.offsets[1:][promised].tolist(), strict=True)
+        return [
+            (self.addresses[begin:end].tolist(), self.flexible[begin:end].tolist())
+            for begin, end in spans
+            if end > begin
+        ]
+
+    def gpus_leaving(self) -> int:
+        """GPUs of its own servers that are planned as on loan."""
+        able = np.array([server.usable for server in self.planned_servers], dtype=np.bool_)
+        own = slice(0, self.size.servers)
+        return int(self.servers.gpus[own][self.leaving[own] & able].sum())
+
+    def lasting(self, addresses: IntArray) -> BoolArray:
+        """Which GPUs are on own servers without a known end."""
+        lasts = np.zeros(self.servers.gpus.size, dtype=np.bool_)
+        lasts[: self.size.servers] = [server.ends_at == inf for server in self.own_servers]
+        found: BoolArray = lasts[self.servers.server_of()[addresses]]
+        return found
+
+    def _planned_fleet(self) -> Fleet:
+        """The servers of `fleet`, and those that leave, as on loan."""
+        if not self.leaving.any():
+            return self.fleet()
+        own = np.array([server.usable for server in self.planned_servers], dtype=np.bool_)
+        usable = np.concatenate((own, (self.on_loan & ~self.broken)[own.size :]))
+        return loaned_fleet(self.servers, usable, self.on_loan | self.leaving, self.role)
 
     def fleet(self) -> Fleet:
         """All servers; those that are lost, or not on loan, have no GPUs."""
@@ -119,13 +182,19 @@ class SharedPool(PoolState):
             out[self.servers.server_of()[self.addresses[locked]]] = True
         return out
 
-    def _demands(self, jobs: JobStates, rows: IntArray, now: float) -> Demands:
+    def _demands(self, jobs: JobStates, rows: IntArray, now: float, problem: Problem) -> Demands:
         ranges = self.workers.ranges
+        owned, lent = speeds_of_rows(self.workers.owned, rows), speeds_of_rows(self.workers.lent, rows)
+        if self.lent_tables is not None and self.share_bytes < inf:
+            planned, needs = self.lent_tables.planned, self.lent_tables.planned_memory
+            there = CurveColumns(planned.levels[rows], planned.throughput[rows], planned.pause[rows])
+            owned = speeds_of_columns(problem.columns.curves)
+            lent = speeds_of_columns(fitting(there, None if needs is None else needs[rows], self.share_bytes))
         return demands_of(
             ranges.gpus_per_worker[rows],
             self.believed_remaining(jobs, rows),
-            speeds_of_rows(self.workers.owned, rows),
-            speeds_of_rows(self.workers.lent, rows),
+            owned,
+            lent,
             work=jobs.total[rows] * ranges.estimate_factor[rows],
             waiting_seconds=np.maximum(0.0, now - jobs.submitted_at[rows]),
             mixes=ranges.mixes[rows],

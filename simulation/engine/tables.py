@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -11,6 +11,7 @@ from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curves
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve
+from scheduling.core.question.worker_counts import gpus_held, measurable_levels, workers_by_gpus
 from simulation.engine.settings import Pauses, PoolSize
 from simulation.workloads.workload import MeasuredThroughput, ModelProfile, Workload
 
@@ -21,6 +22,8 @@ class CurveTables:
 
     ``one_gpu``: speed on one GPU (on the smallest measured count, shared evenly among its GPUs), for cluster
     efficiency. ``charged_latency_seconds``: what planned pauses hold beyond measured ones.
+    ``planned_memory``, ``measured_memory``: host memory of one worker in bytes, in the shape of the curves;
+    None where no job says any. Levels are GPUs that are held: four for three workers (decision 0041).
     """
 
     planned: CurveColumns
@@ -30,6 +33,8 @@ class CurveTables:
     requested_gpus: IntArray
     requested_seconds: FloatArray
     charged_latency_seconds: float = 0.0
+    planned_memory: FloatArray | None = None
+    measured_memory: FloatArray | None = None
 
     def rate(self, row: int, gpus: int) -> float:
         """Iterations per second that the job really makes on so many GPUs; 0 where that was not measured."""
@@ -74,10 +79,11 @@ def curve_tables(
     latency = agent_latency_seconds if charges_pauses else 0.0
     planned, measured, one_gpu = [], [], []
     for profile in workload.profiles:
-        points = profile.by_gpu_type.get(pool.gpu_type)
+        points = _by_gpus_held(profile, profile.by_gpu_type.get(pool.gpu_type), pool)
         pause = _pause_seconds(pool, charged, points)
         planned.append(_levels(profile, points, pool, _later(pause, latency), promise_margin))
-        running = profile.adapted.get(pool.gpu_type, points) if adapts_batch else points
+        adapted = profile.adapted.get(pool.gpu_type)
+        running = points if adapted is None or not adapts_batch else adapted
         measured.append(_all_points(running, pool, _pause_seconds(pool, charged, running)))
         one_gpu.append(_speed_of_one(points))
     of = workload.profile_of
@@ -86,10 +92,52 @@ def curve_tables(
         measured=_rows(stack_curves(measured), of),
         true_factor=true_factor,
         one_gpu=np.array(one_gpu, dtype=np.float64)[of] if one_gpu else np.zeros(0),
-        requested_gpus=workload.requested_gpus,
+        requested_gpus=_requested_gpus(workload),
         requested_seconds=workload.requested_seconds,
         charged_latency_seconds=latency,
+        planned_memory=_memory(planned, of),
+        measured_memory=_memory(measured, of),
     )
+
+
+def _by_gpus_held(
+    profile: ModelProfile, points: MeasuredThroughput | None, pool: PoolSize
+) -> MeasuredThroughput | None:
+    """The points of a function that declares its numbers of workers, by the GPUs that these hold."""
+    if points is None or not profile.worker_counts:
+        return points
+    allowed = measurable_levels(profile.global_batch_size, pool.gpus, profile.worker_counts)
+    known = points.gpus.tolist()
+    workers = workers_by_gpus(set(allowed) & set(known), profile.global_batch_size)
+    rows = [known.index(count) for count in workers.values()]
+    return MeasuredThroughput(
+        np.array(list(workers), dtype=np.int64),
+        points.iterations_per_second[rows],
+        None if points.pause_seconds is None else points.pause_seconds[rows],
+        None if points.memory_bytes is None else points.memory_bytes[rows],
+    )
+
+
+def _requested_gpus(workload: Workload) -> IntArray:
+    """What is asked of a rival scheduler: the GPUs that the workers hold which somebody asked for."""
+    requested = workload.requested_gpus.copy()
+    for row in range(workload.jobs):
+        if workload.profiles[int(workload.profile_of[row])].worker_counts:
+            requested[row] = gpus_held(int(requested[row]))
+    return requested
+
+
+def _memory(curves: Sequence[ScalingCurve], of: IntArray) -> FloatArray | None:
+    """Host memory of one worker by job and level; None where nobody says any."""
+    if all(curve.memory_bytes is None for curve in curves):
+        return None
+    width = max(1, *(curve.levels.size for curve in curves))
+    needs = np.zeros((len(curves), width))
+    for row, curve in enumerate(curves):
+        if curve.memory_bytes is not None:
+            needs[row, : curve.levels.size] = curve.memory_bytes
+    rows: FloatArray = needs[of]
+    return rows
 
 
 def _later(pause: Callable[[int], float], seconds: float) -> Callable[[int], float]:
@@ -117,11 +165,14 @@ def _levels(
     known = (
         {} if points is None else dict(zip(points.gpus.tolist(), points.iterations_per_second, strict=True))
     )
+    memory = _memory_by_gpus(points)
     return curve_from_measurements(
         {gpus: float(rate) * (1.0 - margin) for gpus, rate in known.items()},
-        global_batch_size=profile.global_batch_size,
+        # Of GPUs that are held, not all may have a worker: the numbers of workers divide the batch.
+        global_batch_size=None if profile.worker_counts else profile.global_batch_size,
         cluster_gpus=pool.gpus,
         pause_seconds=pause,
+        memory_bytes=memory.__getitem__ if memory else None,
     )
 
 
@@ -131,9 +182,15 @@ def _all_points(
     gpus: IntArray = np.zeros(0, dtype=np.int64) if points is None else points.gpus
     rates: FloatArray = np.zeros(0) if points is None else points.iterations_per_second
     fits = (gpus <= pool.gpus) & (gpus & (gpus - 1) == 0)
-    return ScalingCurve(
-        gpus[fits], rates[fits], np.array([pause(int(count)) for count in gpus[fits]], dtype=np.float64)
-    )
+    memory = None if points is None or points.memory_bytes is None else points.memory_bytes[fits]
+    pauses = np.array([pause(int(count)) for count in gpus[fits]], dtype=np.float64)
+    return ScalingCurve(gpus[fits], rates[fits], pauses, memory)
+
+
+def _memory_by_gpus(points: MeasuredThroughput | None) -> dict[int, float]:
+    if points is None or points.memory_bytes is None:
+        return {}
+    return dict(zip(points.gpus.tolist(), points.memory_bytes.tolist(), strict=True))
 
 
 def _speed_of_one(points: MeasuredThroughput | None) -> float:

@@ -10,6 +10,7 @@ import numpy as np
 from scheduling.core.kernels import kernel
 from scheduling.core.lyra.fleet import Speeds, rate_of
 from scheduling.core.question.arrays import BoolArray
+from scheduling.core.question.columns import CurveColumns
 from scheduling.core.question.snapshot import FloatArray, IntArray
 from simulation.workloads.linear import COMPUTING_POWER
 from simulation.workloads.scenarios import WorkerRanges
@@ -107,3 +108,11 @@ def speeds_of_rows(speeds: Speeds, rows: IntArray) -> Speeds:
             workers[offsets[row] + entry] = speeds.workers[begin + entry]
             rate[offsets[row] + entry] = speeds.rate[begin + entry]
     return Speeds(offsets, workers, rate)
+
+
+def speeds_of_columns(curves: CurveColumns) -> Speeds:
+    """Rates on every level of every job."""
+    inside = curves.throughput > 0
+    return Speeds(
+        np.concatenate(([0], np.cumsum(inside.sum(axis=1)))), curves.levels[inside], curves.throughput[inside]
+    )

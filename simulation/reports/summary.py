@@ -45,7 +45,8 @@ def summary(outcome: RunOutcome) -> dict[str, Any]:
     first planning instant to the end of the run.
 
     Changes: ``rescales``, ``migrations`` and ``preemptions`` are counts; ``preemption_ratio`` is preemptions
-    over jobs submitted (Lyra section 3.7).
+    over jobs submitted (Lyra section 3.7). ``jobs_caught_by_ends``: jobs that were still on a server when it
+    left at its known end.
 
     Lending (Lyra sections 3.4 and 3.7), of the time until the last submission where it is about usage:
     ``training_gpu_usage``, share in use of the GPUs that training may use; ``owned_gpu_usage`` and
@@ -158,6 +159,7 @@ def _changes(outcome: RunOutcome) -> dict[str, Any]:
         "migrations": counts.get("migrations", int(jobs.migrations.sum())),
         "preemptions": preemptions,
         "preemption_ratio": preemptions / submitted if submitted else None,
+        "jobs_caught_by_ends": counts.get("jobs_caught_by_ends", 0),
     }
 
 

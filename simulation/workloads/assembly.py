@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from math import floor, inf
 
 import numpy as np
@@ -13,9 +14,11 @@ from simulation.workloads.errors import TraceError, listed, quoted
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import JobRecord, ParsedTrace
 from simulation.workloads.throughputs import ThroughputTable
-from simulation.workloads.workload import Workload
+from simulation.workloads.workload import ModelProfile, Workload
 
 Pair = tuple[str, int]
+#: Model and batch, numbers of workers, and bytes of one worker (-1: as the table says).
+Profiled = tuple[Pair, tuple[int, ...], float]
 
 # Measured, but not in the pool that ElasticFlow draws from: it hardly gains from a second GPU (spec 4.1).
 NOT_DRAWN = frozenset({"resnet50_cifar10"})
@@ -43,7 +46,7 @@ def assemble(
     builder = _Builder(table, gpu_types[0], len(jobs), seed, options)
     for number, job in enumerate(jobs):
         builder.add(number, job)
-    used = sorted(set(builder.pairs))
+    used = sorted(set(builder.profiled))
     index = {pair: at for at, pair in enumerate(used)}
     return Workload(
         name=name,
@@ -53,12 +56,24 @@ def assemble(
         submitted_at=_floats([job.submitted_at for job in jobs]),
         deadline_at=_floats(builder.deadline_at),
         iterations=_floats(builder.iterations),
-        profile_of=np.array([index[pair] for pair in builder.pairs], dtype=np.int64),
+        profile_of=np.array([index[one] for one in builder.profiled], dtype=np.int64),
         requested_gpus=np.array(builder.requested_gpus, dtype=np.int64),
         requested_seconds=_floats(builder.requested_seconds),
-        profiles=tuple(table.profile(pair, gpu_types) for pair in used),
+        profiles=tuple(_profile(table, gpu_types, one) for one in used),
         notes=(*trace.notes, *notes, *(SYNTHETIC_NOTE if table.synthetic else ()), *builder.notes()),
     )
+
+
+def _profile(table: ThroughputTable, gpu_types: Sequence[str], asked: Profiled) -> ModelProfile:
+    pair, worker_counts, memory_bytes = asked
+    profile = table.profile(pair, gpu_types)
+    by_type = profile.by_gpu_type
+    if memory_bytes >= 0:
+        by_type = {
+            gpu_type: replace(points, memory_bytes=np.full(points.gpus.size, memory_bytes))
+            for gpu_type, points in by_type.items()
+        }
+    return replace(profile, by_gpu_type=by_type, worker_counts=worker_counts)
 
 
 class _Builder:
@@ -76,7 +91,7 @@ class _Builder:
         self.feasible: dict[int, list[Pair]] = {}
         self.counts_of: dict[Pair, list[int]] = {}
         self.smaller_requests = 0
-        self.pairs: list[Pair] = []
+        self.profiled: list[Profiled] = []
         self.service_class: list[ServiceClass] = []
         self.deadline_at: list[float] = []
         self.iterations: list[float] = []
@@ -85,6 +100,7 @@ class _Builder:
 
     def add(self, number: int, job: JobRecord) -> None:
         pair = self._pair(job, self.model_draw[number])
+        self._require_measured(job, pair)
         gpus, as_asked = self._request(job, pair)
         throughput = self.table.points[pair][self.gpu_type][gpus]
         if job.iterations is not None:
@@ -96,7 +112,10 @@ class _Builder:
         if seconds is None or (not as_asked and job.iterations is not None):
             seconds = iterations / throughput
         service_class = self._service_class(job, self.deadline_draw[number][1])
-        self.pairs.append(pair)
+        memory = (
+            self.options.worker_memory_bytes if job.worker_memory_bytes is None else job.worker_memory_bytes
+        )
+        self.profiled.append((pair, job.worker_counts, -1.0 if memory is None else memory))
         self.requested_gpus.append(gpus)
         self.iterations.append(iterations)
         self.requested_seconds.append(seconds)
@@ -127,6 +146,20 @@ class _Builder:
             self.feasible[gpus] = feasible_on(self.table, self.pool, self.gpu_type, gpus)
         choice = self.feasible[gpus]
         return choice[int(draw * len(choice))]
+
+    def _require_measured(self, job: JobRecord, pair: Pair) -> None:
+        """Raises TraceError where none of a job's numbers of workers can be simulated."""
+        measured = self.table.points[pair][self.gpu_type]
+        batch = pair[1]
+        if job.worker_counts and not any(
+            count in measured and batch % count == 0 for count in job.worker_counts
+        ):
+            known = listed([str(gpus) for gpus in sorted(measured)])
+            raise job.row.error(
+                "worker_counts",
+                f"{pair[0]} with global batch {batch} was measured on {known} GPUs of type {self.gpu_type}; "
+                f"none of these divides the batch and is in the list",
+            )
 
     def _request(self, job: JobRecord, pair: Pair) -> tuple[int, bool]:
         """The measured GPU count that stands for what was asked, and whether it is the same."""

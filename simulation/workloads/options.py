@@ -19,7 +19,8 @@ class WorkloadOptions:
     ``loosest`` bound the factor lambda in ``deadline = submission + lambda * duration``, for jobs without a
     deadline of their own. The two shares turn jobs whose class the trace does not say into best-effort or
     soft ones, by seed. ``jobs`` and ``mean_interarrival_seconds`` are for synthetic workloads; None is the
-    profile's own value.
+    profile's own value. ``worker_memory_bytes``: host memory of one worker of each job for which neither
+    trace nor throughput table says it.
     """
 
     format: str | None = None
@@ -31,6 +32,7 @@ class WorkloadOptions:
     soft_share: float = 0.0
     jobs: int | None = None
     mean_interarrival_seconds: float | None = None
+    worker_memory_bytes: float | None = None
 
     def __post_init__(self) -> None:
         _require(self.tightest > 0 and isfinite(self.loosest), "tightest must be above 0 and loosest finite")
@@ -41,6 +43,8 @@ class WorkloadOptions:
         _require(self.jobs is None or self.jobs > 0, "jobs must be a positive whole number")
         mean = self.mean_interarrival_seconds
         _require(mean is None or (mean > 0 and isfinite(mean)), "mean_interarrival_seconds must be above 0")
+        memory = self.worker_memory_bytes
+        _require(memory is None or (memory >= 0 and isfinite(memory)), "worker_memory_bytes is not negative")
 
 
 _READERS: dict[str, Callable[[str], object]] = {
@@ -55,6 +59,7 @@ _READERS: dict[str, Callable[[str], object]] = {
             "best_effort_share",
             "soft_share",
             "mean_interarrival_seconds",
+            "worker_memory_bytes",
         ),
         float,
     ),

@@ -20,6 +20,8 @@ class JobRecord:
     None means iterations over throughput. ``deadline_at``: None means drawn around the duration.
     ``service_class``: None means ``slo``, but for the shares that the options turn into others.
     ``deadline_factor``: the deadline as a multiple of the duration, where a trace gives that.
+    ``worker_counts``: the numbers of workers that its function allows; empty for powers of two.
+    ``worker_memory_bytes``: host memory of one worker; None means as its throughput table says.
     """
 
     row: TraceRow
@@ -33,6 +35,8 @@ class JobRecord:
     deadline_at: float | None = None
     deadline_factor: float | None = None
     service_class: ServiceClass | None = None
+    worker_counts: tuple[int, ...] = ()
+    worker_memory_bytes: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from ast import literal_eval
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import isnan
 from pathlib import Path
 
@@ -25,6 +25,8 @@ from simulation.workloads.workload import MeasuredThroughput, ModelProfile
 Points = dict[str, dict[int, float]]
 
 LONG_TABLE = "throughput.csv"
+MEMORY = "worker_memory_gb"  # of the long table: host memory of one worker on that many GPUs
+BYTES_PER_GB = 1e9
 GAVEL_TABLE = "throughputs_isolated.csv"
 GAVEL_JSON = "simulation_throughputs.json"  # as Gavel publishes it
 # Gavel's rows for jobs spread over servers: a plan counts on consolidated placement (spec 1.2).
@@ -37,12 +39,14 @@ USUAL_GPU_TYPE = "A100"
 class ThroughputTable:
     """Profiles by (model, global batch), and where they come from, in words.
 
-    ``synthetic``: computed by the device model, not measured.
+    ``synthetic``: computed by the device model, not measured. ``memory``: bytes of one worker in place of
+    throughput, where the table says them.
     """
 
     source: str
     points: Mapping[tuple[str, int], Points]
     synthetic: bool = False
+    memory: Mapping[tuple[str, int], Points] = field(default_factory=dict)
 
     @property
     def gpu_types(self) -> tuple[str, ...]:
@@ -69,9 +73,13 @@ class ThroughputTable:
             points = self.points[pair].get(gpu_type)
             if points:
                 counts = sorted(points)
+                needs = self.memory.get(pair, {}).get(gpu_type, {})
                 measured[gpu_type] = MeasuredThroughput(
                     gpus=np.array(counts, dtype=np.int64),
                     iterations_per_second=np.array([points[count] for count in counts], dtype=np.float64),
+                    memory_bytes=None
+                    if not needs
+                    else np.array([needs.get(count, 0.0) for count in counts], dtype=np.float64),
                 )
         return ModelProfile(model=pair[0], global_batch_size=pair[1], by_gpu_type=measured)
 
@@ -81,7 +89,7 @@ class ThroughputTable:
         for pair, by_type in more.items():
             for gpu_type, points in by_type.items():
                 merged.setdefault(pair, {}).setdefault(gpu_type, points)
-        return ThroughputTable(f"{self.source} and {source}", merged, self.synthetic)
+        return ThroughputTable(f"{self.source} and {source}", merged, self.synthetic, self.memory)
 
 
 def read_throughputs(path: Path) -> ThroughputTable:
@@ -96,14 +104,15 @@ def read_throughputs(path: Path) -> ThroughputTable:
     else:
         raise TraceError("there is no such throughput table or folder", path=path)
     points: dict[tuple[str, int], Points] = {}
+    memory: dict[tuple[str, int], Points] = {}
     for file in files:
         if file.suffix == ".json":
             read_gavel_json(file, points)
         else:
-            _read_file(read_table(file), points)
+            _read_file(read_table(file), points, memory)
     if not any(by_type for by_type in points.values()):
         raise TraceError("no throughput above 0 is in this table", path=path)
-    return ThroughputTable(str(path), points)
+    return ThroughputTable(str(path), points, memory=memory)
 
 
 def _table_files(folder: Path) -> list[Path]:
@@ -120,16 +129,20 @@ def _table_files(folder: Path) -> list[Path]:
     return wide
 
 
-def _read_file(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+def _read_file(
+    table: TraceFile, points: dict[tuple[str, int], Points], memory: dict[tuple[str, int], Points]
+) -> None:
     if table.header[0] == "global_batch_size" and all(name.isdecimal() for name in table.header[1:]):
         _read_wide(table, points)
     elif {"job_type", "steps_per_s"} <= set(table.header):
         _read_gavel(table, points)
     else:
-        _read_long(table, points)
+        _read_long(table, points, memory)
 
 
-def _read_long(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
+def _read_long(
+    table: TraceFile, points: dict[tuple[str, int], Points], memory: dict[tuple[str, int], Points]
+) -> None:
     needed = ("gpu_type", "model", "global_batch_size", "num_gpu", "iterations_per_second")
     missing = [name for name in needed if name not in table.header]
     if missing:
@@ -138,10 +151,14 @@ def _read_long(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:
             path=table.path,
             line=1,
         )
-    for row in table.named({name: (name,) for name in needed}):
+    wanted = (*needed, MEMORY) if MEMORY in table.header else needed
+    for row in table.named({name: (name,) for name in wanted}):
         pair = (row.text("model"), row.whole("global_batch_size", minimum=1))
         gpus = row.whole("num_gpu", minimum=1)
         _add(points, row, pair, row.text("gpu_type"), gpus, "iterations_per_second")
+        if MEMORY in wanted and row.has(MEMORY):
+            needs = memory.setdefault(pair, {}).setdefault(row.text("gpu_type"), {})
+            needs[gpus] = row.number(MEMORY, minimum=0) * BYTES_PER_GB
 
 
 def _read_wide(table: TraceFile, points: dict[tuple[str, int], Points]) -> None:

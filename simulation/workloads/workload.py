@@ -19,12 +19,15 @@ class MeasuredThroughput:
 
     Points that could not be run are left out: they are not levels of zero throughput. Nothing is smoothed;
     throughput may fall from one point to the next. ``pause_seconds``: the pause measured at each point, None
-    where only throughput was measured and the published formula stands in.
+    where only throughput was measured and the published formula stands in. ``memory_bytes``: host memory of
+    one worker at each point, 0 where it was not measured; None where it never was. A point is a number of
+    workers, one on each GPU.
     """
 
     gpus: IntArray
     iterations_per_second: FloatArray
     pause_seconds: FloatArray | None = None
+    memory_bytes: FloatArray | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,13 +35,15 @@ class ModelProfile:
     """One model with one global batch size, measured on one or more GPU types.
 
     ``adapted``: the same where the batch size follows the GPUs, in iterations of ``global_batch_size``
-    (goodput), for policies that do that; empty where nobody measured it.
+    (goodput), for policies that do that; empty where nobody measured it. ``worker_counts``: the numbers of
+    workers that its function allows, where they are not powers of two (decision 0041).
     """
 
     model: str
     global_batch_size: int
     by_gpu_type: Mapping[str, MeasuredThroughput]
     adapted: Mapping[str, MeasuredThroughput] = field(default_factory=dict)
+    worker_counts: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)

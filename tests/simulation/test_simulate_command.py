@@ -77,6 +77,29 @@ def test_the_summary_alone_can_go_to_a_program() -> None:
             "nothing.csv is neither a file nor",
         ),
         (("--trace", "elasticflow", *CLUSTER, "--policy", "best"), "invalid choice: 'best'"),
+        (("--trace", "elasticflow", *CLUSTER, "--server-ends", "no.csv"), "no.csv is neither a file nor"),
+        (("--trace", "elasticflow", *CLUSTER, "--server-ends", "-1"), "a number of ends a server and day"),
+        (("--trace", "elasticflow", *CLUSTER, "--server-end-notice-seconds", "5"), "give --server-ends"),
+        (
+            ("--trace", "elasticflow", *CLUSTER, "--server-ends", "1", "--server-end-notice-seconds", "-5"),
+            "must not be negative",
+        ),
+        (
+            ("--trace", "elasticflow", "--server-ends", "1", *CLUSTER, "--gpu-type", "A100:2,V100:2"),
+            "servers of one kind of GPU end",
+        ),
+        (("--trace", "elasticflow", *CLUSTER, "--server-memory-gb", "0"), "must be above 0"),
+        (("--trace", "elasticflow", *CLUSTER, "--server-memory-gb", "no.csv"), "no.csv is neither a file"),
+        (("--trace", "elasticflow", *CLUSTER, "--worker-memory-gb", "8"), "give that too"),
+        (("--trace", "elasticflow", *CLUSTER, "--least-worker-memory-gb", "nan"), "must not be negative"),
+        (
+            ("--trace", "elasticflow", *CLUSTER, "--server-ends", "1", "--inference-servers", "2"),
+            "one kind of GPU is borrowed at a time",
+        ),
+        (
+            ("--trace", "lyra", *CLUSTER, "--policy", "lyra", "--server-ends", "1"),
+            "is for jobs with measured curves",
+        ),
         (("--trace", "elasticflow", *CLUSTER, "--gpu-type", "A100:many"), "TYPE:SERVERS"),
         (("--trace", "elasticflow", *CLUSTER, "--gpu-type", "A100:2,A100:3"), "names A100 twice"),
         (
@@ -111,3 +134,69 @@ def test_ctrl_c_leaves_the_results_of_the_time_until_then(tmp_path: Path) -> Non
     assert facts["interrupted"]
     assert "interrupted" in output + errors
     assert process.returncode != 0
+
+
+def test_servers_that_end_their_memory_and_numbers_of_workers_are_read_from_files(tmp_path: Path) -> None:
+    (tmp_path / "throughput.csv").write_text(
+        "gpu_type,model,global_batch_size,num_gpu,iterations_per_second,worker_memory_gb\n"
+        "A100,experts,36,3,3.0,4\nA100,experts,36,6,5.0,40\n"
+    )
+    (tmp_path / "jobs.csv").write_text(
+        "job_id,submitted_at,iterations,model,global_batch_size,service_class,deadline_at,requested_gpus,"
+        "worker_counts\n"
+        "first,0,3000,experts,36,best_effort,,3,3 6 12\nsecond,0,3000,experts,36,slo,2000,3,3 6 12\n"
+    )
+    (tmp_path / "ends.csv").write_text("server,ends_at_seconds,known_at_seconds\n1,300,60\n")
+    (tmp_path / "memory.csv").write_text("server,memory_gb\n0,64\n1,64\n")
+    out = tmp_path / "run"
+    call_command(
+        "simulate", "--trace", str(tmp_path / "jobs.csv"), "--throughputs", str(tmp_path / "throughput.csv"),
+        "--servers", "2", "--gpus-per-server", "8", "--server-ends", str(tmp_path / "ends.csv"),
+        "--server-memory-gb", str(tmp_path / "memory.csv"), "--parquet", str(out), "--check",
+    )  # fmt: skip
+    run = read_parquet(out)
+    assert set(run.allocations.gpus.tolist()) == {0, 4}, "six workers would need 40 GB each"
+    assert run.jobs.end == ("completed", "completed")
+    assert run.settings["servers_that_end"] == 1
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        ("server\n1\n", "no column ends_at_seconds"),
+        ("server,ends_at_seconds\n7,300\n", "line 2: server lies between 0 and 1, not 7"),
+        ("server,ends_at_seconds\none,300\n", "line 2: server is a whole number"),
+        ("server,ends_at_seconds\n0,inf\n", "line 2: known_at_seconds is not negative"),
+        ("server,ends_at_seconds,known_at_seconds\n0,5,6\n", "not after ends_at_seconds"),
+        ("server,ends_at_seconds\n0,5\n0,6\n", "server 0 is there twice"),
+    ],
+)
+def test_a_wrong_file_of_ends_is_refused_with_its_line(tmp_path: Path, lines: str, message: str) -> None:
+    (tmp_path / "ends.csv").write_text(lines)
+    with pytest.raises(CommandError, match=message) as refused:
+        call_command(
+            "simulate", "--trace", "elasticflow:jobs=3", *CLUSTER, "--server-ends", str(tmp_path / "ends.csv")
+        )
+    assert "\n" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("counts", "message"), [("3 six", "such as 3 6 12"), ("6 3", "ascending"), ("5", "none of")]
+)
+def test_numbers_of_workers_that_cannot_be_are_refused_with_their_line(
+    tmp_path: Path, counts: str, message: str
+) -> None:
+    (tmp_path / "throughput.csv").write_text(
+        "gpu_type,model,global_batch_size,num_gpu,iterations_per_second\nA100,experts,36,3,3.0\n"
+    )
+    (tmp_path / "jobs.csv").write_text(
+        "job_id,submitted_at,iterations,model,global_batch_size,service_class,deadline_at,requested_gpus,"
+        f"worker_counts\nfirst,0,3000,experts,36,best_effort,,3,{counts}\n"
+    )
+    with pytest.raises(CommandError, match=message) as refused:
+        call_command(
+            "simulate", "--trace", str(tmp_path / "jobs.csv"), "--throughputs",
+            str(tmp_path / "throughput.csv"), *CLUSTER,
+        )  # fmt: skip
+    assert "line 2" in str(refused.value)
+    assert "worker_counts" in str(refused.value)

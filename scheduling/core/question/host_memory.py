@@ -8,7 +8,7 @@ server that joins later with a smaller share is not used while plans need more.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from math import inf
 
@@ -25,14 +25,32 @@ def memory_share(server: ServerSnapshot) -> float:
 def guaranteed_share(snapshot: Snapshot) -> float:
     """Bytes of host memory that one worker gets wherever the pool places it.
 
-    This is the smallest share of the usable servers that may back promises. Servers below the operator's
-    minimum are excluded. The share is at least what existing plans need, as far as any server has that much.
+    `share_of` the snapshot's servers and plans.
     """
     least = snapshot.settings.worker_memory_bytes
-    own = [server for server in snapshot.servers if server.usable and not server.on_loan]
+    return share_of(snapshot.servers, least, max(_counted_on(snapshot), default=0.0))
+
+
+def share_of(servers: Sequence[ServerSnapshot], least: float, counted_on: float) -> float:
+    """The smallest share of the usable servers that may back promises, in bytes.
+
+    Servers below the operator's ``least`` are excluded. The share is at least ``counted_on``, what existing
+    plans need, as far as any server has that much.
+    """
+    own = [server for server in servers if server.usable and not server.on_loan]
     shares = [share for share in map(memory_share, own) if share >= least]
-    counted_on = max(_counted_on(snapshot), default=0.0)
     return max(min(shares, default=inf), min(counted_on, max(shares, default=inf)))
+
+
+def servers_with_share(
+    servers: Sequence[ServerSnapshot], share: float, least: float
+) -> tuple[ServerSnapshot, ...]:
+    """The servers; those with less than the guaranteed share or the operator's ``least`` are not usable."""
+    least = max(share if share < inf else 0.0, least)
+    return tuple(
+        replace(server, usable=False) if server.usable and memory_share(server) < least else server
+        for server in servers
+    )
 
 
 def within_host_memory(snapshot: Snapshot) -> Snapshot:
@@ -40,13 +58,9 @@ def within_host_memory(snapshot: Snapshot) -> Snapshot:
     if not _asks(snapshot):
         return snapshot
     share = guaranteed_share(snapshot)
-    least = max(share if share < inf else 0.0, snapshot.settings.worker_memory_bytes)
     return replace(
         snapshot,
-        servers=tuple(
-            replace(server, usable=False) if server.usable and memory_share(server) < least else server
-            for server in snapshot.servers
-        ),
+        servers=servers_with_share(snapshot.servers, share, snapshot.settings.worker_memory_bytes),
         jobs=tuple(_fitting(job, share) for job in snapshot.jobs),
         held_offers=tuple(_fitting_offer(offer, share) for offer in snapshot.held_offers),
     )
@@ -78,15 +92,22 @@ def _counted_on(snapshot: Snapshot) -> Iterator[float]:
         if needs is None or not needs.size:
             continue
         plan = job.stored_plan
-        held = np.zeros(0, dtype=np.int64) if plan is None else plan.gpus
-        counted = np.isin(job.curve.levels, [*held.tolist(), job.gpus_now])
-        yield float(needs[counted].max(initial=0.0))
-        if not job.newcomer:
-            yield float(needs.min())
+        held = [] if plan is None else plan.gpus.tolist()
+        yield counted_on_by(job.curve, [*held, job.gpus_now], newcomer=job.newcomer)
     for offer in snapshot.held_offers:
         if offer.job is not None and offer.job.curve.memory_bytes is not None:
             counted = np.isin(offer.job.curve.levels, offer.plan.gpus)
             yield float(offer.job.curve.memory_bytes[counted].max(initial=0.0))
+
+
+def counted_on_by(curve: ScalingCurve, held: Sequence[int], *, newcomer: bool) -> float:
+    """Bytes for one worker that one job counts on: the most over the levels that it holds now or by its plan
+    (``held``), and its least where it is admitted."""
+    needs = curve.memory_bytes
+    if needs is None or not needs.size:
+        return 0.0
+    most = float(needs[np.isin(curve.levels, held)].max(initial=0.0))
+    return most if newcomer else max(most, float(needs.min()))
 
 
 def _fitting(job: JobSnapshot, share: float) -> JobSnapshot:

@@ -6,6 +6,7 @@ import json
 import sys
 from argparse import ArgumentParser
 from dataclasses import replace
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,8 @@ from scheduling.policies import POLICIES
 from simulation.engine.failures import read_failures, reserve_slack_seconds
 from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
+from simulation.engine.server_ends import NOTICE_SECONDS, read_server_ends
+from simulation.engine.server_memory import BYTES_PER_GB, server_memory_bytes
 from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings, require_pricing
 from simulation.management.lending_options import add_lending_options, ageing_weight, sharing_settings
 from simulation.outcome import RunOutcome
@@ -77,6 +80,31 @@ class Command(BaseCommand):
         )
         parser.add_argument("--failures", help="file of failures, or mean failures of one server a day")
         parser.add_argument(
+            "--server-ends",
+            help="servers that leave at a known time: a file (server, ends_at_seconds, known_at_seconds), or "
+            "mean ends of one server a day",
+        )
+        parser.add_argument(
+            "--server-end-notice-seconds",
+            type=float,
+            help=f"with a rate: how long before its end it becomes known; usual: {NOTICE_SECONDS:g}",
+        )
+        parser.add_argument(
+            "--server-memory-gb",
+            help="host memory of each server: gigabytes for all, or a file (server, memory_gb); usual: "
+            "no limit",
+        )
+        parser.add_argument(
+            "--worker-memory-gb",
+            type=float,
+            help="host memory of one worker of each job for which neither trace nor table says it",
+        )
+        parser.add_argument(
+            "--least-worker-memory-gb",
+            type=float,
+            help="servers with less host memory for each GPU are not used; usual: 0",
+        )
+        parser.add_argument(
             "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
         )
         parser.add_argument("--promise-margin", type=float, default=0.0)
@@ -95,13 +123,23 @@ class Command(BaseCommand):
         try:
             workload = _workload(options)
             settings = _settings(options, workload)
+            settings = replace(
+                settings,
+                known_ends=read_server_ends(
+                    options["server_ends"], options["server_end_notice_seconds"], settings, workload
+                ),
+            )
             happenings = read_failures(options["failures"], settings, workload)
         except (TraceError, ValueError, OSError) as error:
             raise CommandError(str(error)) from None
         except KeyboardInterrupt:
             raise CommandError("interrupted before the simulation began") from None
         with progress_bar(sys.stderr, workload.name) as progress:
-            outcome = Simulation(workload, settings, happenings, progress=progress).run()
+            try:
+                simulation = Simulation(workload, settings, happenings, progress=progress)
+            except ValueError as error:
+                raise CommandError(str(error)) from None
+            outcome = simulation.run()
         self._write(outcome, options)
         if outcome.interrupted:
             raise CommandError("interrupted: the results are those of the time until then")
@@ -130,7 +168,10 @@ def _workload(options: dict[str, Any]) -> Workload:
         gpu_type=options["gpu_type"].split(",")[0].split(":")[0] if options["gpu_type"] else None,
         seed=options["seed"],
         limit_jobs=options["limit_jobs"],
-        options=WorkloadOptions(best_effort_share=options["best_effort_share"]),
+        options=WorkloadOptions(
+            best_effort_share=options["best_effort_share"],
+            worker_memory_bytes=_bytes(options, "worker_memory_gb"),
+        ),
     )
 
 
@@ -140,6 +181,8 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
     if options["slot_seconds"] is not None and options["slot_seconds"] <= 0:
         raise ValueError(f"--slot-seconds must be above 0, not {options['slot_seconds']:g}")
+    if options["worker_memory_gb"] is not None and options["server_memory_gb"] is None:
+        raise ValueError("--worker-memory-gb is compared with --server-memory-gb: give that too")
     sharing = sharing_settings(options, workload)
     with_ranges = sharing is not None and not sharing.by_curves
     settings = SimulationSettings(
@@ -165,12 +208,24 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         newcomers=Newcomers(options["newcomers"]),
         ageing_weight=ageing_weight(options),
         bound=options["bound"],
+        server_memory_bytes=server_memory_bytes(options["server_memory_gb"], options["servers"]),
+        worker_memory_bytes=_bytes(options, "least_worker_memory_gb") or 0.0,
     )
     require_pricing(settings)
     slack = options["reserve_slack_seconds"]
     return replace(
         settings, reserve_slack_seconds=reserve_slack_seconds(settings) if slack is None else slack
     )
+
+
+def _bytes(options: dict[str, Any], name: str) -> float | None:
+    """What an option says in gigabytes, in bytes; None where it was not given."""
+    gigabytes = options[name]
+    if gigabytes is None:
+        return None
+    if not isfinite(gigabytes) or gigabytes < 0:
+        raise ValueError(f"--{name.replace('_', '-')} must not be negative, not {gigabytes:g}")
+    return float(gigabytes) * BYTES_PER_GB
 
 
 def _pools(gpu_type: str, servers: int, gpus_per_server: int) -> tuple[PoolSize, ...]:

@@ -10,6 +10,8 @@
 | `deadline_at` | seconds from the start of the trace; empty for `best_effort` |
 | `requested_gpus` | what a user would ask a rival scheduler for; empty: the smallest measured count |
 | `requested_seconds` (optional) | how long it takes on these; empty: iterations over throughput |
+| `worker_counts` (optional) | numbers that its function allows, such as `3 6 12`; empty: powers of two |
+| `worker_memory_gb` (optional) | host memory of one worker; empty: as the throughput table says |
 """
 
 from __future__ import annotations
@@ -17,6 +19,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from scheduling.core.question.snapshot import ServiceClass
+from scheduling.core.question.worker_counts import MOST_WORKERS
 from simulation.workloads.errors import listed, quoted
 from simulation.workloads.options import WorkloadOptions
 from simulation.workloads.records import JobRecord, ParsedTrace, TraceFormat, same
@@ -33,6 +36,8 @@ COLUMNS = (
     "requested_gpus",
 )
 OPTIONAL_COLUMN = "requested_seconds"
+WORKER_COUNTS, WORKER_MEMORY = "worker_counts", "worker_memory_gb"
+BYTES_PER_GB = 1e9
 
 
 def _read(rows: Sequence[TraceRow], options: WorkloadOptions) -> ParsedTrace:
@@ -56,7 +61,28 @@ def _job(row: TraceRow) -> JobRecord:
         requested_seconds=row.number(OPTIONAL_COLUMN, above=0) if row.has(OPTIONAL_COLUMN) else None,
         deadline_at=row.number("deadline_at") if row.has("deadline_at") else None,
         service_class=service_class,
+        worker_counts=_worker_counts(row) if row.has(WORKER_COUNTS) else (),
+        worker_memory_bytes=row.number(WORKER_MEMORY, above=0) * BYTES_PER_GB
+        if row.has(WORKER_MEMORY)
+        else None,
     )
+
+
+def _worker_counts(row: TraceRow) -> tuple[int, ...]:
+    """Ascending whole numbers, separated by spaces."""
+    text = row.text(WORKER_COUNTS)
+    try:
+        counts = tuple(int(part) for part in text.split())
+    except ValueError:
+        counts = ()
+    ascending = all(one < other for one, other in zip(counts, counts[1:], strict=False))
+    if not counts or counts[0] < 1 or counts[-1] > MOST_WORKERS or not ascending:
+        raise row.error(
+            WORKER_COUNTS,
+            f"{quoted(text)} is no list of numbers of workers; write ascending numbers from 1 to "
+            f"{MOST_WORKERS} with spaces between, such as 3 6 12",
+        )
+    return counts
 
 
 def _service_class(row: TraceRow) -> ServiceClass:
@@ -74,6 +100,6 @@ FORMAT = TraceFormat(
     name="generic",
     description="Punctual's own CSV",
     required=same(*COLUMNS),
-    optional=same(OPTIONAL_COLUMN),
+    optional=same(OPTIONAL_COLUMN, WORKER_COUNTS, WORKER_MEMORY),
     read=_read,
 )

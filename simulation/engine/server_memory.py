@@ -1,0 +1,132 @@
+"""Host memory of simulated servers and workers: which levels fit (decision 0038), by the core's rules."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import inf, isfinite
+from pathlib import Path
+
+from scheduling.core.question.arrays import BoolArray, Plans
+from scheduling.core.question.columns import NO_LEVEL, CurveColumns, stack_curves
+from scheduling.core.question.host_memory import counted_on_by, levels_within, share_of
+from scheduling.core.question.snapshot import FloatArray, IntArray, ScalingCurve, ServerSnapshot
+
+BYTES_PER_GB = 1e9
+COLUMNS = ("server", "memory_gb")
+
+
+@dataclass(frozen=True, slots=True)
+class HeldPlans:
+    """What the jobs of a question hold: by their stored plans, and now. ``newcomer``: who was not admitted
+    yet."""
+
+    plans: Plans
+    gpus: IntArray
+    newcomer: BoolArray
+
+    def of(self, row: int) -> list[int]:
+        """Numbers of GPUs that a job holds, now or later."""
+        planned: list[int] = self.plans.gpus[row, : self.plans.length[row]].tolist()
+        return [*planned, int(self.gpus[row])]
+
+
+def server_memory_bytes(given: str | None, servers: int) -> tuple[float, ...]:
+    """Host memory of each server as the command line names it, in bytes: a number of gigabytes for all, or a
+    file; none where nothing is said.
+
+    Raises ValueError with one line that says what is wrong and what would be right.
+    """
+    if given is None:
+        return ()
+    try:
+        gigabytes = float(given)
+    except ValueError:
+        return _from_file(Path(given), servers)
+    if not isfinite(gigabytes) or gigabytes <= 0:
+        raise ValueError(f"--server-memory-gb must be above 0, not {given}")
+    return (gigabytes * BYTES_PER_GB,) * servers
+
+
+def _from_file(path: Path, servers: int) -> tuple[float, ...]:
+    if not path.is_file():
+        raise ValueError(f"--server-memory-gb: {path} is neither a file nor a number of gigabytes")
+    found = dict.fromkeys(range(servers), inf)
+    try:
+        with path.open(newline="", encoding="utf-8") as file:
+            reader = csv.DictReader(file)
+            missing = [name for name in COLUMNS if name not in (reader.fieldnames or [])]
+            if missing:
+                raise ValueError(f"{path}: no column {missing[0]}; the file has {' and '.join(COLUMNS)}")
+            for line, row in enumerate(reader, start=2):
+                server, gigabytes = _row(f"{path}, line {line}", row, servers)
+                found[server] = gigabytes * BYTES_PER_GB
+    except UnicodeDecodeError:
+        raise ValueError(f"{path}: this is not a text file; a CSV is expected") from None
+    return tuple(found.values())
+
+
+def _row(where: str, row: dict[str, str], servers: int) -> tuple[int, float]:
+    try:
+        server, gigabytes = int(row["server"]), float(row["memory_gb"])
+    except (TypeError, ValueError):
+        raise ValueError(f"{where}: server is a whole number and memory_gb a number") from None
+    if not 0 <= server < servers or not isfinite(gigabytes) or gigabytes <= 0:
+        raise ValueError(f"{where}: server lies between 0 and {servers - 1}, and memory_gb is above 0")
+    return server, gigabytes
+
+
+def guaranteed_share(
+    servers: Sequence[ServerSnapshot],
+    curves: CurveColumns,
+    needs: FloatArray | None,
+    held: HeldPlans,
+    least: float,
+) -> float:
+    """Bytes that a worker is sure of (`scheduling.core.question.host_memory.guaranteed_share`); infinity
+    where no server and no operator says anything.
+
+    ``needs``: bytes of one worker, in the shape of the curves; None where no job says any.
+    """
+    if not states_memory(servers, least):
+        return inf
+    counted_on = (
+        counted_on_by(curve_of(curves, needs, row), held.of(row), newcomer=bool(held.newcomer[row]))
+        for row in range(held.gpus.size)
+    )
+    return share_of(servers, least, 0.0 if needs is None else max(counted_on, default=0.0))
+
+
+def states_memory(servers: Sequence[ServerSnapshot], least: float) -> bool:
+    """Whether a server or the operator says anything about memory."""
+    return least > 0 or any(server.memory_bytes < inf for server in servers)
+
+
+def fitting(curves: CurveColumns, needs: FloatArray | None, share: float) -> CurveColumns:
+    """The curves without levels on which a worker needs more than ``share`` bytes."""
+    if needs is None or not (needs > share).any():
+        return curves
+    rows = range(curves.levels.shape[0])
+    return stack_curves([levels_within(curve_of(curves, needs, row), share) for row in rows])
+
+
+def short_of_memory(
+    ids: Sequence[str], curves: CurveColumns, needs: FloatArray | None, rows: IntArray, share: float
+) -> dict[str, float]:
+    """Those of ``rows`` that fit on no number of GPUs: by id, the least that one worker needs, in bytes."""
+    if needs is None:
+        return {}
+    least = {row: needs[row, curves.levels[row] != NO_LEVEL] for row in rows.tolist()}
+    return {ids[row]: float(some.min()) for row, some in least.items() if some.size and some.min() > share}
+
+
+def curve_of(curves: CurveColumns, needs: FloatArray | None, row: int) -> ScalingCurve:
+    """One row of the matrices."""
+    inside = curves.levels[row] != NO_LEVEL
+    return ScalingCurve(
+        curves.levels[row, inside],
+        curves.throughput[row, inside],
+        curves.pause[row, inside],
+        None if needs is None else needs[row, inside],
+    )

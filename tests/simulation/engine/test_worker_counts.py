@@ -1,0 +1,72 @@
+"""Jobs on 3, 6 or 12 workers in simulations: what they hold, how fast they are, and that promises are
+kept."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from random import Random
+
+import pytest
+from hypothesis import HealthCheck, given
+from hypothesis import settings as examples
+from hypothesis import strategies as st
+
+from scheduling.core.question.worker_counts import gpus_held
+from simulation.engine.run import Simulation
+from simulation.workloads.workload import Workload
+from tests.simulation.engine.worlds import Job, random_world, settings, workload
+
+COUNTS = (3, 6, 12)
+THREES = {3: 3.0, 6: 5.0, 12: 8.0}
+
+
+def declared(made: Workload, counts: tuple[int, ...] = COUNTS) -> Workload:
+    return replace(made, profiles=tuple(replace(one, worker_counts=counts) for one in made.profiles))
+
+
+def test_six_workers_hold_eight_gpus_and_are_as_fast_as_six() -> None:
+    asked = declared(workload([Job(0.0, 50.0, curve=THREES, batch=36)]))
+    outcome = Simulation(asked, settings("punctual", 1, 8)).run()
+    assert set(outcome.allocations.gpus.tolist()) == {0, 8}
+    assert outcome.jobs.completed_at[0] == pytest.approx(10.0, abs=1.5)
+
+
+def test_a_number_that_does_not_divide_the_batch_is_no_level() -> None:
+    asked = declared(workload([Job(0.0, 30.0, curve=THREES, batch=9)]))
+    outcome = Simulation(asked, settings("punctual", 1, 8)).run()
+    assert set(outcome.allocations.gpus.tolist()) == {0, 4}
+    assert outcome.jobs.completed_at[0] == pytest.approx(10.0, abs=1.5)
+
+
+def test_a_rival_gets_the_gpus_that_the_requested_workers_hold() -> None:
+    asked = declared(workload([Job(0.0, 30.0, curve=THREES, batch=36, requested_gpus=3)]))
+    outcome = Simulation(asked, settings("tiresias", 1, 8)).run()
+    assert set(outcome.allocations.gpus.tolist()) == {0, 4}
+
+
+@examples(max_examples=12, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+@given(seed=st.integers(0, 2**32 - 1), gpus=st.sampled_from([6, 8, 12]))
+def test_promises_are_kept_with_any_ascending_numbers(seed: int, gpus: int) -> None:
+    """Half of the jobs allow numbers of workers drawn at random."""
+    world, rng = random_world(seed), Random(seed)
+    profiles = []
+    for profile in world.workload.profiles:
+        points = profile.by_gpu_type["gpu"]
+        counts = tuple(sorted(rng.sample(range(1, 17), points.gpus.size)))
+        batch = 1
+        for count in counts:
+            batch *= count
+        if rng.random() < 0.5:
+            by_type = {"gpu": replace(points, gpus=points.gpus.copy())}
+            by_type["gpu"].gpus[:] = counts
+            profile = replace(profile, by_gpu_type=by_type, worker_counts=counts, global_batch_size=batch)
+        profiles.append(profile)
+    size = replace(world.settings.pools[0], servers=2, gpus_per_server=gpus)
+    asked = replace(world.settings, pools=(size,))
+    happenings = [one for one in world.happenings if "job" in one.kind]
+    outcome = Simulation(replace(world.workload, profiles=tuple(profiles)), asked, happenings).run()
+    assert outcome.broken == {}
+    allowed = [{0, *(gpus_held(count) for count in one.worker_counts)} for one in profiles]
+    for row, held in zip(outcome.allocations.job.tolist(), outcome.allocations.gpus.tolist(), strict=True):
+        counts = profiles[row].worker_counts
+        assert not counts or held in allowed[row]
