@@ -293,6 +293,52 @@ def test_draining_against_promises_lists_them_and_needs_a_second_yes(site: Site)
     assert [body["force"] for body in asked] == [False, True]
 
 
+def test_an_operator_sets_a_servers_end_and_withdraws_it(site: Site) -> None:
+    page = site.visit(site.scenario.operator).go("/servers/")
+    card = page.locator(".server", has_text="node-b")
+    card.get_by_role("button", name="Set an end").click()
+    page.get_by_label("Leaves at").fill("2100-01-31T14:30")
+    page.locator("#confirm-yes").click()
+    force = page.get_by_role("button", name="Let it leave and break them")
+    # The answer comes from the planner, which may compile its core first.
+    expect(force.or_(page.locator(".toast"))).to_be_visible(timeout=90_000)
+    if force.is_visible():
+        force.click()
+    expect(card.get_by_role("button", name="Change its end")).to_be_visible(timeout=90_000)
+    expect(card).to_contain_text("Leaves")
+    told = Server.objects.get(name="node-b").available_until
+    own = page.evaluate("new Date('2100-01-31T14:30').toISOString()")
+    assert told is not None
+    assert told.isoformat(timespec="milliseconds").replace("+00:00", "Z") == own
+    card.get_by_role("button", name="Change its end").click()
+    expect(page.get_by_label("Leaves at")).to_have_value("2100-01-31T14:30")
+    page.get_by_role("button", name="Back").click()
+    card.get_by_role("button", name="Stays for good").click()
+    expect(card.get_by_role("button", name="Set an end")).to_be_visible(timeout=90_000)
+    assert Server.objects.get(name="node-b").available_until is None
+
+
+def test_an_end_against_promises_lists_them_and_needs_a_second_yes(site: Site) -> None:
+    page = site.visit(site.scenario.operator).go("/servers/")
+    asked: list[dict[str, Any]] = []
+
+    def answer(route: Route) -> None:
+        body = json.loads(route.request.post_data or "{}")
+        asked.append(body)
+        promise = {"job": "abcdefghjkmn", "name": "<b>digits</b>", "project": "vision", "deadline_at": None}
+        problem = {"title": "Conflict", "detail": "1 promise would break.", "broken_promises": [promise]}
+        route.fulfill(status=409, content_type="application/problem+json", body=json.dumps(problem))
+
+    page.route(f"**/servers/{Server.objects.get(name='node-a').pk}/", answer)
+    page.locator(".server", has_text="node-a").get_by_role("button", name="Set an end").click()
+    page.get_by_label("Leaves at").fill("2100-01-31T14:30")
+    page.locator("#confirm-yes").click()
+    expect(page.locator("#confirm-body li")).to_contain_text("<b>digits</b>")
+    page.get_by_role("button", name="Back").click()
+    expect(page.locator("#confirm")).to_be_hidden()
+    assert [body["force"] for body in asked] == [False], "no second yes, nothing more is sent"
+
+
 def test_an_offer_is_accepted_from_the_page_and_leads_to_the_new_job(site: Site) -> None:
     declined, promised = site.scenario.declined, site.scenario.running
     page = site.visit(site.scenario.owner).go(f"/jobs/{declined.id}/")

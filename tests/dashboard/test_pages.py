@@ -15,7 +15,7 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from cluster.models import Agent, Cluster
+from cluster.models import Agent, Cluster, Server
 from dashboard.figures import JOB_PANELS, OVERVIEW_PANELS
 from projects.models import Role
 from scheduling.choices import JobState
@@ -122,6 +122,16 @@ def test_an_operator_sees_every_job(scenario: Scenario, as_user: LogIn) -> None:
 def test_only_operators_are_offered_to_drain(scenario: Scenario, as_user: LogIn) -> None:
     assert "data-drain" not in as_user(scenario.owner).get("/servers/").content.decode()
     assert "data-drain" in as_user(scenario.operator).get("/servers/").content.decode()
+
+
+def test_only_operators_are_offered_to_set_a_servers_end(scenario: Scenario, as_user: LogIn) -> None:
+    Server.objects.filter(pk=scenario.servers[0].pk).update(
+        available_until=timezone.now() + timedelta(days=2)
+    )
+    assert "data-end" not in as_user(scenario.owner).get("/servers/").content.decode()
+    page = as_user(scenario.operator).get("/servers/").content.decode()
+    assert page.count("Set an end") == len(scenario.servers) - 1
+    assert page.count("Change its end") == page.count("Stays for good") == 1
 
 
 def test_a_viewer_is_not_offered_to_cancel(scenario: Scenario, as_user: LogIn) -> None:

@@ -62,6 +62,26 @@ function listOf(promises) {
   })));
 }
 
+// Sends what may break promises: refused with a list of them, it is sent once more after a second yes.
+async function sendAgainstPromises(send, yes) {
+  try {
+    await send(false);
+  } catch (problem) {
+    const broken = problem.document?.broken_promises;
+    if (problem.status !== 409 || !broken) throw problem;
+    const force = await ask({
+      title: "This would break promises",
+      text: problem.message,
+      yes,
+      danger: true,
+      build: (body) => body.append(listOf(broken)),
+    });
+    if (!force) return false;
+    await send(true);
+  }
+  return true;
+}
+
 async function drain(button, panels) {
   const reason = element("input", { type: "text", maxLength: 300, name: "reason" });
   const sure = await ask({
@@ -72,31 +92,43 @@ async function drain(button, panels) {
   });
   if (!sure) return;
   await attempt(button, panels, async () => {
-    try {
-      await write(button.dataset.drain, { force: false, reason: reason.value });
-    } catch (problem) {
-      const broken = problem.document?.broken_promises;
-      if (problem.status !== 409 || !broken) throw problem;
-      const force = await ask({
-        title: "This would break promises",
-        text: problem.message,
-        yes: "Drain and break them",
-        danger: true,
-        build: (body) => body.append(listOf(broken)),
-      });
-      if (!force) return;
-      await write(button.dataset.drain, { force: true, reason: reason.value });
-    }
-    toast(`${button.dataset.name} is being drained.`);
+    const send = (force) => write(button.dataset.drain, { force, reason: reason.value });
+    if (await sendAgainstPromises(send, "Drain and break them")) toast(`${button.dataset.name} is being drained.`);
+  });
+}
+
+// What an input of type datetime-local shows: the person's own clock, to the minute.
+function localMinute(moment) {
+  const own = new Date(moment.getTime() - moment.getTimezoneOffset() * 60000);
+  return own.toISOString().slice(0, 16);
+}
+
+async function setEnd(button, panels) {
+  const { end: address, name, until } = button.dataset;
+  const moment = element("input", { type: "datetime-local", required: true, name: "available_until" });
+  moment.min = localMinute(new Date());
+  if (until) moment.value = localMinute(new Date(until));
+  const sure = await ask({
+    title: `Until when is ${name} there?`,
+    text: "What runs on it leaves in time, and no promise rests on it from now on.",
+    yes: "Set the end",
+    build: (body) => field(body, "Leaves at (your time)", moment),
+  });
+  if (!sure) return;
+  await attempt(button, panels, async () => {
+    const end = new Date(moment.value).toISOString();
+    const send = (force) => write(address, { available_until: end, force }, "PATCH");
+    if (await sendAgainstPromises(send, "Let it leave and break them")) toast(`${name} leaves at its end.`);
   });
 }
 
 export function startActions(panels) {
   document.addEventListener("click", (event) => {
-    const button = event.target.closest?.("button[data-post], button[data-deadline], button[data-drain]");
+    const button = event.target.closest?.("button[data-post], button[data-deadline], button[data-drain], button[data-end]");
     if (!button) return;
     if (button.dataset.post) post(button, panels);
     else if (button.dataset.deadline) changeDeadline(button, panels);
+    else if (button.dataset.end) setEnd(button, panels);
     else drain(button, panels);
   });
 }
