@@ -13,6 +13,7 @@ from datetime import datetime
 import structlog
 from django.db.models import QuerySet
 
+from cluster.choices import ServerState
 from cluster.models import Cluster
 from scheduling.choices import PLANNED_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.models import Assignment, Generation, Job
@@ -90,6 +91,26 @@ def _waits_for_ever(job: Job, cluster: Cluster, now: datetime) -> str:
     return f"it waited {longest:.0f} s for GPUs that were not left"
 
 
+def _waits_for_the_silent(job: Job, cluster: Cluster, now: datetime) -> str:
+    """A successor waits for GPUs whose holder was to leave them and stays: its server is silent, so nobody
+    moves it. The planner finds other GPUs."""
+    coming = coming_generation(job)
+    if coming is None or coming.held_at is not None:
+        return ""
+    awaited = coming.assignments.filter(state=AssignmentState.WAITING).values("gpu_id")
+    staying = Generation.objects.filter(
+        state=GenerationState.LIVE,
+        goal=Goal.TRAIN,
+        assignments__gpu__in=awaited,
+        assignments__gpu__server__state=ServerState.SUSPECT,
+        assignments__state=AssignmentState.HELD,
+    ).select_related("job")
+    if all(coming_generation(generation.job) is not None for generation in staying):
+        return ""
+    give_up(job, "its GPUs stay with a job on a silent server", cluster)
+    return "it waited for GPUs of a silent server that nobody is leaving"
+
+
 def _running_without_workers(job: Job, cluster: Cluster, now: datetime) -> str:
     if job.state != JobState.RUNNING or _unretired(job).filter(purpose=Purpose.TRAINING).exists():
         return ""
@@ -121,6 +142,7 @@ RULES: tuple[Rule, ...] = (
     _paused_but_holding,
     _stopped_for_nobody,
     _waits_for_ever,
+    _waits_for_the_silent,
     _running_without_workers,
     _training_unnoticed,
     _held_by_the_dead,

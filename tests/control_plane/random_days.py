@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -25,7 +26,11 @@ from scheduling.choices import (
     JobState,
     PromiseOutcome,
 )
+from scheduling.core.placement.buddy_blocks import NOWHERE
 from scheduling.core.plans.release import UNKNOWN_SECONDS
+from scheduling.core.plans.timeline import EVERYTHING
+from scheduling.core.problem.problem import build_problem
+from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.desired_state import desired_state
@@ -139,6 +144,8 @@ class RandomDay:
     paused_ever: set[str] = field(default_factory=set)
     counted_free: dict[tuple[int, int], float] = field(default_factory=dict)
     states: dict[str, float] = field(default_factory=dict)
+    #: Since when GPUs have been kept for two jobs.
+    kept_twice: dict[int, float] = field(default_factory=dict)
     at: float = 0.0
     #: Paused in a hand-over, and never resumed.
     paused_for_good: set[str] = field(default_factory=set)
@@ -311,13 +318,29 @@ class RandomDay:
         self.counted_free = {key: value for key, value in self.counted_free.items() if key in seen}
 
     def _nothing_is_planned_twice(self, snapshot: Snapshot) -> None:
-        """GPUs on their way from one job to another are with one of those that cannot be moved, and blocked
-        ones stay blocked."""
-        fixed = [address for job in snapshot.jobs if job.locked for address in job.placement]
-        assert len(fixed) == len(set(fixed)), f"{self._where()}: a GPU is kept for two jobs"
-        blocked = {address for block in snapshot.blocked for address in block.addresses}
-        both = blocked & set(fixed)
-        assert not both, f"{self._where()}: GPUs {both} are blocked, and yet counted as free a slot later"
+        """GPUs on their way from one job to another are with one of those that cannot be moved, a look apart,
+        and no plan has GPUs that are blocked or with these."""
+        fixed = Counter(address for job in snapshot.jobs if job.locked for address in job.placement)
+        twice = {address for address, jobs in fixed.items() if jobs > 1}
+        self.kept_twice = {address: self.kept_twice.get(address, self.at) for address in twice}
+        for address, since in self.kept_twice.items():
+            assert self.at - since <= LOOKS, f"{self._where()}: GPU {address} is kept for two jobs"
+        problem = build_problem(snapshot)
+        times, free, pieces = problem.opened
+        for piece in range(pieces):
+            begins_at = snapshot.now + float(times[piece])
+            kept = {
+                address
+                for block in snapshot.blocked
+                for address in block.addresses
+                if block.until > begins_at + TIME_TOLERANCE
+            }
+            if piece == 0:
+                kept |= set(fixed)
+            usable = sum(problem.blocks.block_of[address] != NOWHERE for address in kept)
+            assert free[EVERYTHING, piece] <= problem.gpus - usable, (
+                f"{self._where()}: GPUs that are held are counted as free"
+            )
 
     def _promises_are_kept(self) -> None:
         missed = Job.objects.filter(promise_outcome=PromiseOutcome.MISSED).exclude(pk__in=self.paused_ever)

@@ -10,10 +10,12 @@ from django.utils import timezone
 
 
 class SimulatedTime:
-    """Stands still until it is turned."""
+    """Stands still until it is turned. ``second``: of the next minute, at which it begins; None: now."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, second: float | None = None) -> None:
         self._now = timezone.now()
+        if second is not None:
+            self._now = self._now.replace(second=0, microsecond=0) + timedelta(minutes=1, seconds=second)
         real = timezone.now
         monkeypatch.setattr(timezone, "now", self.now)
         for model in apps.get_models():

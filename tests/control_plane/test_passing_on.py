@@ -10,11 +10,13 @@ import pytest
 from django.db import transaction
 from django.utils import timezone
 
-from cluster.models import Cluster
+from cluster.choices import ServerState
+from cluster.models import Cluster, Server
 from scheduling.choices import GenerationState, JobState, Purpose
 from scheduling.core.problem.problem import build_problem
 from scheduling.models import Generation, Job
 from scheduling.services.generations import create_generation
+from scheduling.services.leases import reconcile
 from scheduling.services.lifecycle import suspend
 from scheduling.services.records import lock_cluster
 from scheduling.services.snapshots import Pool, pool_snapshot
@@ -83,3 +85,31 @@ def test_gpus_that_a_measurement_waits_for_are_blocked_until_it_ends(leaving: Jo
     assert set(problem.blocked.tolist()) == addresses
     longest = Cluster.objects.get().profile_maximum_seconds
     assert problem.blocked_until.min() >= longest
+
+
+def test_who_waits_for_a_job_that_stays_on_a_silent_server_gets_other_gpus(
+    leaving: Job, submit: Submit, node: SimulatedAgent
+) -> None:
+    """Its holder was to leave, and then did not: nobody moves a job whose server is silent."""
+    coming = submit("best_effort", iterations=100_000)
+    Job.objects.filter(pk=coming.pk).update(state=JobState.SUSPENDED)
+    with transaction.atomic():
+        lock_cluster(leaving.cluster_id)
+        live = leaving.generations.get(state=GenerationState.LIVE)
+        gpus = [each.gpu for each in live.assignments.select_related("gpu__server").order_by("rank")]
+        create_generation(coming, gpus, epoch=1, reason="takes over")
+    waiting = coming.generations.get(state=GenerationState.PREPARING)
+    assert waiting.held_at is None
+
+    reconcile()
+    waiting.refresh_from_db()
+    assert waiting.state == GenerationState.PREPARING, "the next plan may move the other job"
+
+    Server.objects.filter(pk=node.agent.server_id).update(state=ServerState.SUSPECT)
+    reconcile()
+    waiting.refresh_from_db()
+    assert waiting.state == GenerationState.RETIRED
+    assert coming.events.filter(kind="reconciled").exists()
+    by_id = {job.id: job for job in pool().snapshot.jobs}
+    assert (by_id[coming.pk].placement, by_id[coming.pk].locked) == ((), False)
+    assert by_id[leaving.pk].gpus_now == live.world_size

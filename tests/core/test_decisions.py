@@ -147,6 +147,17 @@ def test_nobody_is_placed_on_blocked_gpus_before_they_are_free():
     assert per_slot(later.plans["A"], 4) == [0, 0, 4, 4]
 
 
+def test_gpus_that_a_locked_job_waits_for_are_free_when_their_holder_has_left():
+    """The locked job would be done within a slot; whoever it waits for may hold the GPUs for three."""
+    waiting = job("B", 1, newcomer=False, gpus_now=4, placement=(0, 1, 2, 3), locked=True)
+    held = (BlockedGpus((2, 3), until=3.0),)
+    early = admit(snapshot(4, waiting, job("S", 4, 4, submitted_at=1.0), blocked=held))
+    assert verdicts(early) == {"S": False}
+    later = admit(snapshot(4, waiting, job("S", 4, 7, submitted_at=1.0), blocked=held))
+    assert verdicts(later) == {"S": True}
+    assert per_slot(later.plans["S"], 5)[:3] == [0, 0, 0]
+
+
 def test_a_job_on_gpus_that_become_blocked_moves_away():
     first = replan(snapshot((4, 4), job("A", 40)))
     a = after(job("A", 40), first, remaining=40)

@@ -76,10 +76,10 @@ def must_have(jobs: JobArrays, job: int, due: float, slots: Slots, until: float)
         return 0.0
     work = jobs.work[job]
     if jobs.locked[job]:
-        # The timeline already lacks the GPUs of a locked job in the next slot: its work there is deducted.
+        # The timeline already lacks the GPUs of a locked job: its work until then is deducted.
         for level in range(count):
             if jobs.levels[job, level] == jobs.gpus[job]:
-                work -= jobs.throughput[job, level] * slots.seconds
+                work -= jobs.throughput[job, level] * (jobs.locked_until[job] - origin)
     lowest = float(jobs.levels[job, 0])
     fastest = 0.0
     for level in range(count):

@@ -278,7 +278,8 @@ def _storing_only(
         release = slot_end(finish + jobs.finishing[job], slots)
         if free_for(free, piece, guarded) < gpus and not jobs.locked[job]:
             continue
-        if not _can_hold(capacity, piece, gpus, begin, release):
+        kept_until = jobs.locked_until[job] if jobs.locked[job] else begin
+        if not _can_hold(capacity, piece, gpus, max(begin, kept_until), release):
             continue
         held = 0
         if begin > origin + TIME_TOLERANCE:
@@ -318,8 +319,8 @@ def fill(
     """ProgressiveFilling of Algorithm 1: plan one job on the lowest level that meets its deadline.
 
     ``due``: when the last iteration must end, in seconds from now. ``timeline``: free capacity without the
-    job's own plan. A locked job keeps its GPUs in the next slot. The plan is written to ``draft``, which
-    needs room for 8 pieces more than the timeline has. Returns (pieces, finish in seconds from now, GPU
+    job's own plan. A locked job keeps its GPUs for as long as it is locked. The plan is written to ``draft``,
+    which needs room for 8 pieces more than the timeline has. Returns (pieces, finish in seconds from now, GPU
     seconds), 0 pieces if the deadline cannot be met.
     """
     capacity = Capacity(timeline.times, timeline.free, timeline.pieces, terms.guarded)
@@ -330,15 +331,18 @@ def fill(
     suffix = terms.suffix
     head = terms.head
     head_until = origin
+    head_seconds = slot
     if jobs.locked[job]:
         head = jobs.gpus[job]
+        head_until = jobs.locked_until[job]
+        head_seconds = head_until - origin
     elif head == NO_HEAD and jobs.earliest[job] > origin:
         head = NO_GPUS
         head_until = jobs.earliest[job]
     if head != NO_HEAD and head_until == origin:
         head_until = origin + slot
     head_column = _column(jobs, job, head)
-    head_work = jobs.throughput[job, head_column] * slot if head_column >= 0 else 0.0
+    head_work = jobs.throughput[job, head_column] * head_seconds if head_column >= 0 else 0.0
     top = jobs.level_count[job] - 1
     if terms.highest != ALL_LEVELS:
         top = min(top, terms.highest)
@@ -385,7 +389,7 @@ def earliest_finish(
 ) -> float:
     """The earliest end of the job's last iteration under any level cap, in seconds from now.
 
-    ``guarded``: leave the failure reserve free. A locked job keeps its GPUs in the next slot.
+    ``guarded``: leave the failure reserve free. A locked job keeps its GPUs for as long as it is locked.
     """
     capacity = Capacity(timeline.times, timeline.free, timeline.pieces, guarded)
     best = inf
@@ -393,7 +397,7 @@ def earliest_finish(
     head_until = max(slots.origin, jobs.earliest[job])
     if jobs.locked[job]:
         head = jobs.gpus[job]
-        head_until = slots.origin + slots.seconds
+        head_until = jobs.locked_until[job]
     for level in range(jobs.level_count[job]):
         written, finish, _ = _walk(
             jobs, job, inf, capacity, slots, Head(head, head_until),

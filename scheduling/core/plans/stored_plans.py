@@ -12,7 +12,6 @@ import numpy as np
 
 from scheduling.core.kernels import ONE, YES, ZERO, kernel
 from scheduling.core.plans.charging import charged_finish
-from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.timeline import EVERYTHING, Timeline, occupied
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
@@ -138,10 +137,8 @@ def recut(plans: Plans, rows: IntArray, held: IntArray, elapsed: float, origin: 
 
 
 @kernel
-def pin_head(plans: Plans, job: int, gpus: int, slots: Slots) -> Plans:
-    """Let a locked job hold ``gpus`` GPUs through the next slot, then follow its plan."""
-    origin = slots.origin
-    slot = slots.seconds
+def pin_head(plans: Plans, job: int, gpus: int, origin: float, until: float) -> Plans:
+    """Let a locked job hold ``gpus`` GPUs from ``origin`` to ``until``, then follow its plan."""
     count = plans.length[job]
     out_time = np.zeros(count + 3)
     out_gpus = np.zeros(count + 3, dtype=np.int64)
@@ -150,18 +147,18 @@ def pin_head(plans: Plans, job: int, gpus: int, slots: Slots) -> Plans:
     written = ONE
     after = ZERO
     first_later = 0
-    while first_later < count and plans.time[job, first_later] <= origin + slot + TIME_TOLERANCE:
+    while first_later < count and plans.time[job, first_later] <= until + TIME_TOLERANCE:
         after = plans.gpus[job, first_later]
         first_later += 1
     if after != gpus or first_later == count:
-        out_time[1] = origin + slot
+        out_time[1] = until
         out_gpus[1] = after
         written += 1
     for piece in range(first_later, count):
         out_time[written] = plans.time[job, piece]
         out_gpus[written] = plans.gpus[job, piece]
         written += 1
-    plans.reserved_until[job] = origin + slot
+    plans.reserved_until[job] = until
     return set_plan(plans, job, Draft(out_time, out_gpus), written, np.inf, 0.0)
 
 

@@ -70,6 +70,7 @@ def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) 
             finished_at=jobs.finished_at[kept],
             finishing=jobs.finishing[kept],
             locked=jobs.locked[kept],
+            locked_until=jobs.locked_until[kept],
             earliest=jobs.earliest[kept],
         ),
         due=problem.due[kept],

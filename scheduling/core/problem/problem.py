@@ -15,13 +15,19 @@ from math import inf
 import numpy as np
 
 from scheduling.core.kernels import kernel
-from scheduling.core.placement.buddy_blocks import NOWHERE, Blocks, blocks_of
+from scheduling.core.placement.buddy_blocks import Blocks, blocks_of
 from scheduling.core.placement.present_placement import PresentPlacement
 from scheduling.core.plans.charging import charged_finish
 from scheduling.core.plans.reserve import reserved_gpus
-from scheduling.core.plans.slots import Slots, slot_end
+from scheduling.core.plans.slots import Slots
 from scheduling.core.plans.stored_plans import cut_stored, flatten, pin_head, with_offers
 from scheduling.core.plans.timeline import Timeline, copy_timeline, new_timeline, take
+from scheduling.core.problem.kept_gpus import (
+    blocked_addresses,
+    blocked_beside_locked,
+    gpus_of_locked,
+    lock_ends,
+)
 from scheduling.core.question.arrays import (
     TIME_TOLERANCE,
     BoolArray,
@@ -149,8 +155,7 @@ class Problem:
         return columns.addresses[columns.offsets[row] : columns.offsets[row + 1]]
 
     def open_timeline(self) -> Timeline:
-        """Free capacity before any plan, without blocked GPUs and without the GPUs of locked jobs in the next
-        slot."""
+        """Free capacity before any plan, without blocked GPUs and without those that locked jobs keep."""
         return copy_timeline(self.opened)
 
     @cached_property
@@ -159,25 +164,10 @@ class Problem:
         timeline = new_timeline(self.origin, self.gpus, self.promise_gpus)
         for until, gpus in sorted(Counter(self.blocked_until.tolist()).items()):
             timeline = take(timeline, self.origin, until, gpus, True)
-        locked = self._gpus_of_locked() if self.locked else 0
-        if locked:
-            timeline = take(timeline, self.origin, self.origin + self.slot, locked, True)
+        until_by_row = self.jobs.locked_until[: self.count]
+        for until, gpus in gpus_of_locked(self.columns, until_by_row, self.blocks).items():
+            timeline = take(timeline, self.origin, until, gpus, True)
         return timeline
-
-    def _gpus_of_locked(self) -> int:
-        """Usable GPUs that locked jobs hold, each counted once.
-
-        A GPU that passes from one locked job to another is listed by both. GPUs of lost servers do not count.
-        """
-        block_of = self.blocks.block_of
-        placed = [self.placement(row) for row in self.locked]
-        unlisted = sum(
-            int(self.columns.gpus[row])
-            for row, addresses in zip(self.locked, placed, strict=True)
-            if not addresses.size
-        )
-        held = np.unique(np.concatenate(placed)) if placed else np.zeros(0, dtype=np.int64)
-        return unlisted + int((block_of[held[held < block_of.size]] != NOWHERE).sum())
 
     @cached_property
     def locked(self) -> list[int]:
@@ -264,7 +254,7 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
         stored=stored,
         capacity=capacity_of(snapshot.servers, snapshot.settings.reserve_servers),
         offers=offers,
-        blocked=_blocked_until(snapshot, columns, origin),
+        blocked=blocked_addresses(snapshot, origin),
         cluster_memory=np.array(snapshot.memory, dtype=np.float64),
         measured=measured,
     )
@@ -305,17 +295,18 @@ def problem_from(
     check_columns(columns)
     origin = max(0.0, next_slot_at - now)
     curves = columns.measured if measured else columns.curves
-    jobs = _job_arrays(columns, curves, offers, origin, capacity.gpus)
+    slots = Slots(origin, float(settings.slot_seconds))
+    ends = lock_ends(columns, blocked or {}, slots)
+    jobs = _job_arrays(columns, curves, offers, origin, ends, capacity.gpus)
     due = columns.deadline_at - columns.finishing - now
     by_deadline = _dense_ranks(columns.deadline_at, len(offers))
     if offers:
         due = np.concatenate((due, [_offered_due(offer, now) for offer in offers]))
         stored = with_offers(stored, offers, now, origin)
         _judge_offers(jobs, stored, due, columns.count)
-    slots = Slots(origin, float(settings.slot_seconds))
     for row in rows_where(columns.locked).tolist():
-        stored = pin_head(stored, row, jobs.gpus[row], slots)
-    addresses, until = _usable_blocked(blocked or {}, capacity.blocks)
+        stored = pin_head(stored, row, jobs.gpus[row], origin, jobs.locked_until[row])
+    addresses, until = blocked_beside_locked(blocked or {}, columns, capacity.blocks)
     return Problem(
         now=now,
         next_slot_at=next_slot_at,
@@ -336,37 +327,6 @@ def problem_from(
         blocked=addresses,
         blocked_until=until,
         cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,
-    )
-
-
-def _blocked_until(snapshot: Snapshot, columns: JobColumns, origin: float) -> dict[int, float]:
-    """Addresses that are blocked beyond ``origin``, each with the slot boundary at which it is free again.
-
-    GPUs of locked jobs are omitted: these jobs keep them.
-    """
-    until: dict[int, float] = {}
-    for block in snapshot.blocked:
-        end = float(
-            slot_end(block.until - snapshot.now, Slots(origin, float(snapshot.settings.slot_seconds)))
-        )
-        if end > origin + TIME_TOLERANCE:
-            for address in block.addresses:
-                until[address] = max(end, until.get(address, 0.0))
-    for row in rows_where(columns.locked).tolist():
-        for address in columns.addresses[columns.offsets[row] : columns.offsets[row + 1]].tolist():
-            until.pop(address, None)
-    return until
-
-
-def _usable_blocked(until: dict[int, float], blocks: Blocks) -> tuple[IntArray, FloatArray]:
-    addresses = sorted(
-        address
-        for address in until
-        if 0 <= address < blocks.block_of.size and blocks.block_of[address] != NOWHERE
-    )
-    return (
-        np.array(addresses, dtype=np.int64),
-        np.array([until[address] for address in addresses], dtype=np.float64),
     )
 
 
@@ -405,6 +365,7 @@ def _job_arrays(
     curves: CurveColumns,
     offers: tuple[HeldOffer, ...],
     origin: float,
+    locked_until: FloatArray,
     cluster_gpus: int,
 ) -> JobArrays:
     """Jobs and offers as `JobArrays` at ``origin``."""
@@ -423,9 +384,11 @@ def _job_arrays(
         pause_left = np.concatenate((pause_left, np.zeros(extra)))
         gpus = np.concatenate((gpus, np.zeros(extra, dtype=np.int64)))
         locked = np.concatenate((locked, np.zeros(extra, dtype=np.bool_)))
+        locked_until = np.concatenate((locked_until, np.full(extra, origin)))
     at_present = JobArrays(
         curves.levels, curves.throughput, curves.pause, np.zeros(gpus.size, dtype=np.int64), work, gpus,
-        pause_left, np.full(gpus.size, inf), finishing, locked, np.full(gpus.size, origin),
+        pause_left, np.full(gpus.size, inf), finishing, locked, locked_until,
+        np.full(gpus.size, origin),
     )  # fmt: skip
     return work_off_head(at_present, origin, cluster_gpus, extra)
 
@@ -492,5 +455,5 @@ def work_off_head(jobs: JobArrays, origin: float, cluster_gpus: int, offers: int
                 finished_at[row] = pause_left[row] + remaining[row] / rate if remaining[row] > 0 else 0.0
     return JobArrays(
         levels, throughput, jobs.pause, level_count, work, held, left, finished_at, jobs.finishing,
-        jobs.locked, jobs.earliest,
+        jobs.locked, jobs.locked_until, jobs.earliest,
     )  # fmt: skip

@@ -62,8 +62,11 @@ class JobArrays(NamedTuple):
     finished_at: FloatArray
     #: Seconds to store the final weights.
     finishing: FloatArray
-    #: Whether the job keeps its GPUs through the next slot in any case.
+    #: Whether the job keeps its GPUs in any case.
     locked: BoolArray
+    #: Until when a locked job keeps them: the end of the next slot, or later where they are blocked for
+    #: longer.
+    locked_until: FloatArray
     #: The earliest time at which the job may start.
     earliest: FloatArray
 

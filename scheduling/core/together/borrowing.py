@@ -131,7 +131,7 @@ def _pinned_at_home(problem: Problem, rows: BoolArray, own_gpus: IntArray) -> Pl
         return problem.stored
     stored = copy_plans(problem.stored)
     for row in np.flatnonzero(rows).tolist():
-        stored = pin_head(stored, row, own_gpus[row], problem.slots)
+        stored = pin_head(stored, row, own_gpus[row], problem.origin, problem.jobs.locked_until[row])
     return stored
 
 
