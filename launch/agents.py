@@ -14,6 +14,7 @@ from typing import Any
 from launch import ports
 from launch.commands import ManagementCommands
 from launch.credentials import DEMO_USER, OPERATOR_USER, Credentials
+from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import PROJECT, Folders, write_private
 from launch.process import ProcessSpecification
@@ -162,12 +163,16 @@ class LocalAgents:
             "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
             "hide": [str(folders.data), str(folders.sockets)],
         }
-        emulate = settings.emulate
-        if emulate is not None and name in self._inference_names:
-            emulate = settings.inference_emulate or emulate
-        if emulate is not None:
+        if settings.emulate is not None:
+            text = settings.emulate
+            if name in self._inference_names:
+                text = settings.inference_emulate or text
+            kinds = emulated_kinds(text)
+            kind = kinds[self.names.index(name) % len(kinds)]
             links = {} if settings.links is None else {"links": settings.links}
-            configuration["emulate"] = {"name": emulate, **settings.device_model, **links}
+            configuration["emulate"] = {
+                "name": kind.name, **kind.device_model(settings.device_model), **links
+            }  # fmt: skip
         return configuration | dict(settings.agent_configuration)
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast, get_args
 
+from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import PROJECT
 from launch.privileges import RootMode
@@ -37,7 +38,8 @@ class PlatformSettings:
     worker_ports: int = 200
     agents: int = 2
     slots: int = 4
-    #: Kind of the emulated accelerator, or None for plain CPU slots.
+    #: Kind of the emulated accelerator, or several with their speeds that agents take in turn
+    #: (`emulated_kinds`); None for plain CPU slots.
     emulate: str | None = "emulated-gpu"
     device_model: Mapping[str, float] = field(default_factory=lambda: dict(DEFAULT_DEVICE_MODEL))
     #: What the links of their servers carry (docs/agents.md); None: the agents' defaults.
@@ -65,6 +67,9 @@ class PlatformSettings:
         """Read the variables. Raises LaunchError for a value that makes no sense."""
         read = _Reader(environment)
         emulate = read.choice("PUNCTUAL_EMULATE", "emulated-gpu")
+        inference_emulate = read.text("PUNCTUAL_INFERENCE_EMULATE", "") or None
+        for text in filter(None, (emulate, inference_emulate)):
+            emulated_kinds(text)
         root_mode = read.text("PUNCTUAL_ROOT_MODE", "auto")
         if root_mode not in get_args(RootMode):
             raise LaunchError(
@@ -81,7 +86,7 @@ class PlatformSettings:
             emulate=emulate,
             warm_workers=read.number("PUNCTUAL_WARM_WORKERS", 2, least=0),
             inference_agents=read.number("PUNCTUAL_INFERENCE_AGENTS", 0, least=0),
-            inference_emulate=read.text("PUNCTUAL_INFERENCE_EMULATE", "") or None,
+            inference_emulate=inference_emulate,
             inference_usage=read.choice("PUNCTUAL_INFERENCE_USAGE", "bursty"),
             inference_period_seconds=float(read.number("PUNCTUAL_INFERENCE_PERIOD_SECONDS", 10, least=1)),
             examples=read.text("PUNCTUAL_EXAMPLES", "true").lower() not in ("false", "0", "no", "off"),

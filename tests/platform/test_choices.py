@@ -13,6 +13,7 @@ import pytest
 from launch import ports
 from launch.agents import to_toml
 from launch.credentials import Credentials
+from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import Folders, make_private
 from launch.settings import PlatformSettings
@@ -77,6 +78,10 @@ def test_secrets_are_made_once_and_only_their_owner_reads_them(tmp_path):
         ("PUNCTUAL_SLOTS", "0", "of at least 1"),
         ("PUNCTUAL_WEB_PORT", "70000", "below 65536"),
         ("PUNCTUAL_ROOT_MODE", "sudo", "must be one of auto, namespace, nobody"),
+        ("PUNCTUAL_EMULATE", "a100,", "lacks the name of a kind"),
+        ("PUNCTUAL_EMULATE", "a100:fast", "a speed is a number from 0.01 to 100, not 'fast'"),
+        ("PUNCTUAL_EMULATE", "a100:nan", "a speed is a number"),
+        ("PUNCTUAL_EMULATE", "a100,t4:0.4,a100", "names a kind twice"),
     ],
 )
 def test_a_senseless_setting_is_named(variable, value, message):
@@ -87,6 +92,14 @@ def test_a_senseless_setting_is_named(variable, value, message):
 def test_settings_survive_the_way_to_the_supervisor(tmp_path):
     settings = PlatformSettings(data=tmp_path, emulate=None, environment={"SLOT_SECONDS": "2"})
     assert PlatformSettings.from_json(settings.to_json()) == settings
+
+
+def test_several_emulated_kinds_compute_at_their_own_speeds():
+    quick, slow = emulated_kinds("a100, t4:0.4")
+    model = {"fixed_seconds": 0.02, "seconds_per_sample": 0.004}
+    assert (quick.name, quick.device_model(model)) == ("a100", model)
+    assert slow.name == "t4"
+    assert slow.device_model(model) == pytest.approx({"fixed_seconds": 0.05, "seconds_per_sample": 0.01})
 
 
 def test_an_agents_configuration_is_toml():
