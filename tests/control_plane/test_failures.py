@@ -186,6 +186,7 @@ def test_a_successor_that_does_not_get_ready_is_given_up_and_the_old_one_trains_
         lock_cluster(cluster.pk)
         gpus = [live.assignments.get(rank=0).gpu]
         successor = create_generation(job, gpus, epoch=1, reason="test")
+        assert isinstance(successor, Generation)
     Generation.objects.filter(pk=successor.pk).update(step_expires_at=timezone.now() - timedelta(seconds=1))
     reconcile()
     successor.refresh_from_db()

@@ -187,6 +187,7 @@ def test_a_lost_successor_leaves_the_old_generation_training(
         job.refresh_from_db()
         live = job.generations.get(state=GenerationState.LIVE)
         successor = create_generation(job, [live.assignments.get(rank=0).gpu], epoch=1, reason="test")
+        assert isinstance(successor, Generation)
     node.obey()
     worker = node.workers[(job.pk, successor.number, 0)]
     worker.phase = "preparing"
@@ -233,6 +234,7 @@ def test_what_differs_from_what_is_wanted_is_put_right(
             lock_cluster(cluster.pk)
             gpu = live.assignments.get(rank=0).gpu
             waiting = create_generation(Job.objects.get(pk=other.pk), [gpu], epoch=1, reason="test")
+            assert isinstance(waiting, Generation)
         reconcile()
         waiting.refresh_from_db()
         assert waiting.state == GenerationState.PREPARING, "others may still leave"

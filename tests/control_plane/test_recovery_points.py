@@ -140,6 +140,7 @@ def test_every_rank_has_a_port_of_its_own_on_its_server(
 ) -> None:
     gpus = [Gpu.objects.get(server=server, index=index) for server in servers for index in (1, 2)]
     made = create_generation(job_of(pair), gpus, epoch=1, reason="test", purpose=purpose)
+    assert isinstance(made, Generation)
     ports: dict[str, list[int | None]] = {}
     for server in servers:
         (entry,) = [

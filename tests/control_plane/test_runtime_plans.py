@@ -35,7 +35,9 @@ def servers() -> tuple[Server, Server]:
 def successor(generation: Generation, *gpus: tuple[Server, int], **fields: Any) -> Generation:
     """A new generation of the job on these GPUs."""
     rows = [Gpu.objects.get(server=server, index=index) for server, index in gpus]
-    return create_generation(generation.job, rows, epoch=1, reason="test", **fields)
+    made = create_generation(generation.job, rows, epoch=1, reason="test", **fields)
+    assert isinstance(made, Generation)
+    return made
 
 
 @pytest.mark.parametrize("purpose", [Purpose.TRAINING, Purpose.PROFILING])
