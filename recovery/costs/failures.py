@@ -36,9 +36,20 @@ class FailureCost:
         return self.fence_seconds + self.resources_seconds + self.recovery_seconds + self.lost_work_seconds
 
 
-def failures_cost_seconds(failures: int, cost: FailureCost) -> float:
-    """What ``failures`` failures, one after the other, cost a job: the failure slack of a promise."""
-    return failures * cost.seconds
+def failures_cost_seconds(
+    failures: int, cost: FailureCost, *, replicas: int = 1, lost_in_memory_seconds: float = 0.0
+) -> float:
+    """What ``failures`` failures, one after the other, cost a job at most: the failure slack of a promise.
+
+    ``cost``: one failure from which the last durable state is loaded. ``replicas``: copies of the state in
+    memory, the local one included; 1 survives no loss of a server. With more, a failure costs
+    ``lost_in_memory_seconds`` of work, and as many failures as replicas may together cost what durable
+    storage lacks.
+    """
+    fall_backs, from_memory = divmod(failures, replicas)
+    repairs = failures * (cost.seconds - cost.lost_work_seconds)
+    lost_in_memory = min(lost_in_memory_seconds, cost.lost_work_seconds)
+    return repairs + fall_backs * cost.lost_work_seconds + from_memory * lost_in_memory
 
 
 def lost_share(failures_a_day: float, cost: FailureCost) -> float:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.policies.punctual import Punctual
 from simulation.engine.jobs import JobStates
-from simulation.engine.settings import SimulationSettings
+from simulation.engine.settings import Recovery, SimulationSettings
 from simulation.workloads.workload import Workload
 
 
@@ -26,6 +26,11 @@ def described(settings: SimulationSettings, workload: Workload) -> dict[str, str
         "admission": str(settings.admission),
         "newcomers": str(settings.newcomers),
         "reserve_servers": settings.reserve_servers,
+        **(
+            {"recovery": str(settings.recovery), "replicas": settings.replicas}
+            if settings.recovery is Recovery.MEMORY
+            else {}
+        ),
         "best_effort_jobs": sum(
             one == BEST_EFFORT for one in JobStates.of(workload, 0).service_class.tolist()
         ),

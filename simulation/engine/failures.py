@@ -12,7 +12,7 @@ from recovery.costs.failures import FailureCost, failures_cost_seconds
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.plans.reserve import seconds_to_place_again
 from simulation.engine.happenings import Happening, HappeningKind
-from simulation.engine.settings import Pauses, SimulationSettings
+from simulation.engine.settings import Pauses, Recovery, SimulationSettings
 from simulation.workloads.workload import Workload
 
 SECONDS_PER_DAY = 86_400.0
@@ -85,7 +85,11 @@ def _inference_servers(settings: SimulationSettings) -> int:
     return 0 if lending is None else lending.servers
 
 
-def reserve_slack_seconds(settings: SimulationSettings) -> float:
+#: Iterations that a point in memory may lack: the one in progress, and the one over which it was sent.
+ITERATIONS_BEHIND = 2.0
+
+
+def reserve_slack_seconds(settings: SimulationSettings, workload: Workload) -> float:
     """What each promise keeps for the failures that the reserve covers (contracts 6)."""
     if not settings.reserve_servers:
         return 0.0
@@ -100,7 +104,34 @@ def reserve_slack_seconds(settings: SimulationSettings) -> float:
         recovery_seconds=pause,
         lost_work_seconds=imperfections.checkpoint_seconds,
     )
-    return failures_cost_seconds(settings.reserve_servers, cost)
+    if settings.recovery is Recovery.DURABLE:
+        return failures_cost_seconds(settings.reserve_servers, cost)
+    return failures_cost_seconds(
+        settings.reserve_servers,
+        cost,
+        # Copies lie on different servers, and the reserve's are gone when it is needed.
+        replicas=min(settings.replicas, max(1, _fewest_servers(settings) - settings.reserve_servers + 1)),
+        lost_in_memory_seconds=ITERATIONS_BEHIND * longest_iteration_seconds(settings, workload),
+    )
+
+
+def _fewest_servers(settings: SimulationSettings) -> int:
+    return min(pool.servers for pool in settings.pools)
+
+
+def longest_iteration_seconds(settings: SimulationSettings, workload: Workload) -> float:
+    """The longest iteration of any job on any number of GPUs of these kinds; 0 without jobs."""
+    kinds = {pool.gpu_type for pool in settings.pools}
+    slowest = min(
+        (
+            float(measured.iterations_per_second.min())
+            for profile in workload.profiles
+            for kind, measured in profile.by_gpu_type.items()
+            if kind in kinds and measured.iterations_per_second.size
+        ),
+        default=float("inf"),
+    )
+    return 1.0 / (slowest * (1.0 - settings.imperfections.profile_error))
 
 
 def _from_file(path: Path, servers: int) -> list[Happening]:

@@ -23,6 +23,8 @@ class JobStates:
 
     ``pool``: the pool it is in, NOBODY before it is decided. ``finish_at``: when it ends if nothing changes.
     ``checkpointed``: iterations left at its last checkpoint, ``checkpoint_at`` the time of that.
+    ``in_memory``: whether its state is in memory alone, so that its next start makes nothing durable;
+    ``not_durable_seconds``: how long it had trained then since its last checkpoint.
     """
 
     submitted_at: FloatArray
@@ -44,6 +46,8 @@ class JobStates:
     waiting_seconds: FloatArray
     checkpointed: FloatArray
     checkpoint_at: FloatArray
+    in_memory: BoolArray
+    not_durable_seconds: FloatArray
     memory: FloatArray
 
     @classmethod
@@ -74,8 +78,14 @@ class JobStates:
             waiting_seconds=zeros(),
             checkpointed=workload.iterations.astype(np.float64),
             checkpoint_at=zeros(),
+            in_memory=np.zeros(count, dtype=np.bool_),
+            not_durable_seconds=zeros(),
             memory=np.zeros((count, memory_width)),
         )
+
+    def trains(self, row: int) -> bool:
+        """Whether the job makes progress now."""
+        return bool(self.rate[row] > 0.0 and self.pause_left[row] <= 0.0)
 
     def advance(self, rows: IntArray, seconds: float) -> None:
         """Let the jobs of ``rows`` run on for ``seconds`` (I9: progress is rate times time without
@@ -100,8 +110,14 @@ class JobStates:
         self.finish_at[rows] = now + self.pause_left[rows] + needed
 
     def take_gpus(self, row: int, gpus: int, rate: float, pause_seconds: float, now: float) -> None:
-        """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first."""
-        self.write_checkpoint(row, now)
+        """The job goes on with ``gpus`` GPUs after a pause; none suspends it. Its state is written first,
+        unless it comes from memory."""
+        if self.in_memory[row]:
+            # Checkpoints come as often as if it had trained on.
+            self.in_memory[row] = False
+            self.checkpoint_at[row] = now - float(self.not_durable_seconds[row])
+        else:
+            self.write_checkpoint(row, now)
         self.gpus[row] = gpus
         self.rate[row] = rate
         self.pause_left[row] = max(float(self.pause_left[row]), pause_seconds) if gpus else 0.0
@@ -113,15 +129,51 @@ class JobStates:
 
     def strike(self, row: int, now: float, checkpoint_seconds: float) -> None:
         """The job stands still and falls back to its last checkpoint: its server is lost (spec 2.12)."""
+        self.remaining[row] = self._durable(row, now, checkpoint_seconds)
+        self._stand_still(row)
+        self.write_checkpoint(row, now)
+        self.in_memory[row] = False
+
+    def strike_in_memory(self, row: int, now: float, checkpoint_seconds: float) -> None:
+        """The job stands still and falls back to its point in memory: that of the iteration before the one in
+        progress, or its last checkpoint where that is newer."""
+        durable = self._durable(row, now, checkpoint_seconds)
+        done = float(self.total[row] - self.remaining[row])
+        point = float(self.total[row]) - max(0.0, np.floor(done) - 1.0)
+        self.remaining[row] = min(durable, point)
         since = now - float(self.checkpoint_at[row])
-        safe = np.floor(since / checkpoint_seconds) * checkpoint_seconds if checkpoint_seconds > 0 else since
-        lost = float(self.rate[row]) * (since - safe)
-        self.remaining[row] = min(float(self.checkpointed[row]), float(self.remaining[row]) + lost)
+        self.not_durable_seconds[row] = since % checkpoint_seconds if checkpoint_seconds > 0.0 else 0.0
+        self.stand_still(row)
+        self.checkpointed[row] = durable
+
+    def lose_memory(self, row: int, now: float) -> None:
+        """The job's state in memory is gone: it begins again from its last checkpoint."""
+        self.remaining[row] = self.checkpointed[row]
+        self._stand_still(row)
+        self.checkpoint_at[row] = now
+        self.in_memory[row] = False
+
+    def stand_still(self, row: int) -> None:
+        """The job waits; its state is where it was."""
+        self._stand_still(row)
+        self.in_memory[row] = True
+
+    def _stand_still(self, row: int) -> None:
         self.rate[row] = 0.0
         self.pause_left[row] = 0.0
         self.finish_at[row] = np.inf
-        self.checkpointed[row] = self.remaining[row]
-        self.checkpoint_at[row] = now
+
+    def _durable(self, row: int, now: float, checkpoint_seconds: float) -> float:
+        """Iterations left at the last checkpoint by now. While a job runs, one is written every
+        ``checkpoint_seconds``."""
+        checkpointed, remaining = float(self.checkpointed[row]), float(self.remaining[row])
+        since = now - float(self.checkpoint_at[row])
+        if checkpoint_seconds <= 0.0:
+            return min(checkpointed, remaining)
+        if since < checkpoint_seconds or self.rate[row] == 0.0:
+            return checkpointed
+        unsafe = since - float(np.floor(since / checkpoint_seconds)) * checkpoint_seconds
+        return min(checkpointed, remaining + float(self.rate[row]) * unsafe)
 
     def vacate(self, row: int) -> None:
         """The job holds no GPU."""

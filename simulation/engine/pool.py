@@ -114,6 +114,12 @@ class PoolState:
         owner = np.repeat(np.arange(self.rows.size), np.diff(self.offsets))
         return np.unique(self.rows[owner[inside]]).tolist()
 
+    def servers_of(self, row: int) -> list[int]:
+        """Servers of which a job holds a GPU."""
+        position = int(np.searchsorted(self.rows, row))
+        held = self.addresses[int(self.offsets[position]) : int(self.offsets[position + 1])]
+        return np.unique(held // self.size.gpus_per_server).tolist()
+
     def vacate(self, row: int) -> None:
         """The job's GPUs are gone."""
         position = int(np.searchsorted(self.rows, row))

@@ -38,11 +38,12 @@ from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
 from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
+from simulation.engine.memory_points import MemoryPoints
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.pool import PoolState
 from simulation.engine.recording import Recorder
 from simulation.engine.server_ends import end_happenings
-from simulation.engine.settings import SimulationSettings, require_pricing
+from simulation.engine.settings import Recovery, SimulationSettings, require_pricing
 from simulation.engine.shared_invariants import SharedInvariantCheck
 from simulation.engine.shared_pool import SharedPool
 from simulation.engine.tables import curve_tables
@@ -121,6 +122,10 @@ class Simulation:
             for number, size in enumerate(settings.pools)
         ]
         self.lender = share_pool(self)
+        self.points = None
+        if settings.recovery is Recovery.MEMORY:
+            racks = [size.servers_per_rack for size in settings.pools]
+            self.points = MemoryPoints(settings.replicas, racks)
         self.jobs_under_way = 0
         self.setup_seconds = time.perf_counter() - began
 
@@ -343,9 +348,14 @@ class Simulation:
     def _strike(self, pool: PoolState, server: int) -> None:
         """A server is lost: its jobs stand still until it is fenced."""
         self.recorder.count("failures")
-        for row in pool.rows_on(server):
-            if self.jobs.phase[row] == ACTIVE:
-                self.jobs.strike(row, self.now, self.settings.imperfections.checkpoint_seconds)
+        struck = [row for row in pool.rows_on(server) if self.jobs.phase[row] == ACTIVE]
+        every = self.settings.imperfections.checkpoint_seconds
+        if self.points is None:
+            for row in struck:
+                self.jobs.strike(row, self.now, every)
+        else:
+            for loss in self.points.fall_back(self.jobs, pool, server, struck, self.now, every):
+                self.recorder.count(loss)
         pool.silent[server] = True
         fenced_at = self.now + self.settings.imperfections.fence_seconds
         self._happenings.add(Happening(fenced_at, HappeningKind.SERVER_FENCED, server, pool.number))

@@ -17,6 +17,13 @@ class Pauses(StrEnum):
     NONE = "none"
 
 
+class Recovery(StrEnum):
+    """What jobs of a lost server begin again from: the memory of peers, or durable storage alone."""
+
+    MEMORY = "memory"
+    DURABLE = "durable"
+
+
 @dataclass(frozen=True, slots=True)
 class PoolSize:
     """Servers of one GPU type. Promises are made on one pool each; a job stays in its pool."""
@@ -66,7 +73,8 @@ class SimulationSettings:
     """One run. ``reserve_slack_seconds`` is what each promise keeps for failures (contracts 6). ``bound``:
     also how many deadlines any schedule could meet. ``known_ends``: servers that leave.
     ``server_memory_bytes``: host memory of each server of each pool, empty where nobody says it;
-    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038).
+    ``worker_memory_bytes``: the operator's least share of it for a worker (decision 0038). ``replicas``:
+    copies of a job's state, the local one included, where recovery is from memory.
     """
 
     policy: str
@@ -88,6 +96,8 @@ class SimulationSettings:
     known_ends: tuple[KnownEnd, ...] = ()
     server_memory_bytes: tuple[float, ...] = ()
     worker_memory_bytes: float = 0.0
+    recovery: Recovery = Recovery.DURABLE
+    replicas: int = 2
 
     @property
     def on_ticks(self) -> bool:

@@ -76,6 +76,8 @@ def test_the_summary_alone_can_go_to_a_program() -> None:
             ("--trace", "elasticflow", *CLUSTER, "--failures", "nothing.csv"),
             "nothing.csv is neither a file nor",
         ),
+        (("--trace", "elasticflow", *CLUSTER, "--replicas", "0"), "--replicas must be at least 1, not 0"),
+        (("--trace", "elasticflow", *CLUSTER, "--recovery", "hope"), "invalid choice: 'hope'"),
         (("--trace", "elasticflow", *CLUSTER, "--policy", "best"), "invalid choice: 'best'"),
         (("--trace", "elasticflow", *CLUSTER, "--server-ends", "no.csv"), "no.csv is neither a file nor"),
         (("--trace", "elasticflow", *CLUSTER, "--server-ends", "-1"), "a number of ends a server and day"),

@@ -19,7 +19,14 @@ from simulation.engine.progress import progress_bar
 from simulation.engine.run import Simulation
 from simulation.engine.server_ends import NOTICE_SECONDS, read_server_ends
 from simulation.engine.server_memory import BYTES_PER_GB, server_memory_bytes
-from simulation.engine.settings import Imperfections, Pauses, PoolSize, SimulationSettings, require_pricing
+from simulation.engine.settings import (
+    Imperfections,
+    Pauses,
+    PoolSize,
+    Recovery,
+    SimulationSettings,
+    require_pricing,
+)
 from simulation.management.lending_options import add_lending_options, ageing_weight, sharing_settings
 from simulation.outcome import RunOutcome
 from simulation.reports.html import write_report
@@ -105,6 +112,15 @@ class Command(BaseCommand):
             help="servers with less host memory for each GPU are not used; usual: 0",
         )
         parser.add_argument(
+            "--recovery",
+            choices=[one.value for one in Recovery],
+            default=Recovery.DURABLE.value,
+            help="what jobs of a lost server begin again from; usual: durable storage alone",
+        )
+        parser.add_argument(
+            "--replicas", type=int, default=2, help="copies of a state with --recovery memory; usual: 2"
+        )
+        parser.add_argument(
             "--profile-error", type=float, default=0.0, help="e.g. 0.05: speeds off by up to 5 %%"
         )
         parser.add_argument("--promise-margin", type=float, default=0.0)
@@ -176,7 +192,7 @@ def _workload(options: dict[str, Any]) -> Workload:
 
 
 def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings:
-    for name in ("servers", "gpus_per_server"):
+    for name in ("servers", "gpus_per_server", "replicas"):
         if options[name] < 1:
             raise ValueError(f"--{name.replace('_', '-')} must be at least 1, not {options[name]}")
     if options["slot_seconds"] is not None and options["slot_seconds"] <= 0:
@@ -210,11 +226,14 @@ def _settings(options: dict[str, Any], workload: Workload) -> SimulationSettings
         bound=options["bound"],
         server_memory_bytes=server_memory_bytes(options["server_memory_gb"], options["servers"]),
         worker_memory_bytes=_bytes(options, "least_worker_memory_gb") or 0.0,
+        recovery=Recovery(options["recovery"]),
+        replicas=options["replicas"],
     )
     require_pricing(settings)
     slack = options["reserve_slack_seconds"]
     return replace(
-        settings, reserve_slack_seconds=reserve_slack_seconds(settings) if slack is None else slack
+        settings,
+        reserve_slack_seconds=reserve_slack_seconds(settings, workload) if slack is None else slack,
     )
 
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from simulation.reproduction.figure import Check, Context, FigureReport
 from simulation.reproduction.gemini.figures import FIGURES
 from simulation.reproduction.gemini.published import published
+from simulation.reproduction.gemini.specs import FailureSpec
 from simulation.reproduction.paper import Paper
 
 
@@ -15,7 +16,7 @@ def _checks(context: Context, reports: Sequence[FigureReport]) -> Sequence[Check
     protected = [
         result
         for spec, result in context.results.by_spec.items()
-        if getattr(spec, "in_memory", False) and not result.facts["from_durable"]
+        if isinstance(spec, FailureSpec) and spec.in_memory and not result.facts["from_durable"]
     ]
     most = max((int(result.facts["most_iterations_lost"]) for result in protected), default=None)
     return [
@@ -31,8 +32,8 @@ PAPER = Paper(
     name="gemini",
     title="Gemini, reproduced",
     report="report-gemini.html",
-    short="30 days under failures for each number of machines",
-    full="ten times as many days",
+    short="30 days under failures for each number of machines, one draw of lost servers under promises",
+    full="ten times as many days, five draws",
     figures=FIGURES,
     published=published,
     checks=_checks,

@@ -1,10 +1,11 @@
-"""What is kept of a run: how a job fared under random failures."""
+"""What is kept of a run: how a job fared under random failures, or promises under a few."""
 
 from __future__ import annotations
 
 from recovery.points.sources import Tier
+from simulation.outcome import RunOutcome
 from simulation.reproduction.gemini.failing_job import FailingJob, JobUnderFailures
-from simulation.reproduction.store import RunResult
+from simulation.reproduction.store import RunResult, short_summary
 
 
 def result_of(job: JobUnderFailures, seed: int) -> RunResult:
@@ -28,4 +29,18 @@ def result_of(job: JobUnderFailures, seed: int) -> RunResult:
             "downtime_seconds": record.downtime_seconds,
             "lost_iterations": [float(one) for one in record.lost_iterations],
         },
+    )
+
+
+def of_promises(outcome: RunOutcome, slack_seconds: float) -> RunResult:
+    """The summary of a simulation, what each promise kept for failures, and from where jobs recovered."""
+    return RunResult(
+        summary=short_summary(outcome),
+        facts={
+            "slack_seconds": slack_seconds,
+            "failures": outcome.counts["failures"],
+            "from_memory": outcome.counts.get("recoveries_from_memory", 0),
+            "from_durable": outcome.counts.get("recoveries_from_durable", 0),
+        },
+        series={},
     )

@@ -1,19 +1,29 @@
-"""One run of Gemini's evaluation: a job under random failures."""
+"""Runs of Gemini's evaluation: a job under random failures, and promises of many jobs under a few."""
 
 from __future__ import annotations
 
 import hashlib
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any
 
-from simulation.engine.run import Progress
+import numpy as np
+
+from simulation.engine.failures import MEAN_REPAIR_SECONDS, read_failures, reserve_slack_seconds
+from simulation.engine.happenings import Happening, HappeningKind
+from simulation.engine.run import Progress, Simulation
+from simulation.engine.settings import PoolSize, Recovery, SimulationSettings
 from simulation.reproduction.gemini import model, results
 from simulation.reproduction.gemini.failing_job import JobUnderFailures
-from simulation.reproduction.sources import ENGINE, modules_digest
+from simulation.reproduction.sources import ENGINE, code_digest, modules_digest
 from simulation.reproduction.store import RunResult
+from simulation.workloads.catalogue import load_workload, reference_gpu_type
 
 FORMAT = 1
+#: Promises are simulated on this synthetic workload and cluster.
+TRACE, POLICY, SERVERS, GPUS_PER_SERVER = "elasticflow", "elasticflow", 8, 8
+#: Mean time between the losses of one run: so short that a second one often finds the first unrepaired.
+MINUTES_APART = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,3 +97,80 @@ class FailureSpec:
     def run(self, progress: Progress | None = None) -> RunResult:
         """The run to its end."""
         return results.result_of(self.job(), self.seed)
+
+
+@dataclass(frozen=True, slots=True)
+class PromiseSpec:
+    """Promises admitted with a reserve of servers, as many of which are lost, one soon after the other.
+
+    ``in_memory``: recovery from ``replicas`` copies in memory, and promises that count on it.
+    """
+
+    reserve: int
+    in_memory: bool = False
+    replicas: int = 2
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """Reserve and tier."""
+        tier = f"memory, {self.replicas} replicas" if self.in_memory else "durable storage"
+        return f"reserve of {self.reserve}, {tier}"
+
+    @property
+    def place(self) -> tuple[Any, ...]:
+        """Runs of one seed share their failures."""
+        return 0, False, 0.0, False, self.seed, self.reserve, self.in_memory, self.replicas
+
+    def described(self) -> str:
+        """How the numbers of this run are made, in one line."""
+        return (
+            f"simulated, policy {POLICY}; workload {TRACE}; {SERVERS} x {GPUS_PER_SERVER} GPUs; slot 60 s; "
+            f"pauses measured; {self.name}; {self.reserve} servers lost by seed {self.seed}"
+        )
+
+    def as_json(self) -> dict[str, object]:
+        """The fields as plain values."""
+        return asdict(self)
+
+    def key(self) -> str:
+        """A name for the result: equal for equal settings and program."""
+        determined = {
+            "format": FORMAT,
+            "spec": self.as_json(),
+            "settings": [TRACE, POLICY, SERVERS, GPUS_PER_SERVER],
+            "code": code_digest(POLICY, results.__name__),
+            "workloads": modules_digest(load_workload.__module__, read_failures.__module__, __name__),
+        }
+        return hashlib.sha256(json.dumps(determined, sort_keys=True).encode()).hexdigest()[:24]
+
+    def run(self, progress: Progress | None = None) -> RunResult:
+        """The run to its end. Raises KeyboardInterrupt where it was ended early."""
+        workload = load_workload(TRACE, allow_paths=False)
+        settings = SimulationSettings(
+            policy=POLICY,
+            pools=(PoolSize(reference_gpu_type(workload), SERVERS, GPUS_PER_SERVER),),
+            reserve_servers=self.reserve,
+            recovery=Recovery.MEMORY if self.in_memory else Recovery.DURABLE,
+            replicas=self.replicas,
+        )
+        slack = reserve_slack_seconds(settings, workload)
+        happenings = self.losses(float(workload.submitted_at[-1]))
+        simulation = Simulation(
+            workload, replace(settings, reserve_slack_seconds=slack), happenings, progress=progress
+        )
+        outcome = simulation.run()
+        if outcome.interrupted:
+            raise KeyboardInterrupt
+        return results.of_promises(outcome, slack)
+
+    def losses(self, last_submission: float) -> list[Happening]:
+        """As many losses of different servers as the reserve has, minutes apart, and their return."""
+        rng = np.random.default_rng(self.seed)
+        at = last_submission * float(rng.uniform(0.2, 0.8))
+        happenings = []
+        for server in rng.permutation(SERVERS)[: self.reserve].tolist():
+            happenings.append(Happening(at, HappeningKind.SERVER_LOST, server))
+            happenings.append(Happening(at + MEAN_REPAIR_SECONDS, HappeningKind.SERVER_BACK, server))
+            at += float(rng.exponential(MINUTES_APART * 60.0))
+        return sorted(happenings)

@@ -11,20 +11,23 @@ from django.core.management import call_command
 
 from recovery.points.sources import Tier
 from recovery.traffic.modes import TrafficMode, compare
+from simulation.engine.happenings import HappeningKind
 from simulation.reproduction.gemini import model
 from simulation.reproduction.gemini.failing_job import FailingJob
 from simulation.reproduction.gemini.figures import FIGURES
 from simulation.reproduction.gemini.figures.frequency import reduction
 from simulation.reproduction.gemini.figures.interference import gpt2_40b
 from simulation.reproduction.gemini.published import VALUES
-from simulation.reproduction.gemini.specs import FailureSpec
+from simulation.reproduction.gemini.specs import FailureSpec, PromiseSpec
 
 
 @pytest.fixture(scope="module")
 def found(tmp_path_factory):
+    """All figures but the promises, whose runs take a minute; `test_recovery_from_memory` has such runs."""
     folder = tmp_path_factory.mktemp("gemini")
+    only = ",".join(name for name in FIGURES if name != "promises")
     call_command(
-        "reproduce", "gemini", "--folder", str(folder), "--json", str(folder / "out.json"),
+        "reproduce", "gemini", "--folder", str(folder), "--json", str(folder / "out.json"), "--only", only,
         stdout=io.StringIO(), stderr=io.StringIO(),
     )  # fmt: skip
     return json.loads((folder / "out.json").read_text())
@@ -81,6 +84,16 @@ def test_gpt2_40b_under_three_modes_whatever_the_spans(shape):
 )
 def test_g7_checkpoint_time_over_storage(link, expected):
     assert tuple(round(reduction(machines, link)) for machines in (4, 8, 12, 16)) == expected
+
+
+def test_servers_lost_under_promises_are_as_many_as_are_in_reserve():
+    for spec in FIGURES["promises"].runs(True):
+        assert isinstance(spec, PromiseSpec)
+        losses = [one for one in spec.losses(1e6) if one.kind is HappeningKind.SERVER_LOST]
+        assert len({one.target for one in losses}) == len(losses) == spec.reserve
+    assert {spec.name for spec in FIGURES["promises"].runs(True)} == {
+        spec.name for spec in FIGURES["promises"].runs(False)
+    }
 
 
 def test_gpt2_100b_has_the_published_sizes():

@@ -9,6 +9,7 @@ from simulation.reproduction.gemini.figures import (
     idle_spans,
     interference,
     probability,
+    promises,
     recovery_time,
     sources,
 )
@@ -23,6 +24,7 @@ FIGURES: dict[str, FigureDefinition] = {
         recovery_time.FIGURE,
         frequency.FIGURE,
         effective_time.FIGURE,
+        promises.FIGURE,
     )
 }
 
