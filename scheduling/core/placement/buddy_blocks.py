@@ -45,7 +45,7 @@ def blocks_of(servers: tuple[ServerSnapshot, ...]) -> Blocks:
         if server.usable:
             rack = racks.setdefault(server.rack, len(racks))
             if server.gpus not in cuts:
-                cuts[server.gpus] = _aligned_cuts(server.gpus)
+                cuts[server.gpus] = aligned_cuts(server.gpus)
             for offset, gpus in cuts[server.gpus]:
                 base.append(first + offset)
                 size.append(gpus)
@@ -67,7 +67,7 @@ def blocks_of(servers: tuple[ServerSnapshot, ...]) -> Blocks:
     )
 
 
-def _aligned_cuts(gpus: int) -> list[tuple[int, int]]:
+def aligned_cuts(gpus: int) -> list[tuple[int, int]]:
     """(offset, size) of each of the largest aligned blocks of a server with ``gpus`` GPUs."""
     cuts: list[tuple[int, int]] = []
     offset = 0

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Sequence
+from itertools import chain
 
 import numpy as np
 from numpy.typing import NDArray
 
+from scheduling.core.placement.buddy_blocks import aligned_cuts
 from scheduling.core.question.worker_counts import gpus_held, measurable_levels
 
 #: Standing of a GPU for a measurement: in use or unusable, held by a best-effort job, or free.
@@ -20,7 +22,8 @@ def measuring_blocks(
 
     Of the blocks of one size, the one with the fewest best-effort GPUs is taken. ``server_gpus``: GPUs of
     each server in topology order. ``standing``: TAKEN, BEST_EFFORT or FREE by address. A block larger than a
-    server consists of whole servers. Yields the addresses of each block.
+    server consists of whole servers, or of their largest buddy blocks where their GPUs do not add up to it
+    (two fours for an eight on servers of six). Yields the addresses of each block.
     """
     for size in sorted({gpus_held(level) for level in levels}, reverse=True):
         blocks = [block for block in _blocks(server_gpus, size) if (standing[list(block)] != TAKEN).all()]
@@ -57,10 +60,36 @@ def _blocks(server_gpus: Sequence[int], size: int) -> Iterator[tuple[int, ...]]:
         for start in range(0, len(addresses) - size + 1, size):
             yield addresses[start : start + size]
     for start in range(len(servers)):
-        run: tuple[int, ...] = ()
+        run: list[tuple[int, ...]] = []
+        total = 0
         for addresses in servers[start:]:
-            run += addresses
-            if len(run) >= size:
+            run.append(addresses)
+            total += len(addresses)
+            if total >= size:
                 break
-        if len(run) == size and size > len(servers[start]):
-            yield run
+        if total == size and size > len(servers[start]):
+            yield tuple(chain.from_iterable(run))
+        elif total > size:
+            yield from _of_largest_parts(run, size)
+
+
+def _of_largest_parts(servers: Sequence[tuple[int, ...]], size: int) -> Iterator[tuple[int, ...]]:
+    """The largest buddy blocks of the servers that add up to ``size``, as a job is placed that is larger than
+    each of them. Nothing where one block is as large.
+
+    Six workers on two servers of six are so measured as four and two, and not all on one server, which a
+    later place need not give.
+    """
+    parts = [
+        addresses[offset : offset + gpus]
+        for addresses in servers
+        for offset, gpus in aligned_cuts(len(addresses))
+    ]
+    chosen: list[tuple[int, ...]] = []
+    left = size
+    for part in sorted(parts, key=len, reverse=True):
+        if len(part) <= left:
+            chosen.append(part)
+            left -= len(part)
+    if left == 0 and max(map(len, parts)) < size:
+        yield tuple(sorted(chain.from_iterable(chosen)))
