@@ -1,0 +1,89 @@
+"""A server that leaves at a known time: real workers are gone before, and their job goes on elsewhere."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+
+from launch import Platform
+from punctual.client import Client, Job
+from tests.end_to_end.conftest import nothing_is_wrong, wait_for, wait_until
+from tests.end_to_end.test_kills import ENDLESS, goes_on, submit, worker_pids
+
+pytestmark = [pytest.mark.platform, pytest.mark.timeout(400)]
+
+Rows = Callable[..., list[dict[str, Any]]]
+#: Shorter than all that leaving may take at most, so that the job has to leave at once.
+STAYS_FOR = timedelta(seconds=100)
+
+
+@pytest.fixture
+def job(person: Client, rows: Rows) -> Iterator[Job]:
+    """A job in the middle of its run, with workers on both servers."""
+    running = submit(person, "leaving", ENDLESS)
+    wait_for(
+        running,
+        lambda job: job.state == "running" and job.iterations_done > 10 and len(servers_of(rows, job)) == 2,
+        "training on both servers",
+        seconds=240,
+    )
+    try:
+        yield running
+    finally:
+        with suppress(Exception):
+            running.cancel()
+        nothing_is_wrong(rows)
+
+
+def servers_of(rows: Rows, job: Job) -> set[str]:
+    """Servers of which the job has GPUs, those that its workers still have to clear among them."""
+    found = rows(
+        "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
+        "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state <> 'released'",
+        job.id,
+    )
+    return {row["name"] for row in found}
+
+
+def held_on(rows: Rows, job: Job, server: str) -> int:
+    """GPUs of the server that the job holds."""
+    (found,) = rows(
+        "select count(*) from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
+        "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held' and s.name = %s",
+        job.id,
+        server,
+    )
+    return int(found["count"])
+
+
+def test_workers_leave_before_the_end_and_the_job_goes_on_elsewhere_with_its_iterations(
+    running_platform: Platform, operator: Client, rows: Rows, job: Job
+) -> None:
+    processes, workers = set(worker_pids(running_platform, "node-2")), held_on(rows, job, "node-2")
+    assert len(processes) >= workers > 0
+    before = job.refresh().iterations_done
+    server = operator.cluster.server("node-2")
+    end = datetime.now(UTC) + STAYS_FOR
+    operator.cluster.set_end(server, end)
+    try:
+        wait_until(lambda: servers_of(rows, job) == {"node-1"}, "it is on the other server alone", seconds=95)
+        assert datetime.now(UTC) < end
+        left = processes & set(worker_pids(running_platform, "node-2"))  # warm ones that wait for work
+        assert len(processes) - len(left) >= workers, "its processes are gone"
+        goes_on(job)
+        started = rows(
+            "select start_iteration from scheduling_generation where job_id = %s and live_at is not null "
+            "order by number desc limit 1",
+            job.id,
+        )[0]["start_iteration"]
+        assert started >= before, "nothing that was done is done again"
+        wait_until(lambda: datetime.now(UTC) > end, "the end has come", seconds=STAYS_FOR.total_seconds())
+        assert servers_of(rows, job) == {"node-1"}
+        assert job.refresh().state == "running"
+    finally:
+        operator.cluster.set_end(server, None)
+    wait_until(lambda: "node-2" in servers_of(rows, job), "the server is used again", seconds=120)
