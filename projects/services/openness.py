@@ -19,12 +19,14 @@ project_closing = Signal()
 
 
 def lock_open_project(project: Project) -> Project:
-    """The project's row, locked until the transaction ends: nothing new while it is being closed.
+    """The project's row with its quota, locked until the transaction ends: nothing new while it is being
+    closed.
 
     Raises:
         Conflict: it is archived.
     """
-    locked = Project.objects.select_for_update(no_key=True).get(pk=project.pk)
+    rows = Project.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
+    locked = rows.get(pk=project.pk)
     if locked.archived_at is not None:
         raise Conflict(f"Project {project.name} is archived and takes nothing new; an owner can restore it.")
     return locked

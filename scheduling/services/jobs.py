@@ -10,6 +10,7 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -51,13 +52,13 @@ class JobRequest:
         return int(self.hyperparameters["global_batch_size"])
 
 
-def default_cluster() -> Cluster:
-    """The cluster that jobs go to.
+def default_cluster(clusters: QuerySet[Cluster] | None = None) -> Cluster:
+    """The cluster that jobs go to, with the columns that ``clusters`` reads; all unless told.
 
     Raises:
         Unavailable: no cluster has been set up yet.
     """
-    cluster = Cluster.objects.order_by("id").first()
+    cluster = (Cluster.objects.all() if clusters is None else clusters).order_by("id").first()
     if cluster is None:
         raise Unavailable("No cluster is set up yet; an operator has to enrol a server first.")
     return cluster
@@ -118,7 +119,7 @@ def job_submit(
             may. Conflict: the project is archived. Unavailable: no GPU is connected. InvalidRequest: the
             function's numbers of workers do not divide the batch.
     """
-    cluster = default_cluster()
+    cluster = default_cluster(Cluster.objects.only("pk"))
     check_active_jobs(project)
     job = Job.objects.create(
         project=project,

@@ -52,10 +52,11 @@ def check_active_jobs(project: Project) -> None:
         QuotaExceeded: there are as many unfinished jobs as there may be.
         Conflict: the project is archived.
     """
-    lock_open_project(project)
-    if project.created_by_id is not None:
-        User.objects.select_for_update(no_key=True).get(pk=project.created_by_id)
-    for limit in limits_on(project, "active_jobs"):
+    locked = lock_open_project(project)
+    if locked.created_by_id is not None:
+        users = User.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
+        locked.created_by = users.get(pk=locked.created_by_id)
+    for limit in limits_on(locked, "active_jobs"):
         active = Job.objects.filter(project__in=limit.project_ids).exclude(state__in=TERMINAL_STATES).count()
         if active >= limit.amount:
             raise QuotaExceeded(

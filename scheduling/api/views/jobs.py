@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
 from threading import local
-from typing import Any
+from typing import Any, cast
 
 from drf_spectacular.utils import OpenApiExample, OpenApiParameter, extend_schema
 from rest_framework import serializers
@@ -78,6 +79,22 @@ def _serializer_of_this_thread() -> tuple[shapes.JobSerializer, dict[str, Any]]:
     return made
 
 
+def _submission_read_in_this_thread(body: Any) -> dict[str, Any]:
+    """The validated body of a submission. The fields are made once and shared; what a serializer is asked and
+    what it answers are its own.
+
+    Raises:
+        ValidationError: the body is no submission.
+    """
+    if not hasattr(_of_this_thread, "submission"):
+        _of_this_thread.submission = JobRequestSerializer()
+        _ = _of_this_thread.submission.fields
+    serializer = copy(_of_this_thread.submission)
+    serializer.initial_data = body
+    serializer.is_valid(raise_exception=True)
+    return cast(dict[str, Any], serializer.validated_data)
+
+
 class JobAnswerView(ApiView):
     """Base of views that answer with a job."""
 
@@ -139,7 +156,8 @@ class JobsView(JobAnswerView):
         return self.submitted(self._submit, wait_seconds(request))
 
     def _submit(self) -> Response:
-        project, job_request = request_from(self.user, self.read(JobRequestSerializer))
+        body = _submission_read_in_this_thread(self.request.data)
+        project, job_request = request_from(self.user, body)
         job = job_submit(project=project, owner=self.user, request=job_request)
         return Response(self.render([as_submitted(job)])[0], status=201)
 
