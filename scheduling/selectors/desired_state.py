@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.db.models import F
@@ -41,11 +41,16 @@ def desired_state(server_id: int) -> dict[str, Any]:
         .order_by("job_id", "number")
     )
     places = _places(members)
+    secrets = _job_secrets({generation.job_id for generation in generations})
     return {
         "epoch": cluster.epoch,
         "desired_version": server.desired_version,
         "generations": [
-            {**_entry(generation, members[generation.pk], cluster), "places": places[generation.pk]}
+            {
+                **_entry(generation, members[generation.pk], cluster),
+                "secret": secrets[generation.job_id],
+                "places": places[generation.pk],
+            }
             for generation in generations
         ],
     }
@@ -90,7 +95,6 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
         "world_size": generation.world_size,
         "master_address": generation.master_server.address,
         "master_port": generation.master_port,
-        "secret": _job_secret(generation),
         "workers": workers,
         "function": {
             "digest": version.bundle_id,
@@ -107,13 +111,8 @@ def _entry(generation: Generation, workers: list[dict[str, int | None]], cluster
     }
 
 
-def _job_secret(generation: Generation) -> str:
+def _job_secrets(job_ids: Collection[str]) -> dict[str, str]:
     """One secret for all generations of a job (its first one's): a successor proves itself to its predecessor
     with it."""
-    first = (
-        Generation.objects.filter(job_id=generation.job_id)
-        .order_by("number")
-        .values_list("secret", flat=True)
-        .first()
-    )
-    return str(first)
+    firsts = Generation.objects.filter(job__in=job_ids).order_by("job_id", "number").distinct("job_id")
+    return dict(firsts.values_list("job_id", "secret")) if job_ids else {}

@@ -63,9 +63,11 @@ def store_plans(plans: Mapping[str, core.StoredPlan]) -> None:
 
 def jobs_to_decide_again(cluster: Cluster) -> list[str]:
     """Resumed jobs whose promise their pause had made void, once no step of theirs is under way."""
+    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
+    if not jobs.exists():  # as in most passes
+        return []
     changing = Generation.objects.exclude(state__in=[GenerationState.LIVE, GenerationState.RETIRED])
     leaving = Generation.objects.filter(state=GenerationState.LIVE).exclude(goal="train")
-    jobs = Job.objects.filter(cluster=cluster, promise_asked_again=True, state__in=PLANNED_STATES)
     settled = jobs.exclude(pk__in=changing.values("job_id")).exclude(pk__in=leaving.values("job_id"))
     return list(settled.order_by("pk").values_list("pk", flat=True)[:MOST_AT_ONCE])
 

@@ -20,6 +20,8 @@ def mark_late(cluster: Cluster, now: datetime) -> int:
     """Note the unfinished jobs whose deadline has passed. They keep running unless their owner says
     otherwise."""
     overdue = Job.objects.filter(cluster=cluster, state__in=PLANNED_STATES, late=False, deadline_at__lte=now)
+    if not overdue.exists():  # as in most passes
+        return 0
     for job in overdue:
         job.late = True
         fields = ["late"]

@@ -12,17 +12,11 @@ from collections.abc import Iterator
 from datetime import datetime, timedelta
 from itertools import islice
 
-from django.db.models import F
+from django.db.models import F, QuerySet
 
 from cluster.choices import WorkState
 from cluster.models import Cluster, Gpu
-from scheduling.choices import (
-    UNDECIDED_STATES,
-    CurveState,
-    GenerationState,
-    JobState,
-    Purpose,
-)
+from scheduling.choices import CurveState, GenerationState, JobState, Purpose
 from scheduling.models import Environment, Generation, Job, ScalingCurve
 from scheduling.policies import Policy
 from scheduling.services.another_chance import CURABLE
@@ -48,9 +42,9 @@ NOT_PROFILED_IN_TIME = "not_profiled_in_time"
 
 
 def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
-    """More levels of a function that was declined for want of them. None while somebody is undecided or
-    anything is being measured."""
-    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES).exists():
+    """More levels of a function that was declined for want of them. None while anything is being measured.
+    Those who are undecided come first: nobody asks while there are any."""
+    if not _declined_lately(cluster, now).exists():
         return None
     measured_now = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING)
     if measured_now.exclude(state=GenerationState.RETIRED).exists():
@@ -64,16 +58,20 @@ def measurement_after_decline(cluster: Cluster, policy: Policy, now: datetime) -
     return None
 
 
-def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, ScalingCurve]]:
-    """Declined jobs, the latest first, with a curve of which levels were missing, each curve once."""
-    gpus: dict[str, int] = {}
-    seen: set[int] = set()
-    declined = Job.objects.filter(
+def _declined_lately(cluster: Cluster, now: datetime) -> QuerySet[Job]:
+    return Job.objects.filter(
         cluster=cluster,
         state=JobState.DECLINED,
         finished_at__gt=now - REMEMBERED_FOR,
         project__archived_at__isnull=True,
-    ).select_related("curve", "function_version", "project")
+    )
+
+
+def _short_of_levels(cluster: Cluster, now: datetime) -> Iterator[tuple[Job, ScalingCurve]]:
+    """Declined jobs, the latest first, with a curve of which levels were missing, each curve once."""
+    gpus: dict[str, int] = {}
+    seen: set[int] = set()
+    declined = _declined_lately(cluster, now).select_related("curve", "function_version", "project")
     for job in declined.order_by("-finished_at", "id")[:MOST_DECLINES]:
         for curve in _curable_curves(job):
             if curve.pk in seen:

@@ -51,6 +51,8 @@ def offer_awaited(cluster: Cluster, epoch: int, now: datetime, most: int) -> int
     Raises:
         Moved: the facts changed meanwhile; nothing was written.
     """
+    if not offers_wait(cluster):
+        return 0
     waiting = Job.objects.filter(cluster=cluster, awaits_offer=True).order_by("submitted_at", "id")
     rows = {
         row.pk: row

@@ -42,36 +42,36 @@ def process_token() -> str:
 
 
 @contextmanager
-def planner_lease(cluster: Cluster) -> Iterator[int | None]:
+def planner_lease(cluster_id: int) -> Iterator[int | None]:
     """Be the planner of the cluster: yields the epoch, or None while another process is."""
     with connection.cursor() as cursor:
-        cursor.execute("select pg_try_advisory_lock(%s, %s)", [_LOCK_CLASS, cluster.pk])
+        cursor.execute("select pg_try_advisory_lock(%s, %s)", [_LOCK_CLASS, cluster_id])
         (held,) = cursor.fetchone()
     if not held:
         yield None
         return
     try:
-        yield _take_over(cluster)
+        yield _take_over(cluster_id)
     finally:
         # A broken connection has released the lock already.
         if connection.is_usable():
             with connection.cursor() as cursor:
-                cursor.execute("select pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, cluster.pk])
+                cursor.execute("select pg_advisory_unlock(%s, %s)", [_LOCK_CLASS, cluster_id])
 
 
-def _take_over(cluster: Cluster) -> int:
+def _take_over(cluster_id: int) -> int:
     token = process_token()
     owner = f"{socket.gethostname()}:{os.getpid()}"
     expires_at = timezone.now() + LEASE
-    mine = Cluster.objects.filter(pk=cluster.pk, planner_token=token)
+    mine = Cluster.objects.filter(pk=cluster_id, planner_token=token)
     if not mine.update(planner_lease_expires_at=expires_at):
-        Cluster.objects.filter(pk=cluster.pk).update(
+        Cluster.objects.filter(pk=cluster_id).update(
             planner_token=token,
             planner_owner=owner,
             planner_lease_expires_at=expires_at,
             epoch=F("epoch") + 1,
         )
-    return Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)
+    return Cluster.objects.values_list("epoch", flat=True).get(pk=cluster_id)
 
 
 @contextmanager

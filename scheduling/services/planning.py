@@ -41,6 +41,7 @@ from scheduling.services.profiling import (
     next_measurement,
     settle_broken_off,
     start_measurement,
+    undecided_jobs,
     unmeasurable_jobs,
 )
 from scheduling.services.records import lock_cluster
@@ -98,9 +99,8 @@ def run_planner(trigger: str = "") -> int:
 
 
 def _run_pass(cluster_id: int, trigger: str) -> int:
-    cluster = Cluster.objects.get(pk=cluster_id)
     commits = 0
-    with planner_lease(cluster) as epoch:
+    with planner_lease(cluster_id) as epoch:
         if epoch is None:
             return 0
         for attempt in range(MAXIMUM_ATTEMPTS):
@@ -124,31 +124,37 @@ def plan_cluster(cluster_id: int, epoch: int, trigger: str, *, most_work: int = 
         Moved: the facts changed meanwhile; nothing of this pass's last step was written.
     """
     began = time.perf_counter()
-    cluster = Cluster.objects.get(pk=cluster_id)
     now = timezone.now()
-    commits = _settle_time(cluster, epoch, now)
-    commits += _decide_again(cluster_id, epoch)
-    cluster = Cluster.objects.get(pk=cluster_id)
-    reallocate = reallocation_due(cluster, now)
-    if reallocate or newcomers_wait(cluster):
+    cluster, commits = _settle_time(cluster_id, epoch, now)
+    if again := _decide_again(cluster, epoch):
+        commits += again
+        cluster = Cluster.objects.get(pk=cluster_id)
+    newcomers = newcomers_wait(cluster)
+    reallocate = reallocation_due(cluster, now, newcomers=newcomers)
+    if reallocate or newcomers:
         decided = _decide(cluster, epoch, now, trigger, most_work, reallocate=reallocate)
         note_pass(decided, time.perf_counter() - began)
         commits += len(decided)
         cluster = Cluster.objects.get(pk=cluster_id)
         if newcomers_wait(cluster):
             return commits
-    commits += offer_awaited(cluster, epoch, now, MOST_OFFERS)
-    return commits + _measure(Cluster.objects.get(pk=cluster_id), epoch)
+    if offers := offer_awaited(cluster, epoch, now, MOST_OFFERS):
+        commits += offers
+        cluster = Cluster.objects.get(pk=cluster_id)
+    return commits + _measure(cluster, epoch)
 
 
-def reallocation_due(cluster: Cluster, now: datetime) -> bool:
+def reallocation_due(cluster: Cluster, now: datetime, *, newcomers: bool | None = None) -> bool:
     """From the end of a slot on, when facts changed, somebody came or it is long ago; and when a plan asks to
-    be looked at, within a slot too."""
+    be looked at, within a slot too. ``newcomers``: whether anybody waits, where that was just read."""
     if not changes_allowed(now.timestamp(), *slot_and_wake(cluster)):
         return False
+    if newcomers is None:
+        newcomers = newcomers_wait(cluster)
     if (
         cluster.next_slot_at is None
         and _divided_in_this_slot(cluster, now)
+        and newcomers
         and newcomers_wait(cluster, A_BURST)
     ):
         # Nobody's GPUs moved, so no slot runs; dividing the cluster in each pass would leave little for
@@ -156,7 +162,7 @@ def reallocation_due(cluster: Cluster, now: datetime) -> bool:
         return False
     if cluster.planning_version != cluster.planned_version or cluster.replanned_at is None:
         return True
-    if newcomers_wait(cluster):
+    if newcomers:
         return True
     if cluster.next_wake_at is not None and now >= cluster.next_wake_at:
         return True
@@ -185,26 +191,31 @@ def newcomers_wait(cluster: Cluster, number: int = 1) -> bool:
     return len(waiting.values_list("pk")[:number]) == number
 
 
-def _settle_time(cluster: Cluster, epoch: int, now: datetime) -> int:
+def _settle_time(cluster_id: int, epoch: int, now: datetime) -> tuple[Cluster, int]:
     """What the passing of time alone decides: late jobs, overdue newcomers, offers run out, hopeless
-    measurements."""
+    measurements. Returns the cluster as it is then, and how much changed."""
     with transaction.atomic():
-        current = lock_cluster(cluster.pk)
-        if current.epoch != epoch:
+        cluster = lock_cluster(cluster_id)
+        if cluster.epoch != epoch:
             raise Moved
-        changed = mark_late(current, now) + decline_overdue(current, now) + expire_offers(current, now)
-        changed += end_waiting(current, now) + settle_broken_off(current)
-        if unmeasurable_jobs(current):
-            fail_unmeasurable(current)
+        undecided = undecided_jobs(cluster).exists()
+        changed = mark_late(cluster, now) + expire_offers(cluster, now)
+        if undecided:
+            changed += decline_overdue(cluster, now) + end_waiting(cluster, now)
+        changed += settle_broken_off(cluster)
+        if undecided and unmeasurable_jobs(cluster):
+            fail_unmeasurable(cluster)
             changed += 1
         if changed:
-            Cluster.objects.filter(pk=cluster.pk).update(planning_version=F("planning_version") + 1)
-    return changed
+            Cluster.objects.filter(pk=cluster_id).update(planning_version=F("planning_version") + 1)
+            cluster = Cluster.objects.get(pk=cluster_id)
+    return cluster, changed
 
 
-def _decide_again(cluster_id: int, epoch: int) -> int:
+def _decide_again(cluster: Cluster, epoch: int) -> int:
     """Decide resumed jobs whose promise was void while they were paused."""
-    waiting = jobs_to_decide_again(Cluster.objects.get(pk=cluster_id))
+    cluster_id = cluster.pk
+    waiting = jobs_to_decide_again(cluster)
     for job_id in waiting:
         cluster = Cluster.objects.get(pk=cluster_id)
         job = Job.objects.select_related("curve", "project__quota", "owner").get(pk=job_id)
@@ -296,7 +307,10 @@ def _order(job: JobSnapshot) -> tuple[float, str]:
 def _measure(cluster: Cluster, epoch: int) -> int:
     """Start at most one measurement a pass."""
     policy, now = cluster_policy(cluster), timezone.now()
-    measurement = next_measurement(cluster, policy, now) or measurement_after_decline(cluster, policy, now)
+    undecided = undecided_jobs(cluster).exists()
+    measurement = next_measurement(cluster, policy, now, undecided=undecided)
+    if measurement is None and not undecided:
+        measurement = measurement_after_decline(cluster, policy, now)
     if measurement is None:
         return 0
     with unmoved(cluster, epoch) as current:

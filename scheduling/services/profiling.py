@@ -10,11 +10,11 @@ from datetime import datetime, timedelta
 
 import numpy as np
 import structlog
-from django.db.models import Count, F, Max, Q
+from django.db.models import Count, F, Max, Q, QuerySet
 from django.utils import timezone
 
 from cluster.choices import WorkState
-from cluster.models import Cluster
+from cluster.models import Cluster, Gpu
 from punctual.protocol.limits import MEMORY_EXCEEDED
 from scheduling.choices import (
     PLANNED_STATES,
@@ -75,11 +75,16 @@ class Measurement:
     curve: ScalingCurve
 
 
+def undecided_jobs(cluster: Cluster) -> QuerySet[Job]:
+    """Newcomers without a verdict. In most passes there are none, and little has to be looked at."""
+    return Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
+
+
 def unmeasurable_jobs(cluster: Cluster) -> list[tuple[Job, str]]:
     """Undecided jobs that will never get a curve, with the reason. A few queries, however many wait."""
     failed = Environment.objects.filter(state=WorkState.FAILED).values("pk")
     hopeless = (
-        Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES)
+        undecided_jobs(cluster)
         .annotate(broken_off=Count("generations", filter=_BROKEN_OFF))
         .filter(
             Q(curve__state=CurveState.FAILED)
@@ -121,6 +126,8 @@ def settle_broken_off(cluster: Cluster) -> int:
 
     Returns the number of curves. The caller holds the cluster's row.
     """
+    if not ScalingCurve.objects.filter(state=CurveState.MEASURING).exists():  # as in most passes
+        return 0
     under_way = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )
@@ -161,9 +168,25 @@ def decide_by(job: Job) -> datetime | None:
     return job.submitted_at + (job.deadline_at - job.submitted_at) / 2
 
 
-def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+def next_measurement(
+    cluster: Cluster, policy: Policy, now: datetime, *, undecided: bool
+) -> Measurement | None:
     """The measurement to start now: for the longest-waiting undecided job, else more levels of a running
-    job's curve."""
+    job's curve. ``undecided``: whether there are undecided jobs at all."""
+    if undecided:
+        found = _measurement_for_undecided(cluster, policy, now)
+        if found is not None or undecided_jobs(cluster).filter(awaits_levels=False).exists():
+            return found
+    for job in _extendable_jobs(cluster):
+        above = top_level(job.curve) if job.curve else 0
+        found = find_block(cluster, job, policy, now, above=above, spare_best_effort=above > 0)
+        if found is not None:
+            return found
+    return _measurement_on_loan(cluster, policy, now)
+
+
+def _measurement_for_undecided(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
+    """For the longest-waiting job without a curve, else for one that waits for more levels of its curve."""
     looked_at = 0
     quota_left: dict[int, bool] = {}
     for job in _waiting_jobs(cluster):
@@ -182,19 +205,14 @@ def next_measurement(cluster: Cluster, policy: Policy, now: datetime) -> Measure
         found = find_block(cluster, job, policy, now, above=top_level(job.curve))
         if found is not None:
             return found
-    if Job.objects.filter(cluster=cluster, state__in=UNDECIDED_STATES, awaits_levels=False).exists():
-        return None
-    for job in _extendable_jobs(cluster):
-        above = top_level(job.curve) if job.curve else 0
-        found = find_block(cluster, job, policy, now, above=above, spare_best_effort=above > 0)
-        if found is not None:
-            return found
-    return _measurement_on_loan(cluster, policy, now)
+    return None
 
 
 def _measurement_on_loan(cluster: Cluster, policy: Policy, now: datetime) -> Measurement | None:
     """For the first job without a promise that was never measured on the kind of GPU on loan, where some of
     these are idle."""
+    if not Gpu.objects.on_loan(cluster).exists():
+        return None
     home = home_kind(cluster)
     borrowed = borrowed_by(cluster, home) if home else None
     if home is None or borrowed is None or borrowed.kind == home:
@@ -321,7 +339,9 @@ def _jobs_awaiting_levels(cluster: Cluster) -> list[Job]:
 def _extendable_jobs(cluster: Cluster) -> list[Job]:
     jobs = Job.objects.filter(
         cluster=cluster, state__in=PLANNED_STATES, curve__state=CurveState.READY, curve__complete=False
-    ).select_related("curve", "function_version", "project")
+    )
+    if not jobs.exists():
+        return []
     busy = Generation.objects.filter(job__cluster=cluster, purpose=Purpose.PROFILING).exclude(
         state=GenerationState.RETIRED
     )
@@ -329,7 +349,9 @@ def _extendable_jobs(cluster: Cluster) -> list[Job]:
         return []
     return [
         job
-        for job in jobs.order_by("submitted_at", "id")[:MOST_LOOKED_AT]
+        for job in jobs.select_related("curve", "function_version", "project").order_by("submitted_at", "id")[
+            :MOST_LOOKED_AT
+        ]
         if job.curve is not None and _attempts(job, job.curve) < MAXIMUM_ATTEMPTS
     ]
 
@@ -368,15 +390,19 @@ def find_block(
     """
     on_own = curve or job.curve
     assert on_own is not None
-    pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
     measured_curve = on_own if kind is None else curve_on(job, kind)
     unfit = 0 if measured_curve is None else largest_unfit_level(measured_curve)
     declared = job.function_version.worker_counts
-    levels = [
-        level
-        for level in measurable_levels(job.global_batch_size, len(pool.gpus), declared)
-        if level > max(above, unfit)
-    ]
+
+    def levels_on(gpus: int) -> list[int]:
+        possible = measurable_levels(job.global_batch_size, gpus, declared)
+        return [level for level in possible if level > max(above, unfit)]
+
+    # Most often everything that the cluster is large enough for is measured, and no snapshot is needed.
+    if not levels_on(Gpu.objects.filter(server__cluster=cluster).count()):
+        return None
+    pool = _without_newcomers(pool_snapshot(cluster, on_own.gpu_kind, now))
+    levels = levels_on(len(pool.gpus))
     longest = measured_by(now.timestamp(), None, now.timestamp(), release_bounds(cluster), waits=True)
     standing = _standing(pool, spare_best_effort=spare_best_effort, on_loan=kind is not None, until=longest)
     baseline: set[str] | None = None

@@ -8,30 +8,64 @@ difference: looked at with every tick, from the rows alone. Callers hold the clu
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import datetime
+from functools import cached_property
 
 import structlog
-from django.db.models import QuerySet
 
 from cluster.choices import ServerState
 from cluster.models import Cluster
 from scheduling.choices import PLANNED_STATES, AssignmentState, GenerationState, Goal, JobState, Purpose
 from scheduling.models import Assignment, Generation, Job
 from scheduling.services.blocking import release_bounds
-from scheduling.services.generations import coming_generation, let_go, live_generation
+from scheduling.services.generations import COMING_STATES, coming_generation, let_go
 from scheduling.services.lifecycle import give_up, lose_generation
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
 
-Rule = Callable[[Job, Cluster, datetime], str]
+
+@dataclass
+class _Look:
+    """One look at a job. Its generations are read once, and anew after anything was mended."""
+
+    job: Job
+    cluster: Cluster
+    now: datetime
+
+    @cached_property
+    def unretired(self) -> list[Generation]:
+        return list(self.job.generations.exclude(state=GenerationState.RETIRED))
+
+    @property
+    def training(self) -> list[Generation]:
+        return [one for one in self.unretired if one.purpose == Purpose.TRAINING]
+
+    @property
+    def live(self) -> Generation | None:
+        """The one that trains, if any."""
+        return next((one for one in self.training if one.state == GenerationState.LIVE), None)
+
+    @property
+    def coming(self) -> Generation | None:
+        """The one that is on its way to train, if any."""
+        return next((one for one in self.training if one.state in COMING_STATES), None)
+
+
+Rule = Callable[[_Look], str]
 """Looks at a job and mends one kind of difference. Returns what was wrong; empty where nothing was."""
 
 
 def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
     """Make the job's generations agree with what is wanted of it. Returns what was wrong, in words."""
-    found = [text for rule in RULES if (text := rule(job, cluster, now))]
+    found = []
+    look = _Look(job, cluster, now)
+    for rule in RULES:
+        if text := rule(look):
+            found.append(text)
+            look = _Look(job, cluster, now)
     for text in found:
         log.warning("desired and actual state differed", job=job.pk, difference=text)
         record(job, "reconciled", f"{text[0].upper()}{text[1:]}: put right.")
@@ -41,28 +75,25 @@ def mend_differences(job: Job, cluster: Cluster, now: datetime) -> list[str]:
     return found
 
 
-def _finished_but_trained(job: Job, cluster: Cluster, now: datetime) -> str:
-    generations = _unretired(job)
-    if job.may_be_measured():
-        generations = generations.exclude(purpose=Purpose.PROFILING)
-    if not job.finished() or not generations.exists():
+def _finished_but_trained(look: _Look) -> str:
+    job = look.job
+    if not job.finished() or not (look.training if job.may_be_measured() else look.unretired):
         return ""
     let_go(job, f"the job is {job.state}")
     return f"it was {job.state} and had a generation that was not told to stop"
 
 
-def _paused_but_holding(job: Job, cluster: Cluster, now: datetime) -> str:
+def _paused_but_holding(look: _Look) -> str:
     """A hand-over that is let finish, a suspension and their confirmation have had all the time that they may
     take."""
-    if not job.paused_by_owner or job.finished():
+    job, live = look.job, look.live
+    if not job.paused_by_owner or job.finished() or not look.training:
         return ""
-    generations = _unretired(job).filter(purpose=Purpose.TRAINING)
     paused = job.events.filter(kind="paused").order_by("-happened_at").first()
-    bounds = release_bounds(cluster)
+    bounds = release_bounds(look.cluster)
     longest = bounds.handover_seconds + bounds.suspending_seconds
-    if paused is None or (now - paused.happened_at).total_seconds() <= longest or not generations.exists():
+    if paused is None or (look.now - paused.happened_at).total_seconds() <= longest:
         return ""
-    live = live_generation(job)
     let_go(job, "the job is paused")
     if live is not None and job.checkpoint is not None:
         job.iterations_done = min(job.iterations_done, job.checkpoint.iteration)
@@ -70,31 +101,31 @@ def _paused_but_holding(job: Job, cluster: Cluster, now: datetime) -> str:
     return f"it was paused and had not left its GPUs after {longest:.0f} s"
 
 
-def _stopped_for_nobody(job: Job, cluster: Cluster, now: datetime) -> str:
-    live = live_generation(job)
-    if live is None or live.goal != Goal.HAND_OVER or coming_generation(job) is not None:
+def _stopped_for_nobody(look: _Look) -> str:
+    live = look.live
+    if live is None or live.goal != Goal.HAND_OVER or look.coming is not None:
         return ""
-    lose_generation(job, live, "it had stopped for a successor that is gone", cluster)
+    lose_generation(look.job, live, "it had stopped for a successor that is gone", look.cluster)
     return "it stood still for a successor that was gone"
 
 
-def _waits_for_ever(job: Job, cluster: Cluster, now: datetime) -> str:
+def _waits_for_ever(look: _Look) -> str:
     """A successor waits for GPUs that others had all the time to leave."""
-    coming = coming_generation(job)
+    coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""
-    bounds = release_bounds(cluster)
+    bounds = release_bounds(look.cluster)
     longest = bounds.handover_seconds + bounds.suspending_seconds + bounds.silence_seconds
-    if (now - coming.created_at).total_seconds() <= longest:
+    if (look.now - coming.created_at).total_seconds() <= longest:
         return ""
-    give_up(job, f"its GPUs were not free after {longest:.0f} s", cluster)
+    give_up(look.job, f"its GPUs were not free after {longest:.0f} s", look.cluster)
     return f"it waited {longest:.0f} s for GPUs that were not left"
 
 
-def _waits_for_the_silent(job: Job, cluster: Cluster, now: datetime) -> str:
+def _waits_for_the_silent(look: _Look) -> str:
     """A successor waits for GPUs whose holder was to leave them and stays: its server is silent, so nobody
     moves it. The planner finds other GPUs."""
-    coming = coming_generation(job)
+    coming = look.coming
     if coming is None or coming.held_at is not None:
         return ""
     awaited = coming.assignments.filter(state=AssignmentState.WAITING).values("gpu_id")
@@ -107,19 +138,20 @@ def _waits_for_the_silent(job: Job, cluster: Cluster, now: datetime) -> str:
     ).select_related("job")
     if all(coming_generation(generation.job) is not None for generation in staying):
         return ""
-    give_up(job, "its GPUs stay with a job on a silent server", cluster)
+    give_up(look.job, "its GPUs stay with a job on a silent server", look.cluster)
     return "it waited for GPUs of a silent server that nobody is leaving"
 
 
-def _running_without_workers(job: Job, cluster: Cluster, now: datetime) -> str:
-    if job.state != JobState.RUNNING or _unretired(job).filter(purpose=Purpose.TRAINING).exists():
+def _running_without_workers(look: _Look) -> str:
+    job = look.job
+    if job.state != JobState.RUNNING or look.training:
         return ""
     move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
     return "it was called running and nothing trained it"
 
 
-def _training_unnoticed(job: Job, cluster: Cluster, now: datetime) -> str:
-    live = live_generation(job)
+def _training_unnoticed(look: _Look) -> str:
+    job, live = look.job, look.live
     if live is None or job.state not in PLANNED_STATES or job.state == JobState.RUNNING:
         return ""
     before = job.state
@@ -127,14 +159,18 @@ def _training_unnoticed(job: Job, cluster: Cluster, now: datetime) -> str:
     return f"it was called {before} and generation {live.number} trained it"
 
 
-def _held_by_the_dead(job: Job, cluster: Cluster, now: datetime) -> str:
+def _held_by_the_dead(look: _Look) -> str:
     """GPUs of a retired generation are being left or are free: nobody else would release them."""
-    left = Assignment.objects.filter(job=job, generation__state=GenerationState.RETIRED)
-    waiting = left.filter(state=AssignmentState.WAITING).update(
-        state=AssignmentState.RELEASED, released_at=now
+    left = Assignment.objects.filter(
+        job=look.job,
+        generation__state=GenerationState.RETIRED,
+        state__in=[AssignmentState.WAITING, AssignmentState.HELD],
     )
-    held = left.filter(state=AssignmentState.HELD).update(state=AssignmentState.CLEARING)
-    return "GPUs were held for a generation that is retired" if waiting or held else ""
+    if not left.exists():
+        return ""
+    left.filter(state=AssignmentState.WAITING).update(state=AssignmentState.RELEASED, released_at=look.now)
+    left.filter(state=AssignmentState.HELD).update(state=AssignmentState.CLEARING)
+    return "GPUs were held for a generation that is retired"
 
 
 RULES: tuple[Rule, ...] = (
@@ -147,7 +183,3 @@ RULES: tuple[Rule, ...] = (
     _training_unnoticed,
     _held_by_the_dead,
 )
-
-
-def _unretired(job: Job) -> QuerySet[Generation]:
-    return Generation.objects.filter(job=job).exclude(state=GenerationState.RETIRED)

@@ -30,8 +30,6 @@ class RefusedEvent(Exception):
 
 def note_refusals(agent: Agent, refused: Sequence[RefusedItem]) -> None:
     """Log refused items, and write them into the history of jobs that the agent's server was given."""
-    if not refused:
-        return
     for item in refused[:TOLD_ITEMS]:
         log.warning("item of a report refused", server=agent.server.name, **item.to_json())
     claimed = {item.job for item in refused if item.job is not None and "\0" not in item.job}

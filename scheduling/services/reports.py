@@ -138,8 +138,9 @@ def apply_report(agent: Agent, report: Mapping[str, Any]) -> ReportAnswer:
         _apply_state(applying, report, workers)
         _apply_progress(applying, report)
     acknowledged = _apply_events(applying, report.get("events", []))
-    with applying.part("refusals"):
-        note_refusals(agent, applying.refused)
+    if applying.refused:
+        with applying.part("refusals"):
+            note_refusals(agent, applying.refused)
     server = Server.objects.only("desired_version").get(pk=agent.server_id)
     epoch = Cluster.objects.values_list("epoch", flat=True).get(pk=cluster.pk)
     return ReportAnswer(
