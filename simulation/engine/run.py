@@ -353,6 +353,7 @@ class Simulation:
         if self.points is None:
             for row in struck:
                 self.jobs.strike(row, self.now, every)
+                self.recorder.count("recoveries_from_durable")
         else:
             for loss in self.points.fall_back(self.jobs, pool, server, struck, self.now, every):
                 self.recorder.count(loss)

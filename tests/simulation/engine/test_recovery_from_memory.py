@@ -36,6 +36,7 @@ def test_a_lost_server_costs_less_than_two_iterations() -> None:
     assert outcome.jobs.completed_at[0] == pytest.approx(42.625 + (400 - 149) / 4.0)
     assert outcome.counts["recoveries_from_memory"] == 1
     durable = run([Job(0, 400, curve=ON_FOUR)], lost(37.625, 0), recovery=Recovery.DURABLE)
+    assert durable.counts["recoveries_from_durable"] == 1
     assert durable.jobs.completed_at[0] - outcome.jobs.completed_at[0] == pytest.approx((149 - 120) / 4.0)
 
 
