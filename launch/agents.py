@@ -23,6 +23,8 @@ from launch.settings import PlatformSettings
 
 #: As agents have it: what PyTorch needs even where a machine is small and its slots are many.
 LEAST_WORKER_BYTES = 1024**3
+#: Of the machine's memory one part in so many is for recovery points of all agents' workers.
+STORE_PART = 8
 #: Name of the process that emulates the inference scheduler.
 EMULATOR = "inference-emulator"
 INFERENCE_CLUSTER = "serving"
@@ -159,6 +161,7 @@ class LocalAgents:
             "port_range": list(port_range),
             "slots": settings.slots,
             "worker_memory_bytes": _worker_memory_bytes(len(self.names) * settings.slots),
+            "memory_store_bytes": _machine_bytes() // STORE_PART // max(1, len(self.names)),
             "warm_workers": settings.warm_workers,
             "checkpoint_url": settings.environment.get("CHECKPOINT_URL", f"file://{folders.checkpoints}"),
             "hide": [str(folders.data), str(folders.sockets)],
@@ -179,8 +182,11 @@ class LocalAgents:
 def _worker_memory_bytes(workers: int) -> int:
     """This machine's memory for each worker of all its agents, each of which would count on the whole of
     it."""
-    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return max(LEAST_WORKER_BYTES, total // max(1, workers))
+    return max(LEAST_WORKER_BYTES, _machine_bytes() // max(1, workers))
+
+
+def _machine_bytes() -> int:
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def to_toml(values: Mapping[str, Any], path: tuple[str, ...] = ()) -> str:

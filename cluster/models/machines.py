@@ -248,6 +248,8 @@ class Agent(models.Model):
     desired_version_seen = models.BigIntegerField(default=0)
     #: What the emulated links carried of late: bytes per second by link and class of traffic.
     link_load = models.JSONField(default=dict, blank=True)
+    #: What its server's in-memory store holds, as reported last (docs/protocols.md 2.7).
+    memory_store = models.JSONField(default=dict, blank=True)
     #: Its work was given away: it must report an empty list before it gets any again.
     fenced_at = models.DateTimeField(null=True, blank=True)
 

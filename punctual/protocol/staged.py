@@ -10,7 +10,14 @@ from __future__ import annotations
 import sys
 
 #: Of this repository: files, or folders with all their modules.
-STAGED = ("punctual", "workers/__init__.py", "workers/links", "workers/runtime")
+STAGED = (
+    "punctual",
+    "recovery/__init__.py",
+    "recovery/store",
+    "workers/__init__.py",
+    "workers/links",
+    "workers/runtime",
+)
 #: Of the node's own installation.
 INSTALLED = ("numpy", "torch")
 

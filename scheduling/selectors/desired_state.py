@@ -11,6 +11,7 @@ from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import checkpoint_interval_seconds
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
+from scheduling.selectors.memory_points import jobs_to_remember
 
 
 def desired_state(server_id: int) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
             }
             for generation in generations
         ],
+        "remembered": jobs_to_remember(server_id),
     }
 
 

@@ -18,9 +18,12 @@ from scheduling.core.question.worker_counts import workers_by_gpus
 from scheduling.core.runtime_plans.choosing import choose_runtime_plan
 from scheduling.core.runtime_plans.plan import RuntimePlan
 from scheduling.models import Assignment, CurveLevel, Generation, Job, ScalingCurve
+from scheduling.selectors.memory_points import PointsInMemory
 from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
+from scheduling.services.memory_points import start_from_memory
+from scheduling.services.records import record
 from scheduling.services.recovery_points import start_from_checkpoint, start_from_predecessor
 from scheduling.services.wakeups import wake_agents
 
@@ -120,6 +123,7 @@ def _created(
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
         ).values_list("job_id", flat=True)
     )
+    in_memory = PointsInMemory(gpu.server_id for one in wanted for gpu in one.gpus)
     made = []
     begun = []
     for one, count, (master_port, *_) in able:
@@ -138,7 +142,7 @@ def _created(
             runtime_plan=choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]]).to_message(),
         )
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:
-            _set_training(generation, one.job)
+            _set_training(generation, one.job, [gpu.server_id for gpu in one.gpus[:count]], in_memory)
             begun.append(generation)
         made.append(generation)
     Generation.objects.bulk_create(made, batch_size=500)
@@ -195,21 +199,47 @@ def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]
 
 
 def begin_training(generation: Generation, job: Job) -> None:
-    """Tell a generation that has no living predecessor to start from the last durable state."""
-    _set_training(generation, job)
+    """Tell a generation that has no living predecessor to start from the newest state that there is."""
+    members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
+    servers = list(members.values_list("gpu__server_id", flat=True))
+    _set_training(generation, job, servers, PointsInMemory(servers))
     generation.save(update_fields=["goal", "start", "start_iteration", "state"])
     tell_agents(generation)
 
 
-def _set_training(generation: Generation, job: Job) -> None:
+def _set_training(
+    generation: Generation, job: Job, servers: Sequence[int], in_memory: PointsInMemory
+) -> None:
+    """`servers`: those of its ranks."""
     generation.goal = Goal.TRAIN
     generation.start = {"from": "nothing"}
     generation.start_iteration = 0
     if generation.purpose == Purpose.TRAINING and job.checkpoint is not None:
         generation.start = start_from_checkpoint(job.checkpoint, generation.world_size)
         generation.start_iteration = job.checkpoint.iteration
+    if generation.purpose == Purpose.TRAINING:
+        _prefer_memory(generation, job, servers, in_memory)
     if generation.state == GenerationState.READY:
         generation.state = GenerationState.HANDOVER
+
+
+def _prefer_memory(
+    generation: Generation, job: Job, servers: Sequence[int], in_memory: PointsInMemory
+) -> None:
+    """What its servers still hold in memory is newer than what is durable, and near."""
+    point = in_memory.newest(job, servers)
+    start = None if point is None else start_from_memory(point, servers)
+    if point is None or start is None:
+        return
+    generation.start = start
+    generation.start_iteration = point.iteration
+    record(
+        job,
+        "recovering",
+        f"Takes its state from the memory of its servers, where generation {point.generation.number} has "
+        f"left iteration {point.iteration} or a later one.",
+        generation=generation.number,
+    )
 
 
 def begin_handover(generation: Generation, predecessor: Generation, cluster: Cluster) -> None:

@@ -86,7 +86,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
         return
     log.warning("server is fenced", server=agent.server.name)
     Server.objects.filter(pk=agent.server_id).update(state=ServerState.DOWN, state_changed_at=now)
-    Agent.objects.filter(pk=agent.pk).update(fenced_at=now)
+    Agent.objects.filter(pk=agent.pk).update(fenced_at=now, memory_store={})
     Worker.objects.filter(server_id=agent.server_id).update(gone=True, changed_at=now)
     # Offers were computed with this server's GPUs.
     Offer.objects.filter(job__cluster=cluster, state=OfferState.OPEN).update(state=OfferState.WITHDRAWN)

@@ -158,7 +158,7 @@ def _become_live(job: Job, asked: to_do.BecomeLive, cluster: Cluster) -> None:
     generation.state = GenerationState.LIVE
     generation.live_at = now
     generation.step_expires_at = None
-    if generation.start and generation.start.get("from") == "handover":
+    if generation.start and generation.start.get("from") in ("handover", "memory"):
         generation.start_iteration = max(0, asked.iteration - 1)
     generation.save(update_fields=["state", "live_at", "step_expires_at", "start_iteration"])
     job.iterations_done = asked.iteration

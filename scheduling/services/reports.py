@@ -29,6 +29,7 @@ from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check
 from scheduling.models import AppliedEvent
 from scheduling.services.agent_events import apply_event
 from scheduling.services.inventory import inventory_update
+from scheduling.services.memory_points import take_store_report
 from scheduling.services.progress import store_logs, store_metrics
 from scheduling.services.records import lock_cluster, planning_fact_changed
 from scheduling.services.report_refusals import TOLD_ITEMS, RefusedEvent, note_refusals
@@ -203,6 +204,10 @@ def _apply_state(applying: _Applying, report: Mapping[str, Any], workers: Report
             applying.refused.append(RefusedItem("link_load", 0, problem))
         else:
             Agent.objects.filter(pk=agent.pk).update(link_load=load["link_load"])
+    if report.get("memory_store") is not None:
+        # Before what has happened to workers: what is left of them is known then.
+        with applying.part("memory_store"):
+            applying.refused += take_store_report(agent, report["memory_store"], applying.now)
     with applying.part("workers"):
         apply_workers(agent, workers, applying.cluster, applying.now)
 

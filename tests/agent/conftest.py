@@ -111,6 +111,20 @@ class RunningAgent:
             self.process.send_signal(signal.SIGCONT)
             self.kill()
         wait_until(self._end_launchers, "no launcher is left")
+        self._end_store()
+
+    def store_process(self) -> int | None:
+        """The process of the in-memory store, if one runs."""
+        try:
+            process_id = int((self.data / "memory" / "lock").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
+        return process_id if process_start_ticks(process_id) is not None else None
+
+    def _end_store(self) -> None:
+        process_id = self.store_process()
+        if process_id is not None:
+            os.kill(process_id, signal.SIGKILL)
 
     def _end_launchers(self) -> bool:
         """Again and again: one that was just starting when its agent was killed shows up late."""

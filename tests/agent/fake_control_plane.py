@@ -85,6 +85,7 @@ class FakeControlPlane:
         self.epoch = 1
         self.version = 1
         self.generations: list[dict[str, Any]] = []
+        self.remembered: list[str] = []
         self.bundles: dict[str, bytes] = {BUNDLE_DIGEST: BUNDLE}
         self.environments: dict[str, bytes] = {}
         self.enrolments: list[dict[str, Any]] = []
@@ -189,6 +190,7 @@ class FakeControlPlane:
                 "epoch": self.epoch,
                 "desired_version": self.version,
                 "generations": list(self.generations),
+                "remembered": list(self.remembered),
             }
 
     def new_stream(self) -> threading.Event:

@@ -48,6 +48,7 @@ def parent_of(process_id: int) -> int:
 
 def test_a_forked_worker_is_what_a_started_one_is(agent: RunningAgent, plane: FakeControlPlane) -> None:
     agent.environment = {"SECRET_KEY": "secret"}
+    agent.settings["memory_store_bytes"] = 0  # a store's socket comes to the box when it comes
     agent.start()
     forked = seen_by_worker(plane)
     assert "the nursery is ready" in agent.log

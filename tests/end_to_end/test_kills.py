@@ -167,6 +167,31 @@ def test_an_agent_is_killed_and_its_workers_go_on(running_platform: Platform, ro
     )
 
 
+def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
+    running_platform: Platform, rows: Rows, job: Job
+) -> None:
+    wait_until(
+        lambda: rows("select 1 from cluster_agent where memory_store::text like %s", f"%{job.id}%"),
+        "its state is in memory",
+        seconds=60,
+    )
+    generation = live_generation(rows, job)
+    stored = max((checkpoint.iteration for checkpoint in job.checkpoints()), default=0)
+    for file in (running_platform.settings.data / "agents").glob("*/workers/*/assignment.json"):
+        if json.loads(file.read_text())["job"] == job.id:
+            os.kill(json.loads((file.parent / "launcher.json").read_text())["worker_pid"], signal.SIGKILL)
+            break
+    wait_until(lambda: live_generation(rows, job) not in (None, generation), "it trains again", seconds=120)
+    (found,) = rows(
+        "select start ->> 'from' as source, start_iteration from scheduling_generation where job_id = %s and "
+        "state = 'live'",
+        job.id,
+    )
+    assert found["source"] == "memory"
+    # Iterations here are short: copying after each would take more than its share of the time.
+    assert found["start_iteration"] > stored, "it goes on beyond what was durable"
+
+
 def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: Rows, job: Job) -> None:
     before = job.refresh().iterations_done
     stored = max(checkpoint.iteration for checkpoint in job.checkpoints())

@@ -56,7 +56,8 @@ class Assignments:
     """The conversation with every worker that has, or gets, an assignment. All methods are for the main
     thread.
 
-    `on_metrics` takes what workers measured; `changed` is called when something should be reported at once.
+    `keeps_state`: this server has an in-memory store. `on_metrics` takes what workers measured; `changed` is
+    called when something should be reported at once.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Assignments:
         loop: MainLoop,
         *,
         sandbox_shows_paths: bool,
+        keeps_state: bool,
         on_metrics: Callable[[Assignment, Metrics], None],
         changed: Callable[[], None],
     ) -> None:
@@ -81,6 +83,7 @@ class Assignments:
         self._outbox = outbox
         self._loop = loop
         self._sandbox_shows_paths = sandbox_shows_paths
+        self._keeps_state = keeps_state
         self._on_metrics = on_metrics
         self._changed = changed
         self._threads = ThreadPoolExecutor(PROVISIONING_THREADS, thread_name_prefix="provision")
@@ -188,6 +191,7 @@ class Assignments:
             "handover_port": assignment.handover_port,
             "device": self._device(accelerator),
             "interface_address": self._configuration.interface or self._configuration.address,
+            "memory_points": {"share": self._configuration.memory_point_share} if self._keeps_state else None,
         }
         self._sockets.send(record.key, {"assign": message})
         self._send_goal(record)

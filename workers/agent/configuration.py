@@ -84,6 +84,8 @@ class Configuration:
     log_limit_bytes: int = 64 * 1024**2
     worker_memory_bytes: int | None = None
     worker_processes: int = 1024
+    memory_store_bytes: int | None = None
+    memory_point_share: float = 0.02
     worker_users: tuple[int, int] | None = None
     runtime_source: Path | None = None
     stop_workers_on_exit: bool = False
@@ -101,9 +103,11 @@ _WHOLE_NUMBERS = (
     "log_limit_bytes",
     "worker_memory_bytes",
     "worker_processes",
+    "memory_store_bytes",
 )
 #: Less and no worker could import PyTorch, or start the threads that training needs.
 _LEAST = {"worker_memory_bytes": 256 * 1024**2, "worker_processes": 64}
+_SHARES = ("memory_point_share",)
 _SECONDS = ("report_seconds", "stop_seconds")
 _SWITCHES = ("gpus", "nursery", "allow_unsandboxed", "allow_private_addresses", "stop_workers_on_exit")
 _FOLDER_LISTS = ("hide", "readable", "data_roots")
@@ -219,8 +223,8 @@ def _check_one(name: str, value: Any, base: Path) -> Any:
         if moment.tzinfo is None:
             raise ConfigurationError(f"{name} needs an offset, such as Z for UTC")
         return moment
-    if name in _SECONDS:
-        return float(_number(name, value, (int, float)))
+    if name in _SECONDS or name in _SHARES:
+        return _real(name, value)
     if name == "data_schemes":
         return tuple(_typed(name, item, str, "names of schemes") for item in _list(name, value))
     return _emulation(value) if name == "emulate" else _typed(name, value, dict, "a table")
@@ -240,6 +244,13 @@ def _number(name: str, value: Any, kinds: type | tuple[type, ...]) -> Any:
     number: Any = value
     if isinstance(value, bool) or not isinstance(value, kinds) or number < 0:
         raise ConfigurationError(f"{name} must be a number of at least 0, not {value!r}")
+    return number
+
+
+def _real(name: str, value: Any) -> float:
+    number = float(_number(name, value, (int, float)))
+    if name in _SHARES and not 0 < number <= 1:
+        raise ConfigurationError(f"{name} must be above 0 and at most 1, not {value!r}")
     return number
 
 

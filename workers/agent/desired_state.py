@@ -54,12 +54,19 @@ class DesiredState:
     epoch: int
     version: int
     generations: tuple[GenerationDesire, ...]
+    #: Jobs whose recovery points in this server's memory are of use, though none of them may run here now.
+    remembered: frozenset[str] = frozenset()
+
+    def jobs_in_memory(self) -> set[str]:
+        """Jobs whose recovery points in memory stay."""
+        return {*self.remembered, *(desire.job for desire in self.generations)}
 
 
 def parse_desired_state(body: Any) -> DesiredState:
     """The desired state in an answer's JSON `body`. Raises DesiredStateError with the field that is wrong."""
     generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
-    return DesiredState(_integer(body, "epoch"), _integer(body, "desired_version"), generations)
+    remembered = frozenset(map(str, _list(body, "remembered") if "remembered" in body else ()))
+    return DesiredState(_integer(body, "epoch"), _integer(body, "desired_version"), generations, remembered)
 
 
 def _parse_generation(entry: Any) -> GenerationDesire:

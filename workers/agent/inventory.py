@@ -14,7 +14,7 @@ from typing import Any
 import pynvml
 
 from workers.agent.configuration import Configuration
-from workers.agent.resource_limits import host_memory_bytes
+from workers.agent.resource_limits import host_memory_bytes, store_bytes
 from workers.agent.sandbox import SandboxMode
 
 logger = logging.getLogger(__name__)
@@ -66,7 +66,8 @@ def describe(
         ],
         "hostname": socket.gethostname(),
         "cpu_cores": len(os.sched_getaffinity(0)),
-        "memory_bytes": host_memory_bytes(),
+        # What recovery points in memory may take is nobody else's.
+        "memory_bytes": max(0, host_memory_bytes() - store_bytes(configuration.memory_store_bytes)),
         "worker_memory_bytes": worker_memory_bytes,
         "disk_free_bytes": shutil.disk_usage(configuration.data).free,
         "sandbox": sandbox,

@@ -27,10 +27,12 @@ from workers.agent.event_outbox import EventOutbox
 from workers.agent.inventory import describe, find_accelerators
 from workers.agent.link_copies import LinkCopies
 from workers.agent.main_loop import MainLoop
+from workers.agent.memory_store import MemoryStore
 from workers.agent.node_cache import NodeCache
 from workers.agent.nursery import Nursery
 from workers.agent.provisioning import Provisioner
 from workers.agent.reports import Report, Reporter
+from workers.agent.resource_limits import store_bytes
 from workers.agent.runtime_staging import stage_runtime
 from workers.agent.sandboxing import Sandboxing
 from workers.agent.uploads import StoredUpload, Uploads
@@ -85,6 +87,10 @@ class NodeAgent:
         self._pool = WorkerPool(
             configuration, accelerators, sandboxing, self._sockets, runtime, self._nursery, self._links
         )
+        memory_bytes = store_bytes(configuration.memory_store_bytes)
+        self._memory = MemoryStore(
+            configuration.data / "memory", memory_bytes, memory_bytes // max(1, len(accelerators))
+        )
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url, self._link_copies.sent),
@@ -106,6 +112,7 @@ class NodeAgent:
             self._outbox,
             self._loop,
             sandbox_shows_paths=sandboxing.mode == "namespaces",
+            keeps_state=self._memory.enabled,
             on_metrics=self._reporter.add_metrics,
             changed=self._report_soon,
         )
@@ -175,6 +182,9 @@ class NodeAgent:
             self._reconcile()
             if self._has_lease():
                 self._pool.keep_warm(self._lease_deadline)
+        if not self._fenced and not self._revoked:
+            jobs = None if self._desired is None else self._desired.jobs_in_memory()
+            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs)
         self._fetch_desired()
         self._report()
 
@@ -281,7 +291,10 @@ class NodeAgent:
         self._reporting = True
         self._report_due = clock.boot_time_seconds() + self._report_seconds
         report = self._reporter.build(
-            self._pool.records.values(), self._lost, self._desired.version if self._desired is not None else 0
+            self._pool.records.values(),
+            self._lost,
+            self._desired.version if self._desired is not None else 0,
+            self._memory.report(),
         )
         lease_deadline = self._lease_deadline
         self._call(
@@ -389,6 +402,7 @@ class NodeAgent:
         self._fenced = True
         self._fences += 1
         self._desired = None
+        self._memory.forget_everything()
         self._kill_all("the node was fenced")
 
     def _leave_fence(self) -> None:
@@ -405,6 +419,7 @@ class NodeAgent:
         if not self._revoked:
             logger.error("the credential is revoked (%s): ending every worker", reason)
             self._revoked = True
+            self._memory.end()
             self._kill_all("the agent's credential was revoked")
             self._stop_deadline = clock.boot_time_seconds() + KILL_SECONDS
 
@@ -463,4 +478,7 @@ class NodeAgent:
             self._links.stop()
         if self._nursery is not None:
             self._nursery.close()
+        if self._stopping == "workers":
+            self._memory.end()
+        self._memory.close()
         self._control_plane.close()

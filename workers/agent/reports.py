@@ -67,12 +67,16 @@ class Reporter:
         self._metrics.add(assignment, metrics)
 
     def build(
-        self, records: Iterable[WorkerRecord], lost: Iterable[dict[str, Any]], desired_version: int
+        self,
+        records: Iterable[WorkerRecord],
+        lost: Iterable[dict[str, Any]],
+        desired_version: int,
+        memory_store: dict[str, Any] | None = None,
     ) -> Report:
         """A report of all workers; `lost` lists workers that should be here and of which nothing is left.
 
         `desired_version`: of the desired state obeyed last. No worker of an earlier one will be started any
-        more.
+        more. `memory_store`: what the server's in-memory store holds; None where there is none.
         """
         records = list(records)
         now = clock.boot_time_seconds()
@@ -95,6 +99,7 @@ class Reporter:
                 for measured in metrics
             ],
             "logs": [piece.to_json() for piece in logs],
+            "memory_store": memory_store,
             "link_load": None if self._link_load is None else self._link_load.now(),
         }
         return Report(body, tuple(metrics), tuple(logs), clock.boot_time_seconds())

@@ -21,6 +21,8 @@ PROCESSES_EXCEEDED = "processes_exceeded"
 EXCEEDED = (MEMORY_EXCEEDED, PROCESSES_EXCEEDED)
 MEBIBYTE = 1024**2
 PREFIX = "punctual-"
+#: Of the machine's memory one part in so many is the in-memory store's, unless a setting says otherwise.
+STORE_PART = 8
 #: A bomb fills what is allowed within a moment, and its last processes come and go.
 _PROCESSES_MARGIN = 4
 #: How near to its limit a group must have come for a kill in it to be the limit's.
@@ -264,6 +266,11 @@ def host_memory_bytes() -> int:
             if folder is not None:
                 total = min(total, int((folder / file).read_text()))
     return total
+
+
+def store_bytes(asked: int | None) -> int:
+    """What recovery points in memory may take: as configured, else a part of the machine's memory."""
+    return host_memory_bytes() // STORE_PART if asked is None else asked
 
 
 # --- the watchdog's counting --------------------------------------------------------------------------------

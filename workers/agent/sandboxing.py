@@ -14,7 +14,13 @@ from pathlib import Path
 from workers.agent import clock
 from workers.agent.configuration import Configuration, ConfigurationError
 from workers.agent.inventory import Accelerator
-from workers.agent.resource_limits import ResourceLimits, host_memory_bytes, remove_left_over, usable_groups
+from workers.agent.resource_limits import (
+    ResourceLimits,
+    host_memory_bytes,
+    remove_left_over,
+    store_bytes,
+    usable_groups,
+)
 from workers.agent.sandbox import Sandbox, SandboxMode
 from workers.agent.worker_processes import launch, make_folder, read_exit, write_lease
 
@@ -41,7 +47,8 @@ class Sandboxing:
         *_, last = self._users = worker_users(configuration)
         # Every worker's first process has a user that no worker has, if there is one to spare.
         self._first_user = last if last > self._users[0] else None
-        share = max(LEAST_MEMORY_BYTES, host_memory_bytes() // max(1, slots))
+        left_bytes = host_memory_bytes() - store_bytes(configuration.memory_store_bytes)
+        share = max(LEAST_MEMORY_BYTES, left_bytes // max(1, slots))
         groups = usable_groups()
         remove_left_over(groups)
         self.limits = ResourceLimits(

@@ -90,6 +90,8 @@ class Assignment:
     places: Places
     profile: ProfilePlan | None
     runtime_plan: RuntimePlan
+    #: Share of the time that copying recovery points into memory may take; None: the node has no store.
+    memory_share: float | None
 
     @property
     def global_batch_size(self) -> int:
@@ -142,6 +144,7 @@ class Assignment:
                 max_seconds=float(profile["max_seconds"]),
             ),
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
+            memory_share=_read_memory_share(message.get("memory_points")),
         )
 
 
@@ -157,6 +160,15 @@ def _read_device(message: Mapping[str, Any]) -> Device:
         links=ServerLinks.from_message(message["links"]),
         place=bytes.fromhex(message["place"]),
     )
+
+
+def _read_memory_share(message: Mapping[str, Any] | None) -> float | None:
+    if message is None:
+        return None
+    share = float(message["share"])
+    if not 0 < share <= 1:
+        raise ValueError(f"the share of memory_points must be above 0 and at most 1, not {share:g}")
+    return share
 
 
 def _read_places(message: Mapping[str, Any] | None, world_size: int) -> Places:

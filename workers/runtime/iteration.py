@@ -9,7 +9,7 @@ from __future__ import annotations
 import hashlib
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 from typing import Any
@@ -27,6 +27,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
+from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 
 METRIC_SLOTS = 32
@@ -50,6 +51,7 @@ class IterationResult:
         values: loss and metrics, averaged over the global batch.
         seconds: the whole iteration, waiting for other ranks and an emulated device's padding included.
         train_seconds: the function's forward and backward pass alone.
+        votes: what the ranks said of recovery points in memory.
     """
 
     control: Control
@@ -57,6 +59,7 @@ class IterationResult:
     seconds: float
     train_seconds: float
     global_indices: Tensor
+    votes: Votes
 
 
 class IterationRunner:
@@ -87,11 +90,14 @@ class IterationRunner:
         self._clip_norm = clip_norm
         self._clock = TrainClock(parts)
 
-    def run(self, iteration: int, control: Control = Control.GO_ON) -> IterationResult:
+    def run(
+        self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
+    ) -> IterationResult:
         """Compute iteration `iteration` on all ranks of the group.
 
         Args:
-            control: rank 0's wish; what others pass is ignored.
+            control: rank 0's wish; what others pass is ignored. vote: asked after the forward pass what
+                this rank says of recovery points in memory.
 
         Raises:
             WorkerFailureError: the function raised, or a peer is gone.
@@ -102,21 +108,21 @@ class IterationRunner:
         batch = self.loader.load(iteration)
         loss, metrics = self._forward(iteration, batch)
         # The exchange travels while the backward pass computes.
-        exchange = Exchange(control, loss, metrics, batch, self._group, self._rank, self._world_size)
+        exchange = Exchange(control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size)
         self._backward(loss, batch)
         self._synchronisation.after_backward()
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
         self.parts.optimizer.zero_grad(set_to_none=True)
-        control, values = exchange.result()
+        control, votes, values = exchange.result()
         self._step_scheduler(values["loss"])
         train_seconds = self._clock.seconds()
         if self.pace is not None:
             self.pace.end()
             train_seconds = max(train_seconds, self.pace.compute_seconds)
         return IterationResult(
-            control, values, time.perf_counter() - started, train_seconds, batch.global_indices
+            control, values, time.perf_counter() - started, train_seconds, batch.global_indices, votes
         )
 
     def rehearse(self, iteration: int) -> None:
@@ -189,11 +195,13 @@ class IterationRunner:
 
 
 class Exchange:
-    """One small all-reduce per iteration: rank 0's control flag, the weighted loss and metrics."""
+    """One small all-reduce per iteration: rank 0's control flag, all ranks' votes, the weighted loss and
+    metrics."""
 
     def __init__(
         self,
         control: Control,
+        vote: Vote,
         loss: Tensor,
         metrics: Mapping[str, float],
         batch: LocalBatch,
@@ -214,29 +222,34 @@ class Exchange:
             )
         self._fingerprint = _fingerprint(self._names)
         self._world_size = world_size
-        head = [int(control) if rank == 0 else 0, batch.size, self._fingerprint]
+        head = [int(control) if rank == 0 else 0, vote.ready, vote.spoiled, batch.size, self._fingerprint]
         # A rank without samples of its own has computed one for company's sake: it does not count.
         averaged = [loss.detach().item(), *(metrics[name] for name in self._names)] if batch.size else []
         values = head + [value * batch.size for value in averaged]
-        self._vector = torch.tensor(values + [0.0] * (4 + METRIC_SLOTS - len(values)), dtype=torch.float64)
+        self._vector = torch.tensor(values + [0.0] * (6 + METRIC_SLOTS - len(values)), dtype=torch.float64)
         self._work = sum_beside(self._vector, group) if world_size > 1 else None
 
-    def result(self) -> tuple[Control, dict[str, float]]:
-        """Rank 0's control flag, and loss and metrics of the global batch.
+    def result(self) -> tuple[Control, Votes, dict[str, float]]:
+        """Rank 0's control flag, what all ranks have voted, and loss and metrics of the global batch.
 
         Raises:
             WorkerFailureError: ranks returned different metrics.
         """
         if self._work is not None:
             self._work.wait()
-        control, samples, fingerprints, *totals = self._vector.tolist()
+        control, ready, spoiled, samples, fingerprints, *totals = self._vector.tolist()
         if fingerprints != self._fingerprint * self._world_size:
             raise WorkerFailureError(
                 "function_error",
                 f"train() must return the same metrics everywhere; here they are {self._names}",
             )
         names = ["loss", *self._names]
-        return Control(int(control)), {name: totals[place] / samples for place, name in enumerate(names)}
+        votes = Votes(int(ready) == self._world_size, spoiled > 0)
+        return (
+            Control(int(control)),
+            votes,
+            {name: totals[place] / samples for place, name in enumerate(names)},
+        )
 
 
 class TrainClock:

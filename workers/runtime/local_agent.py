@@ -27,7 +27,7 @@ from workers.runtime.synchronisation.plan import content_digest
 
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_STAGED = ("punctual", "workers/links", "workers/runtime")
+_STAGED = ("punctual", "recovery/store", "workers/links", "workers/runtime")
 
 Message = dict[str, Any]
 
@@ -63,7 +63,8 @@ def stage_packages(target: Path) -> Path:
     """Copy what a worker may import (`punctual`, `workers.runtime`) out of the repository."""
     for name in _STAGED:
         shutil.copytree(_REPOSITORY / name, target / name, ignore=shutil.ignore_patterns("__pycache__"))
-    shutil.copy(_REPOSITORY / "workers/__init__.py", target / "workers/__init__.py")
+    for name in ("recovery/__init__.py", "workers/__init__.py"):
+        shutil.copy(_REPOSITORY / name, target / name)
     return target
 
 

@@ -13,6 +13,7 @@ import torch.distributed as dist
 
 from punctual.function import TrainingFunction
 from punctual.randomness import derive_seed, seed_generators
+from recovery.store.client import StoreClient
 from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
@@ -33,6 +34,7 @@ from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
 from workers.runtime.state.handover import HandoverServer
+from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import Shard
 from workers.runtime.state.sources import StateSource
@@ -95,6 +97,8 @@ class TrainingGeneration:
         self.progress = Progress()
         self.last_values: dict[str, float] = {}
         self._handover: HandoverServer | None = None
+        self._store: StoreClient | None = None
+        self._memory_points: MemoryPoints | None = None
         self._reported_first = False
 
     def run(self) -> int:
@@ -153,6 +157,9 @@ class TrainingGeneration:
         self.writer = CheckpointWriter(
             self.context.box, self.connection, assignment.checkpoint_seconds, self.moves
         )
+        if assignment.memory_share is not None:
+            self._store = StoreClient(self.context.box)
+            self._memory_points = MemoryPoints(self._store, assignment.memory_share)
         # The first collective of a group sets up connections: have that behind us before the old one stops.
         dist.all_reduce(torch.zeros(1))
 
@@ -163,7 +170,8 @@ class TrainingGeneration:
         does)."""
         self.connection.phase("loading")
         homes = homes_of(self.parts)
-        state = StateSource(self.assignment, self.goals, self.context.box, homes, self.moves).take()
+        source = StateSource(self.assignment, self.goals, self.context.box, homes, self.moves, self._store)
+        state = source.take()
         if state is None:
             return False
         if state.content:
@@ -183,7 +191,8 @@ class TrainingGeneration:
         limit = self.assignment.max_iterations
         self.reports.training_begins(self.progress.iteration)
         while limit is None or self.progress.iteration < limit:
-            result = self.runner.run(self.progress.iteration, self._wish())
+            vote = Vote if self._memory_points is None else self._memory_points.vote
+            result = self.runner.run(self.progress.iteration, self._wish(), vote)
             evaluated = self._account(result)
             reason = self._reason_to_stop(result, evaluated)
             self.reports.iteration_done(self.progress.iteration, result, evaluated, urgent=reason is not None)
@@ -194,6 +203,7 @@ class TrainingGeneration:
                 return reason
             if result.control is Control.CHECKPOINT:
                 self._write_checkpoint()
+            self._keep_in_memory(result.votes)
         return "max_iterations"
 
     def _wish(self) -> Control:
@@ -290,6 +300,12 @@ class TrainingGeneration:
         if self.writer.idle():
             self.writer.write_later(self._own_shard(copy=True))
         self._restart_pace()
+
+    def _keep_in_memory(self, votes: Votes) -> None:
+        """Copy this rank's shard into the node's store, if all ranks do."""
+        if self._memory_points is not None:
+            if self._memory_points.keep(votes, lambda: self._own_shard(copy=False)):
+                self._restart_pace()
 
     def _restart_pace(self) -> None:
         if self.runner.pace is not None:

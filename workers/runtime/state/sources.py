@@ -1,5 +1,5 @@
-"""Where a generation's state comes from: nothing, files that the agent has brought, or the old generation's
-memory.
+"""Where a generation's state comes from: nothing, files that the agent has brought, the old generation's
+memory, or what an earlier one has left in the in-memory stores of its nodes.
 
 Rank 0 says which order all follow. Each rank opens the shards that it is to read; a source that fails, or an
 order that has changed meanwhile, sends all of them back to the question.
@@ -16,6 +16,7 @@ from typing import Any
 
 from torch import Tensor
 
+from recovery.store.client import StoreClient
 from workers.runtime.assignment import Assignment
 from workers.runtime.failures import WorkerFailureError, start_failed
 from workers.runtime.goals import Goals
@@ -23,6 +24,7 @@ from workers.runtime.process_group import broadcast_bytes
 from workers.runtime.state import layout
 from workers.runtime.state.handover import ReceivedShard, open_handover
 from workers.runtime.state.loading import LoadedState, OpenShard, ShardInMemory, agree, load_state
+from workers.runtime.state.memory_points import ShardInStore, open_from_memory
 from workers.runtime.state.moves import StateMoves
 from workers.runtime.state.shards import ShardError, read_shard
 
@@ -44,8 +46,11 @@ class StateSource:
         box: Path,
         homes: Mapping[layout.Path, Tensor],
         moves: StateMoves,
+        store: StoreClient | None,
     ) -> None:
-        """`homes`: where the state's tensors are to lie in the end."""
+        """`homes`: where the state's tensors are to lie in the end. store: this node's recovery points in
+        memory."""
+        self._store = store
         self._moves = moves
         self._homes = homes
         self._begun = False
@@ -89,7 +94,7 @@ class StateSource:
         if content is None:
             return None
         found: Start = json.loads(content)
-        if found.get("from") not in ("nothing", "checkpoint", "handover"):
+        if found.get("from") not in ("nothing", "checkpoint", "handover", "memory"):
             raise WorkerFailureError("start_failed", f"unknown start {found.get('from')!r}")
         return found
 
@@ -109,7 +114,7 @@ class StateSource:
             return load_state(opened, readers, rank=self._assignment.rank, homes=self._homes)
         finally:
             for shard in opened.values():
-                if isinstance(shard, ReceivedShard):
+                if isinstance(shard, ReceivedShard | ShardInStore):
                     shard.close()
 
     def _open_all(self, start: Start, opened: dict[int, OpenShard]) -> bool:
@@ -117,6 +122,10 @@ class StateSource:
         own = self._own_order(start)
         if own is None:
             return False
+        if start["from"] == "memory":
+            mine = [int(shard["id"]) for shard in start["shards"] if shard["reader"] == self._assignment.rank]
+            opened.update(open_from_memory(self._store, mine, int(start["generation"])))
+            return True
         for shard in start["shards"]:
             if shard["reader"] != self._assignment.rank:
                 continue

@@ -1,0 +1,283 @@
+"""A worker's end of the store: writes its shards into memory that the store has taken, and reads those of
+earlier generations.
+
+Training never waits for the store. Only `write` copies, and it is called where there is room already.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from recovery.store import wire
+from recovery.store.wire import Inbox, Message, WireError
+
+logger = logging.getLogger(__name__)
+
+RECONNECT_SECONDS = 0.2
+#: Buffers that the kernel takes in one call.
+_BUFFERS_AT_ONCE = 512
+#: Where there was no room, it is asked for again after this.
+ASK_AGAIN_SECONDS = 5.0
+
+
+class StoreError(OSError):
+    """The store does not answer, or has not what was asked for."""
+
+
+@dataclass
+class _Room:
+    """A slot as the worker has it: memory, and the iteration that is whole in it."""
+
+    descriptor: int
+    capacity: int
+    holds: int | None
+
+
+class StoredShard:
+    """A complete shard in the store's memory, open for reading."""
+
+    def __init__(self, descriptor: int, size: int, description_bytes: int) -> None:
+        self._descriptor = descriptor
+        self._left = size - description_bytes
+        self._place = description_bytes
+        self.description = self._read(description_bytes, 0)
+
+    def _read(self, size: int, place: int) -> bytes:
+        content = bytearray(size)
+        self._fill(memoryview(content), place)
+        return bytes(content)
+
+    def _fill(self, view: memoryview, place: int) -> None:
+        while view:
+            count = os.preadv(self._descriptor, [view], place)
+            if count == 0:
+                raise StoreError("a shard in memory ends too early")
+            view, place = view[count:], place + count
+
+    def read_into(self, buffer: memoryview) -> None:
+        """Fill the buffer with the next bytes of the values. Raises OSError."""
+        self._left -= len(buffer)
+        if self._left < 0:
+            raise StoreError("the shard is shorter than its description says")
+        self._fill(buffer, self._place)
+        self._place += len(buffer)
+
+    def close(self) -> None:
+        """Let go of the memory."""
+        if self._descriptor >= 0:
+            os.close(self._descriptor)
+            self._descriptor = -1
+
+
+class StoreClient:
+    """The connection of one worker to the store of its node, dialled for ever."""
+
+    def __init__(self, box: Path) -> None:
+        self._box = box
+        self._changed = threading.Condition()
+        self._socket: socket.socket | None = None
+        self._rooms: list[_Room] = []
+        self._asked_at: float | None = None
+        self._refused_at: float | None = None
+        self._pending: tuple[int, int] | None = None
+        self._answers: list[tuple[Message, list[int]]] = []
+        threading.Thread(target=self._dial_for_ever, name="memory-store", daemon=True).start()
+
+    # What training asks, at every iteration
+
+    def idle(self) -> bool:
+        """Whether the store is there and everything that was written is complete or given up."""
+        with self._changed:
+            waits = self._asked_at is not None and self._refused_at is None
+            return self._socket is not None and self._pending is None and not waits
+
+    def fits(self, size: int, committed: int | None) -> bool:
+        """Whether there is a slot for so many bytes beside the committed version."""
+        with self._changed:
+            return self._free(size, committed) is not None
+
+    def holds(self, iteration: int) -> bool:
+        """Whether the store has said that it has that version whole."""
+        with self._changed:
+            return any(room.holds == iteration for room in self._rooms)
+
+    def ask_for_room(self, size: int, committed: int | None) -> None:
+        """Ask for slots of that size. The answer comes later; a refusal holds for a while."""
+        with self._changed:
+            now = time.monotonic()
+            if self._socket is None:
+                return  # nobody would ever answer
+            if self._refused_at is not None and now < self._refused_at + ASK_AGAIN_SECONDS:
+                return
+            self._asked_at, self._refused_at = now, None
+            self._say({"reserve": size, "committed": committed})
+
+    def write(
+        self,
+        iteration: int,
+        buffers: Sequence[memoryview | bytes],
+        *,
+        size: int,
+        description_bytes: int,
+        committed: int | None,
+    ) -> bool:
+        """Copy a shard into a free slot and have it completed; False where there is none.
+
+        Args:
+            buffers: description and values, `size` bytes in all. committed: the version that must stay.
+        """
+        with self._changed:
+            place = self._free(size, committed)
+            if place is None or self._pending is not None:
+                return False
+            room = self._rooms[place]
+            room.holds = None
+            self._say({"begin": place, "iteration": iteration, "committed": committed})
+            try:
+                _write_all(room.descriptor, buffers)
+            except OSError as error:
+                logger.warning("the store's memory cannot be written: %s", error)
+                return False
+            self._pending = (place, iteration)
+            self._say(
+                {"end": place, "iteration": iteration, "bytes": size, "description_bytes": description_bytes}
+            )
+            return True
+
+    # What a start asks
+
+    def find(self, rank: int, generation: int, seconds: float) -> set[int]:
+        """Iterations of which a rank of an earlier generation has left a shard here that is whole.
+
+        Raises:
+            StoreError: the store does not answer in time.
+        """
+        message, _none = self._ask({"find": rank, "generation": generation}, "found", seconds)
+        return {int(iteration) for iteration in message["found"]}
+
+    def open(self, rank: int, generation: int, iteration: int, seconds: float) -> StoredShard:
+        """One of these shards.
+
+        Raises:
+            StoreError: it is not there, or the store does not answer in time.
+        """
+        request = {"open": rank, "generation": generation, "iteration": iteration}
+        message, (descriptor,) = self._ask(request, "opened", seconds)
+        sizes = message["opened"]
+        return StoredShard(descriptor, int(sizes["bytes"]), int(sizes["description_bytes"]))
+
+    def _ask(self, request: Message, wanted: str, seconds: float) -> tuple[Message, list[int]]:
+        end = time.monotonic() + seconds
+        with self._changed:
+            if not self._changed.wait_for(lambda: self._socket is not None, seconds):
+                raise StoreError("there is no in-memory store")
+            asked_of = self._socket
+            self._answers.clear()
+            self._say(request)
+            self._changed.wait_for(
+                lambda: bool(self._answers) or self._socket is not asked_of, end - time.monotonic()
+            )
+            if not self._answers:
+                raise StoreError("the in-memory store does not answer")
+            message, descriptors = self._answers.pop()
+        if wanted not in message:
+            raise StoreError(str(message.get("refused", "the store answers something else")))
+        return message, descriptors
+
+    # The connection
+
+    def _free(self, size: int, committed: int | None) -> int | None:
+        for place, room in enumerate(self._rooms):
+            if room.capacity >= size and (committed is None or room.holds != committed):
+                return place
+        return None
+
+    def _say(self, message: Message) -> None:
+        """With the lock held."""
+        if self._socket is not None:
+            try:
+                wire.send(self._socket, message)
+            except OSError as error:
+                logger.info("the in-memory store is gone: %s", error)
+
+    def _dial_for_ever(self) -> None:
+        while True:
+            try:
+                connection = wire.connect(self._box, wire.SOCKET_NAME)
+            except OSError:
+                time.sleep(RECONNECT_SECONDS)
+                continue
+            inbox = Inbox(descriptors=True)
+            with self._changed:
+                self._socket = connection
+                self._changed.notify_all()
+            try:
+                while True:
+                    for message, descriptors in inbox.read(connection):
+                        self._take(message, descriptors)
+            except (OSError, WireError) as error:
+                logger.info("the in-memory store is gone: %s", error)
+            inbox.close()
+            self._forget(connection)
+            time.sleep(RECONNECT_SECONDS)
+
+    def _forget(self, connection: socket.socket) -> None:
+        """Whoever answers next may be another process, which holds nothing."""
+        with self._changed:
+            self._socket = None
+            self._close_rooms()
+            self._asked_at = self._refused_at = self._pending = None
+            self._changed.notify_all()
+        connection.close()
+
+    def _take(self, message: Message, descriptors: list[int]) -> None:
+        with self._changed:
+            if "slots" in message:
+                self._close_rooms()
+                self._rooms = [
+                    _Room(descriptor, int(size), held)
+                    for descriptor, size, held in zip(
+                        descriptors, message["slots"], message["holds"], strict=True
+                    )
+                ]
+                self._asked_at = None
+            elif "complete" in message:
+                if self._pending is not None and self._pending[1] == message["complete"]:
+                    self._rooms[self._pending[0]].holds = self._pending[1]
+                self._pending = None
+            elif "refused" in message and message.get("what") in ("reserve", "begin", "end"):
+                self._note_refusal(message)
+            else:
+                self._answers.append((message, descriptors))
+            self._changed.notify_all()
+
+    def _note_refusal(self, message: Message) -> None:
+        logger.warning("no recovery point in memory: %s", message["refused"])
+        self._refused_at = time.monotonic()
+        if message["what"] != "reserve":
+            self._pending = None
+            self._close_rooms()
+
+    def _close_rooms(self) -> None:
+        for room in self._rooms:
+            os.close(room.descriptor)
+        self._rooms = []
+
+
+def _write_all(descriptor: int, buffers: Sequence[memoryview | bytes]) -> None:
+    place = 0
+    waiting = [memoryview(buffer).cast("B") for buffer in buffers if len(buffer)]
+    while waiting:
+        count = os.pwritev(descriptor, waiting[:_BUFFERS_AT_ONCE], place)
+        place += count
+        while waiting and count >= len(waiting[0]):
+            count -= len(waiting.pop(0))
+        if count:
+            waiting[0] = waiting[0][count:]

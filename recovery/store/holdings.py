@@ -1,0 +1,252 @@
+"""What a store holds, and by which rules: two slots for each owner, generations, a limit in bytes.
+
+Bookkeeping alone: no socket, no clock, no process. An owner is one rank of one generation of one job.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+
+from recovery.store.memory import Checksums, Region
+
+SLOTS = 2
+
+
+class RefusedError(Exception):
+    """What was asked for is not done; the message says why."""
+
+
+@dataclass(frozen=True, order=True)
+class Owner:
+    """Whose shards they are."""
+
+    job: str
+    generation: int
+    rank: int
+
+
+@dataclass(frozen=True)
+class Version:
+    """A complete shard: the state after `iteration`, its description in the first bytes."""
+
+    iteration: int
+    bytes: int
+    description_bytes: int
+    checksums: Checksums
+    completed_at: float
+
+
+@dataclass
+class Slot:
+    """Room for one version of a shard.
+
+    Attributes:
+        version: what is in it, if that is complete. checking: iteration of what is in it, complete once its
+            checksums are known.
+    """
+
+    region: Region | None = None
+    version: Version | None = None
+    checking: int | None = None
+
+    @property
+    def capacity(self) -> int:
+        """Bytes that it has room for."""
+        return 0 if self.region is None else self.region.size
+
+
+@dataclass
+class Holding:
+    """All that is held of one owner."""
+
+    world_size: int
+    slots: list[Slot] = field(default_factory=lambda: [Slot() for _ in range(SLOTS)])
+    #: Newest version that every rank has been seen to have.
+    committed: int | None = None
+    #: A later generation has begun to read: nothing is written any more.
+    frozen: bool = False
+
+    @property
+    def bytes(self) -> int:
+        """Memory taken."""
+        return sum(slot.capacity for slot in self.slots)
+
+    def versions(self) -> list[Version]:
+        """What is complete, newest first."""
+        found = [slot.version for slot in self.slots if slot.version is not None]
+        return sorted(found, key=lambda version: version.iteration, reverse=True)
+
+    def slot_of(self, iteration: int) -> Slot | None:
+        """The slot with the complete version of that iteration."""
+        return next(
+            (s for s in self.slots if s.version is not None and s.version.iteration == iteration), None
+        )
+
+
+class Holdings:
+    """Everything in a store's memory."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self._holdings: dict[Owner, Holding] = {}
+
+    def __iter__(self) -> Iterator[tuple[Owner, Holding]]:
+        return iter(sorted(self._holdings.items()))
+
+    @property
+    def used_bytes(self) -> int:
+        """Memory taken by all."""
+        return sum(holding.bytes for holding in self._holdings.values())
+
+    def used_by(self, job: str) -> int:
+        """Memory taken by one job."""
+        return sum(holding.bytes for owner, holding in self._holdings.items() if owner.job == job)
+
+    def get(self, owner: Owner) -> Holding | None:
+        """What is held of an owner."""
+        return self._holdings.get(owner)
+
+    def reserve(
+        self, owner: Owner, world_size: int, size: int, committed: int | None, most_bytes: int
+    ) -> list[Slot]:
+        """Room for `size` bytes in each slot that does not hold the committed version; returns both slots.
+
+        Args:
+            most_bytes: what this owner may take in all.
+
+        Raises:
+            RefusedError: there is not as much.
+        """
+        holding = self._holdings.setdefault(owner, Holding(world_size))
+        self._commit(owner, holding, committed)
+        growing = [
+            slot
+            for slot in holding.slots
+            if slot.capacity < size and not self._is_committed(holding, slot) and slot.checking is None
+        ]
+        kept = sum(slot.capacity for slot in holding.slots if slot not in growing)
+        wanted = kept + size * len(growing)
+        if wanted > most_bytes:
+            raise RefusedError(f"{wanted} bytes in memory where one worker may have {most_bytes}")
+        if self.used_bytes - holding.bytes + wanted > self.limit_bytes:
+            self._make_room(owner)
+        left = self.limit_bytes - (self.used_bytes - holding.bytes)
+        if wanted > left:
+            raise RefusedError(
+                f"{wanted} bytes in memory where {max(0, left)} of {self.limit_bytes} are left"
+            )
+        for slot in growing:
+            _clear(slot)
+            try:
+                slot.region = Region(size)
+            except OSError as error:
+                raise RefusedError(f"the server has no {size} bytes of memory: {error.strerror}") from error
+        return holding.slots
+
+    def begin(self, owner: Owner, place: int, committed: int | None) -> None:
+        """What is in a slot is void: it is written anew.
+
+        Raises:
+            RefusedError: the slot holds the committed version, or nothing may be written any more.
+        """
+        holding = self._writable(owner)
+        self._commit(owner, holding, committed)
+        slot = holding.slots[place]
+        if self._is_committed(holding, slot):
+            raise RefusedError(f"slot {place} holds the committed version {holding.committed}")
+        if slot.region is None or slot.checking is not None:
+            raise RefusedError(f"slot {place} cannot be written now")
+        slot.version = None
+
+    def end(self, owner: Owner, place: int, iteration: int, size: int, description_bytes: int) -> Region:
+        """A slot is written; returns its memory, of which the checksums are to be computed.
+
+        Raises:
+            RefusedError: it was not begun, or cannot be what was written.
+        """
+        slot = self._writable(owner).slots[place]
+        if slot.region is None or slot.version is not None or slot.checking is not None:
+            raise RefusedError(f"slot {place} was not begun")
+        if not 0 <= description_bytes <= size <= slot.capacity:
+            raise RefusedError(f"{size} bytes in a slot of {slot.capacity}")
+        slot.checking = iteration
+        return slot.region
+
+    def checked(self, owner: Owner, place: int, version: Version) -> bool:
+        """The checksums of what was written are known: the version is complete. False if nobody waits for
+        it."""
+        holding = self._holdings.get(owner)
+        if holding is None or holding.slots[place].checking != version.iteration:
+            return False
+        holding.slots[place].checking = None
+        holding.slots[place].version = version
+        return True
+
+    def unreadable(self, owner: Owner, place: int) -> None:
+        """What was written could not be read."""
+        holding = self._holdings.get(owner)
+        if holding is not None:
+            holding.slots[place].checking = None
+
+    def freeze(self, job: str, generation: int) -> None:
+        """A later generation reads what one left: from now on nothing of it changes."""
+        for owner, holding in self._holdings.items():
+            if owner.job == job and owner.generation <= generation:
+                holding.frozen = True
+
+    def drop(self, owner: Owner, iteration: int) -> None:
+        """Forget a version that is not what it was when it was complete."""
+        holding = self._holdings.get(owner)
+        slot = None if holding is None else holding.slot_of(iteration)
+        if slot is not None:
+            slot.version = None
+
+    def forget_all_but(self, jobs: Collection[str]) -> None:
+        """Forget every job that is not named."""
+        for owner in [owner for owner in self._holdings if owner.job not in jobs]:
+            self._forget(owner)
+
+    def _writable(self, owner: Owner) -> Holding:
+        holding = self._holdings.get(owner)
+        if holding is None:
+            raise RefusedError("nothing was reserved")
+        if holding.frozen:
+            raise RefusedError("a later generation has taken over")
+        return holding
+
+    @staticmethod
+    def _is_committed(holding: Holding, slot: Slot) -> bool:
+        found = slot.version
+        return found is not None and holding.committed is not None and found.iteration == holding.committed
+
+    def _commit(self, owner: Owner, holding: Holding, committed: int | None) -> None:
+        """Every rank has that version: what earlier generations left is not needed any more."""
+        if committed is None or holding.slot_of(committed) is None:
+            return
+        if holding.committed is not None and committed <= holding.committed:
+            return
+        holding.committed = committed
+        older = [o for o in self._holdings if o.job == owner.job and o.generation < owner.generation]
+        for one in older:
+            self._forget(one)
+
+    def _make_room(self, owner: Owner) -> None:
+        """Of earlier generations of the same job the newest version is enough."""
+        for other, holding in self._holdings.items():
+            if other.job != owner.job or other.generation >= owner.generation:
+                continue
+            newest = holding.versions()[:1]
+            for slot in holding.slots:
+                if slot.checking is None and (slot.version is None or slot.version not in newest):
+                    _clear(slot)
+
+    def _forget(self, owner: Owner) -> None:
+        for slot in self._holdings.pop(owner).slots:
+            _clear(slot)
+
+
+def _clear(slot: Slot) -> None:
+    if slot.region is not None:
+        slot.region.close()
+    slot.region = slot.version = slot.checking = None

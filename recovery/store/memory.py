@@ -1,0 +1,74 @@
+"""Memory that a worker writes and the store keeps: files in memory, whose pages the store has taken."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import mmap
+import os
+import zlib
+from dataclasses import dataclass
+
+CHUNK_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Checksums:
+    """What a shard was when it was complete: CRC-32 of each chunk of CHUNK_BYTES, SHA-256 of all of it."""
+
+    chunks: tuple[int, ...]
+    sha256: str
+
+
+class Region:
+    """A piece of memory of a fixed size."""
+
+    def __init__(self, size: int) -> None:
+        """Take the memory now, so that nobody who writes into it later is charged for it, or runs out of it.
+
+        Raises OSError where there is not as much.
+        """
+        self.size = size
+        self.descriptor = os.memfd_create("recovery-point", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            if size:
+                os.posix_fallocate(self.descriptor, 0, size)
+            # Whoever has the descriptor can make it neither larger than was accounted, nor smaller under a
+            # reader.
+            fcntl.fcntl(
+                self.descriptor,
+                fcntl.F_ADD_SEALS,
+                fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL,
+            )
+        except OSError:
+            os.close(self.descriptor)
+            raise
+
+    def open_to_read(self) -> int:
+        """Another descriptor of it, through which nothing can be written. The caller closes it."""
+        return os.open(f"/proc/self/fd/{self.descriptor}", os.O_RDONLY | os.O_CLOEXEC)
+
+    def close(self) -> None:
+        """Give the memory back, once others who have it let go of it too."""
+        os.close(self.descriptor)
+
+
+def checksums(descriptor: int, size: int) -> Checksums:
+    """The checksums of the first `size` bytes. Raises OSError."""
+    return Checksums(chunk_checksums(descriptor, size), _digest(descriptor, size))
+
+
+def chunk_checksums(descriptor: int, size: int) -> tuple[int, ...]:
+    """CRC-32 of each chunk. Raises OSError."""
+    if not size:
+        return ()
+    with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+        return tuple(zlib.crc32(view[start : start + CHUNK_BYTES]) for start in range(0, size, CHUNK_BYTES))
+
+
+def _digest(descriptor: int, size: int) -> str:
+    digest = hashlib.sha256()
+    if size:
+        with mmap.mmap(descriptor, size, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
+            digest.update(view)
+    return digest.hexdigest()

@@ -1,0 +1,37 @@
+"""The store as a program: started by an agent, and left behind by it (standard library alone)."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import sys
+from pathlib import Path
+
+from recovery.store.server import StoreServer
+
+
+def command(interpreter: str, source_root: Path, folder: Path, limit_bytes: int) -> list[str]:
+    """The command that starts the store of `folder`; `source_root` holds the package `recovery`."""
+    code = (
+        "import sys; sys.path.insert(0, sys.argv[1]); from recovery.store.process import main; "
+        "main(sys.argv[2], int(sys.argv[3]))"
+    )
+    return [interpreter, "-I", "-S", "-c", code, str(source_root), str(folder), str(limit_bytes)]
+
+
+def main(folder: str, limit_bytes: int) -> None:
+    """Run the store of a folder; returns at once where one runs already."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", stream=sys.stderr)
+    # What ends the agent must not end this; it ends when the agent says so, or stays away.
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGPIPE):
+        signal.signal(number, signal.SIG_IGN)
+    lock = os.open(Path(folder) / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return
+    os.ftruncate(lock, 0)
+    os.write(lock, str(os.getpid()).encode())
+    StoreServer(Path(folder), limit_bytes).run()

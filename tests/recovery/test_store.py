@@ -1,0 +1,320 @@
+"""The in-memory store as a process: what it keeps, what it refuses, and what it forgets."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.store import process, wire
+from recovery.store.client import StoreClient, StoredShard, StoreError
+
+PROJECT = Path(__file__).parents[2]
+LIMIT_BYTES = 8 << 20
+WORKER_BYTES = 4 << 20
+SECONDS = 20.0
+
+
+def wait_until(condition: Callable[[], Any], what: str) -> Any:
+    """Wait for a condition; returns what it gave."""
+    end = time.monotonic() + SECONDS
+    while not (value := condition()):
+        if time.monotonic() > end:
+            pytest.fail(f"not within {SECONDS} s: {what}")
+        time.sleep(0.01)
+    return value
+
+
+class Node:
+    """A store's process and its agent's side."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder / "store"
+        self.folder.mkdir()
+        self.boxes = folder / "boxes"
+        self.served: dict[str, dict[str, Any]] = {}
+        self.lease = time.clock_gettime(time.CLOCK_BOOTTIME) + 1000.0
+        self.start()
+
+    def start(self) -> None:
+        """Start the process, or start it again."""
+        self.process = subprocess.Popen(process.command(sys.executable, PROJECT, self.folder, LIMIT_BYTES))
+        self.connect()
+
+    def connect(self) -> None:
+        """As an agent that has just started."""
+        self.connection: socket.socket = wait_until(self._dial, "the store listens")
+        self.connection.settimeout(SECONDS)
+        self.inbox = wire.Inbox(wire.CONTROL_LIMIT_BYTES)
+
+    def _dial(self) -> socket.socket | None:
+        try:
+            return wire.connect(self.folder, wire.CONTROL_NAME)
+        except OSError:
+            return None
+
+    def tell(self, jobs: list[str] | None = None) -> dict[str, Any]:
+        """Say what is so; returns what the store holds."""
+        state = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
+        wire.send(self.connection, {"state": state})
+        while True:
+            for message, _none in self.inbox.read(self.connection):
+                return message
+
+    def worker(
+        self, job: str = "job", generation: int = 1, rank: int = 0, user_id: int | None = None
+    ) -> StoreClient:
+        """A worker's end."""
+        key = f"{job}-{generation}-{rank}"
+        box = self.boxes / key
+        box.mkdir(parents=True)
+        self.served[key] = {
+            "key": key,
+            "box": str(box),
+            "user_id": user_id,
+            "job": job,
+            "generation": generation,
+            "rank": rank,
+            "world_size": 1,
+            "limit_bytes": WORKER_BYTES,
+        }
+        self.tell()
+        return StoreClient(box)
+
+    def held(self) -> list[tuple[str, int, int, int]]:
+        """Job, generation, rank and newest iteration of all that is held."""
+        return [
+            (entry["job"], entry["generation"], entry["rank"], entry["iteration"])
+            for entry in self.tell()["holdings"]
+        ]
+
+
+@pytest.fixture
+def node(tmp_path: Path) -> Iterator[Node]:
+    made = Node(tmp_path)
+    yield made
+    made.connection.close()
+    made.process.kill()
+    made.process.wait()
+
+
+def content(iteration: int, size: int = 100_000) -> bytes:
+    return bytes([iteration % 251]) * size
+
+
+def write(worker: StoreClient, iteration: int, committed: int | None = None, size: int = 100_000) -> None:
+    """Write a version and wait until it is whole."""
+    wait_until(worker.idle, "the store is there")
+    if not worker.fits(size + 4, committed):
+        worker.ask_for_room(size + 4, committed)
+        wait_until(lambda: worker.fits(size + 4, committed), "there is room")
+    told = [b"head", content(iteration, size)]
+    assert worker.write(iteration, told, size=size + 4, description_bytes=4, committed=committed)
+    wait_until(lambda: worker.holds(iteration), f"version {iteration} is whole")
+
+
+def read(shard: StoredShard, size: int = 100_000) -> bytes:
+    buffer = bytearray(size)
+    shard.read_into(memoryview(buffer))
+    shard.close()
+    return bytes(buffer)
+
+
+def test_a_later_generation_reads_what_an_earlier_one_has_left(node: Node) -> None:
+    write(node.worker(), 7)
+    later = node.worker(generation=2)
+    assert later.find(0, 1, SECONDS) == {7}
+    shard = later.open(0, 1, 7, SECONDS)
+    assert shard.description == b"head"
+    assert read(shard) == content(7)
+    assert node.held() == [("job", 1, 0, 7)]
+
+
+def test_a_version_that_its_writer_did_not_end_never_counts(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    write(worker, 8, committed=7)
+    # As a worker that dies in the middle of the next one: begun, half written, never ended.
+    place = next(place for place, room in enumerate(worker._rooms) if room.holds == 7)
+    worker._say({"begin": place, "iteration": 9, "committed": 8})
+    os.pwrite(worker._rooms[place].descriptor, content(9, 50_000), 0)
+    wait_until(lambda: node.held() == [("job", 1, 0, 8)], "it was begun")
+    later = node.worker(generation=2)
+    assert later.find(0, 1, SECONDS) == {8}
+    assert read(later.open(0, 1, 8, SECONDS)) == content(8)
+
+
+def test_the_committed_version_is_not_written_over(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    write(worker, 8, committed=7)
+    place = next(place for place, room in enumerate(worker._rooms) if room.holds == 7)
+    worker._say({"begin": place, "iteration": 9, "committed": 7})
+    worker._say({"end": place, "iteration": 9, "bytes": 10, "description_bytes": 0})
+    later = node.worker(generation=2)
+    assert later.find(0, 1, SECONDS) == {7, 8}
+
+
+def test_a_version_with_a_flipped_byte_is_dropped_and_the_older_one_stays(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    write(worker, 8, committed=7)
+    room = next(room for room in worker._rooms if room.holds == 8)
+    os.pwrite(room.descriptor, b"\xff", 60_000)
+    later = node.worker(generation=2)
+    assert later.find(0, 1, SECONDS) == {7}
+    assert read(later.open(0, 1, 7, SECONDS)) == content(7)
+    assert node.held() == [("job", 1, 0, 7)]
+
+
+def test_what_a_later_generation_reads_is_not_written_any_more(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    assert node.worker(generation=2).find(0, 1, SECONDS) == {7}
+    assert worker.write(8, [b"head"], size=4, description_bytes=4, committed=7)
+    wait_until(lambda: worker.idle() and not worker.fits(4, None), "that was refused")
+    assert node.held() == [("job", 1, 0, 7)]
+
+
+def test_the_first_point_of_a_generation_takes_the_place_of_the_one_before(node: Node) -> None:
+    write(node.worker(), 7)
+    later = node.worker(generation=2)
+    write(later, 8)
+    assert node.held() == [("job", 1, 0, 7), ("job", 2, 0, 8)]
+    write(later, 9, committed=8)
+    assert node.held() == [("job", 2, 0, 9)]
+
+
+def test_a_worker_reads_nothing_of_another_job_nor_of_its_own_generation(node: Node) -> None:
+    write(node.worker(), 7)
+    assert node.worker("other", generation=2).find(0, 1, SECONDS) == set()
+    with pytest.raises(StoreError, match="none before 1"):
+        node.worker(rank=1).find(0, 1, SECONDS)
+
+
+def test_a_worker_gets_no_more_memory_than_it_may_have_nor_than_there_is(node: Node) -> None:
+    greedy = node.worker("greedy")
+    wait_until(greedy.idle, "the store is there")
+    greedy.ask_for_room(WORKER_BYTES // 2 + 1, None)
+    wait_until(greedy.idle, "it is answered")
+    assert not greedy.fits(1, None)
+    assert node.tell()["used_bytes"] == 0
+    for number in range(2):
+        write(node.worker(f"job-{number}"), 7, size=WORKER_BYTES // 2 - 4)
+    late = node.worker("late")
+    wait_until(late.idle, "the store is there")
+    late.ask_for_room(100_000, None)
+    wait_until(late.idle, "it is answered")
+    assert not late.fits(1, None)
+    assert node.tell()["used_bytes"] == LIMIT_BYTES
+    assert len(node.held()) == 2, "those that were there before are not touched"
+
+
+def test_nothing_is_written_or_read_when_the_servers_lease_is_over(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    later = node.worker(generation=2)
+    node.lease = time.clock_gettime(time.CLOCK_BOOTTIME)
+    node.tell()
+    with pytest.raises(StoreError, match="lease of this server is over"):
+        later.find(0, 1, SECONDS)
+    assert worker.write(8, [b"head"], size=4, description_bytes=4, committed=None)
+    wait_until(worker.idle, "that is answered")
+    assert not worker.holds(8)
+    node.lease += 1000.0
+    node.tell()
+    assert later.find(0, 1, SECONDS) == {7}
+
+
+def test_a_job_that_is_not_named_any_more_is_forgotten(node: Node) -> None:
+    write(node.worker("kept"), 7)
+    write(node.worker("over"), 7)
+    node.tell(jobs=None)
+    assert len(node.held()) == 2
+    node.tell(jobs=["kept"])
+    assert node.held() == [("kept", 1, 0, 7)]
+
+
+def test_a_worker_that_asks_while_the_store_is_away_asks_the_next_one(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    node.connection.close()
+    node.process.kill()
+    node.process.wait()
+    wait_until(lambda: not worker.idle(), "the worker has seen that it is gone")
+    worker.ask_for_room(100_000, 7)
+    node.start()
+    node.tell()
+    write(worker, 8)
+    assert node.held() == [("job", 1, 0, 8)]
+
+
+def test_a_restarted_agent_finds_what_is_held(node: Node) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    node.connection.close()
+    write(worker, 8, committed=7)
+    node.connect()
+    assert node.held() == [("job", 1, 0, 8)]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"no json\n",
+        b"[1]\n",
+        b'{"begin": 9}\n',
+        b'{"reserve": -1}\n',
+        b'{"reserve": true}\n',
+        b'{"end": 0, "iteration": 1, "bytes": 1e99, "description_bytes": 0}\n',
+        b'{"state": {"lease": 1e18, "jobs": [], "serve": []}}\n',
+        b"x" * 100_000,
+    ],
+)
+def test_a_worker_that_says_what_makes_no_sense_is_hung_up_on_and_nobody_else(
+    node: Node, line: bytes
+) -> None:
+    worker = node.worker()
+    write(worker, 7)
+    node.worker("other")
+    hostile = wire.connect(node.boxes / "other-1-0", wire.SOCKET_NAME)
+    hostile.settimeout(SECONDS)
+    hostile.sendall(line)
+    with hostile:
+        try:
+            assert hostile.recv(100) == b""
+        except ConnectionResetError:
+            pass
+    write(worker, 8, committed=7)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to somebody else")
+def test_another_user_is_not_heard_though_it_can_reach_the_socket(node: Node) -> None:
+    node.worker("theirs", user_id=12_345)
+    ours = wire.connect(node.boxes / "theirs-1-0", wire.SOCKET_NAME)
+    ours.settimeout(SECONDS)
+    with ours:
+        assert ours.recv(100) == b""
+
+
+def test_a_store_whose_folder_is_gone_ends(node: Node) -> None:
+    node.connection.close()
+    shutil.rmtree(node.folder)
+    assert node.process.wait(SECONDS) == 0
+
+
+def test_a_second_store_of_a_folder_leaves_it_to_the_first(node: Node) -> None:
+    write(node.worker(), 7)
+    second = subprocess.run(
+        process.command(sys.executable, PROJECT, node.folder, LIMIT_BYTES), timeout=SECONDS, check=False
+    )
+    assert second.returncode == 0
+    assert node.held() == [("job", 1, 0, 7)]
