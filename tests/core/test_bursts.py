@@ -12,9 +12,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduling.core.elasticflow.admission import Admission
+from scheduling.core.elasticflow.deadline_order import DeadlineOrder
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.pause_budget import PauseBudget, published_pause_seconds
-from scheduling.core.problem.problem import Problem
+from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.problem.work import Work
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.decision import Decision, ReasonCode, Verdict
@@ -255,3 +256,34 @@ def test_mending_promises_counts_towards_the_limit_and_ends_no_search(
     assert not work.is_spent()
     work.add_beside(1)
     assert work.is_spent()
+
+
+def test_pieces_that_filling_passes_over_end_a_pass_later_than_a_search() -> None:
+    """Most of them are skipped: a pass that refuses many newcomers would stop long before its time."""
+    work = Work(limit=10)
+    work.add_passed(36)
+    assert work.done == 36, "searches go by this count"
+    assert not work.is_spent()
+    work.add_passed(4)
+    assert work.is_spent()
+
+
+def test_promises_filled_in_deadline_order_count_by_the_time_that_it_takes() -> None:
+    """Uniform filling looks for room in a tight loop; suffix filling walks the same pieces many times."""
+    passed: list[int] = []
+    added: list[int] = []
+
+    class Watched(Work):
+        def add_passed(self, pieces: int) -> None:
+            passed.append(pieces)
+
+        def add(self, amount: int) -> None:
+            added.append(amount)
+
+    problem = build_problem(replace(cluster(2), jobs=random_newcomers(5, 12, pauses=True)))
+    rows = [row for row in problem.newcomers if problem.due[row] < np.inf]
+    for suffix in (False, True):
+        order = DeadlineOrder(problem, problem.stored, problem.opened, Watched(), suffix=suffix)
+        order.with_newcomer(rows[:-1], rows[-1])
+    assert passed
+    assert added

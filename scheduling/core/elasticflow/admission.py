@@ -411,7 +411,7 @@ class Admission:
             problem.jobs, due, self.plans, np.array(order, dtype=np.int64), carry, self._opened,
             problem.slots, Terms(guarded, suffix), to_the_end,
         )  # fmt: skip
-        self.work.add(walked)
+        (self.work.add if suffix else self.work.add_passed)(walked)
         return plans, failing
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:

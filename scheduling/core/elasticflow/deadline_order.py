@@ -187,7 +187,7 @@ class DeadlineOrder:
                 problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry,
                 timeline, problem.slots, Terms(True, self._suffix), False,
             )  # fmt: skip
-            self._work.add(walked)
+            (self._work.add if self._suffix else self._work.add_passed)(walked)
             if failed.size:
                 row = int(failed[0])
                 return Refilled(order, plans, tuple(kept), order.index(row), row)

@@ -132,6 +132,27 @@ def _can_hold(capacity: Capacity, piece: int, gpus: int, begin: float, release: 
 
 
 @leaf
+def _next_chance(capacity: Capacity, piece: int, at: float, gpus: int, cap: LevelCap) -> tuple[int, float]:
+    """Where a job that holds nothing goes on: the next piece in which it may start, and from when on.
+
+    Before a switch from no GPUs at all nothing can happen, so the walk goes on from there. Otherwise it goes
+    on in the first piece with ``gpus`` GPUs free.
+    """
+    times, _, count, _ = capacity
+    low, _, switch_at = cap
+    if low >= 0 or at >= switch_at - TIME_TOLERANCE:
+        return _first_with_room(capacity, piece, gpus)
+    beyond = count
+    while beyond - piece > 1:
+        middle = (piece + beyond) // 2
+        if switch_at >= times[middle] - TIME_TOLERANCE:
+            piece = middle
+        else:
+            beyond = middle
+    return piece, switch_at
+
+
+@leaf
 def _worth_growing(held: int, held_rate: float, rate: float, pause: float, run: float) -> bool:
     """Whether a larger level wins more iterations than its ``pause`` costs in the ``run`` seconds it lasts.
 
@@ -171,6 +192,9 @@ def _walk(
     out_time, out_gpus = draft
     head_gpus, head_until = head
     low, high, switch_at = cap
+    after_head = head_until - TIME_TOLERANCE
+    before_switch = switch_at - TIME_TOLERANCE
+    waits_until = before_switch if low < 0 else -inf
     held = jobs.gpus[job]
     held_index = _column(jobs, job, held)
     head_index = _column(jobs, job, head_gpus)
@@ -184,21 +208,19 @@ def _walk(
     at = slots.origin
     piece = piece_at(times, count, slots.origin)
     while (
-        piece < count
-        and at < due
-        and (at < head_until - TIME_TOLERANCE or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
+        piece < count and at < due and (at < after_head or work <= fastest * (due - at + 2 * TIME_TOLERANCE))
     ):
         room = free_for(free, piece, guarded)
-        if held == 0 and pieces > 0 and room < levels[0] and at >= head_until - TIME_TOLERANCE:
-            piece, at = _first_with_room(capacity, piece, levels[0])
+        if held == 0 and pieces > 0 and at >= after_head and (room < levels[0] or at < waits_until):
+            piece, at = _next_chance(capacity, piece, at, levels[0], cap)
             continue
         end = times[piece + 1] if piece + 1 < count else inf
-        if at < head_until - TIME_TOLERANCE:
+        if at < after_head:
             end = head_until
             wanted = head_gpus
             index = head_index
         else:
-            early = at < switch_at - TIME_TOLERANCE
+            early = at < before_switch
             index = low if early else high
             end = min(end, switch_at) if early else end
             while index >= 0 and levels[index] > room:

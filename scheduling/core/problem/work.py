@@ -11,6 +11,8 @@ PLANNED_CHANGE = 60
 KEPT_CHANGE = 4
 """Work of finding that a placement is the same as in the last forecast."""
 
+PASSED_PIECES = 4
+"""Pieces of the timeline that uniform filling passes over in the time of one unit of work: it skips most."""
 MENDED_PIECE = 1
 """Work of examining one piece of another job's plan in order to mend one promise."""
 
@@ -33,9 +35,16 @@ class Work:
         """Add ``amount`` to the count."""
         self.done += int(amount)
 
+    def add_passed(self, pieces: int) -> None:
+        """Add ``pieces`` of the timeline that uniform filling passed over.
+
+        Towards the limit they count by the time that they take; a search ends as if they took all of it.
+        """
+        self.add(pieces)
+        self.spare(pieces - pieces // PASSED_PIECES)
+
     def spare(self, amount: int) -> None:
-        """Record that ``amount`` of the counted work was saved by reuse; it does not count towards the
-        limit."""
+        """Record that ``amount`` of the counted work was saved; it does not count towards the limit."""
         self._spared += int(amount)
 
     def add_beside(self, amount: int) -> None:
