@@ -98,7 +98,8 @@ def _jobs_of(concerned: Collection[str], planned: Collection[str]) -> dict[str, 
         .select_related("checkpoint")
         .prefetch_related("curve", "function_version", "project__quota", "project__created_by__quota")
     )
-    others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "plan", "at_risk")
+    # Not the plan: what a row had is in the snapshot, and to read thousands again takes as long as planning.
+    others = Job.objects.filter(pk__in=planned).only("cluster_id", "state", "at_risk")
     return {job.pk: job for job in (*told, *others)}
 
 
@@ -191,7 +192,7 @@ def _store_plans(jobs: Mapping[str, Job], plans: Mapping[str, StoredPlan], refus
         if job is None or job_id in refused or job.finished():
             continue
         stored = plan_to_json(plan)
-        if job.plan != stored:
+        if "plan" in job.get_deferred_fields() or job.plan != stored:
             job.plan = stored
             changed.append(job)
     update_rows(changed, ["plan"])

@@ -14,11 +14,11 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import F, Q
+from django.db.models import F
 from django.utils import timezone
 
 from cluster.models import Cluster
-from scheduling.choices import TERMINAL_STATES, UNDECIDED_STATES, JobState
+from scheduling.choices import UNDECIDED_STATES, JobState
 from scheduling.core.question.recording import pack_snapshot
 from scheduling.core.question.snapshot import Snapshot
 from scheduling.models import Incident, Job
@@ -71,11 +71,12 @@ def note_set_aside(
             continue  # left out by what was found before: not seen anew
         if _saw(cluster, kind, message, job=job, question=questions.get(job.pk), now=now):
             _set_aside(job, message, now)
-    taking_part = Q(job_id__in=planned) & ~Q(kind=Incident.Kind.NO_PORT)
-    over = taking_part | Q(job__state__in=TERMINAL_STATES)
-    for incident in Incident.objects.filter(over, cluster=cluster, resolved_at__isnull=True).select_related(
-        "job"
-    ):
+    # Few are open, and thousands may take part: the database need not be told of all of these.
+    for incident in Incident.objects.filter(cluster=cluster, resolved_at__isnull=True).select_related("job"):
+        taking_part = incident.job_id in planned and incident.kind != Incident.Kind.NO_PORT
+        ended = incident.job is not None and incident.job.finished()
+        if not (taking_part or ended):
+            continue
         incident.resolved_at = now
         incident.save(update_fields=["resolved_at"])
         if incident.job is not None and not incident.job.finished():

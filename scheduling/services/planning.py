@@ -295,7 +295,10 @@ def _compute(cluster: Cluster, pool: Pool, policy: Policy, most_work: int, *, re
     # Nor for whom several kinds of GPU were asked: all of them may have one.
     several = set(Job.objects.filter(pk__in=asking).exclude(refused_kinds={}).values_list("pk", flat=True))
     now_asking = [] if waiting else [job_id for job_id in asking if job_id not in several][:MOST_OFFERS]
-    offers = find_offers(policy, snapshot_after(snapshot, decision), [by_id[job_id] for job_id in now_asking])
+    offers: dict[str, FoundOffer] = {}
+    if now_asking:
+        after = snapshot_after(snapshot, decision)
+        offers = find_offers(policy, after, [by_id[job_id] for job_id in now_asking])
     awaited = tuple(job_id for job_id in asking if job_id not in now_asking)
     return Computed(pool, answer, decision, again, offers, awaited, time.perf_counter() - began)
 
