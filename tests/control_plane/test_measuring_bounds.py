@@ -49,7 +49,7 @@ def node(cluster: Cluster) -> HangingAgent:
 
 
 def measurements() -> list[Generation]:
-    return list(Generation.objects.filter(purpose=Purpose.PROFILING).order_by("number"))
+    return list(Generation.objects.filter(purpose=Purpose.PROFILING).order_by("pk"))
 
 
 def hang_twice(node: HangingAgent) -> None:
