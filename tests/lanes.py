@@ -1,10 +1,9 @@
 """`python -m tests.lanes [pytest's arguments]`: all tests in four lanes beside each other.
 
-The end-to-end tests spend most of their time waiting for emulated accelerators, and those of pages, agents
-and workers for servers, browsers and each other; what computes runs meanwhile. There are more lanes than
-processors, because all of them but one wait for a third of their time. Everything but the end-to-end tests
-has a lower priority: deadlines there are kept on a clock. What the buffered lanes print comes at the end,
-whole.
+The end-to-end tests spend most of their time waiting for emulated accelerators, and those of agents and pages
+for workers, servers and browsers; what computes runs meanwhile. There are more lanes than processors, because
+all of them but one wait for a third of their time. Everything but the tests that are done by a clock has a
+lower priority. What the buffered lanes print comes at the end, whole.
 """
 
 from __future__ import annotations
@@ -20,15 +19,16 @@ from dataclasses import dataclass
 from pathlib import Path
 
 TESTS = Path(__file__).parent
-END_TO_END = ("end_to_end", "chaos")
+#: What is done by a clock, and with real processes: these tests wait more than they compute.
+BY_THE_CLOCK = ("end_to_end", "chaos", "agent")
 #: Folders of one lane each, of about the same length. All that is not named here is in the lane that prints
 #: as it goes.
 LANES = (
-    END_TO_END,
+    BY_THE_CLOCK,
     ("control_plane", "lending/control_plane"),
     ("api", "dashboard", "platform", "simulation/product", "streams"),
 )
-#: So low that the end-to-end tests have most of the processors' time, whatever the other lanes compute.
+#: So low that the tests by the clock have most of the processors' time, whatever the other lanes compute.
 LOWER_PRIORITY = ["nice", "-n", "10"]
 
 
@@ -57,7 +57,7 @@ def main(arguments: list[str]) -> int:
     """Run all lanes; returns 0 when every one passed."""
     pytest = [sys.executable, "-m", "pytest", *arguments]
     commands = [
-        [*([] if lane is END_TO_END else LOWER_PRIORITY), *pytest, *(str(TESTS / name) for name in lane)]
+        [*([] if lane is BY_THE_CLOCK else LOWER_PRIORITY), *pytest, *(str(TESTS / name) for name in lane)]
         for lane in LANES
     ]
     ignored = [f"--ignore={TESTS / name}" for lane in LANES for name in lane]
