@@ -49,24 +49,39 @@ def jobs_to_bound(jobs) -> JobsToBound:
 
 
 def most_on_time(jobs) -> int:
-    """By trying every division of the GPUs in every slot, a measured level or none for each job; no
-    pauses."""
+    """By trying every division of the GPUs in every slot, a measured level or none for each job; no pauses.
+
+    Of two states one is left out if it has at least as much work left of every job: whatever follows, it
+    meets no more deadlines.
+    """
     choices = [
         chosen for chosen in product((0, *LEVELS), repeat=len(jobs)) if sum(chosen) <= GPUS
     ]  # fmt: skip
     rate = [dict(zip(LEVELS, speeds(job[3]), strict=True)) | {0: 0.0} for job in jobs]
-    states = {tuple(job[2] for job in jobs)}
+    done = np.array([[rate[row][gpus] for row, gpus in enumerate(chosen)] for chosen in choices])
+    begin = np.array([job[0] for job in jobs])
+    end = begin + np.array([job[1] for job in jobs])
+    states = np.array([[job[2] for job in jobs]], dtype=np.float64)
     for slot in range(2 * SLOTS):
         # Work that is not done by its deadline stays as it is, so that what is left at the end tells who was
         # on time.
-        open_ = [job[0] <= slot < job[0] + job[1] for job in jobs]
-        usable = {tuple(c if o else 0 for c, o in zip(chosen, open_, strict=True)) for chosen in choices}
-        states = {
-            tuple(round(max(0.0, left - rate[row][chosen[row]]), 9) for row, left in enumerate(state))
-            for state in states
-            for chosen in usable
-        }
-    return max(sum(left <= 1e-9 for left in state) for state in states)
+        now_done = np.unique(np.where((begin <= slot) & (slot < end), done, 0.0), axis=0)
+        reached = np.maximum(0.0, states[:, None, :] - now_done[None, :, :]).reshape(-1, len(jobs))
+        # However much is left of a job that is late.
+        late = (end <= slot + 1) & (reached > 1e-9)
+        states = not_dominated(np.unique(np.where(late, np.inf, reached).round(9), axis=0))
+    return int((states <= 1e-9).sum(axis=1).max())
+
+
+def not_dominated(states: np.ndarray) -> np.ndarray:
+    """The rows of which no other, different row is nowhere greater."""
+    kept = np.ones(len(states), dtype=bool)
+    for index in range(len(states)):
+        if kept[index]:
+            others = (states >= states[index]).all(axis=1)
+            others[index] = False
+            kept &= ~others
+    return states[kept]
 
 
 @SOME
