@@ -8,9 +8,13 @@ from typing import Any
 import pytest
 from django.core.cache import cache
 from django.test import Client
+from playwright.sync_api import expect
 
 from tests.dashboard.scenario import Scenario, build
 from tests.streams.server import stream_server
+
+#: Beside three other lanes a page may take long to be drawn. How fast it is, is not what is tested.
+expect.set_options(timeout=20_000)
 
 __all__ = ["stream_server"]  # a fixture
 
