@@ -12,7 +12,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.runtime.state.layout import TensorEntry, cut, put_together, slice_bytes, take_apart
-from workers.runtime.state.shards import Shard, ShardError, own_shard, read_shard, write_shard
+from workers.runtime.state.shards import (
+    Shard,
+    ShardError,
+    describe_as_bytes,
+    own_shard,
+    read_description,
+    read_shard,
+    write_shard,
+)
 
 DTYPES = ["float32", "float64", "bfloat16", "int64", "uint8", "bool", "complex64"]
 SHAPES = st.lists(st.integers(0, 5), max_size=3).map(tuple)
@@ -167,3 +175,28 @@ def test_a_crash_while_a_shard_is_written_leaves_no_file_of_its_name(
     with pytest.raises(KeyboardInterrupt):
         write_shard(shard, tmp_path / "0.pt")
     assert not (tmp_path / "0.pt").exists()
+
+
+def test_what_is_sent_ahead_of_a_shard_describes_it_as_it_is_now() -> None:
+    """What lasts from shard to shard is described once; what changes never stands for it."""
+    state = _state()
+    own = {"compression": {"residual": torch.zeros(7)}}
+    for iteration, changed in enumerate(({}, {"function": {"seen": torch.arange(9)}}, {})):
+        state |= {"iteration": iteration, "history": [[iteration, {"loss": 1.0}]], **changed}
+        for rank in (0, 1, 0, 1):
+            for held in ({}, own):
+                shard = own_shard(state, _parameters(state), rank=rank, world_size=2, copy=False, own=held)
+                read = read_description(describe_as_bytes(shard))
+                assert read == shard.description
+                counts = [piece["count"] for piece in read["slices"]]
+                counts += [math.prod(entry["shape"]) for entry in read["own"]]
+                assert counts == [value.numel() for value in shard.values]
+
+
+def test_a_description_that_is_none_is_refused() -> None:
+    shard = own_shard(_state(), frozenset(), rank=0, world_size=1, copy=False)
+    for content in (b"", b"PK", describe_as_bytes(Shard({"lasting": 3}, []))):
+        with pytest.raises(ShardError):
+            read_description(content)
+    with pytest.raises(ShardError):
+        read_description(describe_as_bytes(Shard(dict(shard.description), [], b"no archive")))

@@ -10,6 +10,7 @@ import hashlib
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import torch
@@ -17,6 +18,8 @@ from torch import Tensor
 
 #: What one rank has for itself, such as residuals: by whose it is, then by name.
 OwnState = Mapping[str, Mapping[str, Tensor]]
+#: Types whose values hold no tensors.
+_PLAIN = frozenset({int, float, bool, str, bytes, type(None)})
 #: Where a tensor stands in a nested state: the keys and places that lead to it.
 Path = tuple[Any, ...]
 
@@ -34,6 +37,11 @@ class TensorEntry:
     dtype: str
     shape: tuple[int, ...]
     replicated: bool
+
+    @classmethod
+    def of(cls, path: Path, tensor: Tensor, *, replicated: bool) -> TensorEntry:
+        """The entry of a tensor."""
+        return cls(path, dtype_name(tensor.dtype), tuple(tensor.shape), replicated)
 
     @property
     def count(self) -> int:
@@ -59,6 +67,12 @@ class Slice:
     count: int
 
 
+@cache
+def dtype_name(dtype: torch.dtype) -> str:
+    """A dtype's name in torch, such as `float32`."""
+    return str(dtype).removeprefix("torch.")
+
+
 def torch_dtype(name: str) -> torch.dtype:
     """The dtype of that name.
 
@@ -81,19 +95,24 @@ def take_apart(state: Any, replicated: Callable[[Path], bool]) -> tuple[Any, lis
     tensors: list[Tensor] = []
 
     def walk(value: Any, path: Path) -> Any:
+        # Most of a state's thousands of values are plain, and this is done after every iteration.
+        if type(value) in _PLAIN:
+            return value
         if isinstance(value, Tensor) and value.layout == torch.strided and not value.is_quantized:
             plain = value.detach()
-            name = str(plain.dtype).removeprefix("torch.")
-            entries.append(TensorEntry(path, name, tuple(plain.shape), replicated(path)))
+            entries.append(TensorEntry.of(path, plain, replicated=replicated(path)))
             tensors.append(plain)
             return None
         if isinstance(value, Mapping):
             return {key: walk(inner, (*path, key)) for key, inner in value.items()}
-        if isinstance(value, list):
-            return [walk(inner, (*path, place)) for place, inner in enumerate(value)]
-        if isinstance(value, tuple):
-            return tuple(walk(inner, (*path, place)) for place, inner in enumerate(value))
+        if isinstance(value, list | tuple):
+            if _PLAIN.issuperset(map(type, value)):
+                return type_of(value)(value)
+            return type_of(value)(walk(inner, (*path, place)) for place, inner in enumerate(value))
         return value
+
+    def type_of(value: list[Any] | tuple[Any, ...]) -> type[list[Any]] | type[tuple[Any, ...]]:
+        return list if isinstance(value, list) else tuple
 
     return walk(state, ()), entries, tensors
 

@@ -13,6 +13,7 @@ import pickle
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path as FilePath
 from types import MappingProxyType
 from typing import Any
@@ -22,11 +23,11 @@ from torch import Tensor
 
 from workers.runtime.state.layout import (
     OwnState,
-    Path,
     Slice,
     TensorEntry,
     cut,
     digest_of,
+    dtype_name,
     flat_bytes,
     take_apart,
 )
@@ -54,10 +55,12 @@ class Shard:
             shard 0 has `rest`, what the state is without tensors, and `layout` as well. `own` names what the
             rank has for itself, which is cut for nobody.
         values: the slices, flat, in the same order; then what is its own.
+        lasting: what of the description the next shard has too, as bytes; empty where nobody knows.
     """
 
     description: dict[str, Any]
     values: list[Tensor]
+    lasting: bytes = b""
 
     def pieces(self) -> Iterator[memoryview]:
         """The values' bytes, one after the other; they share the shard's memory."""
@@ -103,31 +106,47 @@ def own_shard(
             on the CPU.
     """
     rest, layout, tensors = take_apart(state, is_replicated(parameters))
-    slices = cut(layout, world_size)[rank]
     mine = {(whose, name): tensor for whose, kept in own.items() for name, tensor in kept.items()}
-    own_layout = [_describe_own(path, tensor) for path, tensor in mine.items()]
+    own_layout = tuple(TensorEntry.of(path, tensor, replicated=False) for path, tensor in mine.items())
+    part = _part(tuple(layout), own_layout, rank, world_size)
     description: dict[str, Any] = {
         "format": STATE_FORMAT,
         "generation": state["generation"],
         "iteration": state["iteration"],
         "shard": rank,
         "world_size": world_size,
-        "layout_digest": digest_of(layout),
-        "slices": [_describe(layout[piece.entry], piece) for piece in slices],
-        "own": own_layout,
+        **part.description,
     }
     if rank == 0:
-        description |= {
-            "rest": deepcopy(rest) if copy else rest,
-            "layout": [entry.to_dict() for entry in layout],
-        }
-    values = [_slice(tensors[piece.entry], piece, copy=copy) for piece in slices]
+        description["rest"] = deepcopy(rest) if copy else rest
+    values = [_slice(tensors[piece.entry], piece, copy=copy) for piece in part.slices]
     values += [_slice(tensor.detach(), Slice(0, 0, tensor.numel()), copy=copy) for tensor in mine.values()]
-    return Shard(description, values)
+    return Shard(description, values, part.described)
 
 
-def _describe_own(path: Path, tensor: Tensor) -> dict[str, Any]:
-    return {"path": path, "dtype": str(tensor.dtype).removeprefix("torch."), "shape": tuple(tensor.shape)}
+@dataclass(frozen=True)
+class _Part:
+    """What one rank has of a layout, and what its shards say of that."""
+
+    slices: list[Slice]
+    description: Mapping[str, Any]
+    described: bytes
+
+
+# A state has thousands of tensors, and the same ones after every iteration.
+@lru_cache(maxsize=4)
+def _part(
+    layout: tuple[TensorEntry, ...], own_layout: tuple[TensorEntry, ...], rank: int, world_size: int
+) -> _Part:
+    slices = cut(layout, world_size)[rank]
+    description: dict[str, Any] = {
+        "layout_digest": digest_of(layout),
+        "slices": [_describe(layout[piece.entry], piece) for piece in slices],
+        "own": [{"path": entry.path, "dtype": entry.dtype, "shape": entry.shape} for entry in own_layout],
+    }
+    if rank == 0:
+        description["layout"] = [entry.to_dict() for entry in layout]
+    return _Part(slices, MappingProxyType(description), _as_bytes(description))
 
 
 def _describe(entry: TensorEntry, piece: Slice) -> dict[str, Any]:
@@ -150,8 +169,19 @@ def _slice(tensor: Tensor, piece: Slice, *, copy: bool) -> Tensor:
 
 def describe_as_bytes(shard: Shard) -> bytes:
     """The description alone, to be sent ahead of the slices."""
+    if not shard.lasting:
+        return _as_bytes(shard.description)
+    passing = {key: value for key, value in shard.description.items() if key not in _LASTING}
+    return _as_bytes(passing | {"lasting": shard.lasting})
+
+
+#: Of a description, what is the same as long as the layout is.
+_LASTING = frozenset({"layout_digest", "slices", "own", "layout"})
+
+
+def _as_bytes(description: Mapping[str, Any]) -> bytes:
     buffer = io.BytesIO()
-    torch.save(shard.description, buffer)
+    torch.save(dict(description), buffer)
     return buffer.getvalue()
 
 
@@ -162,9 +192,13 @@ def read_description(content: bytes) -> dict[str, Any]:
         ShardError: it is something else.
     """
     try:
-        return _checked(torch.load(io.BytesIO(content), map_location="cpu", weights_only=True))
-    except (RuntimeError, pickle.UnpicklingError, EOFError) as error:
+        found = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        if isinstance(found, dict) and "lasting" in found:
+            lasting = torch.load(io.BytesIO(found.pop("lasting")), map_location="cpu", weights_only=True)
+            found |= {key: lasting[key] for key in _LASTING & lasting.keys()}
+    except (RuntimeError, pickle.UnpicklingError, EOFError, TypeError, AttributeError) as error:
         raise ShardError(f"a shard's description cannot be read: {error}") from error
+    return _checked(found)
 
 
 def write_shard(shard: Shard, path: FilePath) -> None:
@@ -233,6 +267,6 @@ def _checked(content: Any) -> dict[str, Any]:
 
 def _check_values(described: Sequence[tuple[str, int]], values: Any) -> None:
     for place, (expected, value) in enumerate(zip(described, values, strict=True)):
-        name = str(value.dtype).removeprefix("torch.")
+        name = dtype_name(value.dtype)
         if value.dim() != 1 or (name, value.numel()) != expected:
             raise ShardError(f"value {place} of a shard is not as it is described")
