@@ -1,14 +1,14 @@
 """How long training stands still for its state: a hand-over through memory, and a suspension.
 
-    python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--rounds 3]
+    python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--to WORKERS] [--rounds 3]
         [--against FOLDER] [--json OUT]
 
 A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
-this machine. *Hand-over*: seconds from telling a running and a ready generation to change until the first
-iteration of the new one; *grown*: the most that a rank of either needed for it beyond what it had before, as
-a part of the state. *Suspend*: seconds from telling a running generation to suspend until its state is
-written. `--against` names another checkout of the repository: its runs alternate with this one's, so that
-both see the same machine.
+this machine; with `--to` the new generation has another number. *Hand-over*: seconds from telling a running
+and a ready generation to change until the first iteration of the new one; *grown*: the most that a rank of
+either needed for it beyond what it had before, as a part of the smallest shard. *Suspend*: seconds from
+telling a running generation to suspend until its state is written. `--against` names another checkout of the
+repository: its runs alternate with this one's, so that both see the same machine.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ def assignment_of(megabytes: int) -> Message:
     """What both generations are given."""
     return {
         "function": {"entry": "large_state:LargeState"},
-        "hyperparameters": {"global_batch_size": 8, "state_bytes": megabytes << 20},
+        "hyperparameters": {"global_batch_size": 24, "state_bytes": megabytes << 20},
         "termination": {"max_iterations": 10**7, "target": None},
         "device": {
             "kind": "emulated",
@@ -77,11 +77,11 @@ def _kibibytes(pid: int, name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def handover(agent: LocalAgent, assignment: Message, workers: int) -> tuple[float, int]:
-    """The pause of one hand-over, and by how many bytes a rank grew for it at most."""
+def handover(agent: LocalAgent, assignment: Message, workers: int, to: int) -> tuple[float, int]:
+    """The pause of one hand-over to so many workers, and by how many bytes a rank grew for it at most."""
     old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
     old.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
-    new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, workers, seconds=120)
+    new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, to, seconds=120)
     new.wait_until_ready(120)
     pids = [worker.process.pid for worker in (*old.workers, *new.workers)]
     growth = PeakGrowth(pids)
@@ -110,21 +110,21 @@ def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> flo
     return taken
 
 
-def measure_here(megabytes: int, workers: int) -> Message:
+def measure_here(megabytes: int, workers: int, to: int) -> Message:
     """One hand-over and one checkpoint with this checkout's runtime."""
     assignment = assignment_of(megabytes)
     with LocalAgent() as agent:
-        pause, grown = handover(agent, assignment, workers)
+        pause, grown = handover(agent, assignment, workers, to)
     with LocalAgent() as agent:
         suspended = suspend_seconds(agent, assignment, workers)
-    return {"handover": pause, "suspend": suspended, "grown": grown / (megabytes << 20)}
+    return {"handover": pause, "suspend": suspended, "grown": grown * max(workers, to) / (megabytes << 20)}
 
 
-def measure_in(folder: Path, megabytes: int, workers: int) -> Message:
+def measure_in(folder: Path, megabytes: int, workers: int, to: int) -> Message:
     """The same in a process of a checkout's own."""
     answer = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--once", "--megabytes", str(megabytes),
-         "--workers", str(workers)],
+         "--workers", str(workers), "--to", str(to)],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
     result: Message = json.loads(answer.stdout)
@@ -136,23 +136,25 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="benchmarks.state_pause", description=__doc__.splitlines()[0])
     parser.add_argument("--megabytes", type=int, default=500)
     parser.add_argument("--workers", type=int, default=4)
+    parser.add_argument("--to", type=int, help="workers of the new generation; as many unless told")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path, help="another checkout, whose runs alternate with this one's")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
+    to = arguments.to or arguments.workers
     if arguments.once:
-        print(json.dumps(measure_here(arguments.megabytes, arguments.workers)))
+        print(json.dumps(measure_here(arguments.megabytes, arguments.workers, to)))
         return 0
     folders = {"here": HERE} | ({"against": arguments.against.resolve()} if arguments.against else {})
     found: dict[str, list[Message]] = {name: [] for name in folders}
     for _round in range(arguments.rounds):
         for name, folder in folders.items():
-            found[name].append(measure_in(folder, arguments.megabytes, arguments.workers))
+            found[name].append(measure_in(folder, arguments.megabytes, arguments.workers, to))
             print(name, found[name][-1], flush=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
-    print(f"{arguments.megabytes} MB, {arguments.workers} workers, {machine}")
-    for what, unit in (("handover", "s"), ("suspend", "s"), ("grown", "of the state")):
+    print(f"{arguments.megabytes} MB, {arguments.workers} workers to {to}, {machine}")
+    for what, unit in (("handover", "s"), ("suspend", "s"), ("grown", "of a shard")):
         medians = {name: statistics.median(one[what] for one in rounds) for name, rounds in found.items()}
         text = ", ".join(f"{name} {median:.3f} {unit}" for name, median in medians.items())
         ratio = f", ratio {medians['here'] / medians['against']:.3f}" if "against" in medians else ""
