@@ -140,3 +140,34 @@ class OfferState(models.TextChoices):
     ACCEPTED = "accepted", "Accepted"
     EXPIRED = "expired", "Expired"
     WITHDRAWN = "withdrawn", "Withdrawn"
+
+
+class RecoveryKind(models.TextChoices):
+    """What was lost: processes alone, a server, or a server that said before that it would leave."""
+
+    SOFTWARE = "software", "Software"
+    HARDWARE = "hardware", "Hardware"
+    ANNOUNCED = "announced", "Announced"
+
+
+class RecoveryOutcome(models.TextChoices):
+    OPEN = "open", "Under way"
+    RECOVERED = "recovered", "Recovered"
+    BROKEN_OFF = "broken_off", "Broken off"  # its job ended, or its owner paused it
+
+
+class ProtectionState(models.TextChoices):
+    """How well a job's newest state in memory is kept."""
+
+    FULL = "full", "Full"
+    DEGRADED = "degraded", "Degraded"
+    NONE = "none", "None"
+
+
+class StateSource(models.TextChoices):
+    """Where a rank took its state from, nearest first."""
+
+    OWN_MEMORY = "own_memory", "Memory of its own server"
+    PEER_MEMORY = "peer_memory", "A peer's memory"
+    DURABLE = "durable", "Durable storage"
+    NONE = "none", "Nothing: from the beginning"

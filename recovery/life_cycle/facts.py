@@ -39,6 +39,9 @@ class RecoveryFacts:
     ``resourced``: lost ranks that have another server. ``sources_version``: the version chosen; None before.
     ``loaded``: for each rank that has loaded, its version. ``training``: whether an iteration was completed.
     ``phase_since``: when the phase began. ``attempts``: how often ranks did not load their state in time.
+    ``placed_anew``: whether all ranks are given servers anew, survivors' too, as the live planner does.
+    ``readers``: how many ranks load the state, where it is another number than before; None for as many.
+    ``given_up``: whether the ranks that were to go on were stopped before they trained.
     """
 
     phase: RecoveryPhase
@@ -54,6 +57,9 @@ class RecoveryFacts:
     loaded: tuple[tuple[int, int | None], ...] = ()
     training: bool = False
     attempts: int = 0
+    placed_anew: bool = False
+    readers: int | None = None
+    given_up: bool = False
 
     @property
     def hardware(self) -> bool:
@@ -65,11 +71,19 @@ class RecoveryFacts:
         """Ranks whose machine is there."""
         return frozenset(range(self.ranks)) - self.failed
 
+    @property
+    def unplaced(self) -> frozenset[int]:
+        """Ranks that wait for a server."""
+        return (frozenset(range(self.ranks)) if self.placed_anew else self.failed) - self.resourced
+
 
 @dataclass(frozen=True, slots=True)
 class RecoveryBounds:
-    """How long a phase may take, in seconds, before it is begun anew. Waiting for a server has no bound."""
+    """How long a phase may take, in seconds, before it is begun anew. Waiting for a server has no bound.
 
-    freeze_seconds: float
+    ``freeze_seconds``: None where nothing is won by beginning anew: there, survivors' workers are waited for.
+    """
+
+    freeze_seconds: float | None
     load_seconds: float
     start_seconds: float

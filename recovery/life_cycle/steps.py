@@ -70,6 +70,11 @@ def next_steps(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list
     new = (facts.newly_failed - facts.failed) | (facts.newly_failed & facts.resourced)
     if new and facts.phase is not RecoveryPhase.RUNNING:
         return [BeginAnew(facts.failed | new, "another machine failed")]
+    if facts.training and facts.phase is not RecoveryPhase.RUNNING:
+        # Whoever trains holds its servers and has loaded; what older generations still say is refused.
+        return [MoveTo(RecoveryPhase.RUNNING)]
+    if facts.given_up and facts.phase is not RecoveryPhase.RUNNING:
+        return [BeginAnew(facts.failed, "the ranks that were to go on were stopped before they trained")]
     return _STEPS[facts.phase](facts, bounds, now)
 
 
@@ -77,14 +82,15 @@ def _detected(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[
     waiting = facts.survivors - facts.stopped
     if waiting:
         # A survivor that cannot stop its workers is as good as lost: its lease ends, and it is fenced.
-        if now - facts.phase_since > bounds.freeze_seconds:
+        bound = bounds.freeze_seconds
+        if bound is not None and now - facts.phase_since > bound:
             return [BeginAnew(facts.failed | waiting, "workers did not stop in time")]
         return [StopWorkers(facts.generation, waiting)]
     return [MoveTo(RecoveryPhase.FROZEN)] if facts.failed <= facts.fenced else []
 
 
 def _frozen(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
-    waiting = facts.failed - facts.resourced
+    waiting = facts.unplaced
     return [AskForServers(waiting)] if waiting else [MoveTo(RecoveryPhase.RESOURCED)]
 
 
@@ -103,7 +109,7 @@ def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[R
     versions = set(loaded.values())
     if len(versions) > 1:
         return [BeginAnew(facts.failed, "ranks loaded different versions", durable=True)]
-    if len(loaded) == facts.ranks:
+    if len(loaded) == (facts.ranks if facts.readers is None else facts.readers):
         return [MoveTo(RecoveryPhase.VERIFIED)]
     if now - facts.phase_since > bounds.load_seconds:
         # A peer that does not answer a second time is not asked a third time.

@@ -16,7 +16,9 @@ from scheduling.choices import (
 )
 from scheduling.life_cycle.facts import GenerationFacts, JobFacts, StepBounds
 from scheduling.life_cycle.instructions import (
+    AwaitServers,
     BecomeLive,
+    BeginRecovery,
     BeginTraining,
     CountFailure,
     Fail,
@@ -127,6 +129,7 @@ def lost(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instru
         Record("interrupted", f"Generation {generation.number} was lost: {reason}.", generation.number),
     ]
     if trained:
+        found.append(BeginRecovery(generation.number, reason))
         found += _from_the_last_state(replace(job, live=None), was_live=True)
     return [*found, TellPlanner(f"{job.id} lost generation {generation.number}")]
 
@@ -149,6 +152,7 @@ def given_up(job: JobFacts, reason: str) -> list[Instruction]:
         # The predecessor stopped for a generation that will not train.
         why = f"generation {coming.number} did not take over"
         found.append(Retire(live.number, RetireReason.GIVEN_UP, why))
+        found.append(BeginRecovery(live.number, why))
         found += _from_the_last_state(left, was_live=True)
     return [*found, TellPlanner(f"{job.id} gave up generation {coming.number}")]
 
@@ -161,8 +165,7 @@ def _from_the_last_state(job: JobFacts, *, was_live: bool) -> list[Instruction]:
     if job.coming is not None:
         found.append(BeginTraining(job.coming.number))
     elif job.state == JobState.RUNNING:
-        text = f"Goes on from iteration {iteration} as soon as it has GPUs again."
-        found.append(MoveTo(JobState.SUSPENDED, text))
+        found.append(AwaitServers(iteration))
     return found
 
 

@@ -88,6 +88,24 @@ class GoBack:
 
 
 @dataclass(frozen=True)
+class BeginRecovery:
+    """Record that a generation that trained is lost: from now on the way back is followed."""
+
+    #: Number of the generation.
+    generation: int
+    #: Why it is lost, as a sentence.
+    reason: str
+
+
+@dataclass(frozen=True)
+class AwaitServers:
+    """A running job waits for GPUs, to go on from the newest state that is left of it."""
+
+    #: Iteration of its last durable state.
+    iteration: int
+
+
+@dataclass(frozen=True)
 class NoPause:
     """No change of generation is expected any more."""
 
@@ -148,5 +166,5 @@ class TellPlanner:
 
 Instruction = (
     Retire | CallReady | BeginTraining | BeginHandover | TellToSuspend | BeginMeasuring | BecomeLive | GoBack
-    | NoPause | CountFailure | Fail | MoveTo | Record | TellPlanner
+    | BeginRecovery | AwaitServers | NoPause | CountFailure | Fail | MoveTo | Record | TellPlanner
 )  # fmt: skip

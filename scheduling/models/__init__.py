@@ -21,6 +21,7 @@ from scheduling.models.records import (
     LogChunk,
     StateShard,
 )
+from scheduling.models.recoveries import JobProtection, Recovery
 
 __all__ = [
     "AppliedEvent",
@@ -38,9 +39,11 @@ __all__ = [
     "Job",
     "JobEvent",
     "JobMetric",
+    "JobProtection",
     "LogChunk",
     "Offer",
     "OutboxMessage",
+    "Recovery",
     "ScalingCurve",
     "StateShard",
     "Worker",

@@ -1,4 +1,5 @@
-"""What went wrong in planning, for operators: a job that had to be set aside, a pass that failed."""
+"""What went wrong, for operators: a job that had to be set aside, a pass that failed, a recovery that takes
+too long."""
 
 from __future__ import annotations
 
@@ -27,6 +28,10 @@ class Incident(models.Model):
         NOT_MEASURED = "not_measured", "Measurement put off, planning failed with it"
         #: A server has no port left for the job's workers: it stays as it is.
         NO_PORT = "no_port", "Job not started or moved, a server has no free port"
+        #: The job does not train again after a failure.
+        UNRECOVERED = "unrecovered", "Not recovered in time"
+        #: Its state in memory has fewer copies than ordered.
+        UNPROTECTED = "unprotected", "State in memory without its copies"
         #: A whole pass of the planner failed.
         PASS_FAILED = "pass_failed", "Planning failed"
 

@@ -21,6 +21,7 @@ from scheduling.services.generations import let_go, retire
 from scheduling.services.host_memory import raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
 from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.recovering import advance_recoveries
 from scheduling.services.recovery_points import take_shard
 from scheduling.services.report_refusals import RefusedEvent, note
 from scheduling.services.scoring import score_promise
@@ -81,6 +82,7 @@ def _first_iteration(
     generation.pause_seconds = _pause_seconds(generation, event["pause_seconds"])
     generation.save(update_fields=["pause_seconds"])
     became_live(job, generation, event["iteration"], cluster)
+    advance_recoveries(cluster, [job.pk])
 
 
 def _shard_stored(

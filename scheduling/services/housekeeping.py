@@ -8,19 +8,22 @@ from datetime import datetime, timedelta
 import fsspec
 import structlog
 from django.conf import settings
-from django.db.models import Max, Sum
+from django.db.models import Count, Max, Sum
 from django.db.models.functions import Length
 from django.utils import timezone
 
 from cluster.models import UtilisationSample
 from projects.services import expire_idempotency_records
-from scheduling.choices import TERMINAL_STATES
-from scheduling.models import AppliedEvent, Checkpoint, Decision, Incident, Job, LogChunk
+from scheduling.choices import TERMINAL_STATES, RecoveryOutcome
+from scheduling.models import AppliedEvent, Checkpoint, Decision, Incident, Job, LogChunk, Recovery
 from scheduling.services.progress import MAXIMUM_LOG_BYTES
 
 log = structlog.get_logger(__name__)
 
 KEPT_CHECKPOINTS = 2
+RECOVERIES_KEPT_FOR = timedelta(days=90)
+#: Of one job.
+MOST_RECOVERIES = 500
 TRIMMED = f"[older output is dropped: of a job's log the last {MAXIMUM_LOG_BYTES >> 20} MiB are kept]\n"
 
 
@@ -33,8 +36,20 @@ def keep_house() -> None:
     AppliedEvent.objects.filter(applied_at__lt=now - timedelta(days=2)).delete()
     UtilisationSample.objects.filter(taken_at__lt=now - timedelta(days=90)).delete()
     expire_idempotency_records()
+    trim_recoveries(now)
     trim_logs()
     delete_old_checkpoints(now)
+
+
+def trim_recoveries(now: datetime) -> None:
+    """Keep the recoveries of 90 days, and of a job the last few hundred: one that fails at every start must
+    not fill the table."""
+    ended = Recovery.objects.exclude(outcome=RecoveryOutcome.OPEN)
+    ended.filter(ended_at__lt=now - RECOVERIES_KEPT_FOR).delete()
+    many = Recovery.objects.values("job").annotate(count=Count("pk")).filter(count__gt=MOST_RECOVERIES)
+    for job_id in many.order_by().values_list("job", flat=True):
+        newest = Recovery.objects.filter(job=job_id).order_by("-id").values_list("pk", flat=True)
+        ended.filter(job=job_id, pk__lt=newest[MOST_RECOVERIES - 1]).delete()
 
 
 def trim_logs() -> None:

@@ -34,6 +34,8 @@ TRY_AGAIN_AFTER = timedelta(minutes=10)
 #: After so long a job is measured again for which a server had no port.
 PORT_AGAIN_AFTER = timedelta(minutes=1)
 MOST_DETAIL_CHARACTERS = 20_000
+#: Being planned does not put these right.
+NOT_OF_PLANNING = (Incident.Kind.NO_PORT, Incident.Kind.UNRECOVERED, Incident.Kind.UNPROTECTED)
 NO_QUESTIONS: Mapping[str, Snapshot] = {}
 
 
@@ -73,7 +75,7 @@ def note_set_aside(
             _set_aside(job, message, now)
     # Few are open, and thousands may take part: the database need not be told of all of these.
     for incident in Incident.objects.filter(cluster=cluster, resolved_at__isnull=True).select_related("job"):
-        taking_part = incident.job_id in planned and incident.kind != Incident.Kind.NO_PORT
+        taking_part = incident.job_id in planned and incident.kind not in NOT_OF_PLANNING
         ended = incident.job is not None and incident.job.finished()
         if not (taking_part or ended):
             continue
@@ -109,6 +111,20 @@ def note_ports(cluster: Cluster, job_ids: Collection[str], now: datetime) -> Non
     Incident.objects.filter(
         cluster=cluster, kind=Incident.Kind.NO_PORT, job__in=job_ids, resolved_at__isnull=True
     ).update(resolved_at=now)
+
+
+def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job, now: datetime) -> None:
+    """Write down what is wrong with a job, unless that is known. The caller holds the cluster's row."""
+    open_ones = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True)
+    if not open_ones.exists():
+        log.error(kind, job=job.pk, reason=message)
+        _saw(cluster, kind, message, job=job, now=now)
+
+
+def resolve(cluster: Cluster, kind: str, *, but: Collection[str], now: datetime) -> None:
+    """Incidents of this kind are over, but those of these jobs."""
+    open_ones = Incident.objects.filter(cluster=cluster, kind=kind, resolved_at__isnull=True)
+    open_ones.exclude(job__in=but).update(resolved_at=now)
 
 
 def note_not_measured(

@@ -16,8 +16,11 @@ from scheduling.choices import AssignmentState, GenerationState, JobState, Offer
 from scheduling.models import Assignment, Generation, Job, Offer, Worker
 from scheduling.services.generations import free_assignments, hold_gpus, retire
 from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.protection_watch import watch_protection
 from scheduling.services.reconciling import mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.recoveries import note_lost_server
+from scheduling.services.recovering import advance_recoveries
 from scheduling.services.wakeups import hint, wake
 
 log = structlog.get_logger(__name__)
@@ -100,6 +103,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     for generation in generations.select_related("job__checkpoint", "master_server"):
         affected.add(generation.job_id)
         _lose(generation, f"server {agent.server.name} fell silent", cluster)
+    recovering = note_lost_server(agent.server, agent.server.state_changed_at, now)
     waiting = free_assignments(list(unreleased.all()))
     for job_id in waiting:
         for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(
@@ -108,6 +112,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
             hold_gpus(generation)
     for job in Job.objects.filter(pk__in=affected | waiting).select_related("checkpoint").order_by("pk"):
         advance(job, cluster)
+    advance_recoveries(cluster, {one.job_id for one in recovering})
     planning_fact_changed(cluster)
     hint(f"cluster:{cluster.pk}", kind="servers")
     wake("plan", trigger=f"server {agent.server.name} is fenced")
@@ -141,7 +146,17 @@ def reconcile() -> int:
             )
             for job in jobs.select_related("checkpoint").order_by("pk"):
                 count += _reconcile(job, cluster)
+            advance_recoveries(cluster)
+            _watch_protection(cluster)
     return count
+
+
+def _watch_protection(cluster: Cluster) -> None:
+    try:
+        with transaction.atomic():
+            watch_protection(cluster, timezone.now())
+    except Exception:
+        log.exception("protection could not be looked at", cluster=cluster.pk)
 
 
 def _reconcile(job: Job, cluster: Cluster) -> bool:

@@ -28,6 +28,7 @@ from scheduling.services.generations import (
 )
 from scheduling.services.job_facts import facts_of, generation_facts, step_bounds
 from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.recoveries import announce_recovery, begin_recovery, words_on_going_on
 from scheduling.services.wakeups import wake
 
 #: Steps that follow one another at once. A generation has not as many: more would be a circle.
@@ -140,11 +141,15 @@ def _begin_training(job: Job, asked: to_do.BeginTraining, cluster: Cluster) -> N
 
 
 def _begin_handover(job: Job, asked: to_do.BeginHandover, cluster: Cluster) -> None:
-    begin_handover(_named(job, asked.generation), _named(job, asked.predecessor), cluster)
+    predecessor = _named(job, asked.predecessor)
+    begin_handover(_named(job, asked.generation), predecessor, cluster)
+    announce_recovery(job, predecessor, timezone.now())
 
 
 def _tell_to_suspend(job: Job, asked: to_do.TellToSuspend, cluster: Cluster) -> None:
-    tell_to_suspend(_named(job, asked.generation), asked.seconds)
+    generation = _named(job, asked.generation)
+    tell_to_suspend(generation, asked.seconds)
+    announce_recovery(job, generation, timezone.now())
 
 
 def _begin_measuring(job: Job, asked: to_do.BeginMeasuring, cluster: Cluster) -> None:
@@ -170,6 +175,14 @@ def _become_live(job: Job, asked: to_do.BecomeLive, cluster: Cluster) -> None:
 def _go_back(job: Job, asked: to_do.GoBack, cluster: Cluster) -> None:
     job.iterations_done, job.iterations_reported_at = asked.iteration, None
     job.save(update_fields=["iterations_done", "iterations_reported_at"])
+
+
+def _begin_recovery(job: Job, asked: to_do.BeginRecovery, cluster: Cluster) -> None:
+    begin_recovery(job, _named(job, asked.generation), asked.reason, timezone.now())
+
+
+def _await_servers(job: Job, asked: to_do.AwaitServers, cluster: Cluster) -> None:
+    move(job, JobState.SUSPENDED, words_on_going_on(job, asked.iteration))
 
 
 def _no_pause(job: Job, asked: to_do.NoPause, cluster: Cluster) -> None:
@@ -221,6 +234,8 @@ _HOW: dict[type[Instruction], Callable[[Job, Any, Cluster], None]] = {
     to_do.BeginMeasuring: _begin_measuring,
     to_do.BecomeLive: _become_live,
     to_do.GoBack: _go_back,
+    to_do.BeginRecovery: _begin_recovery,
+    to_do.AwaitServers: _await_servers,
     to_do.NoPause: _no_pause,
     to_do.CountFailure: _count_failure,
     to_do.Fail: _fail,

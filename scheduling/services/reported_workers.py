@@ -18,6 +18,7 @@ from scheduling.selectors.own_work import OwnWork, Place
 from scheduling.services.generations import hold_gpus, release_cleared
 from scheduling.services.lifecycle import advance
 from scheduling.services.records import lock_cluster, planning_fact_changed
+from scheduling.services.recovering import advance_recoveries
 from scheduling.services.wakeups import wake
 
 
@@ -90,6 +91,7 @@ def apply_workers(agent: Agent, reported: ReportedWorkers, cluster: Cluster, now
                 hold_gpus(generation)
         for job in Job.objects.filter(pk__in=touched | freed_for).select_related("checkpoint").order_by("pk"):
             advance(job, cluster)
+        advance_recoveries(cluster, touched | freed_for)
         if clearing:
             wake("plan", trigger="GPUs were freed")
             if agent.server.lending_state == LendingState.RECLAIMING:

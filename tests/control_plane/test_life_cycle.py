@@ -80,6 +80,8 @@ def _after(job: JobFacts, one: Instruction) -> JobFacts:
             coming=None if coming and coming.number == number else coming,
             measurements=left,
         )
+    if isinstance(one, to_do.AwaitServers):
+        return replace(job, state=JobState.SUSPENDED)
     if isinstance(one, to_do.MoveTo):
         assert one.state in JOB_TRANSITIONS[job.state], f"{job.state} to {one.state}"
         return replace(job, state=one.state)

@@ -155,6 +155,38 @@ def test_a_peer_that_did_not_answer_twice_is_not_asked_again():
     assert step.durable
 
 
+def test_survivors_that_are_placed_anew_wait_for_their_servers_too():
+    state = facts(phase=RecoveryPhase.FROZEN, failed=frozenset({1}), placed_anew=True)
+    assert next_steps(state, BOUNDS, 0.0) == [AskForServers(frozenset({0, 1, 2}))]
+    placed = replace(state, resourced=frozenset({0, 1, 2}))
+    assert next_steps(placed, BOUNDS, 0.0) == [MoveTo(RecoveryPhase.RESOURCED)]
+
+
+def test_fewer_ranks_than_before_may_load_the_state():
+    state = facts(phase=RecoveryPhase.LOADING, readers=2, loaded=((0, 7),))
+    assert next_steps(state, BOUNDS, 0.0) == []
+    assert next_steps(replace(state, loaded=((0, 7), (1, 7))), BOUNDS, 0.0) == [
+        MoveTo(RecoveryPhase.VERIFIED)
+    ]
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1])
+def test_whoever_trains_has_recovered_whatever_was_missed(phase):
+    assert next_steps(facts(phase=phase, training=True), BOUNDS, 0.0) == [MoveTo(RecoveryPhase.RUNNING)]
+
+
+@pytest.mark.parametrize("phase", PHASES[:-1])
+def test_ranks_that_were_stopped_before_they_trained_begin_anew(phase):
+    (step,) = next_steps(facts(phase=phase, failed=frozenset({1}), given_up=True), BOUNDS, 0.0)
+    assert isinstance(step, BeginAnew)
+    assert (step.failed, step.durable) == (frozenset({1}), False)
+
+
+def test_workers_that_do_not_stop_are_waited_for_where_nothing_is_won_by_beginning_anew():
+    unbounded = replace(BOUNDS, freeze_seconds=None)
+    assert next_steps(facts(), unbounded, 1e9) == [StopWorkers(4, frozenset({0, 1, 2}))]
+
+
 rank_sets = st.frozensets(st.integers(0, 2))
 
 

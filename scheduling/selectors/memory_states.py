@@ -1,0 +1,239 @@
+"""Where jobs' recovery points are, how well they are kept, and what the loss of each server would cost.
+
+From what agents last reported of their servers' in-memory stores; stores may be ahead of that.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import cached_property
+from typing import Any
+
+from cluster.models import Agent
+from scheduling.choices import GenerationState, ProtectionState, Purpose, StateSource
+from scheduling.models import Assignment, Generation, Job
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A rank's shard in a server's memory."""
+
+    rank: int
+    server: int
+    iteration: int
+    bytes: int
+    completed_at: datetime
+    #: Copies that there are and that there are to be; 0 where nobody said.
+    copies: int
+    wanted_copies: int
+
+
+@dataclass(frozen=True)
+class Point:
+    """A state from which the job could go on. ``stored_at``: when its last part was there; None for none."""
+
+    iteration: int
+    stored_at: datetime | None
+
+    def age_seconds(self, now: datetime) -> float | None:
+        """How old it is."""
+        return None if self.stored_at is None else max(0.0, (now - self.stored_at).total_seconds())
+
+
+@dataclass(frozen=True)
+class Holder:
+    """What a server keeps of a job: ``ranks`` whose shards, their bytes, the oldest iteration among them."""
+
+    server: int
+    name: str
+    ranks: tuple[int, ...]
+    bytes: int
+    iteration: int
+
+
+@dataclass(frozen=True)
+class Loss:
+    """What the job would lose if a server died now. ``seconds``: of training; None where its pace is
+    unknown."""
+
+    server: int
+    name: str
+    iterations: int
+    seconds: float | None
+    source: StateSource
+
+
+@dataclass(frozen=True)
+class MemoryState:
+    """A job's newest recovery points, in memory and durable."""
+
+    job: Job
+    #: Number and ranks of the generation that trains.
+    generation: int
+    ranks: int
+    #: Servers of its ranks, with names of all that matter here.
+    servers: Mapping[int, str]
+    on: tuple[int, ...]
+    shards: Sequence[Shard]
+    durable: Point
+
+    @cached_property
+    def in_memory(self) -> Point | None:
+        """The newest state that is whole in memory; None where there is none."""
+        return self._whole(set())
+
+    @property
+    def reached(self) -> int:
+        """Iterations that are done, as far as anybody told."""
+        return max(self.job.iterations_done, self.durable.iteration, *(one.iteration for one in self.shards))
+
+    @property
+    def ordered(self) -> bool:
+        """Whether it is said how many copies there are to be."""
+        return bool(self.shards) and any(one.wanted_copies for one in self.shards)
+
+    @property
+    def protection(self) -> ProtectionState:
+        """Full: all copies that were ordered are there; where none were, no single server's loss costs the
+        point. None: no state is whole in memory."""
+        if self.in_memory is None:
+            return ProtectionState.NONE
+        if self.ordered:
+            lacking = any(one.copies < one.wanted_copies for one in self.shards)
+        else:
+            lacking = any(self._whole({server}) is None for server in self._concerned())
+        return ProtectionState.DEGRADED if lacking else ProtectionState.FULL
+
+    def committed_lag(self) -> int | None:
+        """Iterations by which the newest point in memory is behind training."""
+        return None if self.in_memory is None else self.reached - self.in_memory.iteration
+
+    def holders(self) -> list[Holder]:
+        """What each server keeps."""
+        kept: dict[int, list[Shard]] = defaultdict(list)
+        for shard in self.shards:
+            kept[shard.server].append(shard)
+        return [
+            Holder(
+                server,
+                self.servers.get(server, str(server)),
+                tuple(sorted(one.rank for one in some)),
+                sum(one.bytes for one in some),
+                min(one.iteration for one in some),
+            )
+            for server, some in sorted(kept.items())
+        ]
+
+    def losses(self) -> list[Loss]:
+        """What the death of each server that has to do with the job would cost it."""
+        found = []
+        for server in self._concerned():
+            left = self._whole({server})
+            if left is not None and left.iteration > self.durable.iteration:
+                source = StateSource.PEER_MEMORY if server in self.on else StateSource.OWN_MEMORY
+            else:
+                left = self.durable
+                source = StateSource.NONE if left.stored_at is None else StateSource.DURABLE
+            lost = self.reached - left.iteration
+            pace = self.job.iterations_per_second or 0.0
+            seconds = lost / pace if pace > 0 else (0.0 if not lost else None)
+            found.append(Loss(server, self.servers.get(server, str(server)), lost, seconds, source))
+        return found
+
+    def _concerned(self) -> list[int]:
+        return sorted({*self.on, *(one.server for one in self.shards)})
+
+    def _whole(self, without: Collection[int]) -> Point | None:
+        """The newest state of which each shard is on a server that is left."""
+        best: dict[int, Shard] = {}
+        for shard in self.shards:
+            known = best.get(shard.rank)
+            if shard.server not in without and (known is None or known.iteration < shard.iteration):
+                best[shard.rank] = shard
+        if not set(range(self.ranks)) <= set(best):
+            return None
+        return Point(
+            min(one.iteration for one in best.values()), max(one.completed_at for one in best.values())
+        )
+
+
+def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
+    """The states of those jobs that train, in a few queries. The jobs come with their checkpoints."""
+    by_id = {job.pk: job for job in jobs}
+    generations = Generation.objects.filter(
+        job__in=by_id, purpose=Purpose.TRAINING, state=GenerationState.LIVE
+    ).only("job_id", "number", "world_size")
+    live = {one.job_id: one for one in generations}
+    if not live:
+        return {}
+    on: dict[str, set[int]] = defaultdict(set)
+    members = Assignment.objects.filter(generation__in=list(live.values())).order_by()
+    for job_id, rank, server in members.values_list("job_id", "rank", "gpu__server_id"):
+        if rank < live[job_id].world_size:
+            on[job_id].add(server)
+    names: dict[int, str] = {}
+    shards: dict[str, list[Shard]] = defaultdict(list)
+    agents = Agent.objects.filter(
+        server__cluster__in={job.cluster_id for job in by_id.values()}, fenced_at=None, revoked_at=None
+    )
+    for server, name, store in agents.values_list("server_id", "server__name", "memory_store"):
+        names[server] = name
+        for entry in (store or {}).get("holdings", ()):
+            generation = live.get(entry["job"])
+            if generation is not None and entry["generation"] == generation.number:
+                shards[entry["job"]].append(_shard(server, entry))
+    return {
+        job_id: MemoryState(
+            by_id[job_id],
+            generation.number,
+            generation.world_size,
+            names,
+            tuple(sorted(on[job_id])),
+            shards[job_id],
+            durable_point(by_id[job_id]),
+        )
+        for job_id, generation in live.items()
+    }
+
+
+def memory_state(job: Job) -> MemoryState | None:
+    """`memory_states` of one job; None where it does not train."""
+    return memory_states([job]).get(job.pk)
+
+
+def newest_left_in_memory(job: Job, generation: Generation) -> int | None:
+    """The newest iteration of a generation that stopped, as far as servers' memory has all of it; None where
+    some of it is gone, or where what is durable is as new."""
+    newest: dict[int, int] = {}
+    agents = Agent.objects.filter(server__cluster=job.cluster_id, fenced_at=None, revoked_at=None)
+    for store in agents.values_list("memory_store", flat=True):
+        for entry in (store or {}).get("holdings", ()):
+            if (entry["job"], entry["generation"]) == (job.pk, generation.number):
+                newest[entry["rank"]] = max(newest.get(entry["rank"], 0), entry["iteration"])
+    if not set(range(generation.world_size)) <= set(newest):
+        return None
+    iteration = min(newest[rank] for rank in range(generation.world_size))
+    return iteration if iteration > durable_point(job).iteration else None
+
+
+def _shard(server: int, entry: Mapping[str, Any]) -> Shard:
+    return Shard(
+        entry["rank"],
+        server,
+        entry["iteration"],
+        entry["bytes"],
+        datetime.fromisoformat(entry["completed_at"]),
+        entry.get("copies", 0),
+        entry.get("wanted_copies", 0),
+    )
+
+
+def durable_point(job: Job) -> Point:
+    """Its newest durable state; before there is one, the beginning."""
+    checkpoint = job.checkpoint
+    if checkpoint is None:
+        return Point(0, None)
+    return Point(checkpoint.iteration, checkpoint.complete_at or checkpoint.stored_at)

@@ -1,0 +1,101 @@
+"""What takes longer than it may: jobs that do not train again, states in memory that lack copies. Operators
+are told by incidents. Callers hold the cluster's row.
+
+How long that is, is measured: two recovery times, the median of the last recoveries. Before there are any,
+what the cluster's own bounds allow.
+"""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from statistics import median
+
+from cluster.models import Cluster
+from scheduling.choices import GenerationState, ProtectionState, Purpose, RecoveryKind, RecoveryOutcome
+from scheduling.models import Incident, Job, JobProtection, Recovery
+from scheduling.selectors.memory_states import MemoryState, memory_states
+from scheduling.services.incidents import resolve, saw_once
+
+#: Recoveries of which the time is taken.
+LATEST = 20
+#: A recovery time outside of these is not believed: one is no measure, nor is a job that waited for days.
+SHORTEST_SECONDS = 15.0
+LONGEST_SECONDS = 900.0
+#: So many of them may a job be without training, or a state without its copies.
+RECOVERY_TIMES = 2
+
+
+def recovery_seconds(cluster: Cluster) -> float:
+    """How long a recovery takes here, from detection until the job trains again."""
+    latest = Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.RECOVERED)
+    times = latest.exclude(kind=RecoveryKind.ANNOUNCED).order_by("-ended_at")[:LATEST]
+    seconds = [one.down_seconds(one.detected_at) for one in times]
+    if not seconds:
+        return cluster.fence_seconds + cluster.fence_margin_seconds + cluster.prepare_timeout_seconds
+    return min(max(median(seconds), SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+def watch_protection(cluster: Cluster, now: datetime) -> None:
+    """Note since when each training job is protected as it is, and tell what has lasted too long."""
+    training = Job.objects.filter(
+        cluster=cluster,
+        generations__purpose=Purpose.TRAINING,
+        generations__state=GenerationState.LIVE,
+    )
+    states = memory_states(training.select_related("checkpoint"))
+    since = _note_states(cluster, states, now)
+    recovering = list(
+        Recovery.objects.filter(job__cluster=cluster, outcome=RecoveryOutcome.OPEN).select_related("job")
+    )
+    lacking = [
+        state
+        for job_id, state in states.items()
+        if state.ordered and since[job_id].state == ProtectionState.DEGRADED
+    ]
+    late: set[str] = set()
+    unprotected: set[str] = set()
+    if recovering or lacking:
+        patience = timedelta(seconds=RECOVERY_TIMES * recovery_seconds(cluster))
+        for one in recovering:
+            if now - one.detected_at > patience:
+                late.add(one.job_id)
+                _tell_of_recovery(cluster, one, now)
+        for state in lacking:
+            if now - since[state.job.pk].since > patience:
+                unprotected.add(state.job.pk)
+                _tell_of_copies(cluster, state, since[state.job.pk].since, now)
+    resolve(cluster, Incident.Kind.UNRECOVERED, but=late, now=now)
+    resolve(cluster, Incident.Kind.UNPROTECTED, but=unprotected, now=now)
+
+
+def _note_states(cluster: Cluster, states: dict[str, MemoryState], now: datetime) -> dict[str, JobProtection]:
+    """A row for each job that trains, written when its protection changes."""
+    known = {row.job_id: row for row in JobProtection.objects.filter(job__cluster=cluster)}
+    gone = [row.pk for job_id, row in known.items() if job_id not in states]
+    if gone:
+        JobProtection.objects.filter(pk__in=gone).delete()
+    for job_id, state in states.items():
+        row = known.get(job_id)
+        if row is None or row.state != state.protection:
+            known[job_id], _ = JobProtection.objects.update_or_create(
+                job_id=job_id, defaults={"state": state.protection, "since": now}
+            )
+    return known
+
+
+def _tell_of_recovery(cluster: Cluster, one: Recovery, now: datetime) -> None:
+    waits = "waits for GPUs" if one.recovering_generation is None else f"is in phase {one.phase}"
+    message = (
+        f"It does not train since {one.detected_at:%H:%M:%S} UTC ({one.reason}) and {waits}; "
+        f"{one.attempts} attempts failed"
+    )
+    saw_once(cluster, Incident.Kind.UNRECOVERED, message, job=one.job, now=now)
+
+
+def _tell_of_copies(cluster: Cluster, state: MemoryState, since: datetime, now: datetime) -> None:
+    ranks = sorted({one.rank for one in state.shards if one.copies < one.wanted_copies})
+    message = (
+        f"The states of ranks {', '.join(map(str, ranks[:10]))} have fewer copies in memory than ordered "
+        f"since {since:%H:%M:%S} UTC"
+    )
+    saw_once(cluster, Incident.Kind.UNPROTECTED, message, job=state.job, now=now)

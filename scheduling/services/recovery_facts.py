@@ -1,0 +1,132 @@
+"""Rows of a recovery as the facts that `recovery.life_cycle` goes by, and when each phase began by them.
+
+A phase's time is that of the fact which ended the one before: a GPU confirmed free, GPUs held, a worker's
+report. So it does not matter when anybody looks, nor how often.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from cluster.models import Cluster
+from recovery.life_cycle.facts import PHASES, RecoveryBounds, RecoveryFacts, RecoveryPhase
+from scheduling.choices import AssignmentState, GenerationState, Goal, Purpose, RetireReason
+from scheduling.models import Assignment, Generation, Job, Recovery, Worker
+
+#: Phases of a worker that has its state.
+LOADED = ("training", "suspended", "handed_over", "completed")
+#: Ends of a generation that was to go on and did not.
+_FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP, RetireReason.LOST)
+
+
+@dataclass(frozen=True)
+class RecoveryRows:
+    """What a recovery rests on, read at one moment.
+
+    ``failed``: the generation that failed. ``successor``: the one that is to go on, or trains. ``left``: what
+    older generations have held. ``workers``: those of the successor.
+    """
+
+    recovery: Recovery
+    job: Job
+    failed: Generation
+    successor: Generation | None
+    left: Sequence[Assignment]
+    workers: Sequence[Worker]
+    attempts: int
+
+
+def recovery_rows(recovery: Recovery) -> RecoveryRows:
+    """Read them."""
+    job = Job.objects.select_related("checkpoint").get(pk=recovery.job_id)
+    of_job = list(
+        job.generations.filter(number__gte=recovery.failed_generation, purpose=Purpose.TRAINING).order_by(
+            "number"
+        )
+    )
+    failed, later = of_job[0], of_job[1:]
+    successor = next((one for one in later if one.live_at is not None), None)
+    if successor is None:
+        successor = next((one for one in later if one.state != GenerationState.RETIRED), None)
+    older = [one for one in of_job if successor is None or one.number < successor.number]
+    before = [one for one in older if one is not failed and one.live_at is None]
+    attempts = [
+        one
+        for one in before
+        if one.held_at is not None
+        and one.retired_because in _FAILED_STARTS
+        # A change that failed at the same time was not made to recover.
+        and one.retired_at is not None
+        and one.retired_at > recovery.detected_at
+    ]
+    workers = [] if successor is None else list(Worker.objects.filter(generation=successor))
+    left = list(Assignment.objects.filter(generation__in=older, held_at__isnull=False))
+    return RecoveryRows(recovery, job, failed, successor, left, workers, len(attempts))
+
+
+def recovery_bounds(cluster: Cluster) -> RecoveryBounds:
+    """The bounds of a generation's own steps. Workers that do not stop hold GPUs, which the planner knows:
+    nothing is won by beginning anew for them."""
+    seconds = cluster.prepare_timeout_seconds + cluster.handover_timeout_seconds
+    return RecoveryBounds(freeze_seconds=None, load_seconds=seconds, start_seconds=seconds)
+
+
+def recovery_facts(rows: RecoveryRows) -> RecoveryFacts:
+    """The facts. A server is lost once it is given up; before, its ranks are survivors that do not answer."""
+    recovery, failed, successor = rows.recovery, rows.failed, rows.successor
+    ranks = failed.world_size
+    holding = {one.rank for one in rows.left if one.state != AssignmentState.RELEASED}
+    lost = frozenset(rank for rank in recovery.lost_ranks if rank < ranks)
+    gone = frozenset(range(ranks)) - holding
+    loaded = {one.rank for one in rows.workers if one.phase in LOADED}
+    number = successor.number if successor is not None else None
+    return RecoveryFacts(
+        RecoveryPhase(recovery.phase),
+        generation=number or failed.number,
+        ranks=ranks,
+        phase_since=recovery.phase_at.timestamp(),
+        failed=lost,
+        stopped=gone - lost,
+        fenced=gone & lost,
+        resourced=frozenset(range(ranks)) if successor is not None and successor.held_at else frozenset(),
+        sources_chosen=successor is not None and successor.goal != Goal.PREPARE and bool(successor.start),
+        loaded=tuple((rank, successor.start_iteration) for rank in sorted(loaded)) if successor else (),
+        training=successor is not None and successor.live_at is not None,
+        attempts=rows.attempts,
+        placed_anew=True,
+        readers=None if successor is None else successor.world_size,
+        given_up=recovery.recovering_generation is not None and recovery.recovering_generation != number,
+    )
+
+
+def began_at(rows: RecoveryRows, phase: RecoveryPhase) -> datetime | None:
+    """When the facts that begin a phase became true; None where they are not known to be.
+
+    Phases follow each other: none began before the one before it.
+    """
+    own = _fact_time(rows, phase)
+    if own is None:
+        return None
+    before = [rows.recovery.time_of(one) for one in PHASES[: PHASES.index(phase)]]
+    return max([own, *(time for time in before if time is not None)])
+
+
+def _fact_time(rows: RecoveryRows, phase: RecoveryPhase) -> datetime | None:
+    successor = rows.successor
+    if phase is RecoveryPhase.FROZEN:
+        ends = [one.released_at for one in rows.left]
+        known = [end for end in ends if end is not None]
+        return max(known, default=None) if len(known) == len(ends) else None
+    if successor is None:
+        return None
+    if phase is RecoveryPhase.RESOURCED:
+        return successor.held_at
+    if phase in (RecoveryPhase.SOURCES_CHOSEN, RecoveryPhase.LOADING):
+        # Its order to start is there from the beginning; workers may begin once all GPUs are held.
+        return successor.held_at if successor.start else None
+    if phase is RecoveryPhase.VERIFIED:
+        loaded = [one.changed_at for one in rows.workers if one.phase in LOADED]
+        return max(loaded) if len(loaded) == successor.world_size else None
+    return successor.live_at
