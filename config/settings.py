@@ -198,6 +198,11 @@ SPECTACULAR_SETTINGS = {
         "LoanState": "lending.choices.LoanState",
         "ReclaimState": "lending.choices.ReclaimState",
         "OrderSource": "lending.choices.OrderSource",
+        "StateSource": "scheduling.choices.StateSource",
+        "ProtectionState": "scheduling.choices.ProtectionState",
+        "RecoveryKind": "scheduling.choices.RecoveryKind",
+        "RecoveryOutcome": "scheduling.choices.RecoveryOutcome",
+        "RecoveryPhase": "scheduling.models.Recovery.PHASES",
     },
 }
 

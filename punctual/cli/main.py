@@ -27,6 +27,7 @@ from punctual.cli import (
     options,
     output,
     projects,
+    recoveries,
     results,
     session,
     simulations,
@@ -100,7 +101,8 @@ for command in (
     login.login, login.logout, login.whoami, submit.submit, submit.what_if, submit.accept, submit.clone,
     submit.follow,
     jobs.jobs, jobs.job, jobs.logs, jobs.events, jobs.cancel, jobs.pause, jobs.resume, jobs.deadline,
-    results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan, cluster.cluster,
+    results.metrics, results.artifacts, results.checkpoints, results.curve, results.plan,
+    recoveries.recoveries, recoveries.memory_point, cluster.cluster,
     version,
 ):  # fmt: skip
     app.command()(command)

@@ -13,7 +13,16 @@ from typing import TYPE_CHECKING, Any, Unpack
 from urllib.parse import quote
 
 from punctual.client.durations import deadline_fields
-from punctual.client.models import Artifact, Checkpoint, JobEvent, JobFacts, LogChunk, Metric, Verdict
+from punctual.client.models import (
+    Artifact,
+    Checkpoint,
+    JobEvent,
+    JobFacts,
+    LogChunk,
+    Metric,
+    Recovery,
+    Verdict,
+)
 from punctual.client.reading import read, unreadable
 from punctual.client.requests import Deadline, JobOptions, override_body
 from punctual.client.watching import watch
@@ -180,6 +189,14 @@ class Job(JobFacts):
     def checkpoints(self) -> list[Checkpoint]:
         """The durable states that the job has written."""
         return [read(Checkpoint, item) for item in self.client.transport.pages(f"{self.path}checkpoints/")]
+
+    def recoveries(self) -> list[Recovery]:
+        """What the job recovered from, newest first."""
+        return [read(Recovery, item) for item in self.client.transport.pages(f"{self.path}recoveries/")]
+
+    def memory_point(self) -> dict[str, Any]:
+        """Where its newest recovery points are, and what the death of each server would cost now."""
+        return dict(self.client.transport.get(f"{self.path}memory-point/"))
 
     def artifacts(self) -> list[Artifact]:
         """The files that the completed job left: final weights, metrics, what the function saved."""

@@ -198,6 +198,32 @@ class Checkpoint:
 
 
 @dataclass(frozen=True)
+class Recovery:
+    """A failure of a job and its way back, phase by phase. Sources, phases and lost servers are as the REST
+    API gives them."""
+
+    failed_generation: int = 0
+    recovering_generation: int | None = None
+    kind: str = ""
+    outcome: str = ""
+    phase: str = ""
+    reason: str = ""
+    source: str = ""
+    lost_ranks: list[int] = field(default_factory=list)
+    lost_servers: list[dict[str, Any]] = field(default_factory=list)
+    sources: list[dict[str, Any]] = field(default_factory=list)
+    phases: list[dict[str, Any]] = field(default_factory=list)
+    attempts: int = 0
+    iterations_lost: int | None = None
+    lost_work_seconds: float = 0.0
+    down_seconds: float = 0.0
+    detected_at: datetime | None = moment()
+    fenced_at: datetime | None = moment()
+    running_at: datetime | None = moment()
+    raw: dict[str, Any] = raw_object()
+
+
+@dataclass(frozen=True)
 class Artifact:
     """A file that a completed job left, with the SHA-256 digest of its bytes."""
 

@@ -11,6 +11,7 @@ from cluster.choices import DrainState, LendingState, NewcomersRule, ServerState
 from cluster.links import links_of
 from cluster.models import Gpu, Server
 from cluster.selectors.utilisation import USES
+from scheduling.api.recovery_serializers import RecoverySummarySerializer
 from scheduling.choices import JobState
 
 
@@ -77,6 +78,7 @@ class ClusterSummarySerializer(serializers.Serializer):
     servers = serializers.SerializerMethodField()
     jobs = serializers.SerializerMethodField()
     promises = serializers.SerializerMethodField()
+    recovery = RecoverySummarySerializer()
     emulated = serializers.BooleanField(help_text="Whether any GPU is emulated on CPU slots.")
     stream_url = serializers.CharField(allow_blank=True)
 

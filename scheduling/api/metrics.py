@@ -24,9 +24,11 @@ from cluster.selectors.machines import cluster_shown
 from projects.access import require_operator
 from projects.api.base import ApiView
 from projects.models import Scope
-from scheduling.models import Decision
-from scheduling.selectors import cluster_summary
+from scheduling.choices import JobState, StateSource
+from scheduling.models import Decision, Job
+from scheduling.selectors import cluster_summary, recoveries
 from scheduling.selectors.incidents import failed_passes, open_incidents_by_kind
+from scheduling.selectors.memory_states import memory_states
 
 #: Decisions of this many seconds make up the figures on computing.
 RECENT_SECONDS = 300
@@ -58,6 +60,7 @@ class PlatformCollector(Collector):
         yield from _gpus()
         yield from _jobs()
         yield from _servers()
+        yield from _recovery()
         cluster = cluster_shown()
         if cluster is not None:
             yield from _planner(cluster)
@@ -97,6 +100,55 @@ def _servers() -> Iterator[Metric]:
     yield _labelled("servers", "Servers by state.", "state", cluster_summary.servers_by_state())
     silent = dict(cluster_summary.agents_silent_seconds(timezone.now()))
     yield _labelled("agent_silent_seconds", "Seconds since each agent's last report.", "server", silent)
+
+
+def _recovery() -> Iterator[Metric]:
+    """What failed of late, how long jobs took to train again, and how their state is kept."""
+    now = timezone.now()
+    summary = recoveries.recovery_summary(now)
+    window = "of the last 24 hours"
+    yield _labelled("protection", "Training jobs by protection of their state.", "state", summary.protection)
+    yield _labelled("failures", f"Failures of jobs {window}, by kind.", "kind", summary.failures)
+    yield _labelled(
+        "recoveries", f"Recoveries {window}, by the farthest source of a rank.", "source", summary.recovered
+    )
+    fallbacks = summary.recovered[StateSource.DURABLE] + summary.recovered[StateSource.NONE]
+    plain = {
+        "durable_fallbacks": (f"Recoveries {window} for which nothing in memory served.", fallbacks),
+        "recoveries_under_way": ("Jobs that do not train again yet.", summary.under_way),
+        "recovery_down_seconds": (
+            f"Until jobs trained again, {window}.",
+            summary.down_seconds,
+        ),
+        "recovery_lost_work_seconds": (f"Training done twice, {window}.", summary.lost_work_seconds),
+    }
+    for name, (text, value) in plain.items():
+        yield GaugeMetricFamily(f"punctual_{name}", text, value=value)
+    phases = GaugeMetricFamily(
+        "punctual_recovery_phase_seconds", f"Length of phases {window}.", labels=["phase", "quantile"]
+    )
+    for phase, seconds in recoveries.phase_seconds(now).items():
+        for quantile, value in _quantiles(seconds).items():
+            phases.add_metric([phase, quantile], value)
+    yield phases
+    lag = GaugeMetricFamily(
+        "punctual_committed_lag_iterations",
+        "Iterations by which the newest whole state in memory is behind training.",
+        labels=["job"],
+    )
+    training = Job.objects.filter(state=JobState.RUNNING).select_related("checkpoint")
+    for job_id, state in sorted(memory_states(training).items()):
+        behind = state.committed_lag()
+        if behind is not None:
+            lag.add_metric([job_id], behind)
+    yield lag
+
+
+def _quantiles(values: Sequence[float]) -> dict[str, float]:
+    """The median, the 99th percentile and the most; nothing where there are no values."""
+    ordered = sorted(values)
+    shares = {"0.5": 0.5, "0.99": 0.99, "1": 1.0}
+    return {name: ordered[ceil(share * len(ordered)) - 1] for name, share in shares.items() if ordered}
 
 
 def _planner(cluster: Cluster) -> Iterator[Metric]:
@@ -149,10 +201,9 @@ def _passes(now: datetime) -> Iterator[Metric]:
     )
     seconds = sorted(float(one) for one in recent.values_list("pass_seconds", flat=True) if one is not None)
     window = f"over the last {RECENT_SECONDS} seconds"
-    shares = {"0.5": 0.5, "0.99": 0.99, "1": 1.0}
     yield _labelled(
         "planner_pass_seconds",
         f"Length of the planner's passes {window}, by quantile.",
         "quantile",
-        {name: seconds[ceil(share * len(seconds)) - 1] if seconds else 0.0 for name, share in shares.items()},
+        _quantiles(seconds) or _quantiles([0.0]),
     )

@@ -3,7 +3,7 @@
 from django.urls import path
 
 from projects.api import converters as _converters  # noqa: F401 - registers them
-from scheduling.api.views import cluster, decisions, functions, job_records, jobs
+from scheduling.api.views import cluster, decisions, functions, job_records, jobs, recoveries
 
 urlpatterns = [
     path("functions/", functions.FunctionsView.as_view(), name="functions"),
@@ -31,6 +31,8 @@ urlpatterns = [
     path("jobs/<job:job_id>/metrics/", job_records.JobMetricsView.as_view(), name="job-metrics"),
     path("jobs/<job:job_id>/logs/", job_records.LogsView.as_view(), name="job-logs"),
     path("jobs/<job:job_id>/checkpoints/", job_records.CheckpointsView.as_view(), name="job-checkpoints"),
+    path("jobs/<job:job_id>/recoveries/", recoveries.RecoveriesView.as_view(), name="job-recoveries"),
+    path("jobs/<job:job_id>/memory-point/", recoveries.MemoryPointView.as_view(), name="job-memory-point"),
     path("jobs/<job:job_id>/artifacts/", job_records.ArtifactsView.as_view(), name="job-artifacts"),
     path("jobs/<job:job_id>/artifacts/<file:name>/", job_records.ArtifactView.as_view(), name="job-artifact"),
     path("jobs/<job:job_id>/plan/", job_records.PlanView.as_view(), name="job-plan"),

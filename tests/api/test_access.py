@@ -82,6 +82,8 @@ LINES = [
     Line("job-metrics", "get", MEMBERS),
     Line("job-logs", "get", MEMBERS),
     Line("job-checkpoints", "get", MEMBERS),
+    Line("job-recoveries", "get", MEMBERS),
+    Line("job-memory-point", "get", MEMBERS),
     Line("job-artifacts", "get", MEMBERS),
     Line("job-artifact", "get", MEMBERS),
     Line("job-plan", "get", MEMBERS),

@@ -80,7 +80,7 @@ LISTS = [
     "tokens/",
     "servers/", "gpus/", "agents/", "decisions/", "decisions/{decision}/", "cluster/", "me/",
     *(f"jobs/{{job}}/{name}/" for name in ("events", "metrics", "logs", "checkpoints", "artifacts", "plan",
-    "curve")),
+    "curve", "recoveries", "memory-point")),
 ]  # fmt: skip
 
 

@@ -28,6 +28,7 @@ from projects.models import Scope
 from scheduling.api import cluster_serializers as shapes
 from scheduling.selectors import cluster_summary
 from scheduling.selectors.occupancy import occupants
+from scheduling.selectors.recoveries import recovery_summary
 from scheduling.services.drain import server_drain, server_undrain
 from scheduling.services.enrolment import agent_revoke
 from scheduling.services.server_ends import server_set_end
@@ -68,6 +69,7 @@ class ClusterView(ApiView):
             "servers": cluster_summary.servers_by_state(),
             "jobs": cluster_summary.jobs_by_state(),
             "promises": {**cluster_summary.promises_by_outcome(), **cluster_summary.promises_in_danger()},
+            "recovery": recovery_summary(now),
             "emulated": any(kind["emulated"] for kind in gpus.by_kind),
             "stream_url": settings.STREAM_URL,
         }

@@ -1,0 +1,139 @@
+"""A job's recoveries and recovery points as the API, the SDK's types and the monitoring system tell them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Agent
+from punctual.client.models import Recovery as ClientsRecovery
+from punctual.client.reading import read
+from scheduling.models import Job, JobProtection, Recovery
+from tests.api.conftest import World
+from tests.factories import CheckpointFactory
+
+
+@pytest.fixture
+def recovery(world: World) -> Recovery:
+    """A server was lost ten seconds before it trained again, three iterations back."""
+    now = timezone.now()
+    found: Recovery = Recovery.objects.create(
+        job=world.job,
+        failed_generation=1,
+        recovering_generation=2,
+        kind="hardware",
+        outcome="recovered",
+        phase="running",
+        reason="server node-a fell silent",
+        lost_servers=[
+            {
+                "server": world.server.pk,
+                "name": "node-a",
+                "silent_at": (now - timedelta(seconds=10)).isoformat(),
+                "fenced_at": (now - timedelta(seconds=4)).isoformat(),
+            }
+        ],
+        lost_ranks=[0, 1],
+        sources=[
+            {"rank": 0, "server": world.server.pk, "source": "peer_memory", "holders": [world.server.pk]}
+        ],
+        source="peer_memory",
+        iteration_reached=53,
+        iteration_resumed=50,
+        iterations_per_second=2.0,
+        detected_at=now - timedelta(seconds=10),
+        frozen_at=now - timedelta(seconds=4),
+        resourced_at=now - timedelta(seconds=3),
+        sources_chosen_at=now - timedelta(seconds=3),
+        loading_at=now - timedelta(seconds=3),
+        verified_at=now - timedelta(seconds=1),
+        running_at=now,
+        ended_at=now,
+        fenced_at=now - timedelta(seconds=4),
+    )
+    return found
+
+
+def test_a_recovery_is_told_phase_by_phase_with_names_of_servers(world: World, recovery: Recovery) -> None:
+    answer = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/recoveries/").json()
+    (told,) = answer["results"]
+    assert [(one["phase"], one["seconds"]) for one in told["phases"]] == [
+        ("detected", 6.0), ("frozen", 1.0), ("resourced", 0.0), ("sources_chosen", 0.0), ("loading", 2.0),
+        ("verified", 1.0),
+    ]  # fmt: skip
+    assert (told["iterations_lost"], told["lost_work_seconds"], told["down_seconds"]) == (3, 1.5, 10.0)
+    assert told["sources"] == [
+        {"rank": 0, "server": "node-a", "source": "peer_memory", "holders": ["node-a"]}
+    ]
+    assert set(told["lost_servers"][0]) == {"name", "silent_at", "fenced_at"}
+    known = read(ClientsRecovery, told)
+    assert (known.kind, known.down_seconds, known.running_at) == ("hardware", 10.0, recovery.running_at)
+
+
+def test_recoveries_come_in_pages_newest_first(world: World) -> None:
+    now = timezone.now()
+    for number in range(1, 6):
+        Recovery.objects.create(job=world.job, failed_generation=number, outcome="recovered", ended_at=now)
+    client = world.client(world.owner)
+    first = client.get(f"/api/v1/jobs/{world.job.pk}/recoveries/?page_size=2").json()
+    assert [one["failed_generation"] for one in first["results"]] == [5, 4]
+    second = client.get(first["next"]).json()
+    assert [one["failed_generation"] for one in second["results"]] == [3, 2]
+
+
+def test_where_the_newest_state_is_and_what_a_servers_death_would_cost(world: World) -> None:
+    Job.objects.filter(pk=world.job.pk).update(
+        iterations_done=53,
+        iterations_per_second=2.0,
+        checkpoint=CheckpointFactory.create(job=world.job, iteration=41),
+    )
+    completed = (timezone.now() - timedelta(seconds=3)).isoformat()
+    holdings = [
+        {"job": world.job.pk, "generation": 1, "rank": rank, "iteration": 52 + rank, "bytes": 10,
+         "completed_at": completed}
+        for rank in (0, 1)
+    ]  # fmt: skip
+    Agent.objects.filter(server=world.server).update(memory_store={"holdings": holdings})
+    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
+    assert (told["memory"]["iteration"], told["durable"]["iteration"]) == (52, 41)
+    assert told["memory"]["age_seconds"] >= 3.0
+    assert (told["protection"], told["committed_lag"]) == ("degraded", 1)
+    assert told["holders"] == [{"server": "node-a", "ranks": [0, 1], "bytes": 20, "iteration": 52}]
+    assert told["if_lost"] == [{"server": "node-a", "iterations": 12, "seconds": 6.0, "source": "durable"}]
+
+
+def test_a_job_that_does_not_train_has_its_durable_state_alone(world: World) -> None:
+    Job.objects.filter(pk=world.job.pk).update(
+        checkpoint=CheckpointFactory.create(job=world.job, iteration=41)
+    )
+    world.job.generations.update(state="retired")
+    told = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/memory-point/").json()
+    assert (told["memory"], told["durable"]["iteration"], told["if_lost"]) == (None, 41, [])
+
+
+def test_the_cluster_says_what_failed_of_late_and_what_it_cost(world: World, recovery: Recovery) -> None:
+    JobProtection.objects.create(job=world.job, state="degraded")
+    Recovery.objects.create(
+        job=world.foreign_job, failed_generation=1, outcome="recovered", source="durable",
+        detected_at=timezone.now() - timedelta(days=2), ended_at=timezone.now() - timedelta(days=2),
+    )  # fmt: skip
+    told = world.client(world.stranger).get("/api/v1/cluster/").json()["recovery"]
+    assert told["protection"] == {"full": 0, "degraded": 1, "none": 0}
+    assert told["failures"] == {"software": 0, "hardware": 1, "announced": 0}
+    assert told["recovered_from"] == {"own_memory": 0, "peer_memory": 1, "durable": 0, "none": 0}
+    assert told["time_lost_seconds"] == pytest.approx(11.5)
+
+
+def test_the_monitoring_system_gets_phases_protection_and_fallbacks(world: World, recovery: Recovery) -> None:
+    JobProtection.objects.create(job=world.job, state="full")
+    text = world.client(world.operator).get("/metrics").content.decode()
+    for line in (
+        'punctual_recovery_phase_seconds{phase="detected",quantile="0.5"} 6.0',
+        'punctual_protection{state="full"} 1.0',
+        'punctual_recoveries{source="peer_memory"} 1.0',
+        "punctual_durable_fallbacks 0.0",
+        "punctual_recovery_lost_work_seconds 1.5",
+    ):
+        assert line in text
