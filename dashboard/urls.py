@@ -8,6 +8,7 @@ from dashboard.views.jobs import job, job_log, job_panel, jobs
 from dashboard.views.lending import lending, lending_order, lending_panel
 from dashboard.views.login import LoginView
 from dashboard.views.overview import overview, overview_panel
+from dashboard.views.recoveries import recovery, recovery_panel
 from dashboard.views.servers import servers
 from dashboard.views.simulations import simulation, simulation_panel, simulations
 from dashboard.views.streams import stream_address
@@ -24,6 +25,10 @@ urlpatterns = [
     path("jobs/<str:job_id>/", job, name="job"),
     path("jobs/<str:job_id>/log/", job_log, name="job-log"),
     path("jobs/<str:job_id>/panels/<slug:name>/", job_panel, name="job-panel"),
+    path("jobs/<str:job_id>/recoveries/<row:number>/", recovery, name="recovery"),
+    path(
+        "jobs/<str:job_id>/recoveries/<row:number>/panels/<slug:name>/", recovery_panel, name="recovery-panel"
+    ),
     path("servers/", servers, name="servers"),
     path("decisions/", decisions, name="decisions"),
     path("lending/", lending, name="lending"),

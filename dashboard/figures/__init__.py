@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from dashboard.figures import (
+    cluster_recovery,
     combined_usage,
     deadlines,
     gpus_by_server,
@@ -12,8 +13,10 @@ from dashboard.figures import (
     job_gpus,
     job_metrics,
     job_progress,
+    job_recovery_points,
     job_throughput,
     lending_servers,
+    recovery_phases,
     scaling_curve,
     slack,
     utilisation,
@@ -27,6 +30,7 @@ OVERVIEW_PANELS: dict[str, Panel[Any]] = {
     "waiting-jobs": waiting_jobs.PANEL,
     "deadlines": deadlines.PANEL,
     "slack": slack.PANEL,
+    "recovery": cluster_recovery.PANEL,
 }
 
 JOB_PANELS: dict[str, Panel[Any]] = {
@@ -35,6 +39,7 @@ JOB_PANELS: dict[str, Panel[Any]] = {
     "metrics": job_metrics.PANEL,
     "scaling-curve": scaling_curve.PANEL,
     "throughput": job_throughput.PANEL,
+    "recovery-points": job_recovery_points.PANEL,
 }
 
 LENDING_PANELS: dict[str, Panel[Any]] = {
@@ -43,4 +48,6 @@ LENDING_PANELS: dict[str, Panel[Any]] = {
     "combined-usage": combined_usage.PANEL,
 }
 
-__all__ = ["JOB_PANELS", "LENDING_PANELS", "OVERVIEW_PANELS", "Panel", "PanelRequest"]
+RECOVERY_PANELS: dict[str, Panel[Any]] = {"phases": recovery_phases.PANEL}
+
+__all__ = ["JOB_PANELS", "LENDING_PANELS", "OVERVIEW_PANELS", "RECOVERY_PANELS", "Panel", "PanelRequest"]

@@ -11,21 +11,22 @@ import plotly.graph_objects as go
 
 from lending.models import InferenceCluster
 from projects.models import User
-from scheduling.models import Job
+from scheduling.models import Job, Recovery
 
 Data = TypeVar("Data")
 
 
 @dataclass(frozen=True, slots=True)
 class PanelRequest:
-    """Who asks, when, about how much of the past, and on a job's or inference cluster's page about which
-    one."""
+    """Who asks, when, about how much of the past, and on the page of a job, an inference cluster or
+    a recovery about which one."""
 
     user: User
     now: datetime
     window: timedelta
     job: Job | None = None
     inference_cluster: InferenceCluster | None = None
+    recovery: Recovery | None = None
 
     @property
     def since(self) -> datetime:
@@ -36,6 +37,12 @@ class PanelRequest:
         if self.job is None:
             raise LookupError("this panel belongs on a job's page")
         return self.job
+
+    def the_recovery(self) -> Recovery:
+        """The recovery of its page. Raises LookupError where there is none: a panel on the wrong page."""
+        if self.recovery is None:
+            raise LookupError("this panel belongs on a recovery's page")
+        return self.recovery
 
     def the_inference_cluster(self) -> InferenceCluster:
         """The inference cluster of the lending page. Raises LookupError where there is none: a panel on the

@@ -17,10 +17,12 @@ from scheduling.models import Job, LogChunk
 from scheduling.selectors import job_page as selectors
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share, slack_seconds
 from scheduling.selectors.jobs_table import PROMISE_FILTERS, JobFilters, has_any_job, jobs_page
+from scheduling.selectors.recoveries import recoveries_of
 from scheduling.selectors.standing import standing
 from scheduling.selectors.visibility import steerable_project_ids, visible_projects
 
 _LOG_TAIL_CHUNKS = 200
+_RECOVERIES_SHOWN = 20
 
 
 def read_filters(request: HttpRequest) -> JobFilters:
@@ -90,6 +92,9 @@ def job(request: HttpRequest, job_id: str) -> HttpResponse:
         "summary": Fragment("dashboard/parts/job_summary.html", lambda request: _summary(request, found)),
         "events": Fragment(
             "dashboard/parts/job_events.html", lambda request: selectors.newest_events(person(request), found)
+        ),
+        "recoveries": Fragment(
+            "dashboard/parts/job_recoveries.html", lambda _: list(recoveries_of(found)[:_RECOVERIES_SHOWN])
         ),
         "files": Fragment("dashboard/parts/job_files.html", lambda _: _files(found)),
     }

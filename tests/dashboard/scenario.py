@@ -12,7 +12,7 @@ from django.utils import timezone
 from cluster.models import Server, UtilisationSample
 from projects.models import Project, Role, User
 from scheduling.choices import AssignmentState, GenerationState, Goal, JobState, PromiseOutcome, ServiceClass
-from scheduling.models import Assignment, Generation, Job, JobMetric
+from scheduling.models import Assignment, Generation, Job, JobMetric, Recovery
 from tests import factories
 from tests.factories import stored_plan
 
@@ -391,3 +391,33 @@ def _decisions(now: datetime, running: Job, spanning: Job, declined: Job, foreig
         },
     )  # fmt: skip
     verdicts.jobs.set([declined, spanning])
+
+
+def recovered(job: Job, **changes: Any) -> Recovery:
+    """A server of the job's was lost; it trained again ten seconds later."""
+    now = timezone.now()
+    found: Recovery = Recovery.objects.create(
+        **{
+            "job": job,
+            "failed_generation": 7,
+            "recovering_generation": 8,
+            "kind": "hardware",
+            "outcome": "recovered",
+            "phase": "running",
+            "reason": "server node-a fell silent",
+            "lost_servers": [{"server": 1, "name": "node-a", "silent_at": None, "fenced_at": None}],
+            "sources": [{"rank": 0, "server": 0, "source": "durable", "holders": []}],
+            "source": "durable",
+            "iteration_reached": 53,
+            "iteration_resumed": 50,
+            "iterations_per_second": 2.0,
+            "detected_at": now - timedelta(seconds=10),
+            "frozen_at": now - timedelta(seconds=4),
+            "loading_at": now - timedelta(seconds=3),
+            "fenced_at": now - timedelta(seconds=4),
+            "running_at": now,
+            "ended_at": now,
+            **changes,
+        }
+    )
+    return found

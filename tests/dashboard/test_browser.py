@@ -21,7 +21,7 @@ from scheduling.choices import JobState
 from scheduling.models import Job
 from tests import factories
 from tests.dashboard.chromium import open_chromium
-from tests.dashboard.scenario import Scenario, build
+from tests.dashboard.scenario import Scenario, build, recovered
 from tests.dashboard.take_screenshots import log_in, wait_until_drawn
 from tests.dashboard.waiting import wait_until, wait_until_requests_have_ended
 from tests.streams.server import StreamServer
@@ -125,7 +125,21 @@ def test_figures_are_drawn_by_plotly(site: Site) -> None:
     page = site.visit(site.scenario.owner).go(f"/jobs/{site.scenario.running.id}/")
     wait_until_drawn(page)
     expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
-    expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(5)
+    expect(page.locator("[data-panel] .js-plotly-plot")).to_have_count(6)
+
+
+def test_a_recoverys_phases_are_drawn_and_reached_from_its_job(site: Site) -> None:
+    recovered(site.scenario.running)
+    visit = site.visit(site.scenario.owner)
+    page = visit.go(f"/jobs/{site.scenario.running.id}/")
+    page.get_by_role("link", name="Hardware: server node-a fell silent").click()
+    wait_until_drawn(page)
+    expect(page.locator("[data-panel] .js-plotly-plot .main-svg").first).to_be_visible()
+    expect(page.get_by_text("trains again", exact=True)).to_be_visible()
+    visit.go("/")
+    wait_until_drawn(page)
+    expect(page.get_by_text("1 failure,")).to_be_visible()
+    visit.expect_no_trouble()
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])

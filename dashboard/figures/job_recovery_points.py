@@ -1,0 +1,99 @@
+"""What a job would lose if a server died now, for each server that trains it or keeps its state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+
+import plotly.graph_objects as go
+
+from dashboard import colours
+from dashboard.figures.panel import Panel, PanelRequest, base_figure, plain_text
+from dashboard.templatetags.punctual_display import duration_text
+from scheduling.choices import StateSource
+from scheduling.selectors.memory_states import MemoryState, Point, durable_point, memory_state
+
+SOURCE_COLOURS = {
+    StateSource.OWN_MEMORY: colours.GOOD,
+    StateSource.PEER_MEMORY: colours.PROMISED,
+    StateSource.DURABLE: colours.WARNING,
+    StateSource.NONE: colours.BAD,
+}
+#: A bar of nothing is drawn so wide, as a share of the widest, that it can be pointed at.
+_SMALLEST = 0.015
+
+
+@dataclass(frozen=True)
+class RecoveryPoints:
+    """A job's newest states. ``state``: None while it does not train."""
+
+    state: MemoryState | None
+    durable: Point
+    now: datetime
+
+
+def load(request: PanelRequest) -> RecoveryPoints:
+    """What agents last reported."""
+    job = request.the_job()
+    return RecoveryPoints(memory_state(job), durable_point(job), request.now)
+
+
+def figure(data: RecoveryPoints) -> go.Figure | None:
+    """A bar for each server: iterations lost, in the colour of where the job would go on from."""
+    losses = [] if data.state is None else data.state.losses()
+    if data.state is None or not losses:
+        return None
+    kept = {one.server: one for one in data.state.holders()}
+    least = max(1, *(one.iterations for one in losses)) * _SMALLEST
+    drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay")
+    for source in StateSource:
+        some = [one for one in losses if one.source == source]
+        if not some:
+            continue
+        texts = []
+        for one in some:
+            holder = kept.get(one.server)
+            ranks = "nothing" if holder is None else f"ranks {', '.join(map(str, holder.ranks[:12]))}"
+            seconds = "" if one.seconds is None else f" ({duration_text(one.seconds)} of training)"
+            texts.append(f"{one.iterations} iterations{seconds}<br>keeps {ranks}")
+        drawn.add_trace(
+            go.Bar(
+                y=[plain_text(one.name, 30) for one in some],
+                x=[max(one.iterations, least) for one in some],
+                orientation="h",
+                name=f"Goes on from: {source.label.lower()}",
+                marker={"color": SOURCE_COLOURS[source]},
+                customdata=texts,
+                text=[str(one.iterations) for one in some],
+                hovertemplate="%{y}: %{customdata}<extra></extra>",
+            )
+        )
+    drawn.update_xaxes(title_text="iterations lost if it died now", rangemode="tozero")
+    drawn.update_yaxes(autorange="reversed", automargin=True)
+    return drawn
+
+
+def caption(data: RecoveryPoints) -> str:
+    """The newest states with their ages."""
+    in_memory = None if data.state is None else data.state.in_memory
+    words = [_newest("In memory", in_memory, data.now), _newest("On disk", data.durable, data.now)]
+    if data.state is not None:
+        words.append(f"Protection: {data.state.protection.label.lower()}.")
+    return " ".join(words)
+
+
+def _newest(where: str, point: Point | None, now: datetime) -> str:
+    age = None if point is None else point.age_seconds(now)
+    if point is None or age is None:
+        return f"{where}: none."
+    return f"{where}: iteration {point.iteration}, {duration_text(age)} old."
+
+
+PANEL = Panel(
+    title="Recovery points",
+    load=load,
+    figure=figure,
+    empty="It does not train now: it goes on from its newest durable state.",
+    refresh_on=("metrics", "changed"),
+    caption=caption,
+)

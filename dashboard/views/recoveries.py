@@ -1,0 +1,63 @@
+"""The page of one recovery."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+from django.http import Http404, HttpRequest, HttpResponse, JsonResponse
+from django.utils import timezone
+from plotly.utils import PlotlyJSONEncoder
+
+from dashboard.figures import RECOVERY_PANELS, PanelRequest
+from dashboard.views.access import data, page, person
+from dashboard.views.rendering import Fragment, render_page
+from scheduling.models import Recovery
+from scheduling.selectors.recoveries import names_of_servers, visible_recovery
+
+
+def _recovery_or_404(request: HttpRequest, job_id: str, number: int) -> Recovery:
+    found = visible_recovery(person(request), job_id, number)
+    if found is None:
+        raise Http404("no such recovery")
+    return found
+
+
+@page
+def recovery(request: HttpRequest, job_id: str, number: int) -> HttpResponse:
+    """What was lost, from where each rank took its state, and how long each phase took."""
+    found = _recovery_or_404(request, job_id, number)
+    fragments = {"summary": Fragment("dashboard/parts/recovery_summary.html", lambda _: _summary(found))}
+    context = {"recovery": found, "job": found.job, "panels": RECOVERY_PANELS}
+    return render_page(request, "dashboard/recovery.html", fragments, section="jobs", context=context)
+
+
+def _summary(found: Recovery) -> dict[str, Any]:
+    names = names_of_servers([found])
+    return {
+        "down_seconds": found.down_seconds(timezone.now()),
+        "lost_work_seconds": found.lost_work_seconds(),
+        "iterations_lost": found.iterations_lost(),
+        "sources": [
+            {
+                "rank": one["rank"],
+                "server": names.get(one["server"], one["server"]),
+                "source": one["source"],
+                "holders": [names.get(holder, holder) for holder in one["holders"]],
+            }
+            for one in found.sources
+        ],
+    }
+
+
+@data
+def recovery_panel(request: HttpRequest, job_id: str, number: int, name: str) -> HttpResponse:
+    """One figure of a recovery's page as JSON."""
+    panel = RECOVERY_PANELS.get(name)
+    if panel is None:
+        raise Http404("no such panel")
+    found = _recovery_or_404(request, job_id, number)
+    asked = PanelRequest(
+        user=person(request), now=timezone.now(), window=timedelta(0), job=found.job, recovery=found
+    )
+    return JsonResponse(panel.draw(asked), encoder=PlotlyJSONEncoder)

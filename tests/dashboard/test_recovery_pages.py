@@ -1,0 +1,107 @@
+"""Pages about recoveries: where a job's points are, what failed in the cluster, one recovery's timeline."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from django.test import Client
+from django.utils import timezone
+
+from cluster.models import Agent
+from dashboard.figures import cluster_recovery, job_recovery_points, recovery_phases
+from dashboard.figures.recovery_phases import PHASE_LOOKS, PhasesShown
+from recovery.life_cycle.facts import PHASES, RecoveryPhase
+from scheduling.models import Job, JobProtection
+from scheduling.selectors.memory_states import Point
+from scheduling.selectors.recoveries import PhaseSpan, RecoverySummary
+from tests.dashboard.scenario import Scenario, recovered
+from tests.factories import CheckpointFactory
+
+LogIn = Callable[[Any], Client]
+NOON = datetime(2030, 1, 1, 12, tzinfo=UTC)
+
+
+def test_a_recoverys_page_tells_what_was_lost_and_is_its_jobs_peoples_alone(
+    scenario: Scenario, as_user: LogIn
+) -> None:
+    job = scenario.running
+    recovered(job)
+    address = f"/jobs/{job.pk}/recoveries/7/"
+    client = as_user(scenario.owner)
+    shown = client.get(address).content.decode()
+    assert "Server node-a fell silent." in shown
+    assert "3 iterations" in shown
+    assert "rank 0" in shown
+    drawn = client.get(f"{address}panels/phases/").json()["figure"]
+    assert list(drawn["data"][0]["y"]) == ["Detected", "Frozen", "Loading"]
+    assert client.get(f"{address}panels/nothing/").status_code == 404
+    assert client.get(f"/jobs/{job.pk}/recoveries/8/").status_code == 404
+    assert f'href="{address}"' in client.get(f"/jobs/{job.pk}/?fragment=recoveries").content.decode()
+    for path in (address, f"{address}panels/phases/"):
+        assert as_user(scenario.stranger).get(path).status_code == 404
+
+
+def test_a_jobs_page_says_what_each_servers_death_would_cost(scenario: Scenario, as_user: LogIn) -> None:
+    job = scenario.spanning
+    live = job.generations.get(state="live")
+    checkpoint = CheckpointFactory.create(job=job, iteration=11)
+    Job.objects.filter(pk=job.pk).update(checkpoint=checkpoint, iterations_done=30, iterations_per_second=2.0)
+    panel = f"/jobs/{job.pk}/panels/recovery-points/"
+    before = as_user(scenario.owner).get(panel).json()
+    assert before["note"].startswith("In memory: none. On disk: iteration 11,")
+    members = live.assignments.select_related("gpu").filter(rank__lt=live.world_size)
+    for server in {one.gpu.server_id for one in members}:
+        holdings = [
+            {
+                "job": job.pk, "generation": live.number, "rank": one.rank, "iteration": 29, "bytes": 10,
+                "completed_at": timezone.now().isoformat(), "copies": 2, "wanted_copies": 2,
+            }
+            for one in members
+        ]  # fmt: skip
+        Agent.objects.filter(server=server).update(memory_store={"holdings": holdings})
+    after = as_user(scenario.owner).get(panel).json()
+    assert after["note"].startswith("In memory: iteration 29,")
+    assert "Protection: full." in after["note"]
+    (bars,) = after["figure"]["data"]
+    assert bars["name"] == "Goes on from: a peer's memory"
+    assert set(bars["text"]) == {"1"}
+
+
+def test_the_overview_counts_protection_failures_and_sources(scenario: Scenario, as_user: LogIn) -> None:
+    client = as_user(scenario.owner)
+    assert "empty" in client.get("/panels/recovery/").json()
+    recovered(scenario.running)
+    recovered(scenario.foreign, kind="software", source="own_memory")
+    JobProtection.objects.create(job=scenario.running, state="degraded")
+    drawn = client.get("/panels/recovery/").json()
+    assert {bar["name"] for bar in drawn["figure"]["data"]} == {
+        "Jobs protected: degraded", "Failures: software", "Failures: hardware",
+        "Recovered from: durable storage", "Recovered from: memory of its own server",
+    }  # fmt: skip
+    assert "2 failures, 23 s lost: 20 s without training, 3 s trained again." in drawn["note"]
+
+
+def test_every_phase_has_a_look_and_lasts_until_the_next() -> None:
+    assert set(PHASE_LOOKS) == set(PHASES[:-1])
+    spans = [
+        PhaseSpan(RecoveryPhase.DETECTED, NOON, NOON + timedelta(seconds=6)),
+        PhaseSpan(RecoveryPhase.FROZEN, NOON + timedelta(seconds=6), None),
+    ]
+    drawn = recovery_phases.figure(PhasesShown(spans, NOON, None, NOON + timedelta(seconds=9)))
+    assert drawn is not None
+    assert list(drawn.data[0].x) == [6000.0, 3000.0]
+    assert list(drawn.data[0].text) == ["6.0 s", "3.0 s"]
+    assert recovery_phases.figure(PhasesShown([], None, None, NOON)) is None
+
+
+def test_a_job_that_does_not_train_has_no_bars() -> None:
+    shown = job_recovery_points.RecoveryPoints(None, Point(0, None), NOON)
+    assert job_recovery_points.figure(shown) is None
+    assert job_recovery_points.caption(shown) == "In memory: none. On disk: none."
+
+
+def test_a_quiet_cluster_has_no_figure() -> None:
+    none = RecoverySummary(60.0, {"full": 0}, {"software": 0, "hardware": 0}, {"durable": 0}, 0, 0.0, 0.0)
+    assert cluster_recovery.figure(none) is None
