@@ -8,10 +8,12 @@ export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
 .NOTPARALLEL:
-# Of attacks in `make chaos`, and the seed of their order: make chaos MINUTES=3 SEED=7
+# Of attacks in `make hostile`, and the seed of their order: make hostile MINUTES=3 SEED=7
 MINUTES ?= 10
+# Of faults in `make chaos`: seeds 1 to SCHEDULES, or SEED alone.
+SCHEDULES ?= 200
 
-.PHONY: help setup setup-dev run demo status down test test-all chaos images test-images lint format check bench clean lock openapi
+.PHONY: help setup setup-dev run demo status down test test-all chaos hostile images test-images lint format check bench clean lock openapi
 
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -55,7 +57,10 @@ test-all: setup-dev ## The same with the slow tests
 test-gpu: ## The tests on a real GPU, where there is one
 	@$(PYTHON) -m tests.gpu
 
-chaos: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
+chaos: setup-dev ## Two hundred seeded schedules of faults on platforms of their own; goes on where it was stopped
+	@$(PY) -m tests.faults --schedules $(SCHEDULES) $(if $(SEED),--seed $(SEED)) $(if $(RECORD),--record $(RECORD)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
+
+hostile: setup-dev ## Hostile and careless users on a platform of their own for ten minutes: what must hold, and did it?
 	@$(PY) -m tests.chaos --minutes $(MINUTES) $(if $(SEED),--seed $(SEED)) $(if $(EVIDENCE),--evidence $(EVIDENCE))
 
 images: setup ## Build the images without a container engine, by buildah and mmdebstrap (docker/README.md)

@@ -44,6 +44,7 @@ INSTALLED_APPS = [
     "simulation",
     "dashboard",
     "workers.tasks",
+    "faults",
 ]
 
 MIDDLEWARE = [

@@ -135,9 +135,11 @@ class LocalAgents:
         configuration = folder / "agent.toml"
         write_private(configuration, to_toml(self._configuration(name, port_range)))
         credential = self._credential(name)
+        namespace = self._settings.agent_namespaces.get(name)
+        inside = [] if namespace is None else ["nsenter", f"--net={namespace}", "--"]
         return ProcessSpecification(
             name=f"agent-{name}",
-            command=[sys.executable, "-m", "workers.agent", "run", "--config", str(configuration)],
+            command=[*inside, sys.executable, "-m", "workers.agent", "run", "--config", str(configuration)],
             environment=base_environment() | ({"PUNCTUAL_ENROL_TOKEN": token} if token else {}),
             log=self._folders.logs / f"agent-{name}.log",
             working_folder=PROJECT,
@@ -176,7 +178,8 @@ class LocalAgents:
             configuration["emulate"] = {
                 "name": kind.name, **kind.device_model(settings.device_model), **links
             }  # fmt: skip
-        return configuration | dict(settings.agent_configuration)
+        own = settings.each_agent.get(name, {})
+        return configuration | dict(settings.agent_configuration) | dict(own)
 
 
 def _worker_memory_bytes(workers: int) -> int:

@@ -61,6 +61,10 @@ class PlatformSettings:
     environment: Mapping[str, str] = field(default_factory=dict)
     #: More entries for every agent's configuration file.
     agent_configuration: Mapping[str, Any] = field(default_factory=dict)
+    #: More entries for the configuration file of the agent of that name.
+    each_agent: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+    #: The network namespace that the agent of that name lives in, as a file; the machine's own without.
+    agent_namespaces: Mapping[str, str] = field(default_factory=dict)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] = os.environ) -> PlatformSettings:

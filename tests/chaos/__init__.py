@@ -1,2 +1,2 @@
-"""The platform under hostile and careless users, live: `make chaos`, a minute of it in `make test`
+"""The platform under hostile and careless users, live: `make hostile`, a minute of it in `make test`
 (README.md)."""

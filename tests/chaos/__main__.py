@@ -1,4 +1,4 @@
-"""`python -m tests.chaos --minutes 10 [--seed N] [--json OUT]`: what `make chaos` runs.
+"""`python -m tests.chaos --minutes 10 [--seed N] [--json OUT]`: what `make hostile` runs.
 
 Ends with 1 if an invariant broke."""
 

@@ -20,7 +20,7 @@ SEED = 11
 @pytest.mark.platform
 @pytest.mark.timeout(900)
 def test_a_minute_of_hostile_and_careless_users_breaks_nothing() -> None:
-    """Only what no clock decides: promises, answers, memory, rows. `make chaos` judges the length of passes
+    """Only what no clock decides: promises, answers, memory, rows. `make hostile` judges the length of passes
     too."""
     report = chaos(60.0, SEED, timing=False)
     print("\n".join(report.lines()))

@@ -6,16 +6,18 @@ import socket
 import stat
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
 
 from launch import ports
-from launch.agents import to_toml
+from launch.agents import LocalAgents, to_toml
 from launch.credentials import Credentials
 from launch.emulated_kinds import emulated_kinds
 from launch.errors import LaunchError
 from launch.folders import Folders, make_private
+from launch.services import Addresses
 from launch.settings import PlatformSettings
 from launch.state import PlatformLock, lock_holder, read_state, write_state
 
@@ -48,6 +50,28 @@ def test_each_agent_has_ports_of_its_own():
     (first, last), (next_first, _) = ports.choose_ranges("127.0.0.1", 2, 26000, 100)
     assert last == first + 99
     assert next_first > last
+
+
+def test_one_agent_may_have_a_configuration_and_a_network_of_its_own(tmp_path):
+    settings = PlatformSettings(
+        data=tmp_path,
+        agent_configuration={"worker_processes": 64},
+        each_agent={"node-2": {"address": "10.1.0.12", "worker_processes": 32}},
+        agent_namespaces={"node-2": "/run/netns/two"},
+    )
+    settings = PlatformSettings.from_json(settings.to_json())
+    folders = Folders(tmp_path)
+    folders.prepare()
+    addresses = Addresses("127.0.0.1", 1, 2, 3, "postgres://x", "unix://x")
+    agents = LocalAgents(settings, folders, addresses, Credentials.load(folders.secrets))
+    one, two = agents.specifications({})
+    assert one.command[0] == sys.executable
+    assert two.command[:3] == ["nsenter", "--net=/run/netns/two", "--"]
+    written = [
+        tomllib.loads((folders.agents / name / "agent.toml").read_text()) for name in ("node-1", "node-2")
+    ]
+    assert [agent["address"] for agent in written] == ["127.0.0.1", "10.1.0.12"]
+    assert [agent["worker_processes"] for agent in written] == [64, 32]
 
 
 def test_a_deep_project_keeps_its_sockets_in_a_short_private_folder(tmp_path):

@@ -1,0 +1,160 @@
+"""The processes of a platform on this machine, found by what its supervisor and its agents write down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from faults.schedule import Part, Target
+from launch.folders import Folders
+from launch.state import read_state
+from workers.agent.clock import process_start_ticks
+
+#: Processes of the control plane by the supervisor's names.
+_NAMES = {
+    "web": Part.WEB,
+    "agent-api": Part.AGENT_API,
+    "streams": Part.STREAMS,
+    "celery-planner": Part.PLANNER,
+    "beat": Part.BEAT,
+    "valkey": Part.BROKER,
+    "postgresql": Part.DATABASE,
+}
+#: Of these the processes below are the same thing: which of them is hit is a matter of chance, and they are
+#: frozen together.
+_WITH_CHILDREN = frozenset({Part.WEB, Part.AGENT_API, Part.STREAMS, Part.CELERY, Part.DATABASE})
+
+
+class NotRunningError(RuntimeError):
+    """There is no platform on these folders, or it has just ended."""
+
+
+@dataclass(frozen=True)
+class Process:
+    """One process, never another one that got its id later."""
+
+    pid: int
+    started_ticks: int
+
+    @classmethod
+    def of(cls, pid: int) -> Process | None:
+        """The process of that id as it is now; None when it is gone."""
+        ticks = process_start_ticks(pid)
+        return None if ticks is None else cls(pid, ticks)
+
+    def send(self, number: signal.Signals) -> bool:
+        """Send it a signal; whether it was there."""
+        with suppress(ProcessLookupError):
+            descriptor = os.pidfd_open(self.pid)
+            try:
+                if process_start_ticks(self.pid) == self.started_ticks:
+                    signal.pidfd_send_signal(descriptor, number)
+                    return True
+            finally:
+                os.close(descriptor)
+        return False
+
+
+@dataclass(frozen=True)
+class Found:
+    """What stands for a target now. ``one_of``: those of which one is killed. ``all_of``: those that are
+    frozen together."""
+
+    target: Target
+    one_of: tuple[Process, ...]
+    all_of: tuple[Process, ...]
+
+
+def find(folders: Folders) -> dict[Target, Found]:
+    """Every target on this machine with its processes. Those between two lives have none.
+
+    Raises NotRunningError where no platform runs on these folders.
+    """
+    state = read_state(folders)
+    if state is None:
+        raise NotRunningError(f"no platform runs on {folders.data}")
+    found: dict[Target, Found] = {}
+    for name, process in state["processes"].items():
+        for one in _of_supervised(name, process["pid"]):
+            found[one.target] = one
+    for folder in sorted(folders.agents.glob("*/")):
+        for one in _beside_the_agent(folder):
+            found[one.target] = one
+    return found
+
+
+def _of_supervised(name: str, pid: int | None) -> Iterator[Found]:
+    own = _alive([pid])
+    children = _alive(_children(pid))
+    if name.startswith("agent-") and name != "agent-api":
+        server = name.removeprefix("agent-")
+        yield Found(Target(Part.AGENT, name, server), own, own)
+        nurseries = tuple(child for child in children if "nursery_process" in _command(child.pid))
+        yield Found(Target(Part.NURSERY, "nursery", server), nurseries, nurseries)
+        return
+    part = _NAMES.get(name, Part.CELERY if name.startswith("celery-") else None)
+    if part is None:
+        return
+    together = own + children if part in _WITH_CHILDREN else own
+    # PostgreSQL's children answer for each other: killing one of them is killing all.
+    yield Found(Target(part, name), own if part is Part.DATABASE else together, together)
+    if part is Part.PLANNER:
+        yield Found(Target(Part.PLANNER_CHILD, f"{name}'s child"), children, children)
+
+
+def _beside_the_agent(folder: Path) -> Iterator[Found]:
+    """What an agent has started and what outlives it."""
+    server = folder.name
+    launchers: list[int] = []
+    workers: list[int] = []
+    for file in sorted(folder.glob("workers/*/launcher.json")):
+        if file.with_name("exit.json").exists() or not file.with_name("assignment.json").exists():
+            continue
+        written = _read(file)
+        if written and process_start_ticks(written["pid"]) == written["started"]:
+            launchers.append(written["pid"])
+            workers.append(written["worker_pid"])
+    one_of = _alive(launchers)
+    yield Found(Target(Part.LAUNCHER, "launcher", server), one_of, one_of)
+    one_of = _alive(workers)
+    below = _alive([child for pid in workers for child in _children(pid)])
+    yield Found(Target(Part.WORKER, "worker", server), one_of, one_of + below)
+    stores = _alive(
+        process.pid
+        for process in psutil.process_iter()
+        if "recovery.store.process" in (command := _command(process.pid)) and f"{folder}{os.sep}" in command
+    )
+    yield Found(Target(Part.MEMORY_STORE, "in-memory store", server), stores, stores)
+
+
+def _read(file: Path) -> dict[str, Any] | None:
+    """A file that may be gone, or half there, at any moment."""
+    with suppress(OSError, ValueError):
+        value: dict[str, Any] = json.loads(file.read_text())
+        return value
+    return None
+
+
+def _alive(pids: Any) -> tuple[Process, ...]:
+    return tuple(one for pid in pids if pid is not None and (one := Process.of(pid)) is not None)
+
+
+def _children(pid: int | None) -> list[int]:
+    with suppress(psutil.Error):
+        if pid is not None:
+            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+    return []
+
+
+def _command(pid: int) -> str:
+    with suppress(psutil.Error):
+        return " ".join(psutil.Process(pid).cmdline())
+    return ""

@@ -1,0 +1,158 @@
+"""Seeded schedules of faults: pure. The same seed, length and targets give the same schedule anywhere."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Part(StrEnum):
+    """A kind of process, or of what lies between processes."""
+
+    AGENT = "agent"
+    WORKER = "worker"
+    LAUNCHER = "launcher"
+    NURSERY = "nursery"
+    MEMORY_STORE = "in-memory store"
+    WEB = "web server"
+    AGENT_API = "agents' server"
+    STREAMS = "streams' server"
+    PLANNER = "planner"
+    PLANNER_CHILD = "planner's child"
+    CELERY = "Celery worker"
+    BEAT = "beat"
+    BROKER = "broker"
+    DATABASE = "PostgreSQL"
+    CONTROL_LINK = "link to the control plane"
+    PEER_LINK = "link between two agents"
+    DISK = "an agent's disk"
+    MEMORY = "a worker's memory"
+
+
+class Kind(StrEnum):
+    """What is done to it."""
+
+    KILL = "kill -9"
+    FREEZE = "freeze"
+    RESTART = "restart"
+    CUT = "cut"
+    DELAY = "delay"
+    DOUBLE = "double messages"
+    REORDER = "hold messages back"
+    FILL = "fill"
+
+
+@dataclass(frozen=True, order=True)
+class Target:
+    """One thing that faults may befall. ``server``: the server that it belongs to; empty: the control
+    plane."""
+
+    part: Part
+    name: str
+    server: str = ""
+
+
+@dataclass(frozen=True, order=True)
+class Fault:
+    """``at_seconds`` after the schedule's begin, ``kind`` befalls ``target`` for ``seconds`` (0: at once).
+
+    ``amount`` is what the kind needs beside: seconds that each message is delayed; which of several processes
+    of the same name it is, as a fraction from 0 to 1.
+    """
+
+    at_seconds: float
+    kind: Kind
+    target: Target
+    seconds: float = 0.0
+    amount: float = 0.0
+
+    @property
+    def ends_at(self) -> float:
+        """When all that it does is over, in seconds after the schedule's begin."""
+        return self.at_seconds + self.seconds
+
+    def __str__(self) -> str:
+        what = f"{self.at_seconds:6.2f} s  {self.kind} {self.target.part} {self.target.name}"
+        return what + (f" for {self.seconds:.1f} s" if self.seconds else "")
+
+
+#: What can befall each part, with weights.
+KINDS: dict[Part, dict[Kind, float]] = {
+    Part.AGENT: {Kind.KILL: 2, Kind.FREEZE: 2},
+    Part.WORKER: {Kind.KILL: 2, Kind.FREEZE: 1},
+    Part.LAUNCHER: {Kind.KILL: 2, Kind.FREEZE: 1},
+    Part.NURSERY: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.MEMORY_STORE: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.WEB: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.AGENT_API: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.STREAMS: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.PLANNER: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.PLANNER_CHILD: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.CELERY: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.BEAT: {Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.BROKER: {Kind.KILL: 1, Kind.FREEZE: 1},
+    # An end in good order, and one in which its memory is lost; both read its log at the next start.
+    Part.DATABASE: {Kind.RESTART: 1, Kind.KILL: 1, Kind.FREEZE: 1},
+    Part.CONTROL_LINK: {Kind.CUT: 2, Kind.DELAY: 2, Kind.DOUBLE: 2, Kind.REORDER: 2},
+    Part.PEER_LINK: {Kind.CUT: 2, Kind.DELAY: 1},
+    Part.DISK: {Kind.FILL: 1},
+    Part.MEMORY: {Kind.FILL: 1},
+}
+#: Those that last nothing: what is killed is started again by whoever watches it.
+AT_ONCE = frozenset({Kind.KILL, Kind.RESTART})
+#: Mean seconds between two faults, and after how many there are no more in any case.
+MEAN_SECONDS_BETWEEN = 3.0
+MOST_FAULTS = 64
+#: Of those that last, this share lasts long enough for a silent server to be given up.
+LONG_SHARE = 0.2
+SHORT_SECONDS = (0.5, 5.0)
+LONG_SECONDS = (8.0, 26.0)
+LONGEST_DELAY_SECONDS = 1.5
+#: Above this a delayed message comes after those that were sent later: agents wait no longer for an answer.
+HELD_BACK_SECONDS = (2.0, 12.0)
+
+
+def schedule(seed: int, seconds: float, processes: Iterable[Target]) -> list[Fault]:
+    """What befalls whom and when, in order of time: at least one fault if there is a target and time.
+
+    All of it is over at ``seconds``. Two that last do not overlap on the same target. Targets are drawn by
+    part first, so that one planner is met as often as six workers.
+    Raises ValueError for a length that is no positive number.
+    """
+    if not 0.0 < seconds < float("inf"):
+        raise ValueError(f"a schedule lasts a positive number of seconds, not {seconds}")
+    targets: dict[Part, list[Target]] = {}
+    for target in sorted(set(processes)):
+        targets.setdefault(target.part, []).append(target)
+    if not targets:
+        return []
+    # A text, so that seeds beside each other have nothing in common.
+    chance = random.Random(f"faults {seed}")
+    busy_until: dict[Target, float] = {}
+    faults: list[Fault] = []
+    at = min(chance.expovariate(1 / MEAN_SECONDS_BETWEEN), seconds * 0.5)
+    while at < seconds and len(faults) < MOST_FAULTS:
+        fault = _fault(chance, at, seconds, targets)
+        if busy_until.get(fault.target, 0.0) <= at:
+            faults.append(fault)
+            busy_until[fault.target] = fault.ends_at
+        at += chance.expovariate(1 / MEAN_SECONDS_BETWEEN)
+    return faults
+
+
+def _fault(chance: random.Random, at: float, end: float, targets: dict[Part, list[Target]]) -> Fault:
+    part = chance.choice(list(targets))
+    target = chance.choice(targets[part])
+    kinds = KINDS[part]
+    kind = chance.choices(list(kinds), weights=list(kinds.values()))[0]
+    bounds = LONG_SECONDS if chance.random() < LONG_SHARE else SHORT_SECONDS
+    lasts = chance.uniform(*bounds)
+    amount = chance.random()
+    if kind is Kind.DELAY:
+        amount *= LONGEST_DELAY_SECONDS
+    elif kind is Kind.REORDER:
+        amount = HELD_BACK_SECONDS[0] + amount * (HELD_BACK_SECONDS[1] - HELD_BACK_SECONDS[0])
+    at = round(at, 3)
+    return Fault(at, kind, target, 0.0 if kind in AT_ONCE else min(lasts, end - at), amount)

@@ -1,0 +1,102 @@
+"""`python -m tests.faults [--schedules 200] [--seed N] [--record FILE]`: what `make chaos` runs.
+
+Goes on where it was stopped: seeds that are in the record are not run again. Ends with 1 if an invariant
+broke.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from launch.errors import LaunchError
+from tests.faults import record
+from tests.faults.record import Entry
+from tests.faults.run import measure, run_schedule
+from tests.faults.scene import running_scene
+
+DEFAULT_RECORD = Path("data/chaos/schedules.jsonl")
+#: After so many schedules a platform has logs, rows and a history enough: the next has one of its own.
+PER_PLATFORM = 20
+
+
+def main() -> int:
+    """Run and report; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m tests.faults", description=__doc__)
+    parser.add_argument("--schedules", type=int, default=200, help="how many seeds [200]")
+    parser.add_argument("--first-seed", type=int, default=1, help="the first of them [1]")
+    parser.add_argument("--seconds", type=float, default=30.0, help="length of one schedule [30]")
+    parser.add_argument("--seed", type=int, help="run this seed alone, also when it is in the record")
+    parser.add_argument("--record", type=Path, default=DEFAULT_RECORD, help=f"[{DEFAULT_RECORD}]")
+    parser.add_argument(
+        "--evidence", type=Path, help="where to keep what is known of broken schedules [/tmp]"
+    )
+    parser.add_argument("--report", action="store_true", help="only print the report of the record")
+    chosen = parser.parse_args()
+    if chosen.schedules < 1 or chosen.first_seed < 0 or not 1.0 <= chosen.seconds <= 3600.0:
+        parser.error("--schedules is at least 1, --first-seed at least 0, --seconds from 1 to 3600")
+    if chosen.evidence is not None:
+        chosen.evidence.mkdir(parents=True, exist_ok=True)
+    done = record.read(chosen.record)
+    seeds = record.to_do(done, chosen.first_seed, chosen.schedules, chosen.seconds)
+    if chosen.seed is not None:
+        seeds = [chosen.seed]
+    if chosen.report:
+        seeds = []
+    ran: list[int] = []
+    try:
+        while seeds:
+            ran += _on_one_platform(seeds, chosen.seconds, chosen.record, chosen.evidence, _say)
+            seeds = [seed for seed in seeds if seed not in ran]
+    except KeyboardInterrupt:
+        _say("stopped; the same command goes on with the next seed")
+    except LaunchError as error:
+        print(f"the platform could not be started: {error}", file=sys.stderr)
+        return 2
+    entries = record.read(chosen.record)
+    if chosen.seed is not None:
+        entries = [entry for entry in entries if entry.seed == chosen.seed]
+    print("\n".join(["", *record.report(entries)]), flush=True)
+    return int(any(entry.violations for entry in entries))
+
+
+def _on_one_platform(
+    seeds: list[int], seconds: float, file: Path, evidence: Path | None, say: Callable[[str], None]
+) -> list[int]:
+    """As many of the seeds as one platform serves: a schedule that broke something is its last."""
+    name = uuid.uuid4().hex[:6]
+    ran: list[int] = []
+    say(f"starting platform {name}")
+    with running_scene() as scene:
+        for text in scene.without:
+            say(f"on this machine {text}")
+        speed = measure(scene)
+        say(f"measured in peace: {speed:.1f} iterations a second at two GPUs")
+        for place, seed in enumerate(seeds[:PER_PLATFORM], start=1):
+            say(f"seed {seed}")
+            entry = run_schedule(
+                scene, seed, seconds, speed, evidence_folder=evidence, say=lambda text: say(f"  {text}")
+            )
+            entry.platform, entry.place, entry.without = name, place, scene.without
+            record.append(file, entry)
+            ran.append(seed)
+            say(_told(entry))
+            if entry.violations:
+                break
+    return ran
+
+
+def _told(entry: Entry) -> str:
+    end = "holds" if not entry.violations else "BROKEN: " + "; ".join(entry.violations)
+    return f"seed {entry.seed}: {entry.carried_out} faults, calm after {entry.calm_seconds:.0f} s, {end}"
+
+
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,94 @@
+"""The record of all schedules, a line of JSON for each seed, and the report that is made of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+
+@dataclass
+class Entry:
+    """What one schedule came to. ``kept``: where what is known of it lies, if something broke.
+
+    ``platform``: one platform serves several schedules one after another; which, and as its how-manieth.
+    """
+
+    seed: int
+    seconds: float
+    faults: int
+    carried_out: int
+    jobs: int
+    promised: int
+    beyond_the_reserve: int
+    violations: list[str]
+    calm_seconds: float
+    wall_seconds: float
+    load: float
+    at: str
+    kept: str | None = None
+    platform: str = ""
+    place: int = 0
+    without: list[str] = field(default_factory=list)
+
+    def to_line(self) -> str:
+        return json.dumps(asdict(self))
+
+
+def append(record: Path, entry: Entry) -> None:
+    """Add a line; what was there stays."""
+    record.parent.mkdir(parents=True, exist_ok=True)
+    with record.open("a", encoding="utf-8") as file:
+        file.write(entry.to_line() + "\n")
+
+
+def read(record: Path) -> list[Entry]:
+    """All that was done, the last entry of each seed. A line that was cut off by an interruption is none."""
+    if not record.exists():
+        return []
+    found: dict[int, Entry] = {}
+    for line in record.read_text(encoding="utf-8").splitlines():
+        try:
+            entry = Entry(**json.loads(line))
+        except (ValueError, TypeError):
+            continue
+        found[entry.seed] = entry
+    return list(found.values())
+
+
+def to_do(entries: Sequence[Entry], first_seed: int, schedules: int, seconds: float) -> list[int]:
+    """Seeds that were not carried out yet at that length."""
+    done = {entry.seed for entry in entries if entry.seconds == seconds}
+    return [seed for seed in range(first_seed, first_seed + schedules) if seed not in done]
+
+
+def report(entries: Sequence[Entry]) -> list[str]:
+    """The report as a person reads it, with every seed."""
+    broken = [entry for entry in entries if entry.violations]
+    done = (
+        f"{len(entries)} schedules, {sum(e.carried_out for e in entries)} faults carried out, "
+        f"{sum(e.jobs for e in entries)} jobs, {sum(e.promised for e in entries)} promises"
+    )
+    found = (
+        f"{len(broken)} schedules with a violation, "
+        f"{sum(e.beyond_the_reserve for e in entries)} promises broken by faults beyond the reserve"
+    )
+    lines = [
+        done,
+        found,
+        "",
+        "  seed  faults  jobs  promised  beyond  calm after  load  platform",
+    ]
+    for entry in sorted(entries, key=lambda entry: entry.seed):
+        lines.append(
+            f"{entry.seed:6}  {entry.carried_out:6}  {entry.jobs:4}  {entry.promised:8}  "
+            f"{entry.beyond_the_reserve:6}  {entry.calm_seconds:8.1f} s  {entry.load:4.1f}  {entry.platform} "
+            f"({entry.place}){'' if not entry.violations else '  BROKEN'}"
+        )
+        lines += [f"          {violation}" for violation in entry.violations]
+        if entry.kept:
+            lines.append(f"          kept in {entry.kept}; again: make chaos SEED={entry.seed}")
+    for text in sorted({text for entry in entries for text in entry.without}):
+        lines += ["", f"on this machine {text}"]
+    return lines

@@ -1,0 +1,254 @@
+"""One schedule on a running platform: jobs, faults, calm, and what has to hold."""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from faults.coverage import Charge, is_covered
+from faults.injecting import Deed, carry_out
+from faults.invariants import Violation, broken_promises
+from faults.reading import after_the_calm, in_the_rows, jobs_of
+from faults.schedule import Fault, schedule
+from punctual.client import Job
+from punctual.errors import PunctualError
+from tests.chaos import evidence
+from tests.faults.record import Entry
+from tests.faults.scene import PROJECT_NAME, Scene
+from tests.plugins.running_platform import QUICK_PERIODS
+
+BATCH_SIZE = 16
+CHECKPOINT_SECONDS = 5.0
+#: With what the promises of these jobs count for one lost server.
+CHARGE = Charge(
+    fence_seconds=float(QUICK_PERIODS["FENCE_SECONDS"]) + float(QUICK_PERIODS["FENCE_MARGIN_SECONDS"]),
+    lost_seconds=CHECKPOINT_SECONDS,
+    start_seconds=12.0,
+)
+#: Beyond what it trains a job with a deadline is given this long: the reserve's slack and a start.
+SPARE_SECONDS = (120.0, 180.0)
+#: How long all may take to be calm after the last fault: jobs end, servers are up, processes run.
+CALM_SECONDS = 240.0
+LOOK_SECONDS = 0.5
+
+_HELD = "select 1 from scheduling_assignment where state <> 'released' limit 1"
+_SERVERS = "select name, state from cluster_server where state <> 'up'"
+
+
+@dataclass(frozen=True)
+class Work:
+    """One job of a schedule. ``spare_seconds``: beside twice what it trains at two GPUs' speed; None: no
+    deadline."""
+
+    at_seconds: float
+    seconds: float
+    spare_seconds: float | None
+    seed: int
+
+
+def works(seed: int, seconds: float) -> list[Work]:
+    """What is submitted while faults befall the platform: from the first moment on, and once in the midst."""
+    chance = random.Random(f"jobs {seed}")
+    found = []
+    for number in range(3):
+        at = 0.0 if number < 2 else chance.uniform(0.2, 0.6) * seconds
+        spare = chance.uniform(*SPARE_SECONDS) if number != 1 else None
+        found.append(Work(at, chance.uniform(0.4, 0.9) * seconds, spare, chance.randrange(4)))
+    return found
+
+
+def measure(scene: Scene) -> float:
+    """Have the function measured while all is calm; its iterations a second at two GPUs."""
+    job = _submit(scene, "first", 10, None, 0)
+    job.wait(timeout_seconds=300)
+    rates = {int(level["gpus"]): float(level["iterations_per_second"]) for level in job.curve()["levels"]}
+    return rates.get(2, min(rates.values()))
+
+
+def run_schedule(
+    scene: Scene,
+    seed: int,
+    seconds: float,
+    speed: float,
+    *,
+    evidence_folder: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
+) -> Entry:
+    """Carry out one schedule and judge it. What is known of it is kept if something broke."""
+    began = time.monotonic()
+    faults = schedule(seed, seconds, scene.means.targets())
+    jobs, refused = _Submitter(scene, works(seed, seconds), speed), []
+    jobs.start()
+    seen: set[Violation] = set()
+    with _Looking(scene, jobs, seen):
+        deeds = carry_out(faults, scene.means, say=say)
+        jobs.join()
+        refused = [Violation("no job refused", text) for text in jobs.errors]
+        calm_began = time.monotonic()
+        restless = wait_for_calm(scene, jobs.ids)
+    found = [*refused, *restless, *sorted(seen, key=str)]
+    found += [v for v in after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents) if v not in seen]
+    told = jobs_of(scene.rows, jobs.ids)
+    broken, beyond = judged_promises(told, deeds, scene.reserve_servers)
+    found += broken
+    entry = Entry(
+        seed=seed,
+        seconds=seconds,
+        faults=len(faults),
+        carried_out=sum(deed.begun_at is not None for deed in deeds),
+        jobs=len(jobs.ids),
+        promised=sum(row["promise_outcome"] != "none" for row in told),
+        beyond_the_reserve=beyond,
+        violations=[str(one) for one in dict.fromkeys(found)],
+        calm_seconds=round(time.monotonic() - calm_began, 1),
+        wall_seconds=round(time.monotonic() - began, 1),
+        load=round(os.getloadavg()[0], 1),
+        at=datetime.now(UTC).isoformat(timespec="seconds"),
+    )
+    if found:
+        entry.kept = str(_keep(scene, entry, deeds, told, evidence_folder))
+    return entry
+
+
+def wait_for_calm(scene: Scene, jobs: Sequence[str], seconds: float = CALM_SECONDS) -> list[Violation]:
+    """Wait until jobs have ended, all processes run, all servers are up and no GPU is held. What is missing
+    after ``seconds`` is a violation."""
+    ends_at = time.monotonic() + seconds
+    while missing := _missing(scene, jobs):
+        if time.monotonic() > ends_at:
+            return [Violation("all is calm again", what) for what in missing]
+        time.sleep(LOOK_SECONDS)
+    return []
+
+
+def _missing(scene: Scene, jobs: Sequence[str]) -> list[str]:
+    found = [
+        f"{name} does not run" for name, process in scene.platform.processes.items() if process.pid is None
+    ]
+    if found and any(name.startswith("postgresql") for name in found):
+        return found
+    try:
+        found += [f"server {row['name']} is {row['state']}" for row in scene.rows(_SERVERS)]
+        ends = ("completed", "declined", "failed", "cancelled")
+        found += [
+            f"job {row['id']} is {row['state']}"
+            for row in jobs_of(scene.rows, jobs)
+            if row["state"] not in ends
+        ]
+        if not found and scene.rows(_HELD):
+            found.append("a GPU is held")
+    except Exception as error:  # noqa: BLE001 - the database is between two lives
+        found.append(f"the database does not answer: {error}")
+    return found
+
+
+def judged_promises(
+    jobs: Sequence[Mapping[str, Any]], deeds: Sequence[Deed], reserve_servers: int
+) -> tuple[list[Violation], int]:
+    """Broken promises that the reserve covers, and how many it does not."""
+    broken, beyond = [], 0
+    for row in broken_promises(jobs):
+        lived = faults_in_the_life_of(row, deeds)
+        if is_covered(lived, reserve_servers, CHARGE):
+            text = (
+                f"{row['name']} ({row['id']}): {row['promise_outcome']} {row['void_reason']}, "
+                f"{row['state']}, through {len(lived)} faults: {'; '.join(map(str, lived)) or 'none'}"
+            )
+            broken.append(Violation("no promise broken that the reserve covers", text))
+        else:
+            beyond += 1
+    return broken, beyond
+
+
+def faults_in_the_life_of(job: Mapping[str, Any], deeds: Sequence[Deed]) -> list[Fault]:
+    """The faults that were there while a job was."""
+    return [
+        deed.fault
+        for deed in deeds
+        if deed.begun_at is not None
+        and (job["finished_at"] is None or deed.begun_at <= job["finished_at"])
+        and (deed.ended_at is None or deed.ended_at >= job["submitted_at"])
+    ]
+
+
+def _submit(scene: Scene, name: str, iterations: int, deadline: float | None, seed: int) -> Job:
+    return scene.client.submit(
+        "steps@1", project=PROJECT_NAME, name=name, batch_size=BATCH_SIZE, max_iterations=iterations,
+        deadline=deadline, checkpoint_seconds=CHECKPOINT_SECONDS, seed=seed, verdict_seconds=0,
+    )  # fmt: skip
+
+
+class _Submitter(threading.Thread):
+    """Submits the jobs of a schedule at their times, whatever befalls the web server."""
+
+    def __init__(self, scene: Scene, planned: Sequence[Work], speed: float) -> None:
+        super().__init__(name="submitter", daemon=True)
+        self._scene, self._planned, self._speed = scene, planned, speed
+        self.ids: list[str] = []
+        self.errors: list[str] = []
+
+    def run(self) -> None:
+        began = time.monotonic()
+        for number, work in enumerate(self._planned):
+            time.sleep(max(0.0, work.at_seconds - (time.monotonic() - began)))
+            # Of a few lengths, so that there are jobs with the same samples to compare.
+            iterations = max(20, round(work.seconds * self._speed / 20) * 20)
+            deadline = None if work.spare_seconds is None else 2 * work.seconds + work.spare_seconds
+            try:
+                job = _submit(self._scene, f"work {number}", iterations, deadline, work.seed)
+                self.ids.append(job.id)
+            except PunctualError as error:
+                self.errors.append(f"work {number}: {error}")
+
+
+class _Looking:
+    """Looks at the rows again and again while faults befall the platform: what must hold at every moment."""
+
+    def __init__(self, scene: Scene, jobs: _Submitter, seen: set[Violation]) -> None:
+        self._scene, self._jobs, self._seen = scene, jobs, seen
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._look, name="looking", daemon=True)
+
+    def __enter__(self) -> None:
+        self._thread.start()
+
+    def __exit__(self, *what: object) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _look(self) -> None:
+        while not self._stop.wait(1.0):
+            try:
+                self._seen.update(in_the_rows(self._scene.rows, list(self._jobs.ids)))
+            except Exception:  # noqa: BLE001 - the database is between two lives
+                continue
+
+
+def _keep(
+    scene: Scene, entry: Entry, deeds: Sequence[Deed], jobs: Sequence[Mapping[str, Any]], folder: Path | None
+) -> Path:
+    kept = Path(tempfile.mkdtemp(prefix=f"faults-{entry.seed}-", dir=folder))
+    done = [
+        evidence.Deed(deed.begun_at, f"{deed.fault}: {deed.what}")
+        for deed in deeds
+        if deed.begun_at is not None
+    ]
+    done += [
+        evidence.Deed(deed.ended_at, f"over: {deed.fault}")
+        for deed in deeds
+        if deed.ended_at is not None and deed.fault.seconds
+    ]
+    evidence.keep(scene.rows, scene.platform.folders.logs, kept, [row["id"] for row in jobs], done)
+    (kept / "finding.txt").write_text(
+        "\n".join([entry.to_line(), "", *entry.violations, "", *(f"{d.fault}: {d.what}" for d in deeds)])
+        + "\n"
+    )
+    return kept

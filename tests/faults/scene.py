@@ -1,0 +1,182 @@
+"""The platform that faults befall: three agents with two emulated slots each, and a reserve of one server.
+
+Where the machine allows it each agent has a network namespace with an address of its own and a small disk of
+its own. All that an agent sends to the control plane goes through proxies.
+"""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from faults.injecting import Means, Undo
+from faults.processes import find
+from faults.proxy import Proxy
+from faults.reading import reader
+from launch import Platform, PlatformSettings
+from punctual.client import Client
+from tests.faults.network import Networks, NoNetworksError
+from tests.plugins.running_platform import QUICK_PERIODS
+
+FUNCTIONS = Path(__file__).parent / "functions"
+SERVERS = ("node-1", "node-2", "node-3")
+SLOTS = 2
+RESERVE_SERVERS = 1
+MEBIBYTE = 1024**2
+WORKER_BYTES = 1536 * MEBIBYTE
+#: What an agent keeps on its disk here takes a tenth of it.
+DISK_BYTES = 512 * MEBIBYTE
+PROJECT_NAME = "faults"
+
+
+@dataclass
+class Scene:
+    """The running platform, its user, and the means by which faults are carried out on it."""
+
+    platform: Platform
+    client: Client
+    means: Means
+    #: What this machine does not allow, in words.
+    without: list[str]
+    reserve_servers: int = 0
+
+    def rows(self, sql: str, *parameters: Any) -> list[dict[str, Any]]:
+        """Read the platform's database as nobody else can."""
+        return reader(self.platform.database_url)(sql, *parameters)
+
+
+@contextmanager
+def running_scene() -> Iterator[Scene]:
+    """Start it; stop it and take everything away at the end."""
+    data = Path(tempfile.mkdtemp(prefix="punctual-faults-"))
+    without: list[str] = []
+    with ExitStack() as stack:
+        stack.callback(shutil.rmtree, data, ignore_errors=True)
+        networks = _networks(stack, without)
+        disks = _disks(stack, data, without)
+        agent_port, stream_port = _free_port(), _free_port()
+        proxies = {
+            server: [
+                stack.enter_context(
+                    Proxy((networks.gateway if networks else "127.0.0.1", 0), ("127.0.0.1", port))
+                )
+                for port in (agent_port, stream_port)
+            ]
+            for server in SERVERS
+        }
+        platform = Platform(
+            PlatformSettings(
+                data=data,
+                first_port=18800,
+                agent_port=agent_port,
+                stream_port=stream_port,
+                first_worker_port=28500,
+                environment=QUICK_PERIODS
+                | {"RESERVE_SERVERS": str(RESERVE_SERVERS), "PROFILE_SECONDS_PER_LEVEL": "1"},
+                agents=len(SERVERS),
+                slots=SLOTS,
+                agent_configuration={"worker_memory_bytes": WORKER_BYTES},
+                each_agent={server: _own(server, proxies[server], networks) for server in SERVERS},
+                agent_namespaces={server: networks.file(server) for server in SERVERS} if networks else {},
+                warm_workers=SLOTS,
+                examples=False,
+            )
+        )
+        stack.callback(platform.remove_sockets)
+        stack.callback(_stop, platform)
+        platform.start()
+        client = stack.enter_context(_user(platform))
+        means = Means(
+            find=lambda: find(platform.folders),
+            proxies=proxies,
+            links=networks,
+            disks=disks,
+            fill_memory=lambda: _glutton(client),
+            peers=networks.pairs() if networks else (),
+        )
+        yield Scene(platform, client, means, without, RESERVE_SERVERS)
+
+
+def _networks(stack: ExitStack, without: list[str]) -> Networks | None:
+    try:
+        return stack.enter_context(Networks(SERVERS))
+    except NoNetworksError as error:
+        without.append(f"nothing befalls links between agents: {error}")
+        return None
+
+
+def _disks(stack: ExitStack, data: Path, without: list[str]) -> dict[str, Path]:
+    """A disk of a bounded size for each agent's folder."""
+    (data / "agents").mkdir()
+    (data / "agents").chmod(0o711)
+    disks = {}
+    for server in SERVERS:
+        folder = data / "agents" / server
+        folder.mkdir(mode=0o711)
+        done = subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES},mode=0711", "tmpfs", str(folder)],
+            capture_output=True, text=True, check=False,
+        )  # fmt: skip
+        if done.returncode != 0:
+            without.append(f"no disk is filled: {done.stderr.strip()}")
+            return {}
+        stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=False)
+        disks[server] = folder
+    return disks
+
+
+def _own(server: str, proxies: list[Proxy], networks: Networks | None) -> dict[str, Any]:
+    host = networks.gateway if networks else "127.0.0.1"
+    own = {
+        "server_url": f"http://{host}:{proxies[0].port}",
+        "stream_url": f"http://{host}:{proxies[1].port}",
+    }
+    return own | ({"address": networks.address(server)} if networks else {})
+
+
+def _free_port() -> int:
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return int(found.getsockname()[1])
+
+
+def _stop(platform: Platform) -> None:
+    if platform.is_running:
+        platform.stop()
+
+
+def _user(platform: Platform) -> Client:
+    name, password = platform.demo_login
+    with Client(platform.web_url, token="") as stranger:
+        token = stranger.login(name, password)
+    client = Client(platform.web_url, token, retry_seconds=120.0, timeout_seconds=60.0)
+    upload(client)
+    return client
+
+
+def upload(client: Client) -> None:
+    """Store the functions that are trained while faults befall the platform."""
+    client.projects.create(PROJECT_NAME)
+    for name in ("steps", "glutton"):
+        client.functions.upload(FUNCTIONS / f"{name}.py", project=PROJECT_NAME)
+
+
+def _glutton(client: Client) -> Undo:
+    """A job whose worker takes memory until it is ended for it."""
+    job = client.submit(
+        "glutton@1", project=PROJECT_NAME, name="glutton", batch_size=8, max_iterations=100,
+        verdict_seconds=0,
+    )  # fmt: skip
+
+    def end() -> None:
+        with suppress(Exception):  # it has failed by itself, as a rule
+            job.cancel()
+
+    return end

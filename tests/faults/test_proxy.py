@@ -1,0 +1,107 @@
+"""The proxy between an agent and the control plane: messages pass whole, twice, late or not at all."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import httpx
+import pytest
+
+from faults.proxy import PASSES, Behaviour, Proxy
+
+
+class Upstream(ThreadingHTTPServer):
+    """Remembers what it was sent, in order, and answers with it."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Answers)
+        self.heard: list[str] = []
+        self.hosts: set[str] = set()
+        self.more = threading.Condition()
+
+    def wait_for(self, number: int) -> list[str]:
+        with self.more:
+            assert self.more.wait_for(lambda: len(self.heard) >= number, 30)
+            return list(self.heard)
+
+
+class _Answers(BaseHTTPRequestHandler):
+    server: Upstream
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        with self.server.more:
+            self.server.heard.append(body.decode())
+            self.server.hosts.add(self.headers["Host"])
+            self.server.more.notify_all()
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def upstream() -> Iterator[Upstream]:
+    with Upstream() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture
+def proxy(upstream: Upstream) -> Iterator[Proxy]:
+    with Proxy(("127.0.0.1", 0), ("127.0.0.1", upstream.server_port)) as running:
+        yield running
+
+
+def send(proxy: Proxy, text: str, seconds: float = 30.0) -> str:
+    return httpx.post(
+        f"http://127.0.0.1:{proxy.port}/report", content=text, timeout=seconds, trust_env=False
+    ).text
+
+
+def test_messages_pass_whole_and_the_server_is_asked_by_its_own_name(proxy, upstream):
+    long = "x" * 300_000
+    with httpx.Client(base_url=f"http://127.0.0.1:{proxy.port}", trust_env=False) as client:
+        assert client.post("/", content=long).text == long
+        assert client.post("/", content="again").text == "again"
+    assert upstream.heard == [long, "again"]
+    assert upstream.hosts == {f"127.0.0.1:{upstream.server_port}"}
+
+
+def test_doubled_messages_come_twice_and_are_answered_once(proxy, upstream):
+    proxy.behave(Behaviour(double=True))
+    assert send(proxy, "first") == "first"
+    assert send(proxy, "second") == "second"
+    assert sorted(upstream.wait_for(4)) == ["first", "first", "second", "second"]
+
+
+def test_a_message_held_back_comes_after_a_later_one_though_nobody_waits_any_more(proxy, upstream):
+    proxy.behave(Behaviour(hold_back_seconds=1.0))
+    with pytest.raises(httpx.TimeoutException):
+        send(proxy, "early", seconds=0.1)
+    assert send(proxy, "late") == "late"
+    assert upstream.wait_for(2) == ["late", "early"]
+
+
+def test_nothing_passes_a_cut_and_what_was_on_its_way_is_lost(proxy, upstream):
+    proxy.behave(Behaviour(cut=True))
+    with ThreadPoolExecutor() as threads:
+        lost = threads.submit(send, proxy, "lost")
+        with pytest.raises(httpx.TimeoutException):
+            send(proxy, "also lost", seconds=0.5)
+        proxy.behave(PASSES)
+        with pytest.raises(httpx.TransportError):
+            lost.result(30)
+    assert send(proxy, "passes") == "passes"
+    assert upstream.heard == ["passes"]

@@ -1,0 +1,44 @@
+"""The record goes on where it was stopped, and the report has every seed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.faults import record
+from tests.faults.record import Entry
+
+
+def entry(seed: int, *violations: str, seconds: float = 30.0) -> Entry:
+    return Entry(
+        seed=seed, seconds=seconds, faults=5, carried_out=4, jobs=3, promised=2, beyond_the_reserve=0,
+        violations=list(violations), calm_seconds=9.0, wall_seconds=40.0, load=1.0, at="2026-01-01T00:00:00",
+        platform="abc", place=seed,
+    )  # fmt: skip
+
+
+def test_seeds_that_are_in_the_record_are_not_run_again(tmp_path: Path) -> None:
+    file = tmp_path / "folder" / "record.jsonl"
+    assert record.to_do(record.read(file), 1, 4, 30.0) == [1, 2, 3, 4]
+    for seed in (1, 3):
+        record.append(file, entry(seed))
+    assert record.to_do(record.read(file), 1, 4, 30.0) == [2, 4]
+    assert record.to_do(record.read(file), 1, 4, 60.0) == [1, 2, 3, 4]
+
+
+def test_a_line_that_was_cut_off_is_run_again_and_what_was_run_again_counts_last(tmp_path: Path) -> None:
+    file = tmp_path / "record.jsonl"
+    record.append(file, entry(1, "no job lost: work 1"))
+    with file.open("a") as out:
+        out.write(entry(2).to_line()[:40] + "\n")
+    record.append(file, entry(1))
+    assert [(found.seed, found.violations) for found in record.read(file)] == [(1, [])]
+
+
+def test_the_report_has_every_seed_and_how_to_run_a_broken_one_again() -> None:
+    broken = entry(7, "no job lost: work 1")
+    broken.kept = "/tmp/kept"
+    text = "\n".join(record.report([entry(3), broken]))
+    assert "2 schedules, 8 faults carried out, 6 jobs, 4 promises" in text
+    assert "1 schedules with a violation" in text
+    assert "make chaos SEED=7" in text
+    assert "no job lost: work 1" in text

@@ -1,0 +1,91 @@
+"""Schedules of faults follow from their seed alone, and end in time; what the reserve covers is counted
+right."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from faults.coverage import Charge, is_covered, stops_training
+from faults.schedule import AT_ONCE, KINDS, Fault, Kind, Part, Target, schedule
+
+targets = st.builds(
+    Target, st.sampled_from(Part), st.sampled_from(("one", "two")), st.sampled_from(("", "node-1", "node-2"))
+)
+seeds = st.integers(min_value=0, max_value=2**63)
+lengths = st.floats(min_value=0.01, max_value=600.0)
+CHARGE = Charge(fence_seconds=21.0, lost_seconds=10.0, start_seconds=9.0)
+WORKER = Target(Part.WORKER, "worker", "node-1")
+WEB = Target(Part.WEB, "web")
+
+
+@given(seeds, lengths, st.lists(targets, max_size=8))
+def test_a_seed_fixes_the_schedule_whatever_the_order_of_the_targets(seed, seconds, processes):
+    assert schedule(seed, seconds, processes) == schedule(seed, seconds, reversed(processes))
+
+
+@given(seeds, lengths, st.lists(targets, min_size=1, max_size=8))
+def test_everything_is_over_when_the_schedule_is(seed, seconds, processes):
+    faults = schedule(seed, seconds, processes)
+    assert faults
+    assert faults == sorted(faults, key=lambda fault: fault.at_seconds)
+    for fault in faults:
+        assert 0.0 <= fault.at_seconds <= fault.ends_at <= seconds + 1e-3
+        assert (fault.seconds == 0.0) or fault.kind not in AT_ONCE
+        assert fault.target in processes
+        assert fault.kind in KINDS[fault.target.part]
+
+
+@given(seeds, lengths, st.lists(targets, min_size=1, max_size=3))
+def test_two_faults_never_overlap_on_one_target(seed, seconds, processes):
+    """A process that is continued by one of two who froze it would hide the other."""
+    ends: dict[Target, float] = {}
+    for fault in schedule(seed, seconds, processes):
+        assert fault.at_seconds >= ends.get(fault.target, 0.0) - 1e-3
+        ends[fault.target] = fault.ends_at
+
+
+def test_two_hundred_seeds_meet_every_part_with_everything_that_can_befall_it():
+    processes = [Target(part, "any") for part in Part]
+    met = {(f.target.part, f.kind) for seed in range(200) for f in schedule(seed, 30.0, processes)}
+    assert met == {(part, kind) for part, kinds in KINDS.items() for kind in kinds}
+
+
+def test_seeds_beside_each_other_differ():
+    processes = [Target(part, "any") for part in Part]
+    assert len({tuple(schedule(seed, 30.0, processes)) for seed in range(50)}) == 50
+
+
+@pytest.mark.parametrize("seconds", [0.0, -1.0, float("nan"), float("inf")])
+def test_a_length_that_makes_no_sense_is_refused(seconds):
+    with pytest.raises(ValueError, match="positive"):
+        schedule(1, seconds, [WEB])
+
+
+def test_one_lost_worker_is_covered_by_a_reserve_of_one_server_and_by_none_without():
+    killed = [Fault(1.0, Kind.KILL, WORKER)]
+    assert is_covered(killed, 1, CHARGE)
+    assert not is_covered(killed, 0, CHARGE)
+
+
+def test_two_servers_that_stay_away_are_beyond_a_reserve_of_one():
+    away = [Fault(1.0, Kind.FREEZE, Target(Part.AGENT, "agent", f"node-{n}"), 20.0) for n in (1, 2)]
+    assert is_covered(away[:1], 1, CHARGE)
+    assert not is_covered(away, 1, CHARGE)
+    assert is_covered(away, 2, CHARGE)
+
+
+def test_a_killed_agent_stops_no_training():
+    agent = Target(Part.AGENT, "agent", "node-1")
+    assert not stops_training(Fault(1.0, Kind.KILL, agent))
+    assert stops_training(Fault(1.0, Kind.FREEZE, agent, 5.0))
+
+
+@given(st.lists(st.builds(
+    Fault, st.floats(0, 30), st.sampled_from(Kind), targets, st.floats(0, 30)
+), max_size=6), st.integers(0, 3))  # fmt: skip
+def test_more_faults_are_never_covered_better_nor_by_a_smaller_reserve(faults, reserve):
+    if is_covered(faults, reserve, CHARGE):
+        assert is_covered(faults[1:], reserve, CHARGE)
+        assert is_covered(faults, reserve + 1, CHARGE)
