@@ -97,7 +97,9 @@ def _of_supervised(name: str, pid: int | None) -> Iterator[Found]:
     if name.startswith("agent-") and name != "agent-api":
         server = name.removeprefix("agent-")
         yield Found(Target(Part.AGENT, name, server), own, own)
-        nurseries = tuple(child for child in children if "nursery_process" in _command(child.pid))
+        # Launchers that it forked have its command line too, and are none of the agent's own children.
+        direct = _alive(_children(pid, recursive=False))
+        nurseries = tuple(child for child in direct if "nursery_process" in _command(child.pid))
         yield Found(Target(Part.NURSERY, "nursery", server), nurseries, nurseries)
         return
     part = _NAMES.get(name, Part.CELERY if name.startswith("celery-") else None)
@@ -147,10 +149,10 @@ def _alive(pids: Any) -> tuple[Process, ...]:
     return tuple(one for pid in pids if pid is not None and (one := Process.of(pid)) is not None)
 
 
-def _children(pid: int | None) -> list[int]:
+def _children(pid: int | None, *, recursive: bool = True) -> list[int]:
     with suppress(psutil.Error):
         if pid is not None:
-            return [child.pid for child in psutil.Process(pid).children(recursive=True)]
+            return [child.pid for child in psutil.Process(pid).children(recursive=recursive)]
     return []
 
 

@@ -10,6 +10,7 @@ import shutil
 import socket
 import subprocess
 import tempfile
+import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from faults.proxy import Proxy
 from faults.reading import reader
 from launch import Platform, PlatformSettings
 from punctual.client import Client
+from punctual.errors import PunctualError
 from tests.faults.network import Networks, NoNetworksError
 from tests.plugins.running_platform import QUICK_PERIODS
 
@@ -169,14 +171,15 @@ def upload(client: Client) -> None:
 
 
 def _glutton(client: Client) -> Undo:
-    """A job whose worker takes memory until it is ended for it."""
-    job = client.submit(
-        "glutton@1", project=PROJECT_NAME, name="glutton", batch_size=8, max_iterations=100,
-        verdict_seconds=0,
-    )  # fmt: skip
+    """A job whose worker takes memory until it is ended for it. On a thread of its own: who asks while
+    other faults last may wait for their end."""
 
-    def end() -> None:
-        with suppress(Exception):  # it has failed by itself, as a rule
-            job.cancel()
+    def submit() -> None:
+        with suppress(PunctualError):
+            client.submit(
+                "glutton@1", project=PROJECT_NAME, name="glutton", batch_size=8, max_iterations=100,
+                verdict_seconds=0,
+            )  # fmt: skip
 
-    return end
+    threading.Thread(target=submit, name="glutton", daemon=True).start()
+    return lambda: None

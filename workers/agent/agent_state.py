@@ -92,12 +92,23 @@ class AgentState:
         self.memory = Memory(memory.epoch, kept)
 
     def next_sequence(self) -> int:
-        """A number larger than every one before, over restarts too."""
-        if self._sequence >= self._reserved:
-            self._reserved = self._sequence + SEQUENCE_BLOCK
-            write_json(self.folder / "sequence.json", {"reserved": self._reserved})
+        """A number larger than every one before, over restarts too. Raises OSError where none can be
+        reserved."""
+        if self._sequence + SEQUENCE_BLOCK // 2 >= self._reserved:
+            self._reserve_sequence()
         self._sequence += 1
         return self._sequence
+
+    def _reserve_sequence(self) -> None:
+        """Reserve the next block. A full disk matters only once nothing is left of the one before."""
+        reserved = self._sequence + SEQUENCE_BLOCK
+        try:
+            write_json(self.folder / "sequence.json", {"reserved": reserved})
+        except OSError:
+            if self._sequence >= self._reserved:
+                raise
+        else:
+            self._reserved = reserved
 
     def _read_memory(self) -> Memory:
         value = self._read("memory.json", None)

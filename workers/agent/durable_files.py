@@ -3,10 +3,20 @@ alone)."""
 
 from __future__ import annotations
 
+import errno
 import json
+import logging
 import os
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
+
+logger = logging.getLogger(__name__)
+
+#: What a full disk says.
+FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
+#: What a full disk did not take, by file; for one thread.
+_waiting: dict[Path, tuple[bytes, bool]] = {}
 
 
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
@@ -44,9 +54,61 @@ def write_json(path: Path, value: Any, *, durable: bool = True) -> None:
     write_atomically(path, json.dumps(value, separators=(",", ":")).encode(), durable=durable)
 
 
+def write_json_soon(path: Path, value: Any, *, durable: bool = True) -> None:
+    """Replace `path` by `value` as JSON. What a full disk does not take waits in memory for `write_waiting`,
+    and `read_json` gives it meanwhile.
+
+    For what is better lost with this process than the process with it. Raises OSError for other troubles.
+    """
+    content = json.dumps(value, separators=(",", ":")).encode()
+    try:
+        write_atomically(path, content, durable=durable)
+    except OSError as error:
+        if error.errno not in FULL:
+            raise
+        if path not in _waiting:
+            logger.warning("the disk is full: %s waits", path)
+        _waiting[path] = (content, durable)
+    else:
+        _waiting.pop(path, None)
+
+
+def write_waiting() -> None:
+    """Write what a full disk did not take, as far as it takes it now. What lies in a deleted folder is
+    dropped."""
+    for path, (content, durable) in list(_waiting.items()):
+        try:
+            write_atomically(path, content, durable=durable)
+        except FileNotFoundError:
+            pass
+        except OSError:
+            return
+        _waiting.pop(path, None)
+
+
+def delete(path: Path) -> None:
+    """Delete a file, also while it waits to be written."""
+    _waiting.pop(path, None)
+    path.unlink(missing_ok=True)
+
+
+def overwrite(path: Path, content: bytes) -> None:
+    """Write over the first bytes of a file, which takes no room on a full disk. Readers may see half of it.
+
+    Raises OSError when there is no such file.
+    """
+    descriptor = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+    try:
+        os.pwrite(descriptor, content, 0)
+    finally:
+        os.close(descriptor)
+
+
 def read_json(path: Path) -> Any:
     """The value stored at `path`, or None when there is no such file. Raises ValueError when it is not
     JSON."""
+    with suppress(KeyError):
+        return json.loads(_waiting[path][0])
     try:
         return json.loads(path.read_bytes())
     except FileNotFoundError:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import time
 import uuid
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from workers.agent import clock
-from workers.agent.durable_files import read_json, synchronise_folder, write_json
+from workers.agent.durable_files import delete, read_json, synchronise_folder, write_json_soon
 from workers.agent.fair_shares import in_turns
 
 #: Events that were set aside, to be looked at by a person.
@@ -57,7 +58,7 @@ class EventOutbox:
         }
         path = self._folder / f"{self._next:012d}.json"
         self._next += 1
-        write_json(path, stored)
+        write_json_soon(path, stored)
         self._events[event["id"]] = (path, stored)
 
     def pending(self, count: int, size_bytes: int) -> list[dict[str, Any]]:
@@ -83,7 +84,7 @@ class EventOutbox:
         """Forget events that the control plane has applied."""
         removed = [self._events.pop(identifier) for identifier in identifiers if identifier in self._events]
         for path, _ in removed:
-            path.unlink(missing_ok=True)
+            delete(path)
         if removed:
             synchronise_folder(self._folder)
 
@@ -93,7 +94,9 @@ class EventOutbox:
         if identifier not in self._events:
             return
         path, _ = self._events.pop(identifier)
-        path.rename(self._refused / path.name)
+        with suppress(FileNotFoundError):  # the disk was full when it came
+            path.rename(self._refused / path.name)
+        delete(path)
         for old in sorted(self._refused.iterdir())[:-REFUSED_KEPT]:
             old.unlink(missing_ok=True)
 

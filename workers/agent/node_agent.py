@@ -22,6 +22,7 @@ from workers.agent.decisions import (
     is_stale,
 )
 from workers.agent.desired_state import DesiredState, DesiredStateError, parse_desired_state
+from workers.agent.durable_files import write_waiting
 from workers.agent.durable_store import DurableStore
 from workers.agent.event_outbox import EventOutbox
 from workers.agent.inventory import describe, find_accelerators
@@ -173,6 +174,7 @@ class NodeAgent:
 
     def _tick(self) -> None:
         """Leases first: whatever else waits, a node that has slept must not act on what it knew before."""
+        write_waiting()
         for record in self._pool.poll():
             self._assignments.ended(record)
         self._pool.forget_warm()
@@ -245,8 +247,14 @@ class NodeAgent:
             # Warm workers outlive an agent: those are there at once, while its next nursery still imports.
             most_starts=None if self._pool.may_launch() else self._pool.warm_workers(),
         )
-        self._state.remember(decision.memory)
-        for action in decision.actions:
+        actions = decision.actions
+        try:
+            self._state.remember(decision.memory)
+        except OSError as error:
+            # What is not remembered may not begin. What is to end may.
+            logger.warning("nothing is begun: %s", error)
+            actions = tuple(act for act in actions if isinstance(act, (KillWorker, ForgetWorker)))
+        for action in actions:
             match action:
                 case StartWorker(desire, slot):
                     self._assignments.start(desire, slot, self._lease_deadline)
@@ -288,14 +296,18 @@ class NodeAgent:
     def _report(self) -> None:
         if self._reporting or self._fenced or clock.boot_time_seconds() < self._report_due:
             return
-        self._reporting = True
         self._report_due = clock.boot_time_seconds() + self._report_seconds
-        report = self._reporter.build(
-            self._pool.records.values(),
-            self._lost,
-            self._desired.version if self._desired is not None else 0,
-            self._memory.report(),
-        )
+        try:
+            report = self._reporter.build(
+                self._pool.records.values(),
+                self._lost,
+                self._desired.version if self._desired is not None else 0,
+                self._memory.report(),
+            )
+        except OSError as error:
+            logger.error("nothing is reported: %s", error)
+            return
+        self._reporting = True
         lease_deadline = self._lease_deadline
         self._call(
             lambda: self._send(report, lease_deadline),

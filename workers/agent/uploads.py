@@ -12,7 +12,7 @@ from typing import Any
 
 from punctual.protocol import limits
 from workers.agent import box_files, clock
-from workers.agent.durable_files import read_json, write_json
+from workers.agent.durable_files import read_json, write_json_soon
 from workers.agent.durable_store import DurableStore, StoredFile, artifact_key, shard_key
 from workers.agent.event_outbox import event_id
 from workers.agent.main_loop import MainLoop
@@ -136,7 +136,7 @@ class Uploads:
         if event is not None and upload.box.exists():
             finished = _read_finished(upload.box)
             finished[upload.identity] = event
-            write_json(upload.box.parent / "stored.json", finished)
+            write_json_soon(upload.box.parent / "stored.json", finished)
         self._done(StoredUpload(upload, event, refused))
         if not any(other.written.path == upload.written.path for other in self.pending(upload.worker_key)):
             box_files.delete(upload.box, upload.written.path.removeprefix("out/"))
@@ -145,7 +145,7 @@ class Uploads:
     def _write_pending(self, upload: Upload) -> None:
         if upload.box.exists():
             entries = [item.written.to_json() for item in self.pending(upload.worker_key)]
-            write_json(upload.box.parent / "uploads.json", entries)
+            write_json_soon(upload.box.parent / "uploads.json", entries)
 
 
 def store_upload(store: DurableStore, upload: Upload) -> tuple[dict[str, Any], tuple[str, ...]]:

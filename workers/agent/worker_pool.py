@@ -167,9 +167,12 @@ class WorkerPool:
         more."""
         key = uuid.uuid4().hex
         record = WorkerRecord(key, self._folder / key, self._runtime, None, None, phase="failed")
-        record.folder.mkdir(mode=0o711)
         record.exit = ExitStatus(None, None, reason, message)
-        worker_processes.write_exit(record.folder, record.exit)
+        try:
+            record.folder.mkdir(mode=0o711)
+            worker_processes.write_exit(record.folder, record.exit)
+        except OSError as error:
+            logger.warning("a worker that could not be started leaves no trace: %s", error)
         self.records[key] = record
         return record
 

@@ -16,7 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from workers.agent import clock, linux
-from workers.agent.durable_files import read_json, write_atomically, write_json
+from workers.agent.durable_files import (
+    FULL,
+    overwrite,
+    read_json,
+    write_atomically,
+    write_json,
+    write_json_soon,
+)
 from workers.agent.launcher import launcher_command
 from workers.agent.mounts import WRITABLE_BOX_FOLDERS
 from workers.agent.nursery import Nursery
@@ -27,6 +34,8 @@ logger = logging.getLogger(__name__)
 
 WARMING_NICE = 10
 TEXT_CHARACTERS = 2000
+#: Any number of seconds fits, and blanks around it mean nothing.
+LEASE_BYTES = 32
 _READABLE_BOX_FOLDERS = ("in", "data")
 
 
@@ -178,12 +187,19 @@ def _plain_text(value: Any) -> str:
 
 def write_exit(folder: Path, status: ExitStatus) -> None:
     """Say how a worker ended that no launcher spoke for."""
-    write_json(folder / "exit.json", status.to_json())
+    write_json_soon(folder / "exit.json", status.to_json())
 
 
 def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
-    """Let the worker live until then."""
-    write_atomically(folder / "lease", repr(deadline_boot_seconds).encode(), durable=False)
+    """Let the worker live until then. Raises OSError where there is no room for a worker's first one."""
+    content = f"{deadline_boot_seconds!r:<{LEASE_BYTES}}".encode()
+    try:
+        write_atomically(folder / "lease", content, durable=False)
+    except OSError as error:
+        # A full disk must end no worker. All leases are of one length, in one page of memory.
+        if error.errno not in FULL:
+            raise
+        overwrite(folder / "lease", content)
 
 
 def read_lease(folder: Path) -> float:

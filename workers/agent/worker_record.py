@@ -10,7 +10,7 @@ from typing import Any, cast
 from workers.agent import clock
 from workers.agent.decisions import WorkerView
 from workers.agent.desired_state import GenerationDesire, Goal, Purpose, WorkerSlot
-from workers.agent.durable_files import read_json, write_json
+from workers.agent.durable_files import read_json, write_json_soon
 from workers.agent.worker_processes import ExitStatus, LauncherHandle
 
 # In these phases a worker may end: it has done what it was told, or has said why it cannot.
@@ -164,7 +164,9 @@ class WorkerRecord:
     def save_assignment(self) -> None:
         """Make durable what the worker is for."""
         assert self.assignment is not None
-        write_json(
+        if not self.folder.exists():
+            return  # a worker for whose folder there was no room: it is over before it began
+        write_json_soon(
             self.folder / "assignment.json",
             {
                 **self.assignment.__dict__,
@@ -179,7 +181,7 @@ class WorkerRecord:
     def save_progress(self) -> None:
         """Keep what a restarted agent should say until the worker has reconnected. Lost by a power cut, as
         the worker is."""
-        write_json(
+        write_json_soon(
             self.folder / "progress.json",
             {
                 "phase": self.phase,
