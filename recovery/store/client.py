@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from recovery.store import wire
+from recovery.store.sockets import connect
 from recovery.store.wire import Inbox, Message, WireError
 
 logger = logging.getLogger(__name__)
@@ -210,7 +211,7 @@ class StoreClient:
     def _dial_for_ever(self) -> None:
         while True:
             try:
-                connection = wire.connect(self._box, wire.SOCKET_NAME)
+                connection = connect(self._box, wire.SOCKET_NAME)
             except OSError:
                 time.sleep(RECONNECT_SECONDS)
                 continue

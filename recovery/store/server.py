@@ -24,6 +24,7 @@ from typing import Any
 from recovery.store import wire
 from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Version
 from recovery.store.memory import checksums, chunk_checksums
+from recovery.store.sockets import listen
 from recovery.store.wire import Inbox, Message, WireError
 
 logger = logging.getLogger(__name__)
@@ -118,7 +119,7 @@ class StoreServer:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _listen_for_the_agent(self) -> None:
-        listener = wire.listen(self._folder, wire.CONTROL_NAME, None, 4)
+        listener = listen(self._folder, wire.CONTROL_NAME, None, 4)
         entry = _Listener(listener, None)
         self._listeners[""] = entry
         self._selector.register(listener, selectors.EVENT_READ, entry)
@@ -252,7 +253,7 @@ class StoreServer:
             if key in self._listeners:
                 continue
             try:
-                listening = wire.listen(Path(one.box), wire.SOCKET_NAME, one.user_id, 4)
+                listening = listen(Path(one.box), wire.SOCKET_NAME, one.user_id, 4)
             except OSError as error:
                 logger.warning("worker %s cannot be served: %s", key, error)
                 continue

@@ -28,7 +28,6 @@ import os
 import socket
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 #: In the box of each worker that the store serves.
@@ -129,38 +128,3 @@ def number(message: Mapping[str, Any], name: str, most: int = 1 << 62) -> int:
 def optional_number(message: Mapping[str, Any], name: str) -> int | None:
     """The same, or null."""
     return None if message.get(name) is None else number(message, name)
-
-
-def connect(folder: Path, name: str) -> socket.socket:
-    """Connect to a socket in a folder whose path may be longer than an address. Raises OSError."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    try:
-        connection.connect(f"/proc/self/fd/{descriptor}/{name}")
-    except OSError:
-        connection.close()
-        raise
-    finally:
-        os.close(descriptor)
-    return connection
-
-
-def listen(folder: Path, name: str, user_id: int | None, backlog: int) -> socket.socket:
-    """Make a socket in a folder, for one user alone. Raises OSError."""
-    listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    listener.setblocking(False)
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        path = f"/proc/self/fd/{descriptor}/{name}"
-        (folder / name).unlink(missing_ok=True)
-        listener.bind(path)
-        os.chmod(path, 0o600)
-        if user_id is not None:
-            os.chown(path, user_id, user_id)
-    except OSError:
-        listener.close()
-        raise
-    finally:
-        os.close(descriptor)
-    listener.listen(backlog)
-    return listener

@@ -16,6 +16,7 @@ import pytest
 
 from recovery.store import process, wire
 from recovery.store.client import StoreClient, StoredShard, StoreError
+from recovery.store.sockets import connect
 
 PROJECT = Path(__file__).parents[2]
 LIMIT_BYTES = 8 << 20
@@ -57,7 +58,7 @@ class Node:
 
     def _dial(self) -> socket.socket | None:
         try:
-            return wire.connect(self.folder, wire.CONTROL_NAME)
+            return connect(self.folder, wire.CONTROL_NAME)
         except OSError:
             return None
 
@@ -285,7 +286,7 @@ def test_a_worker_that_says_what_makes_no_sense_is_hung_up_on_and_nobody_else(
     worker = node.worker()
     write(worker, 7)
     node.worker("other")
-    hostile = wire.connect(node.boxes / "other-1-0", wire.SOCKET_NAME)
+    hostile = connect(node.boxes / "other-1-0", wire.SOCKET_NAME)
     hostile.settimeout(SECONDS)
     hostile.sendall(line)
     with hostile:
@@ -299,7 +300,7 @@ def test_a_worker_that_says_what_makes_no_sense_is_hung_up_on_and_nobody_else(
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give a socket to somebody else")
 def test_another_user_is_not_heard_though_it_can_reach_the_socket(node: Node) -> None:
     node.worker("theirs", user_id=12_345)
-    ours = wire.connect(node.boxes / "theirs-1-0", wire.SOCKET_NAME)
+    ours = connect(node.boxes / "theirs-1-0", wire.SOCKET_NAME)
     ours.settimeout(SECONDS)
     with ours:
         assert ours.recv(100) == b""

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from recovery.store import process, wire
+from recovery.store.sockets import connect
 from workers.agent import clock
 from workers.agent.runtime_staging import SOURCE_ROOT
 from workers.agent.worker_record import WorkerRecord
@@ -136,7 +137,7 @@ class MemoryStore:
 
     def _connect(self) -> bool:
         try:
-            connection = wire.connect(self._folder, wire.CONTROL_NAME)
+            connection = connect(self._folder, wire.CONTROL_NAME)
         except OSError:
             return False
         connection.setblocking(False)

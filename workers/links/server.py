@@ -7,7 +7,6 @@ connections, and each has one piece of at most PIECE_BYTES on its way.
 from __future__ import annotations
 
 import logging
-import os
 import selectors
 import socket
 import threading
@@ -16,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+from recovery.store.sockets import listen
 from workers.links.arbiter import Arbiter, Pending
 from workers.links.rates import ServerLinks
 from workers.links.wire import REQUEST_BYTES, SOCKET_NAME, Request, answer_to_bytes
@@ -54,23 +54,7 @@ class LinkServer(threading.Thread):
 
     def listen(self, key: str, box: Path, user_id: int | None = None) -> None:
         """Make the socket in the box, for the worker's user alone. Raises OSError."""
-        listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-        listener.setblocking(False)
-        # Through the folder's descriptor: a socket's path may have 107 bytes at most.
-        folder = os.open(box, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            path = f"/proc/self/fd/{folder}/{SOCKET_NAME}"
-            (box / SOCKET_NAME).unlink(missing_ok=True)
-            listener.bind(path)
-            os.chmod(path, 0o600)
-            if user_id is not None:
-                os.chown(path, user_id, user_id)
-        except OSError:
-            listener.close()
-            raise
-        finally:
-            os.close(folder)
-        listener.listen(CONNECTIONS_OF_A_WORKER)
+        listener = listen(box, SOCKET_NAME, user_id, CONNECTIONS_OF_A_WORKER)
         self._later(lambda: self._add_listener(key, listener))
 
     def forget(self, key: str) -> None:
