@@ -77,6 +77,17 @@ class Holding:
         found = [slot.version for slot in self.slots if slot.version is not None]
         return sorted(found, key=lambda version: version.iteration, reverse=True)
 
+    def oldest(self) -> int:
+        """The slot to write over next: one that holds nothing complete, else the older version, and never the
+        committed one."""
+
+        def age(place: int) -> tuple[bool, int]:
+            version = self.slots[place].version
+            iteration = -1 if version is None else version.iteration
+            return self.committed is not None and iteration == self.committed, iteration
+
+        return min(range(SLOTS), key=age)
+
     def slot_of(self, iteration: int) -> Slot | None:
         """The slot with the complete version of that iteration."""
         return next(
@@ -188,6 +199,82 @@ class Holdings:
         holding = self._holdings.get(owner)
         if holding is not None:
             holding.slots[place].checking = None
+
+    def begin_copy(
+        self, owner: Owner, world_size: int, capacity: int, committed: int | None
+    ) -> tuple[int, Region]:
+        """Room for the next version of a shard that belongs to another server: which slot, and its memory.
+
+        The committed version stays; else what is not complete is written over first, then what is oldest.
+
+        Raises:
+            RefusedError: there is no room, or a later generation has begun to read.
+        """
+        holding = self._holdings.get(owner)
+        if holding is not None and holding.frozen:
+            raise RefusedError("a later generation has taken over")
+        try:
+            slots = self.reserve(owner, world_size, capacity, committed, SLOTS * self.limit_bytes)
+        finally:
+            self._forget_if_empty(owner)
+        holding = self._holdings[owner]
+        place = holding.oldest()
+        self.begin(owner, place, committed)
+        region = slots[place].region
+        assert region is not None
+        return place, region
+
+    def end_copy(self, owner: Owner, place: int, region: Region, version: Version) -> None:
+        """The copy is whole.
+
+        Raises:
+            RefusedError: its place has been taken away meanwhile.
+        """
+        holding = self._holdings.get(owner)
+        if holding is None or holding.slots[place].region is not region:
+            raise RefusedError("nobody wants it any more")
+        self.end(owner, place, version.iteration, version.bytes, version.description_bytes)
+        self.checked(owner, place, version)
+
+    def begin_fetch(self, owner: Owner, world_size: int, size: int) -> tuple[int, Region]:
+        """Room for one version of an earlier generation's shard that comes from a peer.
+
+        Raises:
+            RefusedError: there is none.
+        """
+        if self.used_bytes + size > self.limit_bytes:
+            left = self.limit_bytes - self.used_bytes
+            raise RefusedError(f"{size} bytes in memory where {left} of {self.limit_bytes} are left")
+        holding = self._holdings.setdefault(owner, Holding(world_size, frozen=True))
+        place = holding.oldest()
+        slot = holding.slots[place]
+        _clear(slot)
+        try:
+            slot.region = Region(size)
+        except OSError as error:
+            self._forget_if_empty(owner)
+            raise RefusedError(f"the server has no {size} bytes of memory: {error.strerror}") from error
+        return place, slot.region
+
+    def end_fetch(self, owner: Owner, place: int, region: Region, version: Version | None) -> None:
+        """It has come; None: it has not, and its room is given back.
+
+        Raises:
+            RefusedError: its place has been taken away meanwhile.
+        """
+        holding = self._holdings.get(owner)
+        if holding is None or holding.slots[place].region is not region:
+            raise RefusedError("nobody wants it any more")
+        if version is None:
+            _clear(holding.slots[place])
+            self._forget_if_empty(owner)
+        else:
+            holding.slots[place].version = version
+
+    def _forget_if_empty(self, owner: Owner) -> None:
+        holding = self._holdings.get(owner)
+        if holding is not None and not holding.bytes:
+            del self._holdings[owner]
 
     def freeze(self, job: str, generation: int) -> None:
         """A later generation reads what one left: from now on nothing of it changes."""

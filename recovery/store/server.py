@@ -13,7 +13,6 @@ import queue
 import selectors
 import socket
 import struct
-import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -22,10 +21,13 @@ from pathlib import Path
 from typing import Any
 
 from recovery.store import wire
-from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Version
+from recovery.store.groups import Groups
+from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Slot, Version
 from recovery.store.memory import checksums, chunk_checksums
+from recovery.store.peer_wire import Peer, ShardSize
+from recovery.store.peers import Peers
 from recovery.store.sockets import listen
-from recovery.store.wire import Inbox, Message, WireError
+from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 
 logger = logging.getLogger(__name__)
 
@@ -36,11 +38,6 @@ LONELY_SECONDS = 300.0
 LOOK_SECONDS = 1.0
 LARGEST_DESCRIPTION_BYTES = 256 << 20
 _CREDENTIALS = struct.Struct("3i")
-
-
-def boot_seconds() -> float:
-    """The clock by which leases end: it runs on while the machine sleeps, and nobody sets it."""
-    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 @dataclass(frozen=True)
@@ -96,6 +93,9 @@ class StoreServer:
         self._connections: set[_Connection] = set()
         self._control_identity = (0, 0)
         self._lonely_since: float | None = None
+        self._peers = Peers(self._holdings, self._run_later, self._require_lease)
+        #: Where versions that are not here were found, for those who asked.
+        self._elsewhere: dict[Owner, dict[int, tuple[ShardSize, Peer]]] = {}
         self._stopped = False
         self._listen_for_the_agent()
 
@@ -116,6 +116,7 @@ class StoreServer:
                 self._stopped = True
         for listener in self._listeners.values():
             listener.socket.close()
+        self._peers.close()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _listen_for_the_agent(self) -> None:
@@ -215,10 +216,18 @@ class StoreServer:
             except (OSError, ValueError) as error:
                 logger.warning("memory cannot be read: %s", error)
                 result = None
-            self._done.put(lambda: then(result))
-            self._wake_write.send(b"w")
+            self._run_later(lambda: then(result))
 
         self._threads.submit(run)
+
+    def _run_later(self, work: Callable[[], None]) -> None:
+        """From any thread: have this done in the one that owns what is held."""
+        self._done.put(work)
+        self._wake_write.send(b"w")
+
+    def _require_lease(self) -> None:
+        if boot_seconds() >= self._lease_deadline:
+            raise RefusedError("the lease of this server is over")
 
     # The agent
 
@@ -233,11 +242,17 @@ class StoreServer:
             served = {entry["key"]: Served.from_message(entry) for entry in state["serve"]}
             self._lease_deadline = float(state["lease"])
             jobs = state["jobs"]
+            peers = state.get("peers")
+            groups = None if peers is None else Groups.from_message(peers)
+            listen = None if peers is None or peers["port"] is None else (peers["address"], peers["port"])
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"no state: {error!r}") from error
         self._serve(served)
         if jobs is not None:
             self._holdings.forget_all_but({str(job) for job in jobs})
+        if groups is not None:
+            self._peers.obey(listen, groups)
+            self._elsewhere = {o: some for o, some in self._elsewhere.items() if self._peers.may_have(o)}
         self._send(connection, self._report())
 
     def _serve(self, served: Mapping[str, Served]) -> None:
@@ -286,12 +301,14 @@ class StoreServer:
                         "bytes": versions[0].bytes,
                         "reserved_bytes": holding.bytes,
                         "age_seconds": max(0.0, now - versions[0].completed_at),
+                        **self._peers.copies_of(owner),
                     }
                 )
         return {
             "holdings": holdings,
             "used_bytes": self._holdings.used_bytes,
             "limit_bytes": self._holdings.limit_bytes,
+            **self._peers.report(),
         }
 
     # Workers
@@ -307,8 +324,7 @@ class StoreServer:
             if what not in message:
                 continue
             try:
-                if boot_seconds() >= self._lease_deadline:
-                    raise RefusedError("the lease of this server is over")
+                self._require_lease()
                 handle(connection, served, message)
             except RefusedError as error:
                 logger.info("%s of %s is refused: %s", what, served.owner, error)
@@ -354,7 +370,8 @@ class StoreServer:
             self._holdings.unreadable(served.owner, place)
             self._send(connection, {"refused": "what was written cannot be read", "what": "end"})
         elif self._holdings.checked(served.owner, place, version):
-            self._send(connection, {"complete": version.iteration})
+            whole = {"complete": version.iteration}
+            self._peers.copy(served.owner, place, version, lambda: self._send(connection, whole))
 
     def _asked_for(self, served: Served, message: Message, what: str) -> tuple[Owner, Holding | None]:
         """A shard of an earlier generation of the worker's own job."""
@@ -391,12 +408,37 @@ class StoreServer:
             if not whole:
                 logger.error("iteration %d of %s is not what it was: forgotten", iteration, owner)
                 self._holdings.drop(owner, iteration)
-        whole_ones = [iteration for iteration, whole in found or [] if whole]
-        self._send(connection, {"found": sorted(whole_ones), "rank": owner.rank})
+        here = {iteration for iteration, whole in found or [] if whole}
+
+        def answer(elsewhere: dict[int, tuple[ShardSize, Peer]]) -> None:
+            if elsewhere:
+                self._elsewhere[owner] = elsewhere
+            self._send(connection, {"found": sorted(here | set(elsewhere)), "rank": owner.rank})
+
+        self._peers.find(owner, answer)
 
     def _open(self, connection: _Connection, served: Served, message: Message) -> None:
         owner, holding = self._asked_for(served, message, "open")
-        slot = None if holding is None else holding.slot_of(wire.number(message, "iteration"))
+        iteration = wire.number(message, "iteration")
+        slot = None if holding is None else holding.slot_of(iteration)
+        found = self._elsewhere.get(owner, {}).get(iteration)
+        if slot is not None or found is None:
+            self._hand_out(connection, owner, slot)
+            return
+
+        def fetched(brought: Slot | None, problem: str) -> None:
+            try:
+                if brought is None:
+                    raise RefusedError(f"rank {owner.rank}'s shard could not be fetched: {problem}")
+                self._hand_out(connection, owner, brought)
+            except RefusedError as error:
+                self._send(connection, {"refused": str(error), "what": "open"})
+
+        # Once for each answer that was given: a worker that asks on does not fill memory.
+        del self._elsewhere[owner][iteration]
+        self._peers.fetch(owner, *found, fetched)
+
+    def _hand_out(self, connection: _Connection, owner: Owner, slot: Slot | None) -> None:
         if slot is None or slot.region is None or slot.version is None:
             raise RefusedError(f"rank {owner.rank} has no such version here")
         descriptor = slot.region.open_to_read()

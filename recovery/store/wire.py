@@ -16,8 +16,11 @@ From a worker, with the answer to it:
 Whatever is not done is answered by {"refused": reason, "what"}. From the agent, as often as it likes:
 
     {"state": {"lease", "jobs": [...] | null, "serve": [{"key", "box", "user_id", "job", "generation", "rank",
-               "world_size", "limit_bytes"}]}}
-        {"holdings": [...], "used_bytes", "limit_bytes"}
+               "world_size", "limit_bytes"}],
+               "peers": null | {"server", "address", "port" | null, "groups": [{"job", "generation", "secret",
+                                "send": [{"rank", "peers": [{"server", "address", "port"}]}], "keep": [ranks],
+                                "fetch": [{"rank", "peers"}]}]}}}
+        {"holdings": [...], "used_bytes", "limit_bytes", "protection", "problem"}
     {"quit": true}
 """
 
@@ -26,6 +29,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -45,6 +49,11 @@ Message = dict[str, Any]
 
 class WireError(Exception):
     """The other side says what makes no sense."""
+
+
+def boot_seconds() -> float:
+    """The clock by which leases end: it runs on while the machine sleeps, and nobody sets it."""
+    return time.clock_gettime(time.CLOCK_BOOTTIME)
 
 
 def to_line(message: Mapping[str, Any]) -> bytes:

@@ -42,6 +42,7 @@ class Node:
         self.folder.mkdir()
         self.boxes = folder / "boxes"
         self.served: dict[str, dict[str, Any]] = {}
+        self.peers: dict[str, Any] | None = None
         self.lease = time.clock_gettime(time.CLOCK_BOOTTIME) + 1000.0
         self.start()
 
@@ -64,7 +65,9 @@ class Node:
 
     def tell(self, jobs: list[str] | None = None) -> dict[str, Any]:
         """Say what is so; returns what the store holds."""
-        state = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
+        state: dict[str, Any] = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
+        if self.peers is not None:
+            state["peers"] = self.peers
         wire.send(self.connection, {"state": state})
         while True:
             for message, _none in self.inbox.read(self.connection):
@@ -90,6 +93,12 @@ class Node:
         self.tell()
         return StoreClient(box)
 
+    def end(self) -> None:
+        """Kill the process, if it still runs."""
+        self.connection.close()
+        self.process.kill()
+        self.process.wait()
+
     def held(self) -> list[tuple[str, int, int, int]]:
         """Job, generation, rank and newest iteration of all that is held."""
         return [
@@ -102,9 +111,7 @@ class Node:
 def node(tmp_path: Path) -> Iterator[Node]:
     made = Node(tmp_path)
     yield made
-    made.connection.close()
-    made.process.kill()
-    made.process.wait()
+    made.end()
 
 
 def content(iteration: int, size: int = 100_000) -> bytes:

@@ -1,0 +1,290 @@
+"""What the stores of two servers say to each other over TCP.
+
+Both prove first that they know the secret of the generation whose shards it is about (HMAC-SHA256 over fresh
+nonces, as in a hand-over). Then come frames: a length, JSON, and an HMAC of the connection's own key over
+side, number and content. Chunks of a shard carry a CRC-32 each; the SHA-256 of all of them comes in a frame.
+What is sent is not encrypted.
+
+From whoever has called, with the answer to it:
+
+    {"put": rank, "iteration", "bytes", "description_bytes", "capacity", "committed", "world_size"}
+        {"ready": true}, then the chunks come, and {"end": sha256}
+        {"whole": iteration}
+    {"list": rank}
+        {"versions": [[iteration, bytes, description_bytes, world_size], ...]}
+    {"get": rank, "iteration"}
+        {"sending": bytes, "description_bytes"}, then the chunks come, and {"end": sha256}
+
+Whatever is not done is answered by {"refused": reason}.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import secrets
+import socket
+import struct
+import time
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from recovery.store.memory import CHUNK_BYTES
+
+HELLO_LIMIT_BYTES = 1 << 10
+FRAME_LIMIT_BYTES = 1 << 14
+#: Whoever says nothing for so long in the middle of something is given up.
+SILENT_SECONDS = 3.0
+AUTHENTICATION_SECONDS = 5.0
+_NONCE_BYTES = 32
+_PROOF_BYTES = 32
+_LENGTH = struct.Struct(">I")
+_CHUNK = struct.Struct(">II")
+_FRAME_NUMBER = struct.Struct(">Q")
+
+Message = dict[str, Any]
+
+
+class PeerError(OSError):
+    """The other store does not answer, says what makes no sense, or is not one that may be spoken to."""
+
+
+class PeerRefusedError(PeerError):
+    """The other store does not do it, and says why."""
+
+
+@dataclass(frozen=True, order=True)
+class Peer:
+    """The store of another server."""
+
+    server: str
+    address: str
+    port: int
+
+
+@dataclass(frozen=True)
+class ShardSize:
+    """What is said of a shard before it comes."""
+
+    iteration: int
+    bytes: int
+    description_bytes: int
+    world_size: int
+
+
+class Channel:
+    """A connection between two stores that have proved themselves to each other."""
+
+    def __init__(
+        self, connection: socket.socket, key: bytes, own: bytes, other: bytes, check: Callable[[], None]
+    ) -> None:
+        """`check` raises where nothing may be said any more: the lease of this server is over."""
+        self._socket = connection
+        self._key = key
+        self._own, self._other = own, other
+        self._check = check
+        self._sent = self._received = 0
+        self._ends_at = time.monotonic() + AUTHENTICATION_SECONDS
+
+    def allow(self, seconds: float) -> None:
+        """All that comes from now on may take so long together."""
+        self._ends_at = time.monotonic() + seconds
+
+    def send(self, message: Mapping[str, Any]) -> None:
+        """Say something. Raises OSError."""
+        self._check()
+        body = json.dumps(message, separators=(",", ":")).encode()
+        seal = self._seal(self._own, self._sent, body)
+        self._sent += 1
+        send_all(self._socket, _LENGTH.pack(len(body)) + body + seal, self._ends_at)
+
+    def receive(self) -> Message:
+        """What the other side says next.
+
+        Raises:
+            PeerRefusedError: it does not do what was asked.
+            PeerError: that makes no sense, or was not said by it. OSError: the connection broke.
+        """
+        (length,) = _LENGTH.unpack(receive(self._socket, _LENGTH.size, self._ends_at))
+        if length > FRAME_LIMIT_BYTES:
+            raise PeerError(f"a frame of {length} bytes")
+        body = receive(self._socket, length, self._ends_at)
+        seal = receive(self._socket, _PROOF_BYTES, self._ends_at)
+        if not hmac.compare_digest(seal, self._seal(self._other, self._received, body)):
+            raise PeerError("a frame was altered on its way")
+        self._received += 1
+        self._check()
+        message = _parse(body)
+        if "refused" in message:
+            raise PeerRefusedError(str(message["refused"])[:300])
+        return message
+
+    def send_shard(self, view: memoryview, sha256: str) -> None:
+        """Send the chunks of a shard, and what their digest was when it was complete. Raises OSError."""
+        for start in range(0, len(view), CHUNK_BYTES):
+            self._check()
+            chunk = view[start : start + CHUNK_BYTES]
+            send_all(self._socket, _CHUNK.pack(len(chunk), zlib.crc32(chunk)), self._ends_at)
+            send_all(self._socket, chunk, self._ends_at)
+        self.send({"end": sha256})
+
+    def receive_shard(self, size: int, descriptor: int) -> tuple[tuple[int, ...], str]:
+        """Write the chunks of a shard into memory; returns their checksums and the digest of all of them.
+
+        Raises:
+            PeerError: one is not what its checksum says, or all are not what their digest says. OSError.
+        """
+        digest = hashlib.sha256()
+        checksums = []
+        buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
+        for start in range(0, size, CHUNK_BYTES):
+            self._check()
+            chunk = buffer[: min(CHUNK_BYTES, size - start)]
+            length, checksum = _CHUNK.unpack(receive(self._socket, _CHUNK.size, self._ends_at))
+            if length != len(chunk):
+                raise PeerError(f"a chunk of {length} bytes where {len(chunk)} come")
+            _receive_into(self._socket, chunk, self._ends_at)
+            if zlib.crc32(chunk) != checksum:
+                raise PeerError(f"the chunk at {start} was altered on its way")
+            digest.update(chunk)
+            _write(descriptor, chunk, start)
+            checksums.append(checksum)
+        if self.receive().get("end") != digest.hexdigest():
+            raise PeerError("the shard is not what it was when it was complete")
+        return tuple(checksums), digest.hexdigest()
+
+    def messages(self, pause_seconds: float) -> Iterator[Message]:
+        """What the other side asks, until it goes away; each question within this time."""
+        while True:
+            self.allow(pause_seconds)
+            try:
+                message = self.receive()
+            except OSError:
+                return
+            yield message
+
+    def __enter__(self) -> Channel:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the connection."""
+        self._socket.close()
+
+    def _seal(self, side: bytes, number: int, body: bytes) -> bytes:
+        return _proof(self._key, side, _FRAME_NUMBER.pack(number), body)
+
+
+def call(peer: Peer, job: str, generation: int, secret: str, check: Callable[[], None]) -> Channel:
+    """Connect to another server's store, for one generation's shards. Raises OSError."""
+    check()
+    connection = socket.create_connection((peer.address, peer.port), timeout=SILENT_SECONDS)
+    try:
+        connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        ends_at = time.monotonic() + AUTHENTICATION_SECONDS
+        hello = json.dumps({"job": job, "generation": generation, "server": peer.server}).encode()
+        ours = secrets.token_bytes(_NONCE_BYTES)
+        send_all(connection, _LENGTH.pack(len(hello)) + hello + ours, ends_at)
+        theirs = receive(connection, _NONCE_BYTES, ends_at)
+        proof = receive(connection, _PROOF_BYTES, ends_at)
+        key = secret.encode()
+        if not hmac.compare_digest(proof, _proof(key, b"holder", hello, ours, theirs)):
+            raise PeerError(f"what answers for {peer.server} does not know the secret of this generation")
+        send_all(connection, _proof(key, b"owner", hello, ours, theirs), ends_at)
+        return Channel(connection, _proof(key, b"session", hello, ours, theirs), b"owner", b"holder", check)
+    except BaseException:
+        connection.close()
+        raise
+
+
+def answer(
+    connection: socket.socket,
+    server: str | None,
+    secret_of: Callable[[str, int], str | None],
+    check: Callable[[], None],
+) -> tuple[Channel, str, int]:
+    """Have whoever has called prove itself; returns the job and the generation that it may speak of.
+
+    Args:
+        server: this one's name; whoever means another is not answered.
+
+    Raises:
+        PeerError: it does not know the secret. OSError: it went away.
+    """
+    ends_at = time.monotonic() + AUTHENTICATION_SECONDS
+    (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size, ends_at))
+    if length > HELLO_LIMIT_BYTES:
+        raise PeerError(f"a hello of {length} bytes")
+    hello = receive(connection, length, ends_at)
+    theirs = receive(connection, _NONCE_BYTES, ends_at)
+    said = _parse(hello)
+    job, generation = said.get("job"), said.get("generation")
+    if not isinstance(job, str) or not isinstance(generation, int) or said.get("server") != server:
+        raise PeerError("a hello that is for no one here")
+    secret = secret_of(job, generation)
+    if secret is None:
+        raise PeerError(f"generation {generation} of job {job[:40]} is none that this server has to do with")
+    key, ours = secret.encode(), secrets.token_bytes(_NONCE_BYTES)
+    send_all(connection, ours + _proof(key, b"holder", hello, theirs, ours), ends_at)
+    proof = receive(connection, _PROOF_BYTES, ends_at)
+    if not hmac.compare_digest(proof, _proof(key, b"owner", hello, theirs, ours)):
+        raise PeerError("a caller that does not know the secret of its generation")
+    session = _proof(key, b"session", hello, theirs, ours)
+    return Channel(connection, session, b"holder", b"owner", check), job, generation
+
+
+def send_all(connection: socket.socket, content: bytes | memoryview, ends_at: float) -> None:
+    """Send all of it, unless the other side takes nothing for a while or all of it takes too long."""
+    view = memoryview(content)
+    while view:
+        _wait_at_most(connection, ends_at)
+        view = view[connection.send(view) :]
+
+
+def receive(connection: socket.socket, size: int, ends_at: float) -> bytes:
+    """Read so many bytes, unless the other side is silent for a while or all of it takes too long."""
+    content = bytearray(size)
+    _receive_into(connection, memoryview(content), ends_at)
+    return bytes(content)
+
+
+def _receive_into(connection: socket.socket, view: memoryview, ends_at: float) -> None:
+    while view:
+        _wait_at_most(connection, ends_at)
+        count = connection.recv_into(view)
+        if count == 0:
+            raise PeerError("the other store closed the connection")
+        view = view[count:]
+
+
+def _wait_at_most(connection: socket.socket, ends_at: float) -> None:
+    left = ends_at - time.monotonic()
+    if left <= 0:
+        raise TimeoutError("it takes too long")
+    connection.settimeout(min(left, SILENT_SECONDS))
+
+
+def _write(descriptor: int, view: memoryview, place: int) -> None:
+    while view:
+        count = os.pwrite(descriptor, view, place)
+        view, place = view[count:], place + count
+
+
+def _proof(key: bytes, role: bytes, *parts: bytes) -> bytes:
+    return hmac.new(key, role + b"".join(parts), hashlib.sha256).digest()
+
+
+def _parse(body: bytes) -> Message:
+    try:
+        message = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise PeerError(f"no JSON: {error}") from error
+    if not isinstance(message, dict):
+        raise PeerError("a message is an object")
+    return message

@@ -1,0 +1,324 @@
+"""Stores of several servers: copies of each other's shards, what is fetched, and who gets nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+import os
+import signal
+import socket
+import struct
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from recovery.store import peer_wire
+from recovery.store.client import StoreClient, StoreError
+from recovery.store.peer_wire import Peer
+from tests.recovery.test_store import LIMIT_BYTES, SECONDS, Node, content, read, wait_until, write
+
+SECRET = "known to the servers of this generation"
+
+
+class Server(Node):
+    """A node with a name and a port, in a group for generation 1 of "job"."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        folder.mkdir()
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            self.port = probe.getsockname()[1]
+        self.name = name
+        super().__init__(folder)
+        self.group: dict[str, Any] = {}
+        self.join()
+
+    @property
+    def as_peer(self) -> dict[str, Any]:
+        return {"server": self.name, "address": "127.0.0.1", "port": self.port}
+
+    def join(self, **changes: Any) -> None:
+        """Be told what to send, keep and fetch of generation 1."""
+        empty = {"job": "job", "generation": 1, "secret": SECRET, "send": [], "keep": [], "fetch": []}
+        self.group = {**empty, **self.group, **changes}
+        self.peers = {
+            "server": self.name, "address": "127.0.0.1", "port": self.port, "groups": [self.group],
+        }  # fmt: skip
+        self.tell()
+
+    def call(self, secret: str = SECRET, generation: int = 1) -> peer_wire.Channel:
+        """As another server's store."""
+        peer = Peer(self.name, "127.0.0.1", self.port)
+        return peer_wire.call(peer, "job", generation, secret, lambda: None)
+
+    def copies(self) -> list[tuple[int, int]]:
+        return [(one["copies"], one["wanted_copies"]) for one in self.tell()["holdings"] if "copies" in one]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Server]]:
+    made: list[Server] = []
+
+    def begin(name: str) -> Server:
+        made.append(Server(tmp_path / name, name))
+        return made[-1]
+
+    yield begin
+    for server in made:
+        server.end()
+
+
+@pytest.fixture
+def first(start: Callable[[str], Server]) -> Server:
+    return start("first")
+
+
+@pytest.fixture
+def second(start: Callable[[str], Server], first: Server) -> Server:
+    """Keeps a copy of rank 0, whose worker is on the first server."""
+    other = start("second")
+    other.join(keep=[0])
+    first.join(send=[{"rank": 0, "peers": [other.as_peer]}])
+    return other
+
+
+def later_worker(server: Server, *sources: Server) -> StoreClient:
+    """A worker of generation 2 that is to read rank 0's shard on that server."""
+    server.join(fetch=[{"rank": 0, "peers": [source.as_peer for source in sources]}])
+    return server.worker(generation=2)
+
+
+def test_a_version_is_whole_for_its_rank_once_a_peer_has_it(first: Server, second: Server) -> None:
+    worker = first.worker()
+    write(worker, 7, size=3 * 1024 * 1024 // 2)
+    assert second.held() == [("job", 1, 0, 7)]
+    assert first.copies() == [(2, 2)]
+    assert first.tell()["protection"] == "full"
+    # Two slots there too: the committed version stays while the next one comes.
+    write(worker, 8, committed=7, size=3 * 1024 * 1024 // 2)
+    later = later_worker(second)
+    assert later.find(0, 1, SECONDS) == {7, 8}
+    assert read(later.open(0, 1, 8, SECONDS), 3 * 1024 * 1024 // 2) == content(8, 3 * 1024 * 1024 // 2)
+
+
+def test_the_state_of_a_server_that_died_is_fetched_from_its_peer(
+    start: Callable[[str], Server], first: Server, second: Server
+) -> None:
+    third = start("third")
+    # More than a chunk, and not a whole number of them.
+    size = 5_000_000 // 3
+    worker = first.worker()
+    write(worker, 7, size=size)
+    write(worker, 8, committed=7, size=size)
+    first.end()
+    later = later_worker(third, first, second)
+    assert later.find(0, 1, SECONDS) == {7, 8}
+    shard = later.open(0, 1, 8, SECONDS)
+    assert shard.description == b"head"
+    assert read(shard, size) == content(8, size)
+    # Who asked has frozen it: an owner that is not dead after all cannot go on there.
+    with second.call() as channel:
+        assert refusal(channel, put()) == "a later generation has taken over"
+    # Once the new generation has a point of its own everywhere, what was fetched goes.
+    write(later, 9, size=1000)
+    write(later, 10, committed=9, size=1000)
+    assert third.held() == [("job", 2, 0, 10)]
+
+
+def test_a_shard_that_is_damaged_at_its_nearest_holder_comes_from_the_next(
+    start: Callable[[str], Server], first: Server, second: Server
+) -> None:
+    third = start("third")
+    worker = first.worker()
+    write(worker, 7)
+    room = next(room for room in worker._rooms if room.holds == 7)
+    os.pwrite(room.descriptor, b"\xff", 60_000)
+    later = later_worker(third, first, second)
+    assert later.find(0, 1, SECONDS) == {7}
+    assert read(later.open(0, 1, 7, SECONDS)) == content(7)
+
+
+def test_where_no_holder_is_left_a_rank_is_told_so(
+    start: Callable[[str], Server], first: Server, second: Server
+) -> None:
+    third = start("third")
+    write(first.worker(), 7)
+    later = later_worker(third, first, second)
+    assert later.find(0, 1, SECONDS) == {7}
+    first.end()
+    second.end()
+    with pytest.raises(StoreError, match="could not be fetched: server first: .*; server second: "):
+        later.open(0, 1, 7, SECONDS)
+    assert third.tell()["used_bytes"] == 0
+
+
+def test_a_peer_that_dies_or_stands_still_does_not_stop_training(first: Server, second: Server) -> None:
+    worker = first.worker()
+    write(worker, 7)
+    second.process.send_signal(signal.SIGSTOP)
+    write(worker, 8, committed=7)
+    assert first.copies() == [(1, 2)]
+    report = first.tell()
+    assert report["protection"] == "none"
+    assert report["problem"].startswith("server second keeps no copy")
+    second.process.send_signal(signal.SIGCONT)
+    number = iter(range(9, 100_000))
+
+    def protected() -> bool:
+        after = next(number)
+        write(worker, after, committed=after - 1)
+        return first.copies() == [(2, 2)]
+
+    wait_until(protected, "copies are kept again")
+    assert first.tell()["problem"] == ""
+    second.end()
+    after = next(number)
+    write(worker, after, committed=after - 1)
+
+
+def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
+    first: Server, second: Server
+) -> None:
+    for number in range(2):
+        write(second.worker(f"other-{number}"), 7, size=LIMIT_BYTES // 4 - 1000)
+    write(first.worker(), 7, size=LIMIT_BYTES // 8)
+    assert first.copies() == [(1, 2)]
+    problem = first.tell()["problem"]
+    assert problem.startswith("server second keeps no copy")
+    assert f"of {LIMIT_BYTES} are left" in problem
+    assert second.tell()["used_bytes"] <= LIMIT_BYTES
+
+
+def put(rank: int = 0, size: int = 10, **changes: Any) -> dict[str, Any]:
+    return {
+        "put": rank, "iteration": 9, "bytes": size, "description_bytes": 0, "capacity": size,
+        "committed": None, "world_size": 1, **changes,
+    }  # fmt: skip
+
+
+def refusal(channel: peer_wire.Channel, message: dict[str, Any]) -> str:
+    channel.allow(SECONDS)
+    channel.send(message)
+    with pytest.raises(peer_wire.PeerRefusedError) as refused:
+        channel.receive()
+    return str(refused.value)
+
+
+def test_a_store_keeps_what_it_was_told_to_keep_and_no_more(second: Server) -> None:
+    with second.call() as channel:
+        assert refusal(channel, put(rank=1)) == "no copy of rank 1 is kept here"
+        assert "in a slot of" in refusal(channel, put(capacity=5))
+        assert "are left" in refusal(channel, put(size=LIMIT_BYTES))
+    assert second.tell()["used_bytes"] == 0
+
+
+@pytest.mark.parametrize(("secret", "generation"), [("guessed", 1), (SECRET, 2), (SECRET, 0)])
+def test_a_caller_without_the_secret_of_a_generation_that_is_here_gets_nothing(
+    second: Server, secret: str, generation: int
+) -> None:
+    with pytest.raises(OSError, match="closed the connection|does not know the secret|reset"):
+        second.call(secret, generation).close()
+
+
+def test_a_server_that_answers_without_the_secret_is_told_nothing(first: Server) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as impostor:
+        peer = {"server": "second", "address": "127.0.0.1", "port": impostor.getsockname()[1]}
+        first.join(send=[{"rank": 0, "peers": [peer]}])
+        worker = first.worker()
+        impostor.settimeout(SECONDS)
+        wait_until(worker.idle, "the store is there")
+        worker.ask_for_room(1000, None)
+        wait_until(lambda: worker.fits(1000, None), "there is room")
+        worker.write(7, [b"secret state"], size=12, description_bytes=0, committed=None)
+        connection, _ = impostor.accept()
+        with connection:
+            connection.settimeout(SECONDS)
+            heard = connection.recv(4096)
+            connection.sendall(os.urandom(64))
+            heard += b"".join(iter(lambda: connection.recv(4096), b""))
+        wait_until(lambda: worker.holds(7), "it is kept without a copy")
+    assert b"secret state" not in heard
+    assert first.copies() == [(1, 2)]
+
+
+def test_a_frame_that_was_altered_on_its_way_ends_the_connection(second: Server) -> None:
+    channel = second.call()
+    channel.allow(SECONDS)
+    body = json.dumps(put()).encode()
+    forged = hmac.new(b"another key", body, hashlib.sha256).digest()
+    channel._socket.sendall(struct.pack(">I", len(body)) + body + forged)
+    with channel, pytest.raises(OSError, match="closed|reset"):
+        channel.receive()
+
+
+@pytest.mark.parametrize("what", ["the chunk", "the digest", "the length", "half of it"])
+def test_a_copy_that_is_not_what_was_sent_never_counts(first: Server, second: Server, what: str) -> None:
+    worker = first.worker()
+    write(worker, 7)
+    with second.call() as channel:
+        channel.allow(SECONDS)
+        channel.send(put())
+        assert channel.receive() == {"ready": True}
+        chunk = b"0123456789"
+        length, checksum = len(chunk), 0xA684C7C6  # its CRC-32
+        if what == "the length":
+            length = 0xFFFFFFFF
+        sent = struct.pack(">II", length, checksum) + (b"9" + chunk[1:] if what == "the chunk" else chunk)
+        channel._socket.sendall(sent[:12] if what == "half of it" else sent)
+        if what == "the digest":
+            channel.send({"end": "0" * 64})
+        if what == "half of it":
+            channel.close()
+        else:
+            with pytest.raises(OSError, match="closed|reset"):
+                channel.receive()
+    assert second.held() == [("job", 1, 0, 7)]
+    write(worker, 8, committed=7)
+    assert second.held() == [("job", 1, 0, 8)], "and the next one finds its place"
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        b"GET / HTTP/1.1\r\n\r\n",
+        struct.pack(">I", 0xFFFFFFFF),
+        struct.pack(">I", 2) + b"[]" + bytes(32),
+        struct.pack(">I", 9) + b'{"job":1}' + bytes(32),
+        struct.pack(">I", 4) + b"[[[[" + bytes(32),
+    ],
+)
+def test_a_stranger_is_hung_up_on_and_nobody_waits_for_it(first: Server, second: Server, said: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", second.port), timeout=SECONDS) as stranger:
+        stranger.sendall(said)
+        try:
+            assert stranger.recv(100) == b""
+        except ConnectionResetError:
+            pass
+    # Silent ones do not hold up a peer, as long as they are not too many.
+    with socket.create_connection(("127.0.0.1", second.port)):
+        write(first.worker(), 7)
+        assert first.copies() == [(2, 2)]
+
+
+def test_a_store_whose_lease_is_over_gives_nothing_and_takes_nothing(first: Server, second: Server) -> None:
+    worker = first.worker()
+    write(worker, 7)
+    with second.call() as open_before:
+        second.lease = time.clock_gettime(time.CLOCK_BOOTTIME)
+        second.tell()
+        open_before.allow(SECONDS)
+        open_before.send({"list": 0})
+        with pytest.raises(OSError, match="closed|reset"):
+            open_before.receive()
+    with pytest.raises(OSError, match="closed|reset"):
+        second.call().close()
+    write(worker, 8, committed=7)
+    assert first.copies() == [(1, 2)]
+    # Fenced itself, it sends nothing.
+    second.lease += 1000.0
+    second.tell()
+    assert second.held() == [("job", 1, 0, 7)]
