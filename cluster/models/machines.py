@@ -95,6 +95,8 @@ class Server(models.Model):
     #: Of the host, and what one worker may take of it; 0 where nobody said.
     memory_bytes = models.BigIntegerField(default=0)
     worker_memory_bytes = models.BigIntegerField(default=0)
+    #: What its in-memory store may take for recovery points; 0: it keeps none.
+    memory_store_bytes = models.BigIntegerField(default=0)
     #: Room for files of jobs, when its agent started.
     disk_free_bytes = models.BigIntegerField(default=0)
     #: From then on it is gone, and nobody may be there; null: for good. No promise rests on it where it has
@@ -165,6 +167,12 @@ class Server(models.Model):
             and self.drain == DrainState.NONE
             and self.lending_state in (LendingState.TRAINING, LendingState.ON_LOAN)
         )
+
+    @property
+    def store_port(self) -> int | None:
+        """Where its in-memory store listens for others: the last port of its range, which no worker gets;
+        None where it has no store, or that port is the only one."""
+        return self.port_last if self.memory_store_bytes > 0 and self.port_last > self.port_first else None
 
     def usable(self) -> bool:
         """Whether new work may be planned here."""

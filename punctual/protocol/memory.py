@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from punctual.protocol.fields import Age, Count, JobId, Message, Number
+from punctual.protocol.fields import Age, Count, JobId, Message, Number, Text
 
 MOST_HOLDINGS = 10_000
 
@@ -21,6 +21,9 @@ class Holding(Message):
     bytes: Count
     reserved_bytes: Count
     age_seconds: Age
+    #: Of a rank on the server itself: copies that there are, and that there are to be, its own among them.
+    copies: Number = 0
+    wanted_copies: Number = 0
 
 
 class StoreReport(Message):
@@ -28,4 +31,8 @@ class StoreReport(Message):
 
     used_bytes: Count
     limit_bytes: Count
+    #: How well what is kept of the workers there is protected against the loss of the server.
+    protection: Literal["full", "degraded", "none"] = "none"
+    #: What is in the way of more, in words.
+    problem: Text = ""
     holdings: Annotated[list[Any], Field(max_length=MOST_HOLDINGS)]

@@ -127,6 +127,7 @@ class Inventory(_Lenient):
     cpu_cores: Number | None = 0
     memory_bytes: Count | None = 0
     worker_memory_bytes: Count | None = 0
+    memory_store_bytes: Count | None = 0
     disk_free_bytes: Count | None = 0
     sandbox: Literal["namespaces", "user", "none"] = "none"
     links: ServerLinks | None = None

@@ -104,7 +104,7 @@ def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
         f"{then}."
     )
     found: list[Instruction] = [
-        Retire(coming.number, RetireReason.GIVEN_UP, reason),
+        Retire(coming.number, RetireReason.LET_GO, reason),
         NoPause(),
         Record("broken_off", text, coming.number),
     ]
@@ -114,13 +114,19 @@ def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
     return found
 
 
-def lost(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instruction]:
+def lost(
+    job: JobFacts,
+    generation: GenerationFacts,
+    reason: str,
+    coming_because: RetireReason = RetireReason.LOST,
+) -> list[Instruction]:
     """A training generation was lost before a hand-over: continue from the last durable state.
 
-    A generation that was still coming is given up; its predecessor continues if it still trains.
+    A generation that was still coming is given up (``coming_because``: a server that dies says nothing about
+    the state that was being read); its predecessor continues if it still trains.
     """
     if job.coming is not None and generation.number == job.coming.number:
-        return given_up(job, reason)
+        return given_up(job, reason, coming_because)
     trained = job.live is not None and generation.number == job.live.number
     if not trained and generation.purpose == Purpose.TRAINING:
         return []
@@ -134,7 +140,7 @@ def lost(job: JobFacts, generation: GenerationFacts, reason: str) -> list[Instru
     return [*found, TellPlanner(f"{job.id} lost generation {generation.number}")]
 
 
-def given_up(job: JobFacts, reason: str) -> list[Instruction]:
+def given_up(job: JobFacts, reason: str, because: RetireReason = RetireReason.GIVEN_UP) -> list[Instruction]:
     """The coming generation will not train: its predecessor continues if it still trains; otherwise the job
     restarts from its last durable state."""
     coming, live = job.coming, job.live
@@ -142,7 +148,7 @@ def given_up(job: JobFacts, reason: str) -> list[Instruction]:
         return []
     text = f"Generation {coming.number} was given up: {reason}."
     found: list[Instruction] = [
-        Retire(coming.number, RetireReason.GIVEN_UP, reason),
+        Retire(coming.number, because, reason),
         Record("change_failed", text, coming.number),
     ]
     left = replace(job, coming=None, live=None)
@@ -192,7 +198,9 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
         return _function_failed(job, generation, fault)
     if generation.retired():
         return []
-    return ended if measured else lost(job, generation, said[:300])
+    could_not_start = fault.reason == "start_failed"
+    because = RetireReason.GIVEN_UP if could_not_start else RetireReason.LOST
+    return ended if measured else lost(job, generation, said[:300], because)
 
 
 def _because(reason: str) -> RetireReason:

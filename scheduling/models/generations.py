@@ -39,6 +39,10 @@ class Generation(models.Model):
     profile = models.JSONField(null=True, blank=True)
     #: How its ranks work together, with its digest (docs/protocols.md 2.6).
     runtime_plan = models.JSONField(default=dict)
+    #: On which servers recovery points in memory are kept (docs/protocols.md 2.7); empty: nowhere by order.
+    protection = models.JSONField(default=dict, blank=True)
+    #: With it the stores of these servers prove themselves to each other. No worker gets it.
+    store_secret = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=300, blank=True)
     retired_because = models.CharField(max_length=20, choices=RetireReason.choices, blank=True)
     #: The same in a sentence.

@@ -12,6 +12,7 @@ from scheduling.checkpoint_interval import checkpoint_interval_seconds
 from scheduling.choices import AssignmentState, GenerationState
 from scheduling.models import Assignment, Generation
 from scheduling.selectors.memory_points import jobs_to_remember
+from scheduling.selectors.peers import peers_of
 
 
 def desired_state(server_id: int) -> dict[str, Any]:
@@ -55,6 +56,9 @@ def desired_state(server_id: int) -> dict[str, Any]:
             for generation in generations
         ],
         "remembered": jobs_to_remember(server_id),
+        "memory": peers_of(
+            server, {one: [member["rank"] or 0 for member in members[one.pk]] for one in generations}
+        ),
     }
 
 

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
+from cluster.choices import ServerState
 from cluster.models import Agent
 from scheduling.choices import GenerationState, Purpose, RetireReason
 from scheduling.models import Generation, Job
 
 #: Ends of a generation that began to read a point and did not get as far as an iteration.
-_FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP, RetireReason.LOST)
+_FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP)
+#: A server that dies while a point is read says nothing about the point; at some time it is enough.
+_MOST_LOST_STARTS = 3
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where the store of a server is reached; no port where it cannot be."""
+
+    server: int
+    rack: str
+    address: str
+    port: int | None
 
 
 @dataclass(frozen=True)
@@ -20,54 +32,73 @@ class MemoryPoint:
     """A state of which every shard is in the memory of some server.
 
     Attributes:
-        iteration: at least so far; stores go on while nobody reports. holders: the server of each shard.
-        bytes: size of each shard.
+        iteration: at least so far; stores go on while nobody reports. holders: the servers that have each
+            shard, that with the newest version first. bytes: size of each shard.
     """
 
     generation: Generation
     iteration: int
-    holders: tuple[int, ...]
+    holders: tuple[tuple[Place, ...], ...]
     bytes: tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class _Shard:
+class _Copy:
     iteration: int
     bytes: int
-    server: int
+    place: Place
 
 
 class PointsInMemory:
-    """What the stores of some servers held when their agents last reported."""
+    """What the stores of these jobs' clusters held when their agents last reported."""
 
-    def __init__(self, servers: Iterable[int]) -> None:
-        agents = Agent.objects.filter(server_id__in=set(servers), fenced_at=None, revoked_at=None)
-        self._entries: dict[str, list[tuple[int, Mapping[str, Any]]]] = defaultdict(list)
-        for server, store in agents.values_list("server_id", "memory_store"):
-            for entry in (store or {}).get("holdings", ()):
-                self._entries[entry["job"]].append((server, entry))
+    def __init__(self, jobs: Iterable[Job]) -> None:
+        jobs = list(jobs)
+        agents = Agent.objects.filter(
+            server__cluster__in={job.cluster_id for job in jobs},
+            server__state=ServerState.UP,
+            fenced_at=None,
+            revoked_at=None,
+        ).exclude(memory_store={})
+        if len(jobs) == 1:
+            agents = agents.filter(memory_store__holdings__contains=[{"job": jobs[0].pk}])
+        wanted = {job.pk for job in jobs}
+        #: By job, generation and rank.
+        self._copies: dict[str, dict[int, dict[int, list[_Copy]]]] = {}
+        for agent in agents.select_related("server").order_by("server_id"):
+            server = agent.server
+            place = Place(server.pk, server.rack, server.address, server.store_port)
+            for entry in agent.memory_store.get("holdings", ()):
+                if entry["job"] in wanted:
+                    generations = self._copies.setdefault(entry["job"], {})
+                    shards = generations.setdefault(entry["generation"], defaultdict(list))
+                    shards[entry["rank"]].append(_Copy(entry["iteration"], entry["bytes"], place))
 
-    def newest(self, job: Job, servers: Sequence[int]) -> MemoryPoint | None:
-        """The job's newest state that is whole in the memory of these servers and newer than the durable one;
-        None where there is none."""
-        shards: dict[int, dict[int, _Shard]] = defaultdict(dict)
-        for server, entry in self._entries.get(job.pk, ()):
-            if server not in servers:
-                continue
-            known = shards[entry["generation"]].get(entry["rank"])
-            if known is None or known.iteration < entry["iteration"]:
-                found = _Shard(entry["iteration"], entry["bytes"], server)
-                shards[entry["generation"]][entry["rank"]] = found
-        if not shards:
+    def newest(self, job: Job, servers: Collection[int]) -> MemoryPoint | None:
+        """The job's newest state that is whole in memory within reach of these servers, and newer than the
+        durable one; None where there is none."""
+        found = self._copies.get(job.pk)
+        if not found:
             return None
-        points = [
-            _point(generation, shards[generation.number])
-            for generation in job.generations.filter(number__in=shards, purpose=Purpose.TRAINING)
-            if set(range(generation.world_size)) <= set(shards[generation.number])
-            and not _failed_before(job, generation.number)
-        ]
+        points = []
+        for generation in job.generations.filter(number__in=found, purpose=Purpose.TRAINING):
+            shards = {
+                rank: [one for one in copies if _within_reach(one.place, generation, servers)]
+                for rank, copies in found[generation.number].items()
+            }
+            whole = all(shards.get(rank) for rank in range(generation.world_size))
+            if whole and not _failed_before(job, generation.number):
+                points.append(_point(generation, shards))
         newest = max(points, key=lambda point: (point.iteration, point.generation.number), default=None)
         return newest if newest is not None and newest.iteration > _durable(job) else None
+
+    def state_bytes(self, job: Job) -> int:
+        """What the job's state takes, as far as anybody has seen it: 0 where nobody has."""
+        known = [
+            sum(max(copy.bytes for copy in copies) for copies in shards.values())
+            for shards in self._copies.get(job.pk, {}).values()
+        ]
+        return max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
 
 
 def jobs_to_remember(server_id: int) -> list[str]:
@@ -84,23 +115,27 @@ def _durable(job: Job) -> int:
     return 0 if job.checkpoint is None else int(job.checkpoint.iteration)
 
 
-def _point(generation: Generation, shards: Mapping[int, _Shard]) -> MemoryPoint:
-    parts = [shards[rank] for rank in range(generation.world_size)]
+def _point(generation: Generation, shards: Mapping[int, Sequence[_Copy]]) -> MemoryPoint:
+    ranks = [sorted(shards[rank], key=lambda copy: -copy.iteration) for rank in range(generation.world_size)]
     return MemoryPoint(
         generation,
-        min(part.iteration for part in parts),
-        tuple(part.server for part in parts),
-        tuple(part.bytes for part in parts),
+        min(copies[0].iteration for copies in ranks),
+        tuple(tuple(copy.place for copy in copies) for copies in ranks),
+        tuple(copies[0].bytes for copies in ranks),
     )
+
+
+def _within_reach(place: Place, generation: Generation, servers: Collection[int]) -> bool:
+    """Whether one of these servers has it, or may fetch it: no store sends anything without a secret."""
+    return place.server in servers or (place.port is not None and generation.store_secret != "")
 
 
 def _failed_before(job: Job, number: int) -> bool:
     """Whether a start from what that generation left was tried in vain: the next one takes the durable
     state."""
-    return job.generations.filter(
-        start__from="memory",
-        start__generation=number,
-        live_at=None,
-        state=GenerationState.RETIRED,
-        retired_because__in=_FAILED_STARTS,
-    ).exists()
+    ends = list(
+        job.generations.filter(
+            start__from="memory", start__generation=number, live_at=None, state=GenerationState.RETIRED
+        ).values_list("retired_because", flat=True)
+    )
+    return any(end in _FAILED_STARTS for end in ends) or ends.count(RetireReason.LOST) >= _MOST_LOST_STARTS

@@ -23,6 +23,7 @@ from scheduling.services.blocking import release_bounds
 from scheduling.services.borrowed import curves_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.memory_points import start_from_memory
+from scheduling.services.protection import Stores
 from scheduling.services.records import record
 from scheduling.services.recovery_points import start_from_checkpoint, start_from_predecessor
 from scheduling.services.wakeups import wake_agents
@@ -123,7 +124,8 @@ def _created(
             job__in=[one.job.pk for one in wanted], purpose=Purpose.TRAINING, state=GenerationState.LIVE
         ).values_list("job_id", flat=True)
     )
-    in_memory = PointsInMemory(gpu.server_id for one in wanted for gpu in one.gpus)
+    in_memory = PointsInMemory(one.job for one in wanted)
+    stores = Stores(one.job.cluster_id for one in wanted)
     made = []
     begun = []
     for one, count, (master_port, *_) in able:
@@ -141,8 +143,12 @@ def _created(
             curve=curves.get(one.job.pk),
             runtime_plan=choose_runtime_plan([gpu.server_id for gpu in one.gpus[:count]]).to_message(),
         )
+        servers = [gpu.server_id for gpu in one.gpus[:count]]
+        if one.purpose == Purpose.TRAINING:
+            generation.protection = stores.grant(one.job.pk, servers, in_memory.state_bytes(one.job))
+            generation.store_secret = secrets.token_hex(32)
         if one.purpose == Purpose.PROFILING or one.job.pk not in living:
-            _set_training(generation, one.job, [gpu.server_id for gpu in one.gpus[:count]], in_memory)
+            _set_training(generation, one.job, servers, in_memory)
             begun.append(generation)
         made.append(generation)
     Generation.objects.bulk_create(made, batch_size=500)
@@ -202,7 +208,7 @@ def begin_training(generation: Generation, job: Job) -> None:
     """Tell a generation that has no living predecessor to start from the newest state that there is."""
     members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
     servers = list(members.values_list("gpu__server_id", flat=True))
-    _set_training(generation, job, servers, PointsInMemory(servers))
+    _set_training(generation, job, servers, PointsInMemory([job]))
     generation.save(update_fields=["goal", "start", "start_iteration", "state"])
     tell_agents(generation)
 
@@ -226,17 +232,16 @@ def _set_training(
 def _prefer_memory(
     generation: Generation, job: Job, servers: Sequence[int], in_memory: PointsInMemory
 ) -> None:
-    """What its servers still hold in memory is newer than what is durable, and near."""
+    """What servers still hold in memory is newer than what is durable."""
     point = in_memory.newest(job, servers)
-    start = None if point is None else start_from_memory(point, servers)
-    if point is None or start is None:
+    if point is None:
         return
-    generation.start = start
+    generation.start = start_from_memory(point, servers)
     generation.start_iteration = point.iteration
     record(
         job,
         "recovering",
-        f"Takes its state from the memory of its servers, where generation {point.generation.number} has "
+        f"Takes its state from the memory of servers, where generation {point.generation.number} has "
         f"left iteration {point.iteration} or a later one.",
         generation=generation.number,
     )
@@ -387,6 +392,8 @@ def tell_agents(*generations: Generation) -> dict[int, int]:
             .values_list("gpu__server_id", flat=True)
             .distinct()
         )
+        # Those that keep copies of its state have to know as well.
+        | {server for one in generations for held in one.protection.get("holders", ()) for server in held}
     )
     Server.objects.filter(pk__in=server_ids).update(desired_version=F("desired_version") + 1)
     versions = dict(Server.objects.filter(pk__in=server_ids).values_list("pk", "desired_version"))
@@ -417,6 +424,9 @@ def _take_ports(wanted: Sequence[Sequence[int]]) -> list[list[int] | NoFreePort]
         "master_server_id", "master_port"
     ):
         used[server_id].add(port)
+    for server in servers.values():
+        if server.store_port is not None:
+            used[server.pk].add(server.store_port)
     serving = Assignment.objects.filter(generation__in=unretired, handover_port__isnull=False)
     for server_id, shard_port in serving.filter(gpu__server__in=servers).values_list(
         "gpu__server_id", "handover_port"

@@ -22,6 +22,7 @@ def inventory_update(server: Server, inventory: Mapping[str, Any]) -> None:
         cpu_cores=int(inventory.get("cpu_cores") or 0),
         memory_bytes=int(inventory.get("memory_bytes") or 0),
         worker_memory_bytes=int(inventory.get("worker_memory_bytes") or 0),
+        memory_store_bytes=int(inventory.get("memory_store_bytes") or 0),
         disk_free_bytes=int(inventory.get("disk_free_bytes") or 0),
         sandbox=inventory.get("sandbox", "")[:20],
         links=inventory.get("links"),

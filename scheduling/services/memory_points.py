@@ -7,16 +7,15 @@ them.
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
-from cluster.models import Agent
+from cluster.models import Agent, Server
 from punctual.protocol.memory import Holding, StoreReport
 from punctual.protocol.reports import RefusedItem, check
-from scheduling.models import Job
-from scheduling.selectors.memory_points import MemoryPoint
+from scheduling.models import Generation, Job
+from scheduling.selectors.memory_points import MemoryPoint, Place
 from scheduling.selectors.own_work import OwnWork
 
 
@@ -28,17 +27,18 @@ def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedIt
     refused = []
     kept = []
     found = [(place, *check(Holding, entry)) for place, entry in enumerate(report["holdings"])]
-    own = OwnWork(agent.server_id, (entry["job"] for _, entry, _ in found if entry is not None))
-    longest = dict(
-        Job.objects.filter(pk__in={entry["job"] for _, entry, _ in found if entry is not None}).values_list(
-            "pk", "max_iterations"
-        )
-    )
+    jobs = {entry["job"] for _, entry, _ in found if entry is not None}
+    own = OwnWork(agent.server_id, jobs)
+    keeping: _Keeping | None = None
+    longest = dict(Job.objects.filter(pk__in=jobs).values_list("pk", "max_iterations"))
     for place, entry, reason in found:
         if entry is None:
             refused.append(RefusedItem("memory_store", place, reason))
             continue
         wrong = own.problem(entry)
+        if wrong is not None:
+            keeping = keeping or _Keeping(agent.server_id, jobs)
+            wrong = None if keeping.knows(entry) else wrong
         if wrong is None and entry["iteration"] > longest.get(entry["job"], 0):
             wrong = f"iteration: {entry['iteration']} of a job that has {longest.get(entry['job'], 0)}"
         if wrong is not None:
@@ -50,29 +50,85 @@ def take_store_report(agent: Agent, value: Any, now: datetime) -> list[RefusedIt
     return refused
 
 
-def start_from_memory(point: MemoryPoint, servers: Sequence[int]) -> dict[str, Any] | None:
-    """The order to take a state from memory; None where a shard's holder has no rank of the new generation.
+def start_from_memory(point: MemoryPoint, servers: Sequence[int]) -> dict[str, Any]:
+    """The order to take a state from memory.
 
     Args:
-        servers: the server of each rank of the new generation. Each shard is read where it is.
+        servers: the server of each rank of the new generation. A shard is read by a rank beside it where
+            there is one, else by one that reads little yet, whose server fetches it.
     """
-    readers: dict[int, list[int]] = defaultdict(list)
-    for rank, server in enumerate(servers):
-        readers[server].append(rank)
-    if not set(point.holders) <= set(readers):
-        return None
-    shards = []
-    given: dict[int, int] = defaultdict(int)
-    for number, (server, size) in enumerate(zip(point.holders, point.bytes, strict=True)):
-        reader = readers[server][given[server] % len(readers[server])]
-        given[server] += 1
-        holder = {"tier": "memory", "server": server}
-        shards.append({"id": number, "reader": reader, "bytes": size, "holders": [holder]})
+    racks = dict(Server.objects.filter(pk__in=servers).values_list("pk", "rack"))
+    given = [0] * len(servers)
+    readers: dict[int, int] = {}
+    shards = range(len(point.holders))
+    local = {
+        number: [rank for rank, server in enumerate(servers) if server in _servers(point.holders[number])]
+        for number in shards
+    }
+    for number in sorted(shards, key=lambda one: not local[one]):
+        reader = min(local[number] or range(len(servers)), key=lambda rank: (given[rank], rank))
+        readers[number] = reader
+        given[reader] += 1
+
+    def from_near_to_far(number: int) -> list[Place]:
+        home = servers[readers[number]]
+        rack = racks.get(home, "")
+        return sorted(
+            point.holders[number],
+            key=lambda place: (place.server != home, not rack or place.rack != rack),
+        )
+
     return {
         "from": "memory",
         "generation": point.generation.number,
         "iteration": point.iteration,
         "world_size": point.generation.world_size,
         "runtime_plan": point.generation.runtime_plan.get("digest"),
-        "shards": shards,
+        "shards": [
+            {
+                "id": number,
+                "reader": readers[number],
+                "bytes": point.bytes[number],
+                "holders": [
+                    {
+                        "tier": "memory",
+                        "server": place.server,
+                        "address": place.address,
+                        "port": place.port,
+                    }
+                    for place in from_near_to_far(number)
+                ],
+            }
+            for number in shards
+        ],
     }
+
+
+def _servers(places: Iterable[Place]) -> set[int]:
+    return {place.server for place in places}
+
+
+class _Keeping:
+    """Whose shards a server may have besides those of its own workers: ranks of which it was to keep a copy,
+    and all of a generation whose state its workers were told to take."""
+
+    def __init__(self, server_id: int, jobs: Iterable[str]) -> None:
+        self._server_id = server_id
+        jobs = set(jobs)
+        self._holders: dict[tuple[str, int], list[list[int]]] = {
+            (job, number): protection["holders"]
+            for job, number, protection in Generation.objects.filter(
+                job__in=jobs, protection__holders__contains=[[server_id]]
+            ).values_list("job_id", "number", "protection")
+        }
+        taken = Generation.objects.filter(
+            job__in=jobs, start__from="memory", assignments__gpu__server_id=server_id
+        )
+        self._taken = set(taken.values_list("job_id", "start__generation"))
+
+    def knows(self, entry: Mapping[str, Any]) -> bool:
+        """Whether what the server says that it holds was given to it."""
+        key = (entry["job"], entry["generation"])
+        holders = self._holders.get(key, [])
+        rank = entry["rank"]
+        return key in self._taken or (rank < len(holders) and self._server_id in holders[rank])

@@ -215,6 +215,6 @@ def words_on_going_on(job: Job, durable: int) -> str:
     if left is None:
         return f"Goes on from iteration {durable} as soon as it has GPUs again."
     return (
-        f"Goes on from iteration {left}, which is in the memory of its servers, or a later one as "
-        f"soon as it has GPUs again; elsewhere from iteration {durable}, which is durable."
+        f"Goes on from iteration {left}, which is in the memory of servers, or a later one as soon as it has "
+        f"GPUs again; if that cannot be read, from iteration {durable}, which is durable."
     )

@@ -122,6 +122,19 @@ def iteration_in_memory(rows: Rows, job: Job) -> int:
     return min(held, default=-1)
 
 
+def copied_iteration(rows: Rows, job: Job) -> int:
+    """How far the state is that every server last said it holds, of all ranks."""
+    found = []
+    for agent in rows("select memory_store from cluster_agent"):
+        ranks = {
+            int(entry["rank"]): int(entry["iteration"])
+            for entry in agent["memory_store"].get("holdings", ())
+            if entry["job"] == job.id
+        }
+        found.append(min(ranks.values()) if len(ranks) == job.refresh().gpus else -1)
+    return min(found, default=-1)
+
+
 def epoch(rows: Rows) -> int:
     return int(rows("select epoch from cluster_cluster")[0]["epoch"])
 
@@ -227,6 +240,51 @@ def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
     assert found["source"] == "memory"
     # Iterations here are short: copying after each would take more than its share of the time.
     assert found["start_iteration"] > stored, "it goes on beyond what was durable"
+
+
+def test_a_server_dies_with_its_memory_and_the_job_goes_on_from_a_peers(
+    running_platform: Platform, rows: Rows, job_between_checkpoints: Job
+) -> None:
+    job = job_between_checkpoints
+    wait_until(
+        lambda: copied_iteration(rows, job) > stored_iteration(job),
+        "both servers hold all of its state, and it is ahead of storage",
+        seconds=90,
+    )
+    stored, copied = stored_iteration(job), copied_iteration(rows, job)
+    generation = live_generation(rows, job)
+    # Nothing of the server is left, and nobody starts it again: its agent stands still.
+    agent = running_platform.process("agent-node-1")
+    store = int((running_platform.settings.data / "agents" / "node-1" / "memory" / "lock").read_text())
+    agent.signal(signal.SIGSTOP)
+    try:
+        for pid in [*worker_pids(running_platform, "node-1"), store]:
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        wait_until(
+            lambda: live_generation(rows, job) not in (None, generation), "it trains elsewhere", seconds=150
+        )
+        (found,) = rows(
+            "select start ->> 'from' as source, start_iteration from scheduling_generation where job_id = %s "
+            "and state = 'live'",
+            job.id,
+        )
+        assert found["source"] == "memory"
+        assert found["start_iteration"] >= copied > stored
+        on = rows(
+            "select distinct s.name from scheduling_assignment a join cluster_gpu g on g.id = a.gpu_id join "
+            "cluster_server s on s.id = g.server_id where a.job_id = %s and a.state = 'held'",
+            job.id,
+        )
+        assert [row["name"] for row in on] == ["node-2"]
+        goes_on(job)
+    finally:
+        agent.signal(signal.SIGCONT)
+    wait_until(
+        lambda: rows("select 1 from cluster_server where name = 'node-1' and state = 'up'"),
+        "the server is back",
+        seconds=60,
+    )
 
 
 def test_an_agent_is_killed_with_its_workers(running_platform: Platform, rows: Rows, job: Job) -> None:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
+from recovery.store.groups import LEAST_SECRET_CHARACTERS
+
 Goal = Literal["prepare", "train", "hand_over", "suspend", "stop"]
 Purpose = Literal["training", "profiling"]
 
@@ -47,6 +49,20 @@ class GenerationDesire:
 
 
 @dataclass(frozen=True)
+class StorePeers:
+    """What this server's in-memory store has to do with others: its name among them, the port on which it
+    listens, and one entry for each generation, as the store takes it."""
+
+    server: str
+    port: int | None
+    groups: tuple[Mapping[str, Any], ...]
+
+    def keeps_copies(self) -> bool:
+        """Whether anything of other servers is to be kept here."""
+        return any(group["keep"] for group in self.groups)
+
+
+@dataclass(frozen=True)
 class DesiredState:
     """All that should run here, with the planner's epoch and the version by which newer and older are told
     apart."""
@@ -56,17 +72,48 @@ class DesiredState:
     generations: tuple[GenerationDesire, ...]
     #: Jobs whose recovery points in this server's memory are of use, though none of them may run here now.
     remembered: frozenset[str] = frozenset()
+    memory: StorePeers | None = None
 
     def jobs_in_memory(self) -> set[str]:
         """Jobs whose recovery points in memory stay."""
-        return {*self.remembered, *(desire.job for desire in self.generations)}
+        kept = () if self.memory is None else (group["job"] for group in self.memory.groups)
+        return {*self.remembered, *kept, *(desire.job for desire in self.generations)}
 
 
 def parse_desired_state(body: Any) -> DesiredState:
     """The desired state in an answer's JSON `body`. Raises DesiredStateError with the field that is wrong."""
     generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
     remembered = frozenset(map(str, _list(body, "remembered") if "remembered" in body else ()))
-    return DesiredState(_integer(body, "epoch"), _integer(body, "desired_version"), generations, remembered)
+    memory = body.get("memory") if isinstance(body, dict) else None
+    return DesiredState(
+        _integer(body, "epoch"),
+        _integer(body, "desired_version"),
+        generations,
+        remembered,
+        None if memory is None else _parse_peers(memory),
+    )
+
+
+def _parse_peers(body: Any) -> StorePeers:
+    groups = _list(body, "groups")
+    for group in groups:
+        if not isinstance(group, dict) or not isinstance(group.get("job"), str):
+            raise DesiredStateError("a group of stores without a job")
+        for rank in _list(group, "keep"):
+            if not isinstance(rank, int):
+                raise DesiredStateError(f"job {group['job']}: a rank to keep is no number")
+        _integer(group, "generation")
+        secret = group.get("secret")
+        if not isinstance(secret, str) or len(secret) < LEAST_SECRET_CHARACTERS:
+            raise DesiredStateError(f"job {group['job']}: a group of stores without a secret")
+        for entry in (*_list(group, "send"), *_list(group, "fetch")):
+            _integer(entry, "rank")
+            for peer in _list(entry, "peers"):
+                _integer(peer, "port")
+                if not isinstance(peer.get("server"), str) or not isinstance(peer.get("address"), str):
+                    raise DesiredStateError(f"job {group['job']}: a peer without a name or an address")
+    port = _integer(body, "port") if body.get("port") is not None else None
+    return StorePeers(str(body.get("server")), port, tuple(groups))
 
 
 def _parse_generation(entry: Any) -> GenerationDesire:

@@ -52,6 +52,7 @@ def describe(
 ) -> dict[str, Any]:
     """The inventory of protocol 2.1. `worker_memory_bytes`: what one worker may take."""
     emulation = configuration.emulate
+    kept_bytes = store_bytes(configuration.memory_store_bytes)
     configuration.data.mkdir(parents=True, exist_ok=True)
     return {
         "gpus": [
@@ -67,7 +68,8 @@ def describe(
         "hostname": socket.gethostname(),
         "cpu_cores": len(os.sched_getaffinity(0)),
         # What recovery points in memory may take is nobody else's.
-        "memory_bytes": max(0, host_memory_bytes() - store_bytes(configuration.memory_store_bytes)),
+        "memory_bytes": max(0, host_memory_bytes() - kept_bytes),
+        "memory_store_bytes": kept_bytes,
         "worker_memory_bytes": worker_memory_bytes,
         "disk_free_bytes": shutil.disk_usage(configuration.data).free,
         "sandbox": sandbox,

@@ -11,13 +11,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recovery.store import process, wire
 from recovery.store.sockets import connect
 from workers.agent import clock
+from workers.agent.desired_state import StorePeers
 from workers.agent.runtime_staging import SOURCE_ROOT
 from workers.agent.worker_record import WorkerRecord
 
@@ -31,12 +32,14 @@ ANSWER_SECONDS = 1.0
 class MemoryStore:
     """Keeps a store running while workers have state to keep. For the agent's main thread."""
 
-    def __init__(self, folder: Path, limit_bytes: int, worker_bytes: int) -> None:
+    def __init__(self, folder: Path, limit_bytes: int, worker_bytes: int, address: str) -> None:
         """Find the store that an earlier agent left, if there is one.
 
         Args:
-            limit_bytes: what all shards may take. worker_bytes: what those of one worker may.
+            limit_bytes: what all shards may take. worker_bytes: what those of one worker may. address: on
+                which it listens for other stores.
         """
+        self._address = address
         self._folder = folder
         self._limit_bytes = limit_bytes
         self._worker_bytes = worker_bytes
@@ -55,17 +58,28 @@ class MemoryStore:
         return self._limit_bytes > 0
 
     def look(
-        self, records: Iterable[WorkerRecord], lease_deadline: float, jobs: Collection[str] | None
+        self,
+        records: Iterable[WorkerRecord],
+        lease_deadline: float,
+        jobs: Collection[str] | None,
+        peers: StorePeers | None,
     ) -> None:
         """Tell the store what is so now, and hear what it holds.
 
         Args:
-            jobs: those that are to be remembered; None while that is not known.
+            jobs: those that are to be remembered; None while that is not known. peers: what it has to do with
+                other stores; None while that is not known.
         """
         serve = [entry for record in records if (entry := self._entry(record)) is not None]
-        if self._connection is None and not (serve and self.enabled and self._start()):
+        wanted = bool(serve) or (peers is not None and peers.keeps_copies())
+        if self._connection is None and not (wanted and self.enabled and self._start()):
             return
-        state = {"lease": lease_deadline, "jobs": None if jobs is None else sorted(jobs), "serve": serve}
+        state = {
+            "lease": lease_deadline,
+            "jobs": None if jobs is None else sorted(jobs),
+            "serve": serve,
+            "peers": None if peers is None else self._peers(peers.server, peers.port, peers.groups),
+        }
         try:
             assert self._connection is not None
             if state != self._told:
@@ -84,7 +98,8 @@ class MemoryStore:
         if self._connection is not None:
             self._told = None
             self._report = None
-            self._say({"state": {"lease": 0.0, "jobs": [], "serve": []}})
+            nobody = self._peers("", None, ())
+            self._say({"state": {"lease": 0.0, "jobs": [], "serve": [], "peers": nobody}})
 
     def end(self) -> None:
         """End the store: its workers have ended too."""
@@ -96,6 +111,9 @@ class MemoryStore:
         if self._connection is not None:
             self._connection.close()
             self._connection = None
+
+    def _peers(self, server: str, port: int | None, groups: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+        return {"server": server, "address": self._address, "port": port, "groups": list(groups)}
 
     def _entry(self, record: WorkerRecord) -> dict[str, Any] | None:
         assignment = record.assignment

@@ -90,7 +90,10 @@ class NodeAgent:
         )
         memory_bytes = store_bytes(configuration.memory_store_bytes)
         self._memory = MemoryStore(
-            configuration.data / "memory", memory_bytes, memory_bytes // max(1, len(accelerators))
+            configuration.data / "memory",
+            memory_bytes,
+            memory_bytes // max(1, len(accelerators)),
+            configuration.interface or configuration.address,
         )
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
@@ -185,8 +188,10 @@ class NodeAgent:
             if self._has_lease():
                 self._pool.keep_warm(self._lease_deadline)
         if not self._fenced and not self._revoked:
-            jobs = None if self._desired is None else self._desired.jobs_in_memory()
-            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs)
+            desired = self._desired
+            jobs = None if desired is None else desired.jobs_in_memory()
+            peers = None if desired is None else desired.memory
+            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs, peers)
         self._fetch_desired()
         self._report()
 

@@ -26,6 +26,8 @@ _log = logging.getLogger(__name__)
 _SPARE_BYTES = 1 << 20
 #: How long a start waits for the store of its node, which may have to read all that it holds.
 FIND_SECONDS = 60.0
+#: The same where the shard is fetched from another server.
+OPEN_SECONDS = 150.0
 
 
 @dataclass(frozen=True)
@@ -184,7 +186,7 @@ def open_from_memory(
         try:
             for number in numbers:
                 assert store is not None
-                opened[number] = ShardInStore(store.open(number, generation, iteration, FIND_SECONDS))
+                opened[number] = ShardInStore(store.open(number, generation, iteration, OPEN_SECONDS))
         except (StoreError, ShardError) as error:
             fine, problem = False, str(error)
     failed = torch.tensor([int(not fine)])

@@ -1,0 +1,117 @@
+"""On which servers the recovery points in memory of a new generation are kept.
+
+The choice is `recovery.placement`'s: this room tells it which servers there are, what their stores may take,
+and what others have been granted there.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from cluster.choices import ServerState
+from cluster.models import Server
+from recovery.placement.domains import FailureDomains
+from recovery.placement.memory import SLOTS, Machine, protect
+from scheduling.choices import GenerationState, Purpose
+from scheduling.models import Generation
+
+#: Copies of each shard, its own server's among them, where a job does not say.
+REPLICAS = 2
+
+
+@dataclass(frozen=True)
+class _Store:
+    name: str
+    rack: str
+    limit_bytes: int
+
+
+class Stores:
+    """The in-memory stores of a cluster, and what is granted there. Grants of one batch see each other."""
+
+    def __init__(self, cluster_ids: Iterable[int]) -> None:
+        rows = Server.objects.filter(
+            cluster__in=set(cluster_ids), state=ServerState.UP, memory_store_bytes__gt=0
+        ).values_list("pk", "name", "rack", "memory_store_bytes")
+        self._stores = {pk: _Store(name, rack, size) for pk, name, rack, size in rows}
+        self._granted: Counter[int] = Counter()
+        self._granted_to: Counter[tuple[str, int]] = Counter()
+        self._kept: Counter[int] = Counter()
+        if self._stores:
+            unretired = Generation.objects.filter(purpose=Purpose.TRAINING).exclude(
+                state=GenerationState.RETIRED
+            )
+            for job_id, protection in unretired.values_list("job_id", "protection"):
+                self._note(job_id, protection)
+
+    def _note(self, job_id: str, protection: Mapping[str, Any]) -> None:
+        for server, size in protection.get("memory_bytes", ()):
+            self._granted[server] += size
+            self._granted_to[job_id, server] += size
+            self._kept[server] += 1
+
+    def grant(self, job_id: str, servers: Sequence[int], state_bytes: int) -> dict[str, Any]:
+        """Where the shards of ranks on these servers are to be kept; empty where their servers keep none.
+
+        Args:
+            servers: of each rank. state_bytes: of the whole state; 0 while nobody knows.
+
+        A server that has nothing to do with the job keeps a copy where all of its ranks are on one server.
+        """
+        ranks = Counter(servers)
+        if not ranks or not ranks.keys() <= self._stores.keys():
+            return {}
+        each = -(-state_bytes // len(servers))
+        machines = [self._machine(job_id, server, count * each) for server, count in ranks.items()]
+        places = list(ranks)
+        if len(machines) < REPLICAS:
+            extra = self._another(job_id, places[0], machines[0].shard_bytes)
+            if extra is not None:
+                places.append(extra)
+                machines.append(self._machine(job_id, extra, 0))
+        found = protect(machines, REPLICAS)
+        placement = found.placement
+        holders = {
+            server: [server] if placement is None else [places[at] for at in placement.holders[number]]
+            for number, server in enumerate(places)
+        }
+        protection = {
+            "wanted": found.wanted,
+            "replicas": found.replicas,
+            "reason": found.reason,
+            "fatal_domains": list(found.fatal_domains),
+            "holders": [holders[server] for server in servers],
+            "memory_bytes": [list(pair) for pair in zip(places, found.memory_bytes, strict=True)],
+        }
+        self._note(job_id, protection)
+        return protection
+
+    def _machine(self, job_id: str, server: int, shard_bytes: int) -> Machine:
+        store = self._stores[server]
+        return Machine(store.name, self._free(job_id, server), shard_bytes, FailureDomains(rack=store.rack))
+
+    def _free(self, job_id: str, server: int) -> int:
+        """What no other job was granted. Of the same job's earlier generation less and less is kept."""
+        others = self._granted[server] - self._granted_to[job_id, server]
+        return max(0, self._stores[server].limit_bytes - others)
+
+    def _another(self, job_id: str, server: int, shard_bytes: int) -> int | None:
+        """The server that is to keep copies for a job on one server: with room for them, in another rack if
+        there is one, with the fewest others to keep."""
+        rack = self._stores[server].rack
+        able = [
+            other
+            for other in self._stores
+            if other != server and self._free(job_id, other) >= SLOTS * shard_bytes
+        ]
+        return min(
+            able,
+            key=lambda other: (
+                bool(rack) and self._stores[other].rack == rack, self._kept[other],
+                -self._free(job_id, other), other,
+            ),
+            default=None,
+        )  # fmt: skip

@@ -1,0 +1,229 @@
+"""Where copies of a state are kept in memory, who is told of it, and what starts from a peer's memory."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from cluster.choices import ServerState
+from cluster.models import Agent, Cluster, Gpu, Server
+from scheduling.choices import GenerationState, RetireReason
+from scheduling.models import Generation
+from scheduling.selectors.desired_state import desired_state
+from scheduling.selectors.memory_points import PointsInMemory
+from scheduling.services.generations import create_generation, retire
+from scheduling.services.leases import fence_server
+from scheduling.services.lifecycle import lose_generation
+from scheduling.services.protection import Stores
+from tests.control_plane.agent_api import busy_server, event, send, training_job
+from tests.control_plane.test_memory_points import hold, holding, job_of
+
+pytestmark = [pytest.mark.django_db, pytest.mark.urls("config.urls_agents")]
+
+LIMIT_BYTES = 1_000_000
+
+
+def with_store(name: str, rack: str = "", limit_bytes: int = LIMIT_BYTES) -> Server:
+    """A server whose agent has said what its store may take."""
+    server = busy_server(name)
+    Server.objects.filter(pk=server.pk).update(memory_store_bytes=limit_bytes, rack=rack)
+    server.refresh_from_db()
+    return server
+
+
+@pytest.fixture
+def servers() -> tuple[Server, ...]:
+    return tuple(with_store(name) for name in ("node-a", "node-b", "node-c"))
+
+
+def start(servers: tuple[Server, ...], of: Generation | None = None) -> Generation:
+    """A job begins, or goes on, with a rank on each of these servers."""
+    if of is None:
+        job, first = training_job(servers[0])
+        first.assignments.all().delete()
+        first.delete()
+    else:
+        job = job_of(of)
+    gpus = [Gpu.objects.get(server=server, index=0) for server in servers]
+    made = create_generation(job, gpus, epoch=1, reason="test")
+    assert isinstance(made, Generation)
+    made.state = GenerationState.LIVE
+    made.live_at = timezone.now()
+    made.save()
+    return made
+
+
+def group(server: Server, generation: Generation) -> dict[str, Any]:
+    """What a server's store is told of a generation."""
+    found = [
+        one
+        for one in desired_state(server.pk)["memory"]["groups"]
+        if (one["job"], one["generation"]) == (generation.job_id, generation.number)
+    ]
+    return found[0] if found else {}
+
+
+def lose(server: Server) -> None:
+    """The server is silent for so long that it is given up."""
+    agent = Agent.objects.get(server=server)
+    Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now() - timedelta(days=1))
+    fence_server(agent, Cluster.objects.get(pk=server.cluster_id))
+    server.refresh_from_db()
+    assert server.state == ServerState.DOWN
+
+
+def test_an_agent_says_what_its_store_may_take() -> None:
+    server = busy_server("node-a")
+    assert not server.store_port
+    send(server, {"inventory": {"gpus": [], "memory_store_bytes": LIMIT_BYTES}})
+    server.refresh_from_db()
+    assert (server.memory_store_bytes, server.store_port) == (LIMIT_BYTES, server.port_last)
+
+
+def test_servers_of_a_job_keep_each_others_shards(servers: tuple[Server, ...]) -> None:
+    before = {server.pk: server.desired_version for server in servers}
+    generation = start(servers[:2])
+    assert (generation.protection["replicas"], generation.protection["reason"]) == (2, "")
+    first, second = (group(server, generation) for server in servers[:2])
+    assert (first["keep"], second["keep"]) == ([1], [0])
+    where = {"server": str(servers[1].pk), "address": servers[1].address, "port": servers[1].port_last}
+    assert first["send"] == [{"rank": 0, "peers": [where]}]
+    assert [one["rank"] for one in second["send"]] == [1]
+    assert first["secret"] == second["secret"] == generation.store_secret
+    assert len(generation.store_secret) == 64
+    assert group(servers[2], generation) == {}
+    assert desired_state(servers[2].pk)["memory"]["port"] == servers[2].port_last
+    told = Server.objects.get(pk=servers[1].pk)
+    assert told.desired_version > before[servers[1].pk]
+
+
+def test_workers_are_not_told_the_stores_secret(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    state = desired_state(servers[0].pk)
+    assert generation.store_secret not in str(state["generations"])
+
+
+def test_a_job_on_one_server_keeps_its_copy_on_one_that_has_nothing_else_of_it() -> None:
+    home, beside = with_store("node-a", "rack-1"), with_store("node-b", "rack-1")
+    far = with_store("node-c", "rack-2")
+    before = far.desired_version
+    generation = start((home,))
+    assert generation.protection["holders"] == [[home.pk, far.pk]]
+    assert group(far, generation)["keep"] == [0]
+    assert group(beside, generation) == {}
+    far.refresh_from_db()
+    assert far.desired_version > before, "its agent hears of it"
+
+
+def test_where_no_other_server_can_keep_a_copy_one_is_kept_and_it_is_said_why() -> None:
+    generation = start((with_store("node-a"),))
+    assert generation.protection["replicas"] == 1
+    assert "the job runs on one machine: one replica is kept" in generation.protection["reason"]
+
+
+def test_memory_is_never_granted_twice(servers: tuple[Server, ...]) -> None:
+    # Each of two servers keeps 2 slots of 2 shards of 200 kB: 800 kB of the 1 MB that it has.
+    first = Stores([servers[0].cluster_id])
+    granted = first.grant("one", [servers[0].pk, servers[1].pk], 400_000)
+    assert granted["replicas"] == 2
+    assert granted["memory_bytes"] == [[servers[0].pk, 800_000], [servers[1].pk, 800_000]]
+    refused = first.grant("two", [servers[0].pk, servers[1].pk], 400_000)
+    assert refused["replicas"] == 0
+    assert "nothing is kept in memory" in refused["reason"]
+    # A third server has room for the copy of a small job; the two that are full have not.
+    small = first.grant("three", [servers[0].pk], 80_000)
+    assert small["holders"] == [[servers[0].pk, servers[2].pk]]
+
+
+def test_the_port_of_the_store_is_given_to_no_worker(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[0].pk).update(port_first=30_000, port_last=30_002, port_next=30_002)
+    generation = start(servers[:1])
+    ports = {generation.master_port, *generation.assignments.values_list("handover_port", flat=True)}
+    assert ports == {30_000, 30_001}
+
+
+def test_a_job_whose_server_died_goes_on_elsewhere_from_its_peers_memory(
+    servers: tuple[Server, ...],
+) -> None:
+    generation = start(servers[:2])
+    hold(servers[0], holding(generation, 0, 41), holding(generation, 1, 41))
+    assert hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41)) == []
+    lose(servers[0])
+    # One rank where its state is, one on a server that has nothing of it.
+    again = start((servers[2], servers[1]), of=generation)
+    assert again.start is not None
+    named = (again.start["from"], again.start["generation"], again.start["iteration"])
+    assert named == ("memory", generation.number, 41)
+    shards = again.start["shards"]
+    assert [[one["server"] for one in shard["holders"]] for shard in shards] == [[servers[1].pk]] * 2
+    assert all(shard["reader"] == 1 for shard in shards), "what lies beside a rank is not sent"
+
+
+def test_a_server_that_holds_nothing_is_told_from_whom_to_fetch(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    again = start((servers[2],), of=generation)
+    assert again.start is not None
+    assert again.start["from"] == "memory"
+    found = group(servers[2], generation)
+    where = {"server": str(servers[1].pk), "address": servers[1].address, "port": servers[1].port_last}
+    assert found["fetch"] == [{"rank": rank, "peers": [where]} for rank in range(2)]
+    assert found["secret"] == generation.store_secret
+    # What it has fetched is its to report; another generation's is not.
+    assert hold(servers[2], holding(generation, 0, 41), holding(again, 0, 43)) == []
+    assert hold(servers[0], holding(again, 0, 43))[0]["reason"].endswith("was not given to this server")
+
+
+def test_a_holder_may_speak_of_the_ranks_that_it_keeps_and_of_no_others(servers: tuple[Server, ...]) -> None:
+    generation = start(servers)
+    keeps = {rank for rank, held in enumerate(generation.protection["holders"]) if servers[0].pk in held}
+    assert len(keeps) == 2
+    refused = hold(servers[0], *(holding(generation, rank, 41) for rank in range(3)))
+    assert [item["index"] for item in refused] == [rank for rank in range(3) if rank not in keeps]
+    assert len(hold(servers[0], holding(generation, 3, 41))) == 1
+
+
+def test_peers_that_were_given_up_are_sent_nothing(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:1])
+    (holder,) = {one for held in generation.protection["holders"] for one in held} - {servers[0].pk}
+    lose(Server.objects.get(pk=holder))
+    assert group(servers[0], generation)["send"] == [{"rank": 0, "peers": []}]
+
+
+def test_a_retired_generation_sends_no_copies(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    retire(generation, RetireReason.LOST, "test")
+    assert group(servers[0], generation) == {}
+
+
+def test_a_start_that_a_dying_server_broke_off_is_tried_again_and_a_failed_one_is_not(
+    servers: tuple[Server, ...],
+) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    cluster = Cluster.objects.get(pk=servers[0].cluster_id)
+    for _ in range(2):
+        again = start((servers[2],), of=generation)
+        Generation.objects.filter(pk=again.pk).update(live_at=None)
+        lose_generation(job_of(again), again, "a server died", cluster)
+        assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is not None
+    third = start((servers[2],), of=generation)
+    Generation.objects.filter(pk=third.pk).update(live_at=None, state=GenerationState.HANDOVER)
+    wrong = event(third, "failed", rank=0, reason="start_failed", message="not there", traceback="")
+    send(servers[2], {"events": [wrong]})
+    assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is None
+
+
+def test_what_only_an_old_agent_holds_is_read_where_it_is(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[0].pk).update(memory_store_bytes=0)
+    generation = start(servers[:1])
+    assert generation.protection == {}
+    hold(servers[0], holding(generation, 0, 41))
+    points = PointsInMemory([job_of(generation)])
+    assert points.newest(job_of(generation), [servers[0].pk]) is not None
+    assert points.newest(job_of(generation), [servers[1].pk]) is None
