@@ -97,6 +97,34 @@ def test_workers_die_when_the_control_plane_cannot_be_reached(
     wait_until(lambda: plane.phase() == "exited", "that is reported")
 
 
+def test_a_frozen_launcher_keeps_no_worker_alive_beyond_its_lease(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    plane.lease_seconds = 3.0
+    worker = training_worker(agent, plane)
+    (launcher,) = agent.launchers()
+    os.kill(launcher["pid"], signal.SIGSTOP)
+    with plane.lock:
+        plane.refusals = [503] * 10_000
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    with plane.lock:
+        plane.refusals = []
+    wait_until(lambda: plane.phase() == "exited", "that is reported")
+    assert plane.worker()["exit"]["reason"] == "lease_ended"
+
+
+def test_a_worker_that_is_not_wanted_any_more_ends_though_its_launcher_is_frozen(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    worker = training_worker(agent, plane)
+    (launcher,) = agent.launchers()
+    os.kill(launcher["pid"], signal.SIGSTOP)
+    plane.want()
+    wait_until(lambda: not process_alive(worker), "the worker is dead")
+    plane.want(generation(number=2))
+    wait_until(lambda: plane.phase(number=2) == "training", "its GPU is used again")
+
+
 def test_a_fenced_node_ends_everything_and_starts_none_of_it_again(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -24,6 +24,10 @@ from workers.links.server import LinkServer
 logger = logging.getLogger(__name__)
 
 STOP_GRACE_SECONDS = 2.0
+#: How long a launcher may take to end its worker: one that is frozen hears nothing. Little at the end of a
+#: lease, as the worker's GPU may be given away soon after.
+KILL_SECONDS = 5.0
+LEASE_END_SECONDS = 0.5
 #: How long the last words of a worker that has ended may take; they lie in a socket of this machine.
 LAST_WORDS_SECONDS = 5.0
 FIRST_WARM_PAUSE_SECONDS = 1.0
@@ -242,6 +246,7 @@ class WorkerPool:
         if record.kill_reason is None:
             logger.info("ending worker %s: %s", record.key, reason)
             record.kill_reason = reason
+            record.dead_by = clock.boot_time_seconds() + KILL_SECONDS
             record.save_progress()
         # Twice over: the launcher looks at the lease even if the signal finds it not yet ready.
         record.lease_deadline = 0.0
@@ -283,6 +288,7 @@ class WorkerPool:
                 continue
             if record.kill_reason is None and now >= record.lease_deadline:
                 record.kill_reason = LEASE_ENDED
+                record.dead_by = now + LEASE_END_SECONDS
                 record.save_progress()
             if (
                 record.kill_reason is None
@@ -290,6 +296,8 @@ class WorkerPool:
                 and now >= record.stop_deadline
             ):
                 self.kill(record, "it did not stop by itself")
+            if record.dead_by is not None and now >= record.dead_by and record.launcher is not None:
+                record.launcher.kill()
             if (record.launcher is None or not record.launcher.is_alive()) and self._all_heard(record, now):
                 self._gone(record)
                 ended.append(record)
@@ -310,8 +318,12 @@ class WorkerPool:
         """The launcher has ended, and with it, whatever happened, its worker."""
         record.exit = worker_processes.read_exit(record.folder)
         if record.exit is None:
-            record.exit = ExitStatus(
-                None, None, "lost", "its launcher ended without a word (was the machine restarted?)"
+            record.exit = (
+                ExitStatus(None, None, "lease_ended", "its launcher did not end it and was killed")
+                if record.kill_reason == LEASE_ENDED
+                else ExitStatus(
+                    None, None, "lost", "its launcher ended without a word (was the machine restarted?)"
+                )
             )
             worker_processes.write_exit(record.folder, record.exit)
         record.connected = False

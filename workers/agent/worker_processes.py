@@ -83,12 +83,19 @@ class LauncherHandle:
 
     def ask_to_kill(self) -> None:
         """Let the launcher kill its worker now."""
+        self._send(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End a launcher that does not hear, a frozen one too: the kernel ends its worker with it."""
+        self._send(signal.SIGKILL)
+
+    def _send(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
             # The descriptor names the process; only then is it checked that it is the right one.
             descriptor = os.pidfd_open(self._process_id)
             try:
                 if self.is_alive():
-                    signal.pidfd_send_signal(descriptor, signal.SIGTERM)
+                    signal.pidfd_send_signal(descriptor, number)
             finally:
                 os.close(descriptor)
 

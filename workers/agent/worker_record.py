@@ -90,6 +90,8 @@ class WorkerRecord:
     ends_at: float | None = None
     stop_deadline: float | None = None
     kill_reason: str | None = None
+    #: By when its launcher should have ended it, by the boot clock; None: it need not end yet.
+    dead_by: float | None = None
     exit: ExitStatus | None = None
     log_offset: int = 0
     events_heard: set[str] = field(default_factory=set)
