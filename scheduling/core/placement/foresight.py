@@ -20,7 +20,7 @@ from scheduling.core.placement.occupancy import (
     lift,
     note_holder,
 )
-from scheduling.core.placement.placing import place_queue
+from scheduling.core.placement.placing import largest_block, place_queue, take_free_place
 from scheduling.core.placement.repacking import Seats, enter, fresh
 from scheduling.core.placement.trades import break_trades
 from scheduling.core.plans.charging import Charges, charged_finish, seconds_left, slack_of
@@ -245,6 +245,62 @@ def _as_charges(row: list[int], at: list[float], seconds: list[float]) -> Charge
     return Charges(move_row, move_at, move_seconds)
 
 
+class Starting(NamedTuple):
+    """Jobs that change size at one instant; the arrays may be longer than there are such jobs."""
+
+    #: Row of the problem.
+    row: IntArray
+    #: GPUs that the job takes.
+    gpus: IntArray
+
+
+@leaf
+def _begin_instant(
+    blocks: Blocks,
+    occupancy: Occupancy,
+    before: IntArray,
+    prior: Places,
+    events: Events,
+    position: int,
+    starting: Starting,
+) -> tuple[int, int]:
+    """Play the instant of the event at ``position`` up to the placing: jobs end, or are taken off their GPUs.
+
+    The jobs to be placed are written to ``starting``. Returns (position after the instant, their number).
+    """
+    event_time, event_row, event_gpus = events
+    at = event_time[position]
+    count = 0
+    while position < event_time.size and event_time[position] <= at + TIME_TOLERANCE:
+        row = event_row[position]
+        size = event_gpus[position]
+        position += 1
+        if size == occupancy.size[row]:
+            continue
+        if size == 0:
+            _end(blocks, occupancy, before, prior, row)
+            continue
+        if occupancy.size[row] > 0:
+            lift(blocks, occupancy, row)
+        starting.row[count] = row
+        starting.gpus[count] = size
+        count += 1
+    return position, count
+
+
+@kernel
+def _queue_of(
+    occupancy: Occupancy, starting: Starting, count: int, homeless: BoolArray, rank: IntArray
+) -> list[tuple[int, int, int, int]]:
+    """The first ``count`` jobs of ``starting`` as `place_queue` takes them."""
+    queue = [(0, 0, 0, 0) for _ in range(0)]
+    for index in range(count):
+        row = starting.row[index]
+        had_gpus = occupancy.old_base[row] != UNPLACED or homeless[row]
+        heapq.heappush(queue, (-starting.gpus[index], 0 if had_gpus else 1, rank[row], row))
+    return queue
+
+
 @kernel
 def foresee_moves(
     stage: Stage,
@@ -281,34 +337,32 @@ def foresee_moves(
         occupancy.settled[row] = run + 1
     unblocked = ZERO
     position = 0
+    starting = Starting(np.empty(event_time.size, dtype=np.int64), np.empty(event_time.size, dtype=np.int64))
+    largest = largest_block(blocks)
+    nobody_waits = np.zeros(1)
     while position < event_time.size:
         at = event_time[position]
         run += 1
         unblocked = _unblock(stage, occupancy, before, unblocked, at)
-        queue = [(0, 0, 0, 0) for _ in range(0)]
-        while position < event_time.size and event_time[position] <= at + TIME_TOLERANCE:
-            row = event_row[position]
-            size = event_gpus[position]
-            position += 1
-            if size == occupancy.size[row]:
-                continue
-            if size == 0:
-                _end(blocks, occupancy, before, prior, row)
-                continue
-            waited = 0 if occupancy.size[row] > 0 or homeless[row] else 1
-            if occupancy.size[row] > 0:
-                lift(blocks, occupancy, row)
-            heapq.heappush(queue, (-size, waited, rank[row], row))
-        if len(queue) == 0:
+        position, count = _begin_instant(blocks, occupancy, before, prior, events, position, starting)
+        if count == 0:
             continue
-        placed, failed = place_queue(blocks, occupancy, queue, rank, run)
-        if len(failed) > 0:
-            return False, _as_charges(move_row, move_time, move_seconds)
-        changed = np.empty(len(placed), dtype=np.int64)
-        for index in range(len(placed)):
-            changed[index] = placed[index]
-            pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
-        _, _, waits = break_trades(blocks, occupancy, before, changed, pause, script.reluctance)
+        # Most jobs of a forecast start alone on free GPUs. The queue takes longer than their placing.
+        if count == 1 and take_free_place(blocks, occupancy, starting.row[0], starting.gpus[0], largest, run):
+            changed = starting.row[:1]
+            waits = nobody_waits
+            pause[changed[0]] = _pause_now(jobs, occupancy, changed[0])
+        else:
+            placed, failed = place_queue(
+                blocks, occupancy, _queue_of(occupancy, starting, count, homeless, rank), rank, run
+            )
+            if len(failed) > 0:
+                return False, _as_charges(move_row, move_time, move_seconds)
+            changed = np.empty(len(placed), dtype=np.int64)
+            for index in range(len(placed)):
+                changed[index] = placed[index]
+                pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
+            _, _, waits = break_trades(blocks, occupancy, before, changed, pause, script.reluctance)
         for index in range(changed.size):
             row = changed[index]
             if prior.size[row] == occupancy.size[row] or homeless[row] or waits[index] > 0.0:

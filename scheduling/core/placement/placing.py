@@ -132,7 +132,9 @@ def _better_place(
                 overlap += 1
         if not free:
             continue
-        area = room if empty else _free_area(owner, former, first, room, base, size)
+        # An area of ``least`` GPUs or more loses the comparison below, so nobody asks how large it is.
+        least = best_area if best != UNPLACED and overlap <= best_overlap else room
+        area = room if empty else _free_area(owner, former, first, room, base, size, least)
         if best == UNPLACED or overlap > best_overlap or (overlap == best_overlap and area < best_area):
             best = base
             best_overlap = overlap
@@ -143,10 +145,13 @@ def _better_place(
 
 
 @leaf
-def _free_area(owner: IntArray, former: IntArray, first: int, room: int, base: int, size: int) -> int:
-    """Size of the largest aligned area around a free place that is entirely free."""
+def _free_area(
+    owner: IntArray, former: IntArray, first: int, room: int, base: int, size: int, enough: int
+) -> int:
+    """Size of the largest aligned area around a free place that is entirely free; any number from ``enough``
+    on if it has so many GPUs."""
     area = size
-    while 2 * area <= room:
+    while 2 * area <= room and area < enough:
         start = first + (base - first) // (2 * area) * (2 * area)
         if start + 2 * area > first + room:
             return area
@@ -195,11 +200,38 @@ def _sit_down(blocks: Blocks, occupancy: Occupancy, job: int, base: int, size: i
 
 
 @leaf
-def _largest_block(blocks: Blocks) -> int:
+def largest_block(blocks: Blocks) -> int:
+    """GPUs of the largest block."""
     largest = 0
     for size in blocks.size:
         largest = max(largest, size)
     return largest
+
+
+@leaf
+def take_free_place(
+    blocks: Blocks, occupancy: Occupancy, job: int, size: int, largest: int, run: int
+) -> bool:
+    """Place a job that displaces nobody on part of one block; False if there is no such place.
+
+    ``largest``: GPUs of the largest block. ``run``: number of this pass.
+    """
+    turn_former_into_mine(blocks, occupancy, job, YES)
+    base = free_place(blocks, occupancy, job, size) if size <= largest else UNPLACED
+    if base == UNPLACED:
+        return False
+    _sit_down(blocks, occupancy, job, base, size)
+    _settle(blocks, occupancy, job, size, run)
+    return True
+
+
+@leaf
+def _settle(blocks: Blocks, occupancy: Occupancy, job: int, size: int, run: int) -> None:
+    """Note that the job was placed in this pass; its old place is forgotten."""
+    turn_former_into_mine(blocks, occupancy, job, NO)
+    occupancy.old_base[job] = UNPLACED
+    occupancy.size[job] = size
+    occupancy.settled[job] = run
 
 
 @kernel
@@ -214,34 +246,29 @@ def place_queue(
     """
     placed = [0 for _ in range(0)]
     failed = [0 for _ in range(0)]
-    largest = _largest_block(blocks)
+    largest = largest_block(blocks)
     while len(queue) > 0:
         negative_size, _, _, job = heapq.heappop(queue)
         size = -negative_size
-        turn_former_into_mine(blocks, occupancy, job, YES)
-        base = UNPLACED
-        if size <= largest:
-            base = free_place(blocks, occupancy, job, size)
+        if take_free_place(blocks, occupancy, job, size, largest, run):
+            placed.append(job)
+            continue
+        base = displacing_place(blocks, occupancy, size, run) if size <= largest else UNPLACED
         if base != UNPLACED:
-            _sit_down(blocks, occupancy, job, base, size)
-        elif size <= largest:
-            base = displacing_place(blocks, occupancy, size, run)
-            if base != UNPLACED:
-                _take(blocks, occupancy, job, base, size, queue, rank)
-                occupancy.base[job] = base
-        if base == UNPLACED:
+            _take(blocks, occupancy, job, base, size, queue, rank)
+            occupancy.base[job] = base
+        else:
             chosen = whole_block_choice(blocks, occupancy, job, size, run)
             for block in chosen:
                 _take(blocks, occupancy, job, blocks.base[block], blocks.size[block], queue, rank)
             if chosen.size:
                 list_blocks(occupancy, job, chosen)
                 occupancy.base[job] = SPREAD
-        turn_former_into_mine(blocks, occupancy, job, NO)
-        occupancy.old_base[job] = UNPLACED
         if occupancy.base[job] == UNPLACED:
+            turn_former_into_mine(blocks, occupancy, job, NO)
+            occupancy.old_base[job] = UNPLACED
             failed.append(job)
             continue
-        occupancy.size[job] = size
-        occupancy.settled[job] = run
+        _settle(blocks, occupancy, job, size, run)
         placed.append(job)
     return placed, failed

@@ -30,7 +30,7 @@ from scheduling.core.plans.charging import NO_CHARGES, Charges, charged_finish, 
 from scheduling.core.question.arrays import TIME_TOLERANCE, BoolArray, JobArrays, Plans
 from scheduling.core.question.snapshot import FloatArray, IntArray
 
-MOST_STATES = 32
+MOST_STATES = 16
 """The most states that are kept."""
 MOST_BYTES = 1 << 24
 """The most memory of all states; on a large cluster it allows fewer than `MOST_STATES`."""
