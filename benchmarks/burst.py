@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.core_scaling import GPUS_PER_SERVER
+from launch.compile_core import compile_core
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.question.curves import curve_from_measurements
 from scheduling.core.question.decision import Decision, Verdict
@@ -143,7 +144,6 @@ def measured(count: int, gpus: int, mix: str, seed: int) -> dict[str, Any]:
     """The figures of one burst in the core alone."""
     burst = [job for job, _ in newcomers(count, gpus, mix, seed)]
     snapshot = empty_cluster(gpus)
-    decided_in_passes(snapshot, burst[:20], MOST_WORK)  # compiles or loads what it needs
     one, same = decided_in_passes(snapshot, burst[:COMPARED], None)
     few, verdicts = decided_in_passes(snapshot, burst[:COMPARED], MOST_WORK // 10)
     assert [v.promised for v in same] == [v.promised for v in verdicts], "a limit of work changed a verdict"
@@ -179,6 +179,7 @@ def main() -> int:
     )  # fmt: skip
     parser.add_argument("--json", metavar="OUT", help="also write the figures to this file")
     options = parser.parse_args()
+    compile_core()  # as the planner's worker does before its first pass
     asked = [(options.newcomers, gpus, mix, options.seed) for gpus in options.gpus for mix in options.mix]
     rows = []
     if options.live:

@@ -30,7 +30,7 @@ from scheduling.policies.punctual import Punctual
 
 TOLD_EVERY_SECONDS = 2.0
 FIRST = 20
-"""Newcomers of the burst that only brings kernels and connections up."""
+"""Newcomers of the burst that only brings connections up."""
 
 
 @contextmanager

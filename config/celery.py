@@ -7,13 +7,14 @@ import os
 from celery import Celery
 
 from config.celery_settings import PLANNER_LOOKS_EVERY_SECONDS
+from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
-app.steps["worker"].add(PoolWatch)
+app.steps["worker"].update((LoadedKernels, PoolWatch))
 for _module in ("periodic", "long_tasks", "simulations", "lending"):
     app.autodiscover_tasks(["workers.tasks"], related_name=_module)
 

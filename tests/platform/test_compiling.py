@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -110,6 +111,15 @@ def test_after_the_start_no_decision_waits_for_a_compiler() -> None:
     assert not late, f"compiled only when a decision needed them: {late}"
 
 
+def test_the_planners_worker_loads_all_kernels_before_its_pool_begins() -> None:
+    """Otherwise the first pass over a burst takes seconds more. Workers that decide nothing load none."""
+    told = {queue: json.loads(_run_here(f"tell_loaded({queue!r})")) for queue in ("planner", "control")}
+    assert told["planner"]["loaded"] > 50
+    assert not told["planner"]["late"], "loaded only when a decision needed them"
+    assert told["control"]["loaded"] == 0
+    assert told["control"]["late"], "this test would not see what is loaded late"
+
+
 def test_until_the_machine_code_is_there_decisions_are_the_same(tmp_path: Path) -> None:
     """In a process that shall not wait for the compiler, and in this one, whose kernels are compiled."""
     told = _run(tmp_path, "from tests.platform.test_compiling import tell_decisions; tell_decisions()")
@@ -157,6 +167,32 @@ def _run(cache: Path, program: str, *, told: bool = True) -> str:
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
+
+
+def _run_here(call: str) -> str:
+    """What a process prints that finds the machine code of this one, and calls a function of this file."""
+    program = f"from tests.platform import test_compiling; test_compiling.{call}"
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()[-1]
+
+
+def tell_loaded(queue: str) -> None:
+    """For a process of its own: print how many kernels the worker of a queue has loaded when it has been
+    made, and which more it loads for decisions."""
+    from config.celery import app
+
+    # Whoever runs this file alone has machine code, but no mark.
+    with patch("scheduling.core.kernels.machine_code_is_complete", return_value=True):
+        app.Worker(queues=[queue], concurrency=1)
+    loaded = _signatures()
+    for seed in range(3):
+        _live_through(np.random.default_rng(seed), lends=(seed % 3 > 0), same_kind=seed % 3 == 2)
+    _decide_a_burst(np.random.default_rng(0))
+    late = [name for name, kinds in _signatures().items() if kinds != loaded.get(name, 0)]
+    print(json.dumps({"loaded": sum(loaded.values()), "late": late}))
 
 
 def tell_decisions() -> None:
