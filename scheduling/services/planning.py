@@ -174,6 +174,19 @@ def _divided_in_this_slot(cluster: Cluster, now: datetime) -> bool:
     return at is not None and 0.0 <= (now - at).total_seconds() < cluster.slot_seconds
 
 
+def divided_next(cluster: Cluster, now: datetime) -> datetime:
+    """From when on a pass at ``now`` that does not divide the cluster may give GPUs to newcomers.
+
+    While a burst waits the cluster is divided once a slot (`reallocation_due`), so no newcomer starts before
+    the slot is over. A plan from now on would promise time that nobody gets: each pass would find the plans
+    of the last one cut short, and begin its slots at another time.
+    """
+    frozen = frozen_until(cluster, now)
+    if frozen > now or cluster.replanned_at is None:
+        return frozen
+    return max(now, cluster.replanned_at + timedelta(seconds=cluster.slot_seconds))
+
+
 def note_pass(decisions: list[Decision], seconds: float) -> None:
     """Keep how long the pass took that made these decisions: what `/metrics` tells."""
     Decision.objects.filter(pk__in=[row.pk for row in decisions]).update(pass_seconds=seconds)
@@ -231,7 +244,7 @@ def _decide(
 ) -> list[Decision]:
     """Verdicts, and a reallocation where one is due, committed. Returns the decisions that say something."""
     policy = cluster_policy(cluster)
-    slot_at = now if reallocate else frozen_until(cluster, now)
+    slot_at = now if reallocate else divided_next(cluster, now)
     most_work = int(most_work * (BESIDE_REALLOCATION if reallocate else 1.0))
     # Who waits for more levels may fit without them once other facts have changed.
     waiting = reallocate and cluster.planning_version != cluster.planned_version

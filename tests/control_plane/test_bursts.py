@@ -259,6 +259,26 @@ def test_while_a_burst_waits_the_cluster_is_divided_once_a_slot(
     assert planning.reallocation_due(Cluster.objects.get(), now), "a few newcomers start at once"
 
 
+def test_newcomers_of_a_burst_are_promised_no_time_before_the_cluster_is_divided(
+    burst: Callable[..., list[Job]], slots: Cluster
+) -> None:
+    """Nor does a later pass find their plans begun, though nobody has been given a GPU."""
+    burst(120)
+    divided_at = timezone.now()
+    Cluster.objects.update(next_slot_at=None, replanned_at=divided_at)
+    with patch.object(planning, "MOST_WORK", TINY):
+        for _ in range(2):
+            run_planner("burst")
+    assert newcomers_wait(slots, planning.A_BURST)
+    assert Cluster.objects.get().replanned_at == divided_at
+    plans = Job.objects.filter(promised=True).values_list("plan", flat=True)
+    begins = [
+        next(start for start, gpus in zip(plan["start"], plan["gpus"], strict=True) if gpus > 0)
+        for plan in plans
+    ]
+    assert min(begins) == pytest.approx(divided_at.timestamp() + slots.slot_seconds, abs=1e-3)
+
+
 def test_a_paused_newcomer_keeps_nobody_waiting(burst: Callable[..., list[Job]], slots: Cluster) -> None:
     """It gets no verdict until it is resumed: offers and measurements do not wait for it."""
     paused, *others = burst(40)
