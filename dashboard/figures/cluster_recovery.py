@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import plotly.graph_objects as go
 
 from dashboard import colours
@@ -53,7 +55,10 @@ def figure(summary: RecoverySummary) -> go.Figure | None:
                     hovertemplate=f"{label}: %{{x}}<extra></extra>",
                 )
             )
-    drawn.update_xaxes(title_text="jobs", rangemode="tozero", tickformat="d")
+    most = max(sum(some.values()) for some in counts.values())
+    drawn.update_xaxes(
+        title_text="jobs", rangemode="tozero", tickformat="d", dtick=max(1, math.ceil(most / 8))
+    )
     order = [RECOVERED, FAILED, PROTECTED]
     drawn.update_yaxes(categoryorder="array", categoryarray=order, automargin=True)
     return drawn
@@ -63,7 +68,7 @@ def caption(summary: RecoverySummary) -> str:
     """What it cost."""
     failures = summary.total_failures()
     text = (
-        f"Last {duration_text(summary.window_seconds)}: {failures} failure{'' if failures == 1 else 's'}, "
+        f"Last {summary.window_seconds / 3600:g} h: {failures} failure{'' if failures == 1 else 's'}, "
         f"{duration_text(summary.time_lost_seconds)} lost: {duration_text(summary.down_seconds)} without "
         f"training, {duration_text(summary.lost_work_seconds)} trained again."
     )

@@ -45,7 +45,7 @@ def figure(data: RecoveryPoints) -> go.Figure | None:
         return None
     kept = {one.server: one for one in data.state.holders()}
     least = max(1, *(one.iterations for one in losses)) * _SMALLEST
-    drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay")
+    drawn = base_figure(margin={"l": 110, "r": 16, "t": 28, "b": 46}, barmode="overlay", showlegend=True)
     for source in StateSource:
         some = [one for one in losses if one.source == source]
         if not some:

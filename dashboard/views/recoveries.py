@@ -12,6 +12,7 @@ from plotly.utils import PlotlyJSONEncoder
 from dashboard.figures import RECOVERY_PANELS, PanelRequest
 from dashboard.views.access import data, page, person
 from dashboard.views.rendering import Fragment, render_page
+from scheduling.choices import StateSource
 from scheduling.models import Recovery
 from scheduling.selectors.recoveries import names_of_servers, visible_recovery
 
@@ -42,7 +43,7 @@ def _summary(found: Recovery) -> dict[str, Any]:
             {
                 "rank": one["rank"],
                 "server": names.get(one["server"], one["server"]),
-                "source": one["source"],
+                "source": StateSource(one["source"]).label,
                 "holders": [names.get(holder, holder) for holder in one["holders"]],
             }
             for one in found.sources

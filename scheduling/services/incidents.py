@@ -114,7 +114,7 @@ def note_ports(cluster: Cluster, job_ids: Collection[str], now: datetime) -> Non
 
 
 def saw_once(cluster: Cluster, kind: str, message: str, *, job: Job, now: datetime) -> None:
-    """Write down what is wrong with a job, unless that is known. The caller holds the cluster's row."""
+    """Write down what is wrong with a job, unless that is known. Of two who see it at once one fails."""
     open_ones = Incident.objects.filter(cluster=cluster, kind=kind, job=job, resolved_at__isnull=True)
     if not open_ones.exists():
         log.error(kind, job=job.pk, reason=message)

@@ -147,11 +147,12 @@ def reconcile() -> int:
             for job in jobs.select_related("checkpoint").order_by("pk"):
                 count += _reconcile(job, cluster)
             advance_recoveries(cluster)
-            _watch_protection(cluster)
+        _watch_protection(cluster)
     return count
 
 
 def _watch_protection(cluster: Cluster) -> None:
+    """Without the cluster's row: what all servers hold is read for it, and nobody plans by it."""
     try:
         with transaction.atomic():
             watch_protection(cluster, timezone.now())

@@ -1,5 +1,5 @@
 """What takes longer than it may: jobs that do not train again, states in memory that lack copies. Operators
-are told by incidents. Callers hold the cluster's row.
+are told by incidents.
 
 How long that is, is measured: two recovery times, the median of the last recoveries. Before there are any,
 what the cluster's own bounds allow.

@@ -45,10 +45,11 @@ def begin_recovery(job: Job, generation: Generation, reason: str, now: datetime)
         },
     )
     if not new and found.kind == RecoveryKind.ANNOUNCED and found.outcome == RecoveryOutcome.OPEN:
-        # It was to leave in order, and failed on the way.
+        # It was to leave in order, and failed on the way. Whether a server was lost will be seen.
         found.kind, found.reason = RecoveryKind.SOFTWARE, reason[:300]
+        found.lost_servers, found.lost_ranks = [], []
         found.iteration_reached = max(found.iteration_reached, job.iterations_done)
-        found.save(update_fields=["kind", "reason", "iteration_reached"])
+        found.save(update_fields=["kind", "reason", "lost_servers", "lost_ranks", "iteration_reached"])
     return found
 
 

@@ -117,9 +117,12 @@ def _move_to(rows: RecoveryRows, asked: due.MoveTo, cluster: Cluster, now: datet
 
 def _note_missed(rows: RecoveryRows) -> None:
     """Phases that nobody saw because later ones were reported first."""
+    live_at = began_at(rows, RecoveryPhase.RUNNING)
     for phase in PHASES[1:-1]:
-        if rows.recovery.time_of(phase) is None:
-            setattr(rows.recovery, f"{phase.value}_at", began_at(rows, phase))
+        began = began_at(rows, phase)
+        # What was confirmed after training had gone on did not hold it up.
+        if rows.recovery.time_of(phase) is None and began is not None and live_at is not None:
+            setattr(rows.recovery, f"{phase.value}_at", began if began <= live_at else None)
 
 
 def _choose_sources(rows: RecoveryRows, asked: due.ChooseSources, cluster: Cluster, now: datetime) -> bool:

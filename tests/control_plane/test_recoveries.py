@@ -240,6 +240,29 @@ def test_a_peer_that_noticed_first_is_the_detection_and_the_server_is_named_late
     assert only_recovery(job).outcome == RecoveryOutcome.RECOVERED
 
 
+def test_a_server_that_is_given_up_after_training_went_on_makes_it_a_recovery_of_hardware(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    lost, survivor = nodes
+    job = both_train(submit, nodes)
+    worker = next(one for (owner, _, _), one in survivor.workers.items() if owner == job.pk)
+    survivor.event(worker, "failed", rank=worker.rank, reason="peer_lost", message="reset", traceback="")
+    survivor.report()
+    Server.objects.filter(pk=lost.agent.server_id).update(drain="drained")
+    go_on(time, survivor)
+    before = only_recovery(job)
+    assert (before.kind, before.outcome) == (RecoveryKind.SOFTWARE, RecoveryOutcome.RECOVERED)
+    assert before.frozen_at is None, "the silent server has not confirmed anything"
+    lose(cluster, time, survivor)
+    after = only_recovery(job)
+    assert (after.kind, after.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    assert (after.running_at, after.detected_at) == (before.running_at, before.detected_at)
+    assert after.fenced_at is not None
+    assert after.running_at is not None
+    assert after.fenced_at > after.running_at
+    assert [one["name"] for one in after.lost_servers] == ["node-1"]
+
+
 def test_a_start_that_fails_is_an_attempt_and_the_recovery_begins_anew(
     time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
 ) -> None:
@@ -297,6 +320,26 @@ def test_a_server_that_is_emptied_is_an_announced_failure_that_loses_nothing(
     assert [one["name"] for one in found.lost_servers] == ["node-1"]
     assert found.fenced_at is None
     assert not Recovery.objects.exclude(kind=RecoveryKind.ANNOUNCED).exists()
+
+
+def test_a_server_that_dies_while_it_is_emptied_was_lost_and_not_announced(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other, durable=20)
+    server_drain(server=here.agent.server, actor=UserFactory.create(is_staff=True), reason="repair")
+    for _ in range(12):
+        if Recovery.objects.exists():
+            break
+        go_on(time, other, here, rounds=1)
+    assert only_recovery(job).kind == RecoveryKind.ANNOUNCED
+    silent_at = lose(cluster, time, other)
+    go_on(time, other)
+    found = only_recovery(job)
+    assert (found.kind, found.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    (lost,) = found.lost_servers
+    assert (lost["name"], lost["silent_at"]) == ("node-1", silent_at.isoformat())
+    assert found.lost_ranks
 
 
 def test_a_job_that_only_grows_has_no_recovery(

@@ -240,6 +240,12 @@ def test_a_worker_is_killed_and_the_job_goes_on_from_memory(
     assert found["source"] == "memory"
     # Iterations here are short: copying after each would take more than its share of the time.
     assert found["start_iteration"] > stored, "it goes on beyond what was durable"
+    told = next(one for one in job.recoveries() if one.failed_generation == generation)
+    assert (told.kind, told.outcome, told.source) == ("software", "recovered", "own_memory")
+    assert told.iterations_lost is not None
+    seconds = {span["phase"]: span["seconds"] for span in told.phases}
+    assert {"detected", "frozen", "resourced", "loading"} <= set(seconds), "each was seen"
+    assert sum(seconds.values()) == pytest.approx(told.down_seconds, abs=0.01)
 
 
 def test_a_server_dies_with_its_memory_and_the_job_goes_on_from_a_peers(
@@ -338,6 +344,12 @@ def test_a_frozen_agent_is_fenced_and_its_work_goes_on_elsewhere(
             job.id,
         )
         assert [row["name"] for row in on] == ["node-2"]
+        told = job.recoveries()[0]
+        assert [server["name"] for server in told.lost_servers] == ["node-1"]
+        assert told.fenced_at is not None
+        assert told.detected_at is not None
+        assert (told.kind, told.outcome) == ("hardware", "recovered")
+        assert told.fenced_at > told.detected_at, "suspect first, then fenced"
     finally:
         agent.signal(signal.SIGCONT)
     wait_until(
