@@ -14,8 +14,9 @@ from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, Offer, Worker
-from scheduling.services.generations import free_assignments, hold_gpus, retire
+from scheduling.services.generations import free_assignments, hold_gpus, retire, tell_agents
 from scheduling.services.lifecycle import advance, lose_generation
+from scheduling.services.protection import replace_lost_copies
 from scheduling.services.protection_watch import watch_protection
 from scheduling.services.reconciling import mend_differences
 from scheduling.services.records import lock_cluster, planning_fact_changed
@@ -104,6 +105,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
         affected.add(generation.job_id)
         _lose(generation, f"server {agent.server.name} fell silent", cluster)
     recovering = note_lost_server(agent.server, agent.server.state_changed_at, now)
+    tell_agents(*replace_lost_copies(agent.server_id))
     waiting = free_assignments(list(unreleased.all()))
     for job_id in waiting:
         for generation in Generation.objects.filter(job_id=job_id, held_at=None).exclude(

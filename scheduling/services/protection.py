@@ -17,6 +17,7 @@ from recovery.placement.domains import FailureDomains
 from recovery.placement.memory import SLOTS, Machine, protect
 from scheduling.choices import GenerationState, Purpose
 from scheduling.models import Generation
+from scheduling.selectors.memory_points import PointsInMemory
 
 #: Copies of each shard, its own server's among them, where a job does not say.
 REPLICAS = 2
@@ -27,16 +28,27 @@ class _Store:
     name: str
     rack: str
     limit_bytes: int
+    #: Whether others may rely on it: it is the cluster's own, and nobody empties it.
+    stays: bool
 
 
 class Stores:
     """The in-memory stores of a cluster, and what is granted there. Grants of one batch see each other."""
 
     def __init__(self, cluster_ids: Iterable[int]) -> None:
-        rows = Server.objects.filter(
+        servers = Server.objects.filter(
             cluster__in=set(cluster_ids), state=ServerState.UP, memory_store_bytes__gt=0
-        ).values_list("pk", "name", "rack", "memory_store_bytes")
-        self._stores = {pk: _Store(name, rack, size) for pk, name, rack, size in rows}
+        )
+        self._stores = {
+            server.pk: _Store(
+                server.name,
+                server.rack,
+                server.memory_store_bytes,
+                server.usable() and server.inference_cluster_id is None and server.available_until is None,
+            )
+            for server in servers
+            if server.store_port is not None
+        }
         self._granted: Counter[int] = Counter()
         self._granted_to: Counter[tuple[str, int]] = Counter()
         self._kept: Counter[int] = Counter()
@@ -104,8 +116,8 @@ class Stores:
         rack = self._stores[server].rack
         able = [
             other
-            for other in self._stores
-            if other != server and self._free(job_id, other) >= SLOTS * shard_bytes
+            for other, store in self._stores.items()
+            if other != server and store.stays and self._free(job_id, other) >= SLOTS * shard_bytes
         ]
         return min(
             able,
@@ -115,3 +127,24 @@ class Stores:
             ),
             default=None,
         )  # fmt: skip
+
+
+def replace_lost_copies(server_id: int) -> list[Generation]:
+    """A server is given up: jobs that train on without it, and had a copy there, get one elsewhere where
+    there is room. Returns their generations, for their servers to be told."""
+    kept = Generation.objects.filter(
+        purpose=Purpose.TRAINING, protection__holders__contains=[[server_id]]
+    ).exclude(state=GenerationState.RETIRED)
+    generations = list(kept.select_related("job__checkpoint").order_by("pk"))
+    if not generations:
+        return []
+    jobs = [generation.job for generation in generations]
+    stores, in_memory = Stores(job.cluster_id for job in jobs), PointsInMemory(jobs)
+    for generation in generations:
+        members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
+        servers = list(members.values_list("gpu__server_id", flat=True))
+        generation.protection = stores.grant(
+            generation.job_id, servers, in_memory.state_bytes(generation.job)
+        )
+        generation.save(update_fields=["protection"])
+    return generations

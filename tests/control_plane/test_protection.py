@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
-from cluster.choices import ServerState
+from cluster.choices import DrainState, ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
 from scheduling.choices import GenerationState, RetireReason
 from scheduling.models import Generation
@@ -187,11 +187,26 @@ def test_a_holder_may_speak_of_the_ranks_that_it_keeps_and_of_no_others(servers:
     assert len(hold(servers[0], holding(generation, 3, 41))) == 1
 
 
-def test_peers_that_were_given_up_are_sent_nothing(servers: tuple[Server, ...]) -> None:
+def test_a_job_whose_copy_is_lost_gets_another_one_while_it_trains_on(servers: tuple[Server, ...]) -> None:
     generation = start(servers[:1])
-    (holder,) = {one for held in generation.protection["holders"] for one in held} - {servers[0].pk}
-    lose(Server.objects.get(pk=holder))
-    assert group(servers[0], generation)["send"] == [{"rank": 0, "peers": []}]
+    for left in (1, 0):
+        ((own, holder),) = generation.protection["holders"]
+        before = Server.objects.get(pk=own).desired_version
+        lose(Server.objects.get(pk=holder))
+        generation.refresh_from_db()
+        assert generation.state == GenerationState.LIVE
+        (found,) = group(servers[0], generation)["send"]
+        assert len(found["peers"]) == left
+        if left:
+            assert group(Server.objects.get(pk=int(found["peers"][0]["server"])), generation)["keep"] == [0]
+        assert Server.objects.get(pk=own).desired_version > before, "its agent hears of it"
+    assert "the job runs on one machine" in generation.protection["reason"]
+
+
+def test_a_server_that_is_being_emptied_keeps_no_copies_for_others(servers: tuple[Server, ...]) -> None:
+    Server.objects.filter(pk=servers[1].pk).update(drain=DrainState.DRAINING)
+    Server.objects.filter(pk=servers[2].pk).update(available_until=timezone.now() + timedelta(days=1))
+    assert start(servers[:1]).protection["replicas"] == 1
 
 
 def test_a_retired_generation_sends_no_copies(servers: tuple[Server, ...]) -> None:
