@@ -70,6 +70,7 @@ class Failed(Message):
         "environment_failed",
         "data_unavailable",
         "peer_lost",
+        "storage_failed",
         "start_failed",
         "killed",
         "memory_exceeded",

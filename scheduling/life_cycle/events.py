@@ -44,6 +44,9 @@ _FUNCTIONS_FAULTS = (
     PROCESSES_EXCEEDED,
 )
 
+#: The server's disk took no state. Another server's may, so the job goes on; but not for ever.
+_STORAGE_FAILED = "storage_failed"
+
 
 def first_iteration(job: JobFacts, number: int, iteration: int) -> list[Instruction]:
     """Rank 0 of generation ``number`` has completed its first iteration: the generation trains, and its
@@ -194,7 +197,10 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
     if on_the_side:
         # It measured more levels of a running job, which continues without them, or of a declined job.
         return [] if generation.retired() else ended
-    if fault.reason in _FUNCTIONS_FAULTS and generation.retired_because != RetireReason.MEASURED:
+    if fault.reason == _STORAGE_FAILED and generation.retired():
+        return []  # every rank on that server says so; it counts once
+    counts = fault.reason in (*_FUNCTIONS_FAULTS, _STORAGE_FAILED)
+    if counts and generation.retired_because != RetireReason.MEASURED:
         return _function_failed(job, generation, fault)
     if generation.retired():
         return []
@@ -211,14 +217,20 @@ def _because(reason: str) -> RetireReason:
 
 
 def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> list[Instruction]:
-    """End the job at once if it never trained, else after several errors without progress in between."""
+    """End the job at once if it never trained, else after several errors without progress in between.
+
+    So it is where a server's disk takes no state, too: one job's state may be larger than any disk here.
+    """
     if generation.number < job.last_generation and generation.retired():
         # A late report about a replaced generation: its successor will report the same error.
         return []
     progressed = job.iterations_done > job.failed_at_iteration
     failures = 1 if progressed else job.failures + 1
     found: list[Instruction] = [CountFailure(failures, job.iterations_done)]
-    if fault.reason != "function_error" or not generation.was_live or failures >= MAXIMUM_FAILURES:
+    may_be_tried_again = fault.reason == _STORAGE_FAILED or (
+        fault.reason == "function_error" and generation.was_live
+    )
+    if not may_be_tried_again or failures >= MAXIMUM_FAILURES:
         found.append(fault)
     elif not generation.retired():
         found += lost(job, generation, f"{fault.reason}: {fault.message}"[:300])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import subprocess
+import zipfile
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -11,6 +13,7 @@ from faults.injecting import Undo, fill
 from tests.agent.conftest import RunningAgent, process_alive, wait_until
 from tests.agent.fake_control_plane import FakeControlPlane, generation
 from tests.agent.test_survival import wait_reports
+from workers.agent.unpacking import unpack_bundle
 
 DISK = "size=64m,mode=0711"
 
@@ -28,6 +31,21 @@ def agent_on_a_small_disk(agent: RunningAgent) -> Iterator[RunningAgent]:
     finally:
         agent.close()
         subprocess.run(["umount", "-l", str(agent.data)], check=True)
+
+
+def test_a_bundle_for_which_there_is_no_room_is_not_called_broken(
+    agent_on_a_small_disk: RunningAgent, tmp_path: Path
+) -> None:
+    data = agent_on_a_small_disk.data
+    bundle = tmp_path / "bundle.zip"
+    with zipfile.ZipFile(bundle, "w") as archive:
+        archive.writestr("function.py", "x" * 1024**2)
+    empty = fill(data)
+    with pytest.raises(OSError, match="No space left"):
+        unpack_bundle(bundle, "function:Job", data / "unpacked")
+    empty()
+    unpack_bundle(bundle, "function:Job", data / "again")
+    assert (data / "again" / "function.py").stat().st_size == 1024**2
 
 
 def test_agent_and_workers_outlive_a_full_disk(

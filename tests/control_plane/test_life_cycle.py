@@ -320,6 +320,19 @@ def test_a_functions_error_ends_the_job_at_the_third_time_without_progress(failu
     assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
 
 
+def test_a_full_disk_ends_no_job_before_the_third_time_without_progress() -> None:
+    """It is the server's fault: nobody can correct the function for it."""
+    full = Fail("storage_failed", "the checkpoint cannot be written: no space left on device")
+    live = training(1, "failed")
+    job = running(live=live, failures=0, failed_at_iteration=70)
+    after = carried_out(job, events.worker_failed(job, live, full))
+    assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
+    retired = replace(live, state=GenerationState.RETIRED)
+    assert events.worker_failed(after, retired, full) == [], "the other ranks on that server say so too"
+    last = running(live=live, failures=2, failed_at_iteration=70)
+    assert carried_out(last, events.worker_failed(last, live, full)).state == JobState.FAILED
+
+
 def test_an_error_before_the_first_iteration_ends_the_job_at_once() -> None:
     starting = coming(1, "failed", goal=Goal.TRAIN)
     job = replace(running(coming=starting), state=JobState.ADMITTED, last_generation=1)

@@ -11,11 +11,20 @@ import torch
 
 from punctual import artifact_path
 from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.runtime.checkpoints import write_final
+from workers.runtime.failures import WorkerFailureError
 from workers.runtime.local_agent import LOOPBACK, CheckpointFiles, LocalAgent, free_port
 from workers.runtime.process_group import listen_on
 from workers.runtime.state.shards import own_shard, write_shard
 
 HEAD = "from punctual import TrainingFunction\n"
+
+
+def test_results_that_the_disk_does_not_take_are_no_fault_of_the_function(tmp_path: Path) -> None:
+    (tmp_path / "full").touch()
+    with pytest.raises(WorkerFailureError) as caught:
+        write_final(tmp_path, tmp_path / "full" / "artifacts", {"weight": torch.zeros(1)}, {})
+    assert caught.value.reason == "storage_failed"
 
 
 def test_a_mistake_in_train_is_told_with_the_persons_own_lines(agent: LocalAgent) -> None:

@@ -12,6 +12,7 @@ from punctual.protocol.limits import clean_text
 from workers.agent import clock
 from workers.agent.configuration import Configuration
 from workers.agent.desired_state import GenerationDesire, Goal, WorkerSlot, goal_rank
+from workers.agent.durable_files import is_full
 from workers.agent.event_outbox import EventOutbox, event_id
 from workers.agent.inventory import Accelerator
 from workers.agent.main_loop import MainLoop
@@ -269,9 +270,11 @@ class Assignments:
             except ProvisioningError as error:
                 reason, message = error.reason, str(error)
                 self._loop.post(lambda: self.fail(record, reason, message))
-            except (
-                Exception
-            ) as error:  # a malformed order, a full disk: said as this worker's failure, with its cause
+            except Exception as error:  # a malformed order: said as this worker's failure, with its cause
+                if is_full(error):
+                    logger.warning("worker %s waits: %s", record.key, error)
+                    self._loop.post_later(wait_seconds, retry)
+                    return
                 logger.exception("worker %s cannot be prepared", record.key)
                 message = f"{type(error).__name__}: {error}"
                 self._loop.post(lambda: self.fail(record, "start_failed", message))

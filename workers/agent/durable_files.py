@@ -19,6 +19,11 @@ FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 _waiting: dict[Path, tuple[bytes, bool]] = {}
 
 
+def is_full(error: BaseException) -> bool:
+    """Whether it says that the disk, or a quota on it, is full: it may have room again later."""
+    return isinstance(error, OSError) and error.errno in FULL
+
+
 def write_atomically(path: Path, content: bytes, *, mode: int = 0o600, durable: bool = True) -> None:
     """Replace `path` by `content`. With `durable`, it is on disk when this returns.
 
@@ -64,7 +69,7 @@ def write_json_soon(path: Path, value: Any, *, durable: bool = True) -> None:
     try:
         write_atomically(path, content, durable=durable)
     except OSError as error:
-        if error.errno not in FULL:
+        if not is_full(error):
             raise
         if path not in _waiting:
             logger.warning("the disk is full: %s waits", path)

@@ -10,6 +10,8 @@ import zipfile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from workers.agent.durable_files import is_full
+
 FILES_LIMIT = 20_000
 BUNDLE_LIMIT_BYTES = 1 << 30
 ENVIRONMENT_FILES_LIMIT = 500_000
@@ -26,7 +28,8 @@ class UnpackingError(Exception):
 def unpack_bundle(bundle: Path, entry: str, target: Path) -> None:
     """Unpack a function's bundle (a zip, or one Python file) into the new folder `target`.
 
-    `entry` is `module:Class`; a single file gets the module's name. Raises UnpackingError.
+    `entry` is `module:Class`; a single file gets the module's name. Raises UnpackingError, and OSError where
+    the disk is full.
     """
     target.mkdir()
     if zipfile.is_zipfile(bundle):
@@ -44,7 +47,8 @@ def unpack_environment(archive: Path, target: Path) -> None:
     """Unpack an environment (tar.gz) into the new folder `target`: what wheels hold, which is files and
     folders.
 
-    Not by the standard library's filters, which came with Python 3.11.4. Raises UnpackingError.
+    Not by the standard library's filters, which came with Python 3.11.4. Raises UnpackingError, and
+    OSError where the disk is full.
     """
     target.mkdir()
     left_bytes = ENVIRONMENT_LIMIT_BYTES
@@ -65,6 +69,8 @@ def unpack_environment(archive: Path, target: Path) -> None:
                 left_bytes -= _write(source, target / path, left_bytes, "the environment")
                 (target / path).chmod(0o755 if member.mode & stat.S_IXUSR else 0o644)
     except (tarfile.TarError, EOFError, OSError) as error:
+        if is_full(error):
+            raise
         raise UnpackingError(f"the environment cannot be unpacked: {error}") from error
 
 
@@ -83,6 +89,8 @@ def _unpack_zip(bundle: Path, target: Path) -> None:
                     with archive.open(member) as source:
                         left_bytes -= _write(source, target / path, left_bytes, "the bundle")
     except (zipfile.BadZipFile, NotImplementedError, RuntimeError, EOFError, ValueError, OSError) as error:
+        if is_full(error):
+            raise
         raise UnpackingError(f"the bundle cannot be unpacked: {error}") from error
 
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from workers.agent import clock, linux
 from workers.agent.durable_files import (
-    FULL,
+    is_full,
     overwrite,
     read_json,
     write_atomically,
@@ -204,7 +204,7 @@ def write_lease(folder: Path, deadline_boot_seconds: float) -> None:
         write_atomically(folder / "lease", content, durable=False)
     except OSError as error:
         # A full disk must end no worker. All leases are of one length, in one page of memory.
-        if error.errno not in FULL:
+        if not is_full(error):
             raise
         overwrite(folder / "lease", content)
 

@@ -67,7 +67,7 @@ class CheckpointWriter:
             return self._write(shard, reason)
         except OSError as error:
             raise WorkerFailureError(
-                "environment_failed", f"the checkpoint cannot be written: {error}"
+                "storage_failed", f"the checkpoint cannot be written: {error}"
             ) from error
 
     def _write(self, shard: Shard, reason: str) -> str:
@@ -113,7 +113,7 @@ def write_final(box: Path, artifacts: Path, weights: Mapping[str, Tensor], repor
         (artifacts / "metrics.json").write_text(json.dumps(_json_safe(report), indent=1) + "\n")
         artifacts.rename(box / "out" / "final")
     except OSError as error:
-        raise WorkerFailureError("environment_failed", f"the weights cannot be written: {error}") from error
+        raise WorkerFailureError("storage_failed", f"the weights cannot be written: {error}") from error
     return "out/final"
 
 
