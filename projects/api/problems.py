@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from http import HTTPStatus
 from typing import Any
@@ -22,6 +23,9 @@ from projects.errors import DomainError
 log = structlog.get_logger(__name__)
 
 MEDIA_TYPE = "application/problem+json"
+#: What is said while PostgreSQL is between two lives.
+DATABASE_AWAY = "The database does not answer; try again soon."
+RETRY_AFTER_SECONDS = "2"
 #: Key of messages that concern the request as a whole.
 WHOLE_REQUEST = "request"
 
@@ -87,9 +91,7 @@ def _document(error: Exception) -> tuple[dict[str, Any] | None, dict[str, str]]:
         return problem(400, "malformed", f"The request cannot be read: {error}"), {}
     if isinstance(error, OperationalError | InterfaceError):
         log.error("database_unavailable", error=str(error))
-        return problem(503, "unavailable", "The database does not answer; try again soon."), {
-            "Retry-After": "2"
-        }
+        return problem(503, "unavailable", DATABASE_AWAY), {"Retry-After": RETRY_AFTER_SECONDS}
     return None, {}
 
 
@@ -186,6 +188,13 @@ def page_not_found(request: HttpRequest, exception: Exception) -> HttpResponse:
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
+    """Called while the exception is handled: that the database is away for a moment is no defect."""
+    if isinstance(sys.exception(), OperationalError | InterfaceError):
+        document = problem(503, "unavailable", DATABASE_AWAY)
+        answer = _plain_answer(document, 503) if _is_api(request) else defaults.server_error(request)
+        answer.status_code = 503
+        answer["Retry-After"] = RETRY_AFTER_SECONDS
+        return answer
     if _is_api(request):
         return _plain_problem(
             500, "defect", "Something went wrong on our side; the operators' log has the details."

@@ -7,8 +7,10 @@ import functools
 from collections.abc import Callable
 from typing import Any, TypeVar
 
+import structlog
 from django.conf import settings
 from django.core.exceptions import RequestDataTooBig
+from django.db import InterfaceError, OperationalError
 from django.http import FileResponse, HttpRequest, HttpResponse, HttpResponseBase, JsonResponse
 from django.http.request import UnreadablePostError
 from django.views.decorators.csrf import csrf_exempt
@@ -16,6 +18,7 @@ from pydantic import BaseModel, ValidationError
 
 from cluster.models import Agent
 from projects.api.parsing import MalformedJson, parse_json
+from projects.api.problems import DATABASE_AWAY, RETRY_AFTER_SECONDS
 from projects.errors import DomainError
 from punctual.protocol.reports import Report
 from scheduling.agents.authentication import agent_of
@@ -25,6 +28,8 @@ from scheduling.selectors.desired_state import desired_state
 from scheduling.services.enrolment import agent_enrol
 from scheduling.services.environments import open_environment
 from scheduling.services.reports import Fenced, apply_report, renew_lease
+
+log = structlog.get_logger(__name__)
 
 AgentView = Callable[..., HttpResponseBase]
 Model = TypeVar("Model", bound=BaseModel)
@@ -48,19 +53,32 @@ def for_agents(view: AgentView) -> AgentView:
 
     @functools.wraps(view)
     def wrapped(request: HttpRequest, *args: Any, **kwargs: Any) -> HttpResponseBase:
-        agent = agent_of(request)
-        if agent is None:
-            return problem(
-                401, "unknown_agent", "Unknown agent", "The credential is unknown or revoked; enrol again."
-            )
         try:
+            agent = agent_of(request)
+            if agent is None:
+                return problem(
+                    401,
+                    "unknown_agent",
+                    "Unknown agent",
+                    "The credential is unknown or revoked; enrol again.",
+                )
             return view(request, agent, *args, **kwargs)
         except _Malformed as error:
             return error.response
         except DomainError as error:
             return problem(error.status, error.code, error.title, error.detail, **error.extra)
+        except (OperationalError, InterfaceError) as error:
+            return _database_away(error)
 
     return csrf_exempt(wrapped)
+
+
+def _database_away(error: Exception) -> JsonResponse:
+    """Agents come again by themselves: that PostgreSQL starts anew is nobody's defect."""
+    log.error("database_unavailable", error=str(error))
+    answer = problem(503, "unavailable", "Unavailable", DATABASE_AWAY)
+    answer["Retry-After"] = RETRY_AFTER_SECONDS
+    return answer
 
 
 def answers_only(method: str) -> Callable[[AgentView], AgentView]:
@@ -93,6 +111,8 @@ def enrol(request: HttpRequest) -> HttpResponse:
         return error.response
     except DomainError as error:
         return problem(error.status, error.code, error.title, error.detail, errors=error.errors)
+    except (OperationalError, InterfaceError) as error:
+        return _database_away(error)
     cluster = enrolled.cluster
     return JsonResponse(
         {

@@ -7,8 +7,10 @@ from typing import Any
 
 import pytest
 from django.db import OperationalError
+from django.test import RequestFactory
 from rest_framework.test import APIClient
 
+from projects.api.problems import server_error
 from tests.api.conftest import World
 
 MEMBERS = {"type", "title", "status", "detail", "code"}
@@ -90,6 +92,34 @@ def test_a_database_that_is_away_is_a_503(world: World, monkeypatch: pytest.Monk
     answer = world.client(world.owner).get("/api/v1/projects/")
     check(answer, 503, "unavailable")
     assert answer.headers["Retry-After"]
+
+
+def test_a_database_that_is_away_is_told_to_agents_as_later(monkeypatch: pytest.MonkeyPatch) -> None:
+    from scheduling.agents import views
+
+    def away(*_: Any) -> None:
+        raise OperationalError("connection refused")
+
+    monkeypatch.setattr(views, "agent_of", away)
+    monkeypatch.setattr(views, "_parse", lambda request, model: model.model_construct())
+    for view, method in ((views.report, "POST"), (views.desired, "GET"), (views.enrol, "POST")):
+        answer = view(RequestFactory().generic(method, "/agent/v1/x"))
+        check(answer, 503, "unavailable")
+        assert answer.headers["Retry-After"]
+
+
+@pytest.mark.parametrize("path", ["/api/v1/jobs/", "/agent/v1/report", "/jobs/"])
+def test_a_database_that_is_away_outside_of_views_is_told_as_later(path: str) -> None:
+    """Such as where a session is read, before any view is asked."""
+    try:
+        raise OperationalError("connection refused")
+    except OperationalError:
+        answer = server_error(RequestFactory().get(path))
+    assert answer.status_code == 503
+    assert answer.headers["Retry-After"]
+    if not path.startswith("/jobs"):
+        check(answer, 503, "unavailable")
+    assert server_error(RequestFactory().get(path)).status_code == 500, "what nobody foresaw is a defect"
 
 
 def test_a_defect_tells_nothing_of_the_inside(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
