@@ -17,6 +17,7 @@ from scheduling.models import (
     Job,
     JobEvent,
     Offer,
+    Recovery,
     ScalingCurve,
 )
 
@@ -88,6 +89,23 @@ class JobAdmin(ReadOnlyAdmin):
     list_filter = ("state", "service_class", "promised", "at_risk", "promise_outcome")
     search_fields = ("id", "name", "project__name", "owner__username")
     inlines = (GenerationInline,)
+
+
+@admin.register(Recovery)
+class RecoveryAdmin(ReadOnlyAdmin):
+    list_display = (
+        "job",
+        "failed_generation",
+        "kind",
+        "outcome",
+        "phase",
+        "source",
+        "detected_at",
+        "ended_at",
+    )
+    list_filter = ("kind", "outcome", "source")
+    list_select_related = ("job",)
+    search_fields = ("job__id",)
 
 
 @admin.register(JobEvent)

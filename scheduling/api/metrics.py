@@ -174,9 +174,7 @@ def _planner(cluster: Cluster) -> Iterator[Metric]:
         "Passes of the planner that failed.",
         value=failed_passes(cluster.pk),
     )
-    yield _labelled(
-        "incidents_open", "Incidents of planning that are open, by kind.", "kind", open_incidents_by_kind()
-    )
+    yield _labelled("incidents_open", "Incidents that are open, by kind.", "kind", open_incidents_by_kind())
     recent = Decision.objects.filter(decided_at__gt=now - timedelta(seconds=RECENT_SECONDS)).aggregate(
         count=Count("pk"), mean=Avg("compute_seconds"), most=Max("compute_seconds")
     )

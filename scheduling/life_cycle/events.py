@@ -112,8 +112,7 @@ def broken_off(job: JobFacts, reason: str) -> list[Instruction]:
         Record("broken_off", text, coming.number),
     ]
     if live is None and job.state == JobState.RUNNING:
-        text = f"Goes on from iteration {job.iterations_done} on other GPUs."
-        found.append(MoveTo(JobState.SUSPENDED, text))
+        found.append(AwaitServers(job.iterations_done))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Incidents of planning as one person may see them: operators all, others those of their jobs."""
+"""Incidents as one person may see them: operators all, others those of their jobs."""
 
 from __future__ import annotations
 

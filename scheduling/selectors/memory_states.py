@@ -91,21 +91,18 @@ class MemoryState:
         return max(self.job.iterations_done, self.durable.iteration, *(one.iteration for one in self.shards))
 
     @property
-    def ordered(self) -> bool:
-        """Whether it is said how many copies there are to be."""
-        return bool(self.shards) and any(one.wanted_copies for one in self.shards)
+    def lacking(self) -> list[int]:
+        """Ranks whose states have fewer copies than ordered."""
+        return sorted({one.rank for one in self.shards if one.copies < one.wanted_copies})
 
     @property
     def protection(self) -> ProtectionState:
-        """Full: all copies that were ordered are there; where none were, no single server's loss costs the
-        point. None: no state is whole in memory."""
+        """Full: all copies that were ordered are there, and no single server's loss costs the point. None: no
+        state is whole in memory."""
         if self.in_memory is None:
             return ProtectionState.NONE
-        if self.ordered:
-            lacking = any(one.copies < one.wanted_copies for one in self.shards)
-        else:
-            lacking = any(self._whole({server}) is None for server in self._concerned())
-        return ProtectionState.DEGRADED if lacking else ProtectionState.FULL
+        alone = any(self._whole({server}) is None for server in self._concerned())
+        return ProtectionState.DEGRADED if alone or self.lacking else ProtectionState.FULL
 
     def committed_lag(self) -> int | None:
         """Iterations by which the newest point in memory is behind training."""
@@ -202,21 +199,6 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
 def memory_state(job: Job) -> MemoryState | None:
     """`memory_states` of one job; None where it does not train."""
     return memory_states([job]).get(job.pk)
-
-
-def newest_left_in_memory(job: Job, generation: Generation) -> int | None:
-    """The newest iteration of a generation that stopped, as far as servers' memory has all of it; None where
-    some of it is gone, or where what is durable is as new."""
-    newest: dict[int, int] = {}
-    agents = Agent.objects.filter(server__cluster=job.cluster_id, fenced_at=None, revoked_at=None)
-    for store in agents.values_list("memory_store", flat=True):
-        for entry in (store or {}).get("holdings", ()):
-            if (entry["job"], entry["generation"]) == (job.pk, generation.number):
-                newest[entry["rank"]] = max(newest.get(entry["rank"], 0), entry["iteration"])
-    if not set(range(generation.world_size)) <= set(newest):
-        return None
-    iteration = min(newest[rank] for rank in range(generation.world_size))
-    return iteration if iteration > durable_point(job).iteration else None
 
 
 def _shard(server: int, entry: Mapping[str, Any]) -> Shard:

@@ -50,7 +50,7 @@ def watch_protection(cluster: Cluster, now: datetime) -> None:
     lacking = [
         state
         for job_id, state in states.items()
-        if state.ordered and since[job_id].state == ProtectionState.DEGRADED
+        if state.lacking and since[job_id].state == ProtectionState.DEGRADED
     ]
     late: set[str] = set()
     unprotected: set[str] = set()
@@ -93,9 +93,8 @@ def _tell_of_recovery(cluster: Cluster, one: Recovery, now: datetime) -> None:
 
 
 def _tell_of_copies(cluster: Cluster, state: MemoryState, since: datetime, now: datetime) -> None:
-    ranks = sorted({one.rank for one in state.shards if one.copies < one.wanted_copies})
+    ranks = ", ".join(map(str, state.lacking[:10]))
     message = (
-        f"The states of ranks {', '.join(map(str, ranks[:10]))} have fewer copies in memory than ordered "
-        f"since {since:%H:%M:%S} UTC"
+        f"The states of ranks {ranks} have fewer copies in memory than ordered since {since:%H:%M:%S} UTC"
     )
     saw_once(cluster, Incident.Kind.UNPROTECTED, message, job=state.job, now=now)

@@ -22,6 +22,7 @@ from scheduling.services.blocking import release_bounds
 from scheduling.services.generations import COMING_STATES, coming_generation, let_go
 from scheduling.services.lifecycle import give_up, lose_generation
 from scheduling.services.records import move, planning_fact_changed, record
+from scheduling.services.recoveries import words_on_going_on
 from scheduling.services.wakeups import wake
 
 log = structlog.get_logger(__name__)
@@ -146,7 +147,7 @@ def _running_without_workers(look: _Look) -> str:
     job = look.job
     if job.state != JobState.RUNNING or look.training:
         return ""
-    move(job, JobState.SUSPENDED, f"Goes on from iteration {job.iterations_done} on other GPUs.")
+    move(job, JobState.SUSPENDED, words_on_going_on(job, job.iterations_done))
     return "it was called running and nothing trained it"
 
 

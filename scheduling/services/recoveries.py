@@ -14,7 +14,7 @@ from cluster.models import Server
 from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from scheduling.choices import AssignmentState, Purpose, RecoveryKind, RecoveryOutcome, StateSource
 from scheduling.models import Assignment, Generation, Job, Recovery
-from scheduling.selectors.memory_states import newest_left_in_memory
+from scheduling.selectors.memory_points import PointsInMemory
 from scheduling.services.records import record
 
 #: Servers that fall silent within so long of each other were lost at once.
@@ -212,10 +212,11 @@ def words_on_going_on(job: Job, durable: int) -> str:
     """From which iteration a job that lost its GPUs will go on, for its history."""
     of_job = job.generations.filter(purpose=Purpose.TRAINING, live_at__isnull=False)
     last = of_job.order_by("-number").first()
-    left = None if last is None else newest_left_in_memory(job, last)
-    if left is None:
+    servers = [] if last is None else [server.pk for server in _servers(last)]
+    point = PointsInMemory([job]).newest(job, servers)
+    if point is None:
         return f"Goes on from iteration {durable} as soon as it has GPUs again."
     return (
-        f"Goes on from iteration {left}, which is in the memory of servers, or a later one as soon as it has "
-        f"GPUs again; if that cannot be read, from iteration {durable}, which is durable."
+        f"Goes on from iteration {point.iteration}, which is in the memory of servers, or a later one as "
+        f"soon as it has GPUs again; if that cannot be read, from iteration {durable}, which is durable."
     )

@@ -592,6 +592,7 @@ def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
     Agent.objects.update(memory_store={})
     for rank in range(ranks):
         holding(job, first.agent.server, rank, 60, copies=2, wanted_copies=2)
+        holding(job, second.agent.server, rank, 60)
     reconcile()
     told.refresh_from_db()
     assert told.resolved_at is not None
