@@ -78,7 +78,8 @@ def caption(data: RecoveryPoints) -> str:
     in_memory = None if data.state is None else data.state.in_memory
     words = [_newest("In memory", in_memory, data.now), _newest("On disk", data.durable, data.now)]
     if data.state is not None:
-        words.append(f"Protection: {data.state.protection.label.lower()}.")
+        why = f" ({data.state.reason})" if data.state.reason else ""
+        words.append(f"Protection: {data.state.protection.label.lower()}{why}.")
     return " ".join(words)
 
 

@@ -37,7 +37,7 @@ from typing import Any
 #: In the box of each worker that the store serves.
 SOCKET_NAME = "store.sock"
 #: The agent's, in the store's folder. Its name changes with what is said over it.
-CONTROL_NAME = "control-1.sock"
+CONTROL_NAME = "control-2.sock"
 LINE_LIMIT_BYTES = 1 << 16
 #: What an agent says of all its workers, and hears of all that is held.
 CONTROL_LIMIT_BYTES = 8 << 20

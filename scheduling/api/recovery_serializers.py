@@ -151,6 +151,9 @@ class MemoryPointSerializer(serializers.Serializer):
     generation = serializers.IntegerField(allow_null=True)
     iterations_done = serializers.IntegerField()
     protection = serializers.ChoiceField(ProtectionState.choices)
+    protection_reason = serializers.CharField(
+        help_text="Why there are fewer copies in memory than there should be; empty where there are not."
+    )
     memory = PointSerializer(allow_null=True)
     durable = PointSerializer(allow_null=True)
     committed_lag = serializers.IntegerField(allow_null=True)
@@ -198,6 +201,7 @@ def memory_point(job: Any, state: MemoryState | None, durable: Point | None, now
         "generation": None if state is None else state.generation,
         "iterations_done": job.iterations_done if state is None else state.reached,
         "protection": ProtectionState.NONE if state is None else state.protection,
+        "protection_reason": "" if state is None else state.reason,
         "memory": _point(in_memory, now),
         "durable": _point(durable, now),
         "committed_lag": None if state is None else state.committed_lag(),

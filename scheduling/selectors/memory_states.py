@@ -79,6 +79,8 @@ class MemoryState:
     on: tuple[int, ...]
     shards: Sequence[Shard]
     durable: Point
+    #: Why there are fewer copies than there should be, in words; empty where there are not.
+    reason: str = ""
 
     @cached_property
     def in_memory(self) -> Point | None:
@@ -162,7 +164,7 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
     by_id = {job.pk: job for job in jobs}
     generations = Generation.objects.filter(
         job__in=by_id, purpose=Purpose.TRAINING, state=GenerationState.LIVE
-    ).only("job_id", "number", "world_size")
+    ).only("job_id", "number", "world_size", "protection")
     live = {one.job_id: one for one in generations}
     if not live:
         return {}
@@ -172,12 +174,14 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
         if rank < live[job_id].world_size:
             on[job_id].add(server)
     names: dict[int, str] = {}
+    problems: dict[int, str] = {}
     shards: dict[str, list[Shard]] = defaultdict(list)
     agents = Agent.objects.filter(
         server__cluster__in={job.cluster_id for job in by_id.values()}, fenced_at=None, revoked_at=None
     )
     for server, name, store in agents.values_list("server_id", "server__name", "memory_store"):
         names[server] = name
+        problems[server] = (store or {}).get("problem", "")
         for entry in (store or {}).get("holdings", ()):
             generation = live.get(entry["job"])
             if generation is not None and entry["generation"] == generation.number:
@@ -191,9 +195,16 @@ def memory_states(jobs: Iterable[Job]) -> dict[str, MemoryState]:
             tuple(sorted(on[job_id])),
             shards[job_id],
             durable_point(by_id[job_id]),
+            _reason(generation, [problems.get(server, "") for server in sorted(on[job_id])]),
         )
         for job_id, generation in live.items()
     }
+
+
+def _reason(generation: Generation, problems: Sequence[str]) -> str:
+    """What was refused when copies were placed, else what the stores of its servers complain of."""
+    refused = str(generation.protection.get("reason", ""))
+    return refused or next((problem for problem in problems if problem), "")
 
 
 def memory_state(job: Job) -> MemoryState | None:

@@ -5,12 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
+from django.db.models import Q
+
 from cluster.choices import ServerState
 from cluster.models import Server
 from scheduling.choices import GenerationState, Purpose
 from scheduling.models import Generation
 
 _GIVEN_UP = (ServerState.DOWN, ServerState.REMOVED)
+
+#: Job and number of a generation.
+_Key = tuple[str, int]
 
 
 def peers_of(server: Server, ranks_here: Mapping[Generation, Sequence[int]]) -> dict[str, Any]:
@@ -20,72 +25,96 @@ def peers_of(server: Server, ranks_here: Mapping[Generation, Sequence[int]]) -> 
     Args:
         ranks_here: of the generations whose workers are on it.
     """
-    kept = list(
-        Generation.objects.filter(purpose=Purpose.TRAINING, protection__holders__contains=[[server.pk]])
+    kept = {
+        (generation.job_id, generation.number): generation
+        for generation in Generation.objects.filter(
+            purpose=Purpose.TRAINING, protection__holders__contains=[[server.pk]]
+        )
         .exclude(state=GenerationState.RETIRED)
         .order_by("job_id", "number")
         .only("job_id", "number", "protection", "store_secret")
-    )
-    holders = {one for generation in kept for held in generation.protection["holders"] for one in held}
-    stores = _stores(holders)
-    groups = {
-        (generation.job_id, generation.number): {
-            "job": generation.job_id,
-            "generation": generation.number,
-            "secret": generation.store_secret,
-            "send": [
-                {"rank": rank, "peers": [stores[one] for one in held[1:] if one in stores]}
-                for rank, held in enumerate(generation.protection["holders"])
-                if held[0] == server.pk
-            ],
-            "keep": [
-                rank for rank, held in enumerate(generation.protection["holders"]) if server.pk in held[1:]
-            ],
-            "fetch": [],
-        }
-        for generation in kept
     }
-    for generation, ranks in ranks_here.items():
-        _add_fetches(groups, server, generation, ranks)
-    return {"server": str(server.pk), "port": server.store_port, "groups": list(groups.values())}
+    read = _shards_read(ranks_here)
+    secrets = {key: generation.store_secret for key, generation in kept.items()}
+    secrets |= _secrets(read.keys() - kept.keys())
+    keeping = (held for generation in kept.values() for held in generation.protection["holders"])
+    holding = (shard["holders"] for shards in read.values() for shard in shards)
+    concerned = {one for held in keeping for one in held} | {
+        one["server"] for holders in holding for one in holders
+    }
+    stores = _stores(concerned - {server.pk})
+    return {
+        "server": server.name,
+        "port": server.store_port,
+        "groups": [
+            {
+                "job": key[0],
+                "generation": key[1],
+                "secret": secret,
+                **_copies(kept.get(key), server, stores),
+                "fetch": _fetches(read.get(key, ()), stores),
+            }
+            for key, secret in secrets.items()
+            if secret
+        ],
+    }
+
+
+def _copies(
+    generation: Generation | None, server: Server, stores: Mapping[int, dict[str, Any]]
+) -> dict[str, Any]:
+    """Who keeps copies of what is here, and of what copies are kept here."""
+    holders = [] if generation is None else generation.protection["holders"]
+    return {
+        "send": [
+            {"rank": rank, "peers": [stores[one] for one in held[1:] if one in stores]}
+            for rank, held in enumerate(holders)
+            if held[0] == server.pk
+        ],
+        "keep": [rank for rank, held in enumerate(holders) if server.pk in held[1:]],
+    }
+
+
+def _fetches(
+    shards: Iterable[Mapping[str, Any]], stores: Mapping[int, dict[str, Any]]
+) -> list[dict[str, Any]]:
+    """From whom each of these may be had, the nearest first."""
+    found = [
+        (shard["id"], [stores[one["server"]] for one in shard["holders"] if one["server"] in stores])
+        for shard in shards
+    ]
+    return [{"rank": rank, "peers": peers} for rank, peers in found if peers]
+
+
+def _shards_read(ranks_here: Mapping[Generation, Sequence[int]]) -> dict[_Key, list[dict[str, Any]]]:
+    """The shards of earlier generations that ranks here are to read from memory."""
+    return {
+        (generation.job_id, generation.start["generation"]): [
+            shard for shard in generation.start["shards"] if shard["reader"] in ranks
+        ]
+        for generation, ranks in ranks_here.items()
+        if generation.start is not None and generation.start["from"] == "memory"
+    }
+
+
+def _secrets(keys: Iterable[_Key]) -> dict[_Key, str]:
+    """What the stores of these generations prove themselves with."""
+    wanted = Q()
+    for job_id, number in keys:
+        wanted |= Q(job_id=job_id, number=number)
+    if not wanted:
+        return {}
+    rows = Generation.objects.filter(wanted).values_list("job_id", "number", "store_secret")
+    return {(job_id, number): secret for job_id, number, secret in rows.order_by("job_id", "number")}
 
 
 def _stores(server_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
     """Where the stores of these servers are reached, without those that were given up."""
+    ids = set(server_ids)
+    if not ids:
+        return {}
     return {
-        server.pk: {"server": str(server.pk), "address": server.address, "port": server.store_port}
-        for server in Server.objects.filter(pk__in=set(server_ids)).exclude(state__in=_GIVEN_UP)
+        server.pk: {"server": server.name, "address": server.address, "port": server.store_port}
+        for server in Server.objects.filter(pk__in=ids).exclude(state__in=_GIVEN_UP)
         if server.store_port is not None
     }
-
-
-def _add_fetches(
-    groups: dict[tuple[str, int], dict[str, Any]],
-    server: Server,
-    generation: Generation,
-    ranks: Sequence[int],
-) -> None:
-    """What ranks here read that may lie elsewhere."""
-    start = generation.start
-    if start is None or start["from"] != "memory":
-        return
-    key = (generation.job_id, start["generation"])
-    if key not in groups:
-        secret = Generation.objects.values_list("store_secret", flat=True).get(
-            job_id=generation.job_id, number=start["generation"]
-        )
-        if not secret:
-            return
-        groups[key] = {
-            "job": key[0], "generation": key[1], "secret": secret, "send": [], "keep": [], "fetch": [],
-        }  # fmt: skip
-    for shard in start["shards"]:
-        if shard["reader"] not in ranks:
-            continue
-        peers = [
-            {"server": str(one["server"]), "address": one["address"], "port": one["port"]}
-            for one in shard["holders"]
-            if one["server"] != server.pk and one.get("port") is not None
-        ]
-        if peers:
-            groups[key]["fetch"].append({"rank": shard["id"], "peers": peers})

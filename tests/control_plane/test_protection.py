@@ -14,6 +14,7 @@ from scheduling.choices import GenerationState, RetireReason
 from scheduling.models import Generation
 from scheduling.selectors.desired_state import desired_state
 from scheduling.selectors.memory_points import PointsInMemory
+from scheduling.selectors.memory_states import memory_state
 from scheduling.services.generations import create_generation, retire
 from scheduling.services.leases import fence_server
 from scheduling.services.lifecycle import lose_generation
@@ -89,7 +90,7 @@ def test_servers_of_a_job_keep_each_others_shards(servers: tuple[Server, ...]) -
     assert (generation.protection["replicas"], generation.protection["reason"]) == (2, "")
     first, second = (group(server, generation) for server in servers[:2])
     assert (first["keep"], second["keep"]) == ([1], [0])
-    where = {"server": str(servers[1].pk), "address": servers[1].address, "port": servers[1].port_last}
+    where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
     assert first["send"] == [{"rank": 0, "peers": [where]}]
     assert [one["rank"] for one in second["send"]] == [1]
     assert first["secret"] == second["secret"] == generation.store_secret
@@ -170,7 +171,7 @@ def test_a_server_that_holds_nothing_is_told_from_whom_to_fetch(servers: tuple[S
     assert again.start is not None
     assert again.start["from"] == "memory"
     found = group(servers[2], generation)
-    where = {"server": str(servers[1].pk), "address": servers[1].address, "port": servers[1].port_last}
+    where = {"server": servers[1].name, "address": servers[1].address, "port": servers[1].port_last}
     assert found["fetch"] == [{"rank": rank, "peers": [where]} for rank in range(2)]
     assert found["secret"] == generation.store_secret
     # What it has fetched is its to report; another generation's is not.
@@ -198,7 +199,7 @@ def test_a_job_whose_copy_is_lost_gets_another_one_while_it_trains_on(servers: t
         (found,) = group(servers[0], generation)["send"]
         assert len(found["peers"]) == left
         if left:
-            assert group(Server.objects.get(pk=int(found["peers"][0]["server"])), generation)["keep"] == [0]
+            assert group(Server.objects.get(name=found["peers"][0]["server"]), generation)["keep"] == [0]
         assert Server.objects.get(pk=own).desired_version > before, "its agent hears of it"
     assert "the job runs on one machine" in generation.protection["reason"]
 
@@ -242,3 +243,19 @@ def test_what_only_an_old_agent_holds_is_read_where_it_is(servers: tuple[Server,
     points = PointsInMemory([job_of(generation)])
     assert points.newest(job_of(generation), [servers[0].pk]) is not None
     assert points.newest(job_of(generation), [servers[1].pk]) is None
+
+
+def test_people_are_told_why_there_are_fewer_copies(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    problem = "server node-b keeps no copy: it takes too long"
+    report = {"used_bytes": 0, "limit_bytes": LIMIT_BYTES, "holdings": [], "problem": problem}
+    send(servers[0], {"memory_store": report})
+    state = memory_state(job_of(generation))
+    assert state is not None
+    assert state.reason == problem
+    alone = start((with_store("node-z", limit_bytes=1),))
+    alone.protection["reason"] = "there is no room"
+    alone.save()
+    state = memory_state(job_of(alone))
+    assert state is not None
+    assert state.reason == "there is no room"
