@@ -7,6 +7,7 @@ import random
 import tempfile
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -17,7 +18,7 @@ from faults.coverage import Charge, is_covered
 from faults.injecting import Deed, carry_out
 from faults.invariants import Violation, broken_promises
 from faults.reading import after_the_calm, in_the_rows, jobs_of
-from faults.schedule import Fault, schedule
+from faults.schedule import Fault, Kind, schedule
 from punctual.client import Job
 from punctual.errors import PunctualError
 from tests.chaos import evidence
@@ -88,6 +89,7 @@ def run_schedule(
     jobs, refused = _Submitter(scene, works(seed, seconds), speed), []
     jobs.start()
     seen: set[Violation] = set()
+    restarts = _restarts(scene)
     with _Looking(scene, jobs, seen):
         deeds = carry_out(faults, scene.means, say=say)
         jobs.join()
@@ -96,6 +98,7 @@ def run_schedule(
         restless = wait_for_calm(scene, jobs.ids)
     found = [*refused, *restless, *sorted(seen, key=str)]
     found += [v for v in after_the_calm(scene.rows, jobs.ids, scene.platform.folders.agents) if v not in seen]
+    found += ended_by_themselves(restarts, _restarts(scene), deeds)
     told = jobs_of(scene.rows, jobs.ids)
     broken, beyond = judged_promises(told, deeds, scene.reserve_servers)
     found += broken
@@ -148,6 +151,29 @@ def _missing(scene: Scene, jobs: Sequence[str]) -> list[str]:
     except Exception as error:  # noqa: BLE001 - the database is between two lives
         found.append(f"the database does not answer: {error}")
     return found
+
+
+def _restarts(scene: Scene) -> dict[str, int]:
+    return {name: process.restarts for name, process in scene.platform.processes.items()}
+
+
+def ended_by_themselves(
+    before: Mapping[str, int], after: Mapping[str, int], deeds: Sequence[Deed]
+) -> list[Violation]:
+    """Processes that their supervisor started again more often than they were killed."""
+    killed = Counter(
+        deed.fault.target.name
+        for deed in deeds
+        if deed.begun_at is not None and deed.fault.kind in (Kind.KILL, Kind.RESTART)
+    )
+    return [
+        Violation(
+            "no process ends by itself",
+            f"{name} was started {restarts - before.get(name, 0)} times and killed {killed[name]} times",
+        )
+        for name, restarts in after.items()
+        if restarts - before.get(name, 0) > killed[name]
+    ]
 
 
 def judged_promises(

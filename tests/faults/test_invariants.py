@@ -15,7 +15,7 @@ from faults.coverage import Charge
 from faults.injecting import Deed
 from faults.invariants import Step
 from faults.schedule import Fault, Kind, Part, Target
-from tests.faults.run import faults_in_the_life_of, judged_promises, works
+from tests.faults.run import ended_by_themselves, faults_in_the_life_of, judged_promises, works
 
 BEFORE = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -148,6 +148,13 @@ def test_a_promise_that_broke_without_a_fault_or_through_one_that_is_covered_is_
     assert judged_promises([missed], [deed(5, 5), deed(6, 6), deed(7, 7)], 1) == ([], 1)
     assert judged_promises([missed], [deed(5, 5)], 0) == ([], 1)
     assert judged_promises([job(), job(promise_outcome="void", void_reason="cancelled")], [], 1) == ([], 0)
+
+
+def test_a_process_may_be_started_again_as_often_as_it_was_killed_and_no_more():
+    deeds = [Deed(Fault(1.0, Kind.KILL, Target(Part.WEB, "web")), BEFORE, None, "")]
+    deeds.append(Deed(Fault(2.0, Kind.KILL, Target(Part.BEAT, "beat")), None, None, "there is none just now"))
+    assert ended_by_themselves({"web": 3}, {"web": 4, "beat": 0}, deeds) == []
+    assert len(ended_by_themselves({"web": 3}, {"web": 5, "beat": 1}, deeds)) == 2
 
 
 def test_a_seed_fixes_the_jobs_too():
