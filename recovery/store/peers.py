@@ -36,7 +36,12 @@ FETCH_SECONDS = 120.0
 IDLE_SECONDS = 10.0
 _OWN_THREAD_SECONDS = 10.0
 
+#: Ranks that may wait for the same answer.
+MOST_WAITING = 8
+
 Found = TypeVar("Found")
+#: By iteration, how large a shard is and where it lies.
+Elsewhere = dict[int, tuple[ShardSize, Peer]]
 
 
 class Peers:
@@ -52,7 +57,8 @@ class Peers:
         self._groups = Groups(None, {})
         self._callers: Callers | None = None
         self._receiving: set[Owner] = set()
-        self._asking: set[Owner] = set()
+        #: Who waits for what others have of a shard.
+        self._asking: dict[Owner, list[Callable[[Elsewhere], None]]] = {}
         self._setbacks = Setbacks()
         #: Copies of the version that was kept last of each rank here, this server's own among them.
         self._copies: dict[Owner, int] = {}
@@ -201,15 +207,21 @@ class Peers:
 
     # What a rank reads that is not here
 
-    def find(self, owner: Owner, then: Callable[[dict[int, tuple[ShardSize, Peer]]], None]) -> None:
+    def find(self, owner: Owner, then: Callable[[Elsewhere], None]) -> None:
         """What others have of a shard: by iteration, where it lies. The nearest is asked first."""
         sources = self._groups.sources(owner)
         secret = self._groups.secret_of(owner.job, owner.generation)
-        found: dict[int, tuple[ShardSize, Peer]] = {}
-        if not sources or secret is None or owner in self._asking:
+        found: Elsewhere = {}
+        if not sources or secret is None:
             then(found)
             return
-        self._asking.add(owner)
+        waiting = self._asking.setdefault(owner, [])
+        if len(waiting) >= MOST_WAITING:
+            then(found)
+            return
+        waiting.append(then)
+        if len(waiting) > 1:
+            return  # they are being asked
 
         def ask() -> None:
             for peer in sources:
@@ -220,8 +232,8 @@ class Peers:
                     logger.warning("server %s does not say what it has: %s", peer.server, error)
 
         def answered(_problem: str | None) -> None:
-            self._asking.discard(owner)
-            then(found)
+            for one in self._asking.pop(owner):
+                one(found.copy())
 
         self._in_thread(ask, answered)
 

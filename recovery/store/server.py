@@ -24,8 +24,7 @@ from recovery.store import wire
 from recovery.store.groups import Groups
 from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Slot, Version
 from recovery.store.memory import checksums, chunk_checksums
-from recovery.store.peer_wire import Peer, ShardSize
-from recovery.store.peers import Peers
+from recovery.store.peers import Elsewhere, Peers
 from recovery.store.sockets import listen
 from recovery.store.wire import Inbox, Message, WireError, boot_seconds
 
@@ -95,7 +94,7 @@ class StoreServer:
         self._lonely_since: float | None = None
         self._peers = Peers(self._holdings, self._run_later, self._require_lease)
         #: Where versions that are not here were found, for those who asked.
-        self._elsewhere: dict[Owner, dict[int, tuple[ShardSize, Peer]]] = {}
+        self._elsewhere: dict[Owner, Elsewhere] = {}
         self._stopped = False
         self._listen_for_the_agent()
 
@@ -410,7 +409,7 @@ class StoreServer:
                 self._holdings.drop(owner, iteration)
         here = {iteration for iteration, whole in found or [] if whole}
 
-        def answer(elsewhere: dict[int, tuple[ShardSize, Peer]]) -> None:
+        def answer(elsewhere: Elsewhere) -> None:
             if elsewhere:
                 self._elsewhere[owner] = elsewhere
             self._send(connection, {"found": sorted(here | set(elsewhere)), "rank": owner.rank})

@@ -11,6 +11,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,20 @@ def test_the_state_of_a_server_that_died_is_fetched_from_its_peer(
     write(later, 9, size=1000)
     write(later, 10, committed=9, size=1000)
     assert third.held() == [("job", 2, 0, 10)]
+
+
+def test_workers_that_ask_at_the_same_time_are_all_told_what_a_peer_has(
+    start: Callable[[str], Server], first: Server, second: Server
+) -> None:
+    third = start("third")
+    write(first.worker(), 7)
+    first.end()
+    workers = [later_worker(third, first, second), third.worker(generation=3)]
+    for worker in workers:
+        wait_until(worker.idle, "the store is there")
+    with ThreadPoolExecutor(2) as threads:
+        found = list(threads.map(lambda worker: worker.find(0, 1, SECONDS), workers))
+    assert found == [{7}, {7}]
 
 
 def test_a_shard_that_is_damaged_at_its_nearest_holder_comes_from_the_next(
