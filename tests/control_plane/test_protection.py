@@ -10,8 +10,8 @@ from django.utils import timezone
 
 from cluster.choices import DrainState, ServerState
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import GenerationState, RetireReason
-from scheduling.models import Generation
+from scheduling.choices import GenerationState, RecoveryKind, RecoveryOutcome, RetireReason, StateSource
+from scheduling.models import Generation, Recovery
 from scheduling.selectors.desired_state import desired_state
 from scheduling.selectors.memory_points import PointsInMemory
 from scheduling.selectors.memory_states import memory_state
@@ -19,6 +19,7 @@ from scheduling.services.generations import create_generation, retire
 from scheduling.services.leases import fence_server
 from scheduling.services.lifecycle import lose_generation
 from scheduling.services.protection import Stores
+from scheduling.services.recovering import advance_recoveries
 from tests.control_plane.agent_api import busy_server, event, send, training_job
 from tests.control_plane.test_memory_points import hold, holding, job_of
 
@@ -259,3 +260,16 @@ def test_people_are_told_why_there_are_fewer_copies(servers: tuple[Server, ...])
     state = memory_state(job_of(alone))
     assert state is not None
     assert state.reason == "there is no room"
+
+
+def test_a_recovery_from_a_peers_memory_is_told_as_one(servers: tuple[Server, ...]) -> None:
+    generation = start(servers[:2])
+    hold(servers[1], holding(generation, 1, 42), holding(generation, 0, 41))
+    lose(servers[0])
+    again = start((servers[2],), of=generation)
+    Generation.objects.filter(pk=again.pk).update(start_iteration=41)
+    advance_recoveries(Cluster.objects.get(pk=servers[0].cluster_id))
+    recovery = Recovery.objects.get(job=generation.job_id)
+    assert (recovery.kind, recovery.outcome) == (RecoveryKind.HARDWARE, RecoveryOutcome.RECOVERED)
+    assert (recovery.source, recovery.iteration_resumed) == (StateSource.PEER_MEMORY, 41)
+    assert recovery.sources[0]["holders"] == [servers[1].pk]
