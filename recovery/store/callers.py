@@ -82,7 +82,16 @@ class Callers:
             if not fits:
                 connection.close()
                 continue
-            threading.Thread(target=self._speak, args=(connection, host), name="peer", daemon=True).start()
+            try:
+                threading.Thread(
+                    target=self._speak, args=(connection, host), name="peer", daemon=True
+                ).start()
+            except RuntimeError as error:
+                logger.warning("a store at %s cannot be heard: %s", host, error)
+                self._proved(host)
+                with self._lock:
+                    self._open.discard(connection)
+                connection.close()
 
     def _speak(self, connection: socket.socket, host: str) -> None:
         proven = False

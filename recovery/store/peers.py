@@ -153,7 +153,11 @@ class Peers:
             "world_size": holding.world_size,
         }
         for peer in able:
-            descriptor = region.open_to_read()
+            try:
+                descriptor = region.open_to_read()
+            except OSError as error:  # there are no more descriptors
+                finished(peer, str(error))
+                continue
             send = partial(_send, owner, secret, header, version, self._check_lease, descriptor)
             self._in_thread(partial(send, peer), partial(finished, peer), partial(os.close, descriptor))
 
@@ -184,7 +188,12 @@ class Peers:
                 finally_()
             self._later(lambda: then(problem))
 
-        threading.Thread(target=run, name="peer", daemon=True).start()
+        try:
+            threading.Thread(target=run, name="peer", daemon=True).start()
+        except RuntimeError as error:  # there are too many threads on this server
+            finally_()
+            problem = str(error)
+            self._later(lambda: then(problem))
 
     def _in_own_thread(self, work: Callable[[], Found]) -> Found:
         """From another thread: have something done by the store's own. Raises what that raises."""
@@ -248,7 +257,12 @@ class Peers:
         except RefusedError as error:
             then(None, str(error))
             return
-        descriptor = os.dup(region.descriptor)
+        try:
+            descriptor = os.dup(region.descriptor)
+        except OSError as error:
+            self._holdings.end_fetch(owner, place, region, None)
+            then(None, str(error))
+            return
         come: list[Version] = []
 
         def bring() -> None:

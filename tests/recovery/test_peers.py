@@ -9,6 +9,7 @@ import os
 import signal
 import socket
 import struct
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,7 +20,11 @@ import pytest
 
 from recovery.store import peer_wire
 from recovery.store.client import StoreClient, StoreError
+from recovery.store.groups import Group, Groups
+from recovery.store.holdings import Holdings, Owner, Version
+from recovery.store.memory import Region, checksums
 from recovery.store.peer_wire import Peer
+from recovery.store.peers import Peers
 from tests.recovery.test_store import LIMIT_BYTES, SECONDS, Node, content, read, wait_until, write
 
 SECRET = "known to the servers of this generation"
@@ -206,6 +211,37 @@ def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
     assert problem.startswith("server second keeps no copy")
     assert f"of {LIMIT_BYTES} are left" in problem
     assert second.tell()["used_bytes"] <= LIMIT_BYTES
+
+
+@pytest.mark.parametrize("lacking", ["threads", "descriptors"])
+def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
+    monkeypatch: pytest.MonkeyPatch, lacking: str
+) -> None:
+    holdings, owner = Holdings(1000), Owner("job", 1, 0)
+    later: list[Callable[[], None]] = []
+    told: list[str] = []
+    holdings.reserve(owner, 1, 100, None, 1000)
+    holdings.begin(owner, 0, None)
+    region = holdings.end(owner, 0, 7, 100, 0)
+    version = Version(7, 100, 0, checksums(region.descriptor, 100), 0.0)
+    holdings.checked(owner, 0, version)
+    peers = Peers(holdings, later.append, lambda: None)
+    others = (Peer("b", "127.0.0.1", 1), Peer("c", "127.0.0.1", 2))
+    peers.obey(None, Groups("a", {("job", 1): Group(SECRET, send={0: others})}))
+
+    def none_left(*_: object) -> None:
+        raise RuntimeError("no threads") if lacking == "threads" else OSError("no descriptors")
+
+    if lacking == "threads":
+        monkeypatch.setattr(threading.Thread, "start", none_left)
+    else:
+        monkeypatch.setattr(Region, "open_to_read", none_left)
+    peers.copy(owner, 0, version, lambda: told.append("whole"))
+    for work in later:
+        work()
+    assert told == ["whole"]
+    assert peers.copies_of(owner) == {"copies": 1, "wanted_copies": 3}
+    assert peers.report()["problem"] == f"server b keeps no copy: no {lacking}"
 
 
 def put(rank: int = 0, size: int = 10, **changes: Any) -> dict[str, Any]:
