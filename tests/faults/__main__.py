@@ -82,6 +82,7 @@ def _on_one_platform(
             )
             entry.platform, entry.place, entry.without = name, place, scene.without
             record.append(file, entry)
+            record.write_report(file)
             ran.append(seed)
             say(_told(entry))
             if entry.violations:

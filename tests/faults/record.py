@@ -63,6 +63,13 @@ def to_do(entries: Sequence[Entry], first_seed: int, schedules: int, seconds: fl
     return [seed for seed in range(first_seed, first_seed + schedules) if seed not in done]
 
 
+def write_report(file: Path) -> Path:
+    """Write the report of all that is in a record beside it; returns where."""
+    page = file.with_suffix(".txt")
+    page.write_text("\n".join([*report(read(file)), ""]), encoding="utf-8")
+    return page
+
+
 def report(entries: Sequence[Entry]) -> list[str]:
     """The report as a person reads it, with every seed."""
     broken = [entry for entry in entries if entry.violations]

@@ -34,6 +34,15 @@ def test_a_line_that_was_cut_off_is_run_again_and_what_was_run_again_counts_last
     assert [(found.seed, found.violations) for found in record.read(file)] == [(1, [])]
 
 
+def test_the_report_lies_beside_the_record(tmp_path: Path) -> None:
+    file = tmp_path / "schedules.jsonl"
+    for seed in (5, 6):
+        record.append(file, entry(seed))
+    page = record.write_report(file)
+    assert page == tmp_path / "schedules.txt"
+    assert page.read_text().splitlines() == record.report([entry(5), entry(6)])
+
+
 def test_the_report_has_every_seed_and_how_to_run_a_broken_one_again() -> None:
     broken = entry(7, "no job lost: work 1")
     broken.kept = "/tmp/kept"
