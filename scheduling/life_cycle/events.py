@@ -121,6 +121,7 @@ def lost(
     generation: GenerationFacts,
     reason: str,
     coming_because: RetireReason = RetireReason.LOST,
+    because: RetireReason = RetireReason.LOST,
 ) -> list[Instruction]:
     """A training generation was lost before a hand-over: continue from the last durable state.
 
@@ -133,7 +134,7 @@ def lost(
     if not trained and generation.purpose == Purpose.TRAINING:
         return []
     found: list[Instruction] = [
-        Retire(generation.number, RetireReason.LOST, reason),
+        Retire(generation.number, because, reason),
         Record("interrupted", f"Generation {generation.number} was lost: {reason}.", generation.number),
     ]
     if trained:
@@ -196,8 +197,6 @@ def worker_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) -> li
     if on_the_side:
         # It measured more levels of a running job, which continues without them, or of a declined job.
         return [] if generation.retired() else ended
-    if fault.reason == _STORAGE_FAILED and generation.retired():
-        return []  # every rank on that server says so; it counts once
     counts = fault.reason in (*_FUNCTIONS_FAULTS, _STORAGE_FAILED)
     if counts and generation.retired_because != RetireReason.MEASURED:
         return _function_failed(job, generation, fault)
@@ -223,6 +222,9 @@ def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) ->
     if generation.number < job.last_generation and generation.retired():
         # A late report about a replaced generation: its successor will report the same error.
         return []
+    if generation.retired() and generation.retired_because == RetireReason.FAILED:
+        # Another rank has said so. An error on all ranks is one failure, not as many as there are ranks.
+        return []
     progressed = job.iterations_done > job.failed_at_iteration
     failures = 1 if progressed else job.failures + 1
     found: list[Instruction] = [CountFailure(failures, job.iterations_done)]
@@ -232,5 +234,6 @@ def _function_failed(job: JobFacts, generation: GenerationFacts, fault: Fail) ->
     if not may_be_tried_again or failures >= MAXIMUM_FAILURES:
         found.append(fault)
     elif not generation.retired():
-        found += lost(job, generation, f"{fault.reason}: {fault.message}"[:300])
+        reason = f"{fault.reason}: {fault.message}"[:300]
+        found += lost(job, generation, reason, because=RetireReason.FAILED)
     return found
