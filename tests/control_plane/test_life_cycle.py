@@ -325,7 +325,7 @@ def test_an_error_on_all_ranks_counts_once(reason: str) -> None:
     live, fault = training(1, "failed"), Fail(reason, "division by zero")
     job = running(live=live, failures=0, failed_at_iteration=10, last_generation=1)
     first = events.worker_failed(job, live, fault)
-    (retire,) = (done for done in first if isinstance(done, events.Retire))
+    (retire,) = (done for done in first if isinstance(done, to_do.Retire))
     after = carried_out(job, first)
     assert (after.state, after.failures) == (JobState.SUSPENDED, 1)
     retired = replace(live, state=GenerationState.RETIRED, retired_because=retire.because)
