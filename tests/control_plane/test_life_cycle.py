@@ -362,6 +362,26 @@ def test_what_a_promise_may_count_on_is_not_broken_off() -> None:
     assert not events.broken_off(running(promised=True, coming=grows), "lent"), "a promised job's start"
 
 
+@pytest.mark.parametrize(
+    ("reason", "because"),
+    [
+        ("start_failed", RetireReason.GIVEN_UP),
+        ("peer_lost", RetireReason.LOST),
+        ("killed", RetireReason.LOST),
+    ],
+)
+def test_a_start_that_others_broke_off_is_told_from_one_that_could_not_be_made(
+    reason: str, because: RetireReason
+) -> None:
+    job = running(coming=coming(2, "loading", goal=Goal.TRAIN))
+    assert job.coming is not None
+    found = events.worker_failed(job, job.coming, Fail(reason, "it ended"))
+    assert to_do.Retire(2, because, f"{reason}: it ended") in found
+    assert to_do.Retire(2, RetireReason.LOST, "silent") in events.lost(job, job.coming, "silent")
+    assert to_do.Retire(2, RetireReason.LET_GO, "lent") in events.broken_off(job, "lent")
+    assert to_do.Retire(2, RetireReason.GIVEN_UP, "too late") in events.given_up(job, "too late")
+
+
 def test_a_measurement_leaves_when_those_that_it_displaces_do_not() -> None:
     waits = GenerationFacts(
         number=3, purpose=Purpose.PROFILING, state=GenerationState.PREPARING, goal=Goal.TRAIN, world_size=1,

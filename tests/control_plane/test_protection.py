@@ -226,8 +226,11 @@ def test_a_start_that_a_dying_server_broke_off_is_tried_again_and_a_failed_one_i
     cluster = Cluster.objects.get(pk=servers[0].cluster_id)
     for _ in range(2):
         again = start((servers[2],), of=generation)
-        Generation.objects.filter(pk=again.pk).update(live_at=None)
+        Generation.objects.filter(pk=again.pk).update(live_at=None, state=GenerationState.HANDOVER)
+        again.refresh_from_db()
         lose_generation(job_of(again), again, "a server died", cluster)
+        again.refresh_from_db()
+        assert again.state == GenerationState.RETIRED
         assert PointsInMemory([job_of(generation)]).newest(job_of(generation), []) is not None
     third = start((servers[2],), of=generation)
     Generation.objects.filter(pk=third.pk).update(live_at=None, state=GenerationState.HANDOVER)
