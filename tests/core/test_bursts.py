@@ -11,10 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks import burst
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
 from scheduling.core.elasticflow.pause_budget import PauseBudget, published_pause_seconds
+from scheduling.core.elasticflow.reallocation import Planner
 from scheduling.core.problem.problem import Problem, build_problem
 from scheduling.core.problem.work import Work
 from scheduling.core.question.curves import curve_from_measurements
@@ -31,6 +33,7 @@ from scheduling.core.question.snapshot import (
     StoredPlan,
 )
 from scheduling.policies import policy_named
+from scheduling.policies.punctual import SEARCH
 
 CLASSES = (ServiceClass.SLO, ServiceClass.SLO, ServiceClass.SOFT, ServiceClass.BEST_EFFORT)
 
@@ -140,6 +143,30 @@ def test_a_limit_of_work_decides_the_first_newcomers_as_without_it_and_says_who_
     waiting = set(limited.undecided)
     assert not waiting & (limited.plans.keys() | limited.placements.keys())
     assert not waiting & {change.job_id for change in limited.changes}
+
+
+def test_promises_that_moves_break_by_now_are_planned_anew_for_a_newcomer() -> None:
+    """Nobody has started, so all plans are four seconds short. Forced moves then make some promises late, and
+    as long as they do no newcomer would be let in."""
+    policy = policy_named("punctual")
+    jobs = [job for job, _ in burst.newcomers(200, 16, "large", 0)]
+    asked = replace(burst.empty_cluster(16), jobs=tuple(jobs[:120]))
+    present = replace(burst.committed(asked, policy.admit(asked)), now=4.0, next_slot_at=5.0)
+    assert not _keeps_all_promises(present)
+    answers = []
+    for job in jobs[120:140]:
+        asked = replace(present, jobs=(*present.jobs, job))
+        answers.append((asked, policy.admit(asked)))
+    assert sum(answer.verdicts[0].promised for _, answer in answers) > 4, "four fit as it is"
+    kept = sum(_keeps_all_promises(burst.committed(asked, answer)) for asked, answer in answers)
+    assert kept > 15, "refusals leave promises better than they found them, too"
+
+
+def _keeps_all_promises(snapshot: Snapshot) -> bool:
+    """Whether the stored plans keep all promises with the pauses of all forced moves."""
+    planner = Planner(build_problem(snapshot), search=SEARCH)
+    planner.budget.treat_as_new([])
+    return planner.budget.affordable(planner.admission.plans, planner.admission.rows) is not None
 
 
 def test_prudent_newcomers_are_noted_once_each_whatever_decision_they_fall_into() -> None:

@@ -19,7 +19,7 @@ from scheduling.core.elasticflow.jobs_at_risk import Sparing
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
-from scheduling.core.elasticflow.wider_search import searched
+from scheduling.core.elasticflow.wider_search import planned_anew, searched
 from scheduling.core.kernels import YES
 from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
@@ -87,6 +87,7 @@ class Admission:
         self.bid_prices = BidPrices(self)
         self._needed: GpuTimeNeeded | None = None
         self._free_beside: tuple[Plans, int, Timeline] | None = None
+        self._tested_for_moves: Plans | None = None
         self._deadline_orders: dict[bool, DeadlineOrder] = {}
         self._establish()
         columns = problem.columns
@@ -172,7 +173,10 @@ class Admission:
         return verdicts
 
     def decide(self, row: int) -> Verdict:
-        """The verdict on one newcomer. A promise changes the plans; a refusal changes nothing."""
+        """The verdict on one newcomer.
+
+        A promise changes the plans. So may a refusal, but only if forced moves broke the plans before it.
+        """
         self.work.add(NEWCOMER)
         verdict = self._invalid(row)
         if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
@@ -196,7 +200,7 @@ class Admission:
         if beside is not None and known and not changed_beside(self.plans, plans, row):
             left = occupy(beside[2], plans, row, TAKE, YES)
             self._free_beside = (plans, len(self.rows) + 1, left)
-        self.plans = plans
+        self.plans = self._tested_for_moves = plans
         self.rows.append(row)
 
     def _or_unpromised(self, row: int, refusal: Verdict) -> Verdict:
@@ -259,8 +263,12 @@ class Admission:
         if self.sparing.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None, None
-        if problem.settings.stored_plans and (plans := self._fitting_beside(row, (problem.suffix,))):
-            return plans, None, None
+        if problem.settings.stored_plans:
+            plans = self._fitting_beside(row, (problem.suffix,))
+            if plans is None and self._made_room_for_moves():
+                plans = self._fitting_beside(row, (problem.suffix,))
+            if plans is not None:
+                return plans, None, None
         order = self.deadline_order(suffix=problem.suffix)
         afresh = order.with_newcomer(self._own_rows(), row)
         if afresh.failing is None and (plans := self.budget.affordable(afresh.plans, [*self.rows, row])):
@@ -273,6 +281,24 @@ class Admission:
         outbid = self._outbid(row)
         plans = searched(self, row, self.search) if outbid is None else None
         return plans, afresh.failing, outbid
+
+    def _made_room_for_moves(self) -> bool:
+        """Plan the present promises anew if forced moves break their plans; True if that was done.
+
+        Stored plans rest on a forecast of moves. A job that starts or ends at another time than planned
+        changes that forecast, also long afterwards. As long as it breaks a promise, no set of plans with a
+        newcomer would be accepted.
+        """
+        if self.search is None or self.plans is self._tested_for_moves:
+            return False
+        self._tested_for_moves = self.plans
+        if self.budget.affordable(self.plans, self.rows) is not None:
+            return False
+        anew = planned_anew(self, most_work=self.search.most_work_for_promises)
+        if anew is None:
+            return False
+        self.plans = self._tested_for_moves = anew
+        return True
 
     def _outbid(self, row: int) -> KeptRoom | None:
         """The demand of others that forbids a wider search for this newcomer; None where it may be run."""

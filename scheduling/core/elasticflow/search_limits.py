@@ -20,6 +20,8 @@ class SearchLimits:
     most_jobs_filled: int = 4000
     #: Units of `Work` after which no further set is tried; keeps verdicts quick with thousands of jobs.
     most_work: int = 200_000
+    #: The same where forced moves break the present promises, which are planned anew once in a decision.
+    most_work_for_promises: int = 10_000_000
 
     def fillings(self, jobs: int) -> int:
         """The number of sets of plans to try, with ``jobs`` jobs in each."""

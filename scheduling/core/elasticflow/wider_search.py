@@ -47,14 +47,16 @@ def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | Non
     return None
 
 
-def planned_anew(admission: Promises) -> Plans | None:
+def planned_anew(admission: Promises, *, most_work: float = inf) -> Plans | None:
     """New plans for the present promises, with room for the pauses of all forced moves; None if none.
+
+    ``most_work``: units of `Work` under one variant of filling after which no further set is tried.
 
     This is needed when forced moves break both the refilled and the stored plans. That happens when a job
     ends earlier than planned, so other jobs are placed differently from the forecast.
     """
     for suffix in (admission.problem.suffix, not admission.problem.suffix):
-        found = _lifted(admission, admission.rows, MOST_RESCUES, suffix=suffix)
+        found = _lifted(admission, admission.rows, MOST_RESCUES, suffix=suffix, most_work=most_work)
         if found is not None:
             return found
     return None
