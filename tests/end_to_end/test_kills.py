@@ -283,6 +283,10 @@ def test_a_server_dies_with_its_memory_and_the_job_goes_on_from_a_peers(
             job.id,
         )
         assert [row["name"] for row in on] == ["node-2"]
+        told = next(one for one in job.recoveries() if one.failed_generation == generation)
+        assert told.outcome == "recovered"
+        assert {one["source"] for one in told.sources} <= {"own_memory", "peer_memory"}
+        assert {one["server"] for one in told.sources} == {"node-2"}
         goes_on(job)
     finally:
         agent.signal(signal.SIGCONT)
