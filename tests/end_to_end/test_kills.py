@@ -123,15 +123,18 @@ def iteration_in_memory(rows: Rows, job: Job) -> int:
 
 
 def copied_iteration(rows: Rows, job: Job) -> int:
-    """How far the state is that every server last said it holds, of all ranks."""
+    """How far the state is that every server last said it holds, of all ranks; -1 while copies are late."""
+    live = live_generation(rows, job)
     found = []
     for agent in rows("select memory_store from cluster_agent"):
-        ranks = {
-            int(entry["rank"]): int(entry["iteration"])
+        held = [
+            entry
             for entry in agent["memory_store"].get("holdings", ())
-            if entry["job"] == job.id
-        }
-        found.append(min(ranks.values()) if len(ranks) == job.refresh().gpus else -1)
+            if (entry["job"], entry["generation"]) == (job.id, live)
+        ]
+        late = any(entry["copies"] < entry["wanted_copies"] for entry in held)
+        whole = len(held) == job.refresh().gpus and not late
+        found.append(min(int(entry["iteration"]) for entry in held) if whole else -1)
     return min(found, default=-1)
 
 
