@@ -8,9 +8,15 @@ from collections.abc import Iterator
 
 import pytest
 from django.test import override_settings
+from hypothesis import settings
 
 pytest_plugins = ["tests.plugins.browser", "tests.plugins.emptying", "tests.plugins.running_platform"]
 
+
+# No test is about how long an example takes: lanes of tests run beside each other, and some have little of
+# the processors.
+settings.register_profile("no deadline", deadline=None)
+settings.load_profile("no deadline")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # Shells let what they start in the background ignore Ctrl-C, and so would every process that a test
