@@ -56,7 +56,8 @@ class Peers:
         self._check_lease = check_lease
         self._groups = Groups(None, {})
         self._callers: Callers | None = None
-        self._receiving: set[Owner] = set()
+        #: The callers from whom a copy is coming.
+        self._receiving: dict[Owner, Channel] = {}
         #: Who waits for what others have of a shard.
         self._asking: dict[Owner, list[Callable[[Elsewhere], None]]] = {}
         self._setbacks = Setbacks()
@@ -330,11 +331,17 @@ class Peers:
             if owner in self._receiving:
                 raise RefusedError(f"another copy of rank {owner.rank} is on its way")
             place, region = self._holdings.begin_copy(owner, size.world_size, capacity, committed)
-            self._receiving.add(owner)
+            self._receiving[owner] = channel
             begun.append((place, region))
             return os.dup(region.descriptor)
 
+        def arrived() -> None:
+            if self._receiving.get(owner) is channel:
+                del self._receiving[owner]
+
         def end(version: Version) -> None:
+            # Before the caller hears of it: the next version may come at once.
+            arrived()
             self._holdings.end_copy(owner, *begun[0], version)
 
         try:
@@ -352,7 +359,7 @@ class Peers:
             channel.send({"whole": size.iteration})
         finally:
             # After `begin`, also where that came too late to be waited for.
-            self._later(lambda: self._receiving.discard(owner) if begun else None)
+            self._later(arrived)
 
     def _listed(self, owner: Owner) -> list[list[int]]:
         """What is here of a shard, for a later generation: from now on nothing of the earlier one changes."""
