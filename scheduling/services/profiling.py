@@ -255,6 +255,7 @@ def start_measurement(measurement: Measurement, cluster: Cluster, epoch: int) ->
             "levels": list(measurement.levels),
             "seconds_per_level": cluster.profile_seconds_per_level,
             "max_seconds": cluster.profile_maximum_seconds,
+            "known": _fastest_known(measurement.curve),
         },
     )
     if isinstance(generation, NoFreePort):
@@ -306,6 +307,12 @@ def top_level(curve: ScalingCurve) -> int:
 def known_up_to(curve: ScalingCurve) -> int:
     """The largest level of which anything is known: its speed, or that it does not fit."""
     return max(top_level(curve), largest_unfit_level(curve))
+
+
+def _fastest_known(curve: ScalingCurve) -> float | None:
+    """Iterations a second that more GPUs have to exceed: they are not measured again, since slow iterations
+    would leave no time for what is to be measured."""
+    return curve.levels.aggregate(fastest=Max("iterations_per_second"))["fastest"]
 
 
 def top_levels(curve_ids: Collection[int]) -> dict[int, int]:
@@ -416,7 +423,7 @@ def find_block(
         if _keeps_promises(policy, dataclasses.replace(pool.snapshot, blocked=blocked), baseline, job):
             displaced = {pool.claims[address] for address in block if address in pool.claims}
             wanted = measurable_levels(job.global_batch_size, len(block), declared)
-            measured = tuple(level for level in wanted if level >= above and level > unfit)
+            measured = tuple(level for level in wanted if level > max(above, unfit))
             found = on_own if kind is None else curve_made_on(job, kind)
             return Measurement(job, pool, block, measured, tuple(sorted(displaced)), found)
     return None

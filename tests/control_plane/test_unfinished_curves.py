@@ -285,7 +285,9 @@ def test_what_was_measured_counts_where_measuring_more_breaks_off(
         owned.report()
     under_way = Generation.objects.filter(job=job, purpose=Purpose.PROFILING).latest("number")
     assert under_way.profile is not None
-    assert under_way.profile["levels"] == [2, 4]
+    assert under_way.profile["levels"] == [4], "what is known is not measured again"
+    fastest = max(level.iterations_per_second for level in curve_of(job).levels.all())
+    assert under_way.profile["known"] == fastest
     owned.workers.clear()
     clock.turn(200)
     owned.report()

@@ -57,6 +57,17 @@ def test_it_stops_at_the_first_level_without_gain(agent: LocalAgent) -> None:
     assert done["reason"] == "no_gain"
 
 
+def test_what_is_known_of_fewer_gpus_is_not_measured_again(agent: LocalAgent) -> None:
+    """Otherwise slow iterations on few GPUs take the time in which more were to be measured, each time."""
+    slow_network = emulated(fixed_seconds=0.03, latency_seconds=0.05)
+    levels, done = _profile(agent, 2, device=slow_network, profile={"levels": [2], "known": 1 / 0.03})
+    assert [level["gpus"] for level in levels] == [2]
+    assert done["reason"] == "no_gain"
+    levels, done = _profile(agent, 2, device=COMPUTE_BOUND, profile={"levels": [2], "known": 1.0})
+    assert [level["gpus"] for level in levels] == [2]
+    assert done["reason"] == "all_levels"
+
+
 def test_levels_that_do_not_divide_the_batch_are_left_out(agent: LocalAgent) -> None:
     levels, done = _profile(agent, 2, batch=9, profile={"levels": [1, 2, 3]})
     assert [level["gpus"] for level in levels] == [1]

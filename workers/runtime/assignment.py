@@ -59,11 +59,16 @@ class Target:
 
 @dataclass(frozen=True)
 class ProfilePlan:
-    """Which levels (GPU counts) to measure and for how long."""
+    """Which levels (GPU counts) to measure and for how long.
+
+    Attributes:
+        known: iterations a second on fewer GPUs, as measured before; a level that is no faster is no gain.
+    """
 
     levels: tuple[int, ...]
     seconds_per_level: float
     max_seconds: float
+    known: float | None = None
 
 
 @dataclass(frozen=True)
@@ -142,6 +147,7 @@ class Assignment:
                 levels=tuple(sorted({int(level) for level in profile["levels"]})),
                 seconds_per_level=float(profile["seconds_per_level"]),
                 max_seconds=float(profile["max_seconds"]),
+                known=None if profile.get("known") is None else float(profile["known"]),
             ),
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
             memory_share=_read_memory_share(message.get("memory_points")),

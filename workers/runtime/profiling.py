@@ -132,7 +132,7 @@ class ProfilingGeneration:
         return level <= self.assignment.world_size and self.assignment.global_batch_size % level == 0
 
     def _measure_levels(self, levels: list[int], groups: dict[int, dist.ProcessGroup | None]) -> str:
-        best: float | None = None
+        best = self.plan.known
         for level in levels:
             # One level is worth more than none, however late it begins.
             if self._decide(level != levels[0] and time.monotonic() >= self._ends_at):
