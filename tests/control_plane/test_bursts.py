@@ -17,6 +17,7 @@ from scheduling.choices import Goal, JobState
 from scheduling.models import Decision, Generation, Job, JobEvent, Offer
 from scheduling.services import planning
 from scheduling.services.jobs import job_cancel
+from scheduling.services.plan_json import plan_from_json
 from scheduling.services.planning import newcomers_wait, run_planner
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import KIND, SimulatedAgent
@@ -271,10 +272,11 @@ def test_newcomers_of_a_burst_are_promised_no_time_before_the_cluster_is_divided
             run_planner("burst")
     assert newcomers_wait(slots, planning.A_BURST)
     assert Cluster.objects.get().replanned_at == divided_at
-    plans = Job.objects.filter(promised=True).values_list("plan", flat=True)
+    plans = map(plan_from_json, Job.objects.filter(promised=True).values_list("plan", flat=True))
     begins = [
-        next(start for start, gpus in zip(plan["start"], plan["gpus"], strict=True) if gpus > 0)
+        next(float(start) for start, gpus in zip(plan.start, plan.gpus, strict=True) if gpus > 0)
         for plan in plans
+        if plan is not None
     ]
     assert min(begins) == pytest.approx(divided_at.timestamp() + slots.slot_seconds, abs=1e-3)
 
