@@ -165,8 +165,8 @@ def _placed(problem: Problem, wanted: IntArray) -> tuple[Changes, IntArray]:
 def _repacked(problem: Problem, wanted: IntArray) -> tuple[Changes, list[int]]:
     seating = Seating(problem.present_placement)
     occupancy, failed = repack_together(seating, wanted)
-    reluctance = PauseBudget(problem, seating).reluctance(())
-    return changes_between(problem.present_placement, occupancy, reluctance), failed
+    suspension_order = PauseBudget(problem, seating).suspension_order(())
+    return changes_between(problem.present_placement, occupancy, suspension_order), failed
 
 
 @kernel

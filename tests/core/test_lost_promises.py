@@ -1,4 +1,5 @@
-"""What becomes of a promise that no plan keeps any more: hurried, never demoted, never a crash."""
+"""What becomes of a promise that no plan keeps any more: its job ends as early as can be, it is never
+demoted, and nothing crashes."""
 
 from __future__ import annotations
 

@@ -280,10 +280,10 @@ def test_a_forecast_that_goes_on_from_a_kept_state_is_the_whole_forecast(
                 problem.blocked_until[order],
             )  # fmt: skip
             foresight = ForesightFromNow(seating, stage, 0.0)
-            reluctance = np.arange(asked.latest.size)
+            suspension_order = np.arange(asked.latest.size)
             for _ in range(12):
                 rows = np.array(sorted(asked.chosen), dtype=np.int64)
-                compared.moves(foresight, Script(asked.plans, asked.latest.copy(), reluctance), rows)
+                compared.moves(foresight, Script(asked.plans, asked.latest.copy(), suspension_order), rows)
                 asked.change()
     assert compared.resumed > 300
     assert compared.with_moves_before > 100

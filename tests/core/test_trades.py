@@ -11,7 +11,7 @@ from scheduling.core.placement.trades import break_trades
 from tests.core.building import servers
 
 
-def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], reluctance: list[int]):
+def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], suspension_order: list[int]):
     """Order, suspended and waits for jobs 0..n-1 whose GPUs were ``before`` and are ``now``."""
     jobs = len(pauses)
     blocks = blocks_of(servers(*[1] * len(before)))
@@ -21,7 +21,12 @@ def order_of(before: list[int], now: dict[int, list[int]], pauses: list[float], 
     flat = np.array([address for addresses in held for address in addresses], dtype=np.int64)
     seat(blocks, occupancy, np.array(sorted(now)), flat, np.concatenate(([0], np.cumsum(sizes))), sizes)
     order, suspended, waits = break_trades(
-        blocks, occupancy, np.array(before), np.array(sorted(now)), np.array(pauses), np.array(reluctance)
+        blocks,
+        occupancy,
+        np.array(before),
+        np.array(sorted(now)),
+        np.array(pauses),
+        np.array(suspension_order),
     )
     return order.tolist(), suspended.tolist(), waits.tolist()
 
@@ -33,10 +38,10 @@ def test_a_chain_is_ordered_so_that_gpus_are_free_when_they_are_needed():
     assert waits == [0.0, 0.0]
 
 
-@pytest.mark.parametrize("reluctance", [[0, 1], [1, 0]])
-def test_of_two_that_trade_the_less_reluctant_lets_go_first(reluctance):
-    _, suspended, waits = order_of([0, 1], {0: [1], 1: [0]}, [2.0, 3.0], reluctance)
-    first_out = reluctance.index(0)
+@pytest.mark.parametrize("suspension_order", [[0, 1], [1, 0]])
+def test_of_two_that_trade_the_first_in_the_order_of_suspension_lets_go_first(suspension_order):
+    _, suspended, waits = order_of([0, 1], {0: [1], 1: [0]}, [2.0, 3.0], suspension_order)
+    first_out = suspension_order.index(0)
     assert suspended == [place == first_out for place in range(2)]
     assert waits[first_out] == [3.0, 2.0][first_out], "it also waits out the other's pause"
     assert waits[1 - first_out] == 0.0

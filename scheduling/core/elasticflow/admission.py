@@ -8,14 +8,14 @@ plans still keep every promise.
 from __future__ import annotations
 
 from functools import cached_property
-from math import inf
 
 import numpy as np
 
+from scheduling.core.elasticflow.alone import impossible, peak_gpus_alone
 from scheduling.core.elasticflow.bid_prices import BidPrices
 from scheduling.core.elasticflow.deadline_order import DeadlineOrder, refill_beside
 from scheduling.core.elasticflow.early_refusal import GpuTimeNeeded
-from scheduling.core.elasticflow.jobs_at_risk import Sparing
+from scheduling.core.elasticflow.jobs_at_risk import JobsAtRisk
 from scheduling.core.elasticflow.minimum_satisfactory_share import Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
@@ -23,14 +23,7 @@ from scheduling.core.elasticflow.wider_search import planned_anew, searched
 from scheduling.core.kernels import YES
 from scheduling.core.plans.charging import NO_CHARGES, charge_plans
 from scheduling.core.plans.stored_plans import stored_plans_keep
-from scheduling.core.plans.timeline import (
-    TAKE,
-    Timeline,
-    new_timeline,
-    occupied,
-    occupy,
-    overbooked,
-)
+from scheduling.core.plans.timeline import TAKE, Timeline, occupied, occupy, overbooked
 from scheduling.core.problem import reasons
 from scheduling.core.problem.problem import Problem
 from scheduling.core.problem.reasons import KeptRoom
@@ -83,7 +76,7 @@ class Admission:
         self.plans = copy_plans(problem.stored)
         self.rows = list(problem.promised)
         self.offers = np.arange(problem.count, problem.jobs.work.size)
-        self.sparing = Sparing(self)
+        self.jobs_at_risk = JobsAtRisk(self)
         self.bid_prices = BidPrices(self)
         self._needed: GpuTimeNeeded | None = None
         self._free_beside: tuple[Plans, int, Timeline] | None = None
@@ -92,7 +85,7 @@ class Admission:
         self._establish()
         columns = problem.columns
         self._retest(rows_where(columns.at_risk & ~columns.newcomer).tolist())
-        if not as_planned and self.sparing.make_room():
+        if not as_planned and self.jobs_at_risk.make_room():
             self._retest(self.at_risk)
 
     # Present promises ----------------------------------------------------------------------
@@ -159,7 +152,7 @@ class Admission:
         rule when no job at risk is spared and no bid price is asked. One by one, the first newcomer always
         gets a verdict; once the limit of work is spent, the others get none.
         """
-        together = not (self.bid_prices.asked or self.sparing.rows())
+        together = not (self.bid_prices.asked or self.jobs_at_risk.rows())
         if self.problem.settings.admission is AdmissionRule.BATCH and together:
             return self._decide_batch(self.problem.newcomers)
         verdicts: list[Verdict] = []
@@ -178,7 +171,7 @@ class Admission:
         A promise changes the plans. So may a refusal, but only if forced moves broke the plans before it.
         """
         self.work.add(NEWCOMER)
-        verdict = self._invalid(row)
+        verdict = impossible(self.problem, row, self._facts(row))
         if verdict is None and self.problem.columns.service_class[row] == BEST_EFFORT:
             return reasons.best_effort(self._facts(row))
         if verdict is None and (kept := self.bid_prices.room_kept_from(row)):
@@ -213,7 +206,7 @@ class Admission:
     def _decide_batch(self, rows: list[int]) -> list[Verdict]:
         """Promise all newcomers of the decision or none (the rule of the published artifact)."""
         service_class = self.problem.columns.service_class
-        invalid = {row: self._invalid(row) for row in rows}
+        invalid = {row: impossible(self.problem, row, self._facts(row)) for row in rows}
         together = [row for row in rows if invalid[row] is None and service_class[row] != BEST_EFFORT]
         plans, failed = self.refilled([*self.rows, *together], promising=True)
         affordable = None if failed else self.budget.affordable(plans, [*self.rows, *together])
@@ -233,24 +226,6 @@ class Admission:
                 verdicts.append(self._or_unpromised(row, self._refusal(row, failed[0] if failed else None)))
         return verdicts
 
-    def _invalid(self, row: int) -> Verdict | None:
-        problem = self.problem
-        job = self._facts(row)
-        if problem.jobs.level_count[row] == 0:
-            return reasons.no_levels(job, problem.gpus)
-        if problem.columns.remaining_iterations[row] <= 0.0:
-            return reasons.no_work(job)
-        if problem.columns.service_class[row] == BEST_EFFORT:
-            return None
-        if job.deadline_at <= problem.now:
-            return reasons.deadline_passed(job, problem.now)
-        if not self._alone(row, float(problem.due[row]) - problem.slack_seconds):
-            fastest, gpus = self._fastest_alone(row)
-            if gpus == 0:
-                return reasons.no_levels(job, problem.promise_gpus)
-            return reasons.too_slow_alone(job, problem.now, fastest, gpus)
-        return None
-
     def _fitting(self, row: int) -> tuple[Plans | None, int | None, KeptRoom | None]:
         """Plans that keep all promises and the newcomer's, or None and why.
 
@@ -260,7 +235,7 @@ class Admission:
         problem = self.problem
         if self._gpu_time_is_missing(row):
             return None, self._first_failing(row), self._outbid(row)
-        if self.sparing.rows():
+        if self.jobs_at_risk.rows():
             plans = self._fitting_beside(row, (problem.suffix, not problem.suffix))
             return plans or self._as_offered(row), None, None
         if problem.settings.stored_plans:
@@ -302,7 +277,7 @@ class Admission:
 
     def _outbid(self, row: int) -> KeptRoom | None:
         """The demand of others that forbids a wider search for this newcomer; None where it may be run."""
-        if self.search is None or self.search.everybody or self.sparing.rows():
+        if self.search is None or self.search.everybody or self.jobs_at_risk.rows():
             return None
         return self.bid_prices.outbid(row)
 
@@ -320,7 +295,7 @@ class Admission:
 
     def _first_failing(self, row: int) -> int | None:
         """The first row that would be late if the newcomer were promised, for the text of the refusal."""
-        if self.sparing.rows():
+        if self.jobs_at_risk.rows():
             return None
         order = self.deadline_order(suffix=self.problem.suffix)
         return order.with_newcomer(self._own_rows(), row).failing
@@ -349,7 +324,7 @@ class Admission:
         for suffix in variants:
             beside = self.filled_beside(row, due, suffix=suffix)
             affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
-            if affordable is not None and not self.sparing.delayed_by(affordable, row):
+            if affordable is not None and not self.jobs_at_risk.delayed_by(affordable, row):
                 return affordable
         return None
 
@@ -359,7 +334,7 @@ class Admission:
         ``due``: when the job's last iteration must end, in seconds from now. ``suffix``: variant of filling;
         None takes the configured one.
         """
-        before, room = self.plans, self.sparing.room_for_newcomers()
+        before, room = self.plans, self.jobs_at_risk.room_for_newcomers()
         self.plans = copy_plans(before)
         fits = self._fill_one(row, due, room, guarded=True, suffix=suffix)
         plans, self.plans = self.plans, before
@@ -382,7 +357,7 @@ class Admission:
         return self.budget.affordable(plans, [*self.rows, row])
 
     def _facts(self, row: int) -> reasons.JobFacts:
-        return reasons.job_facts(self.problem, row, spared=bool(self.sparing.rows()))
+        return reasons.job_facts(self.problem, row, spared=bool(self.jobs_at_risk.rows()))
 
     # Tools ---------------------------------------------------------------------------------
 
@@ -433,11 +408,11 @@ class Admission:
         to_the_end: bool,
     ) -> tuple[Plans, IntArray]:
         problem = self.problem
-        plans, failing, walked = refill_beside(
+        plans, failing, pieces_passed = refill_beside(
             problem.jobs, due, self.plans, np.array(order, dtype=np.int64), carry, self._opened,
             problem.slots, Terms(guarded, suffix), to_the_end,
         )  # fmt: skip
-        (self.work.add if suffix else self.work.add_passed)(walked)
+        (self.work.add if suffix else self.work.add_passed)(pieces_passed)
         return plans, failing
 
     def refilled(self, rows: list[int], *, promising: bool = False) -> tuple[Plans, list[int]]:
@@ -484,37 +459,14 @@ class Admission:
             self.plans = set_plan(self.plans, row, draft, pieces, finish, gpu_time)
         return bool(pieces)
 
-    def _alone(self, row: int, due: float) -> int:
-        """Peak GPUs of the job's plan on an empty cluster; 0 if it is late even there."""
-        problem = self.problem
-        timeline = new_timeline(problem.origin, problem.gpus, problem.promise_gpus)
-        draft = problem.scratch(timeline.pieces)
-        terms = Terms(guarded=True, suffix=False)
-        pieces, _, _ = fill(problem.jobs, row, due, timeline, problem.slots, terms, draft)
-        return int(draft.gpus[:pieces].max()) if pieces else 0
-
-    def _fastest_alone(self, row: int) -> tuple[float, int]:
-        """Least seconds from now to the stored result on an empty cluster, and the GPUs that take; (inf, 0)
-        if no level fits."""
-        jobs = self.problem.jobs
-        last = int(
-            np.searchsorted(jobs.levels[row, : jobs.level_count[row]], self.problem.promise_gpus, "right")
-        )
-        if last == 0:
-            return inf, 0
-        seconds = jobs.pause[row, :last] + jobs.work[row] / jobs.throughput[row, :last]
-        best = int(np.argmin(seconds))
-        total = self.problem.origin + float(seconds[best]) + float(jobs.finishing[row])
-        return total + self.problem.slack_seconds, int(jobs.levels[row, best])
-
     def _refusal(self, row: int, first_failing: int | None) -> Verdict:
         """The refusal, with the GPUs that were free in the tightest piece before the deadline."""
         problem = self.problem
         now = problem.now
         job = self._facts(row)
         due = float(problem.due[row]) - problem.slack_seconds
-        needed = self._alone(row, due)
-        timeline = self.sparing.room_for_newcomers()
+        needed = peak_gpus_alone(problem, row, due)
+        timeline = self.jobs_at_risk.room_for_newcomers()
         before_due = rows_where(timeline.times[: timeline.pieces] < due)
         left = timeline.free[:, : timeline.pieces].min(axis=0)[before_due]
         tightest = int(np.argmin(left))

@@ -48,11 +48,11 @@ def refill(
     """
     draft = new_draft(timeline.pieces + 64)
     failed = [0 for _ in range(0)]
-    walked = 0
+    pieces_passed = 0
     for job in order:
         if draft.time.size < timeline.pieces + 8:
             draft = new_draft(2 * timeline.pieces + 8)
-        walked += timeline.pieces
+        pieces_passed += timeline.pieces
         its_terms = Terms(terms.guarded, terms.suffix, terms.head, terms.highest, carry[job])
         pieces, finish, gpu_time = fill(jobs, job, due[job], timeline, slots, its_terms, draft)
         if pieces == 0:
@@ -66,7 +66,7 @@ def refill(
     result = np.empty(len(failed), dtype=np.int64)
     for index in range(len(failed)):
         result[index] = failed[index]
-    return plans, result, timeline, walked
+    return plans, result, timeline, pieces_passed
 
 
 @kernel
@@ -86,10 +86,10 @@ def refill_beside(
     Returns (plans, rows that cannot meet their deadline, pieces walked over).
     """
     left = timeline_copied(opened)
-    plans, failed, _, walked = refill(
+    plans, failed, _, pieces_passed = refill(
         jobs, due, plans_copied(plans), order, carry, left, slots, terms, to_the_end
     )
-    return plans, failed, walked
+    return plans, failed, pieces_passed
 
 
 class Mark(NamedTuple):
@@ -183,11 +183,11 @@ class DeadlineOrder:
         timeline = copy_timeline(timeline)
         while position < until:
             end = min(position + BETWEEN_MARKS, until)
-            plans, failed, timeline, walked = refill(
+            plans, failed, timeline, pieces_passed = refill(
                 problem.jobs, self._due, plans, np.array(order[position:end], dtype=np.int64), self._no_carry,
                 timeline, problem.slots, Terms(True, self._suffix), False,
             )  # fmt: skip
-            (self._work.add if self._suffix else self._work.add_passed)(walked)
+            (self._work.add if self._suffix else self._work.add_passed)(pieces_passed)
             if failed.size:
                 row = int(failed[0])
                 return Refilled(order, plans, tuple(kept), order.index(row), row)

@@ -207,7 +207,7 @@ def _best_step(
     return count, best, best_saved, best_pieces, best_finish, best_gpu_time
 
 
-class LaidOut(NamedTuple):
+class BeforeGrants(NamedTuple):
     """The plans and the free capacity before Algorithm 2 grants GPUs."""
 
     #: Plans by row of the problem.
@@ -221,7 +221,7 @@ class LaidOut(NamedTuple):
 
 
 @kernel
-def laid_out(
+def before_grants(
     base: Plans,
     promised_rows: IntArray,
     others: IntArray,
@@ -229,7 +229,7 @@ def laid_out(
     due: FloatArray,
     slack_seconds: float,
     opened: Timeline,
-) -> LaidOut:
+) -> BeforeGrants:
     """Copy the plans ``base``, and take the promised ones out of the free capacity ``opened``.
 
     Promised jobs, locked jobs and the ``others``, which are planned next, keep their plans. Every other plan
@@ -249,13 +249,13 @@ def laid_out(
         if promised[row]:
             careful = due[row] - slack_seconds
             latest[row] = careful if plans.finish[row] <= careful + TIME_TOLERANCE else due[row]
-    return LaidOut(plans, timeline, promised, latest)
+    return BeforeGrants(plans, timeline, promised, latest)
 
 
 @kernel
 def granted_and_held(
     jobs: JobArrays,
-    laid: LaidOut,
+    before: BeforeGrants,
     growing: Growing,
     rules: GrowthRules,
     most_grants: int,
@@ -267,7 +267,7 @@ def granted_and_held(
 
     ``offers``: rows of held offers, whose plans also count as changes. Returns (plans, number of grants).
     """
-    plans, granted = grant_leftover(jobs, laid.plans, growing, laid.timeline, rules, most_grants)
+    plans, granted = grant_leftover(jobs, before.plans, growing, before.timeline, rules, most_grants)
     wake = min(next_wake(jobs, plans, rows, rules.slots), next_wake(jobs, plans, offers, rules.slots))
     if hold and wake < inf:
         hold_until(jobs, plans, rows, wake, rules.slots)

@@ -14,7 +14,7 @@ from scheduling.core.problem.problem import Problem
 from scheduling.core.question.arrays import TIME_TOLERANCE, Plans, copy_plans, set_plan
 
 
-class Hurried(NamedTuple):
+class EarliestFinishes(NamedTuple):
     """When the spared jobs would end beside a given set of promised plans; serves to compare such sets."""
 
     #: Number of jobs that find no GPUs at all.
@@ -24,19 +24,19 @@ class Hurried(NamedTuple):
     #: Free capacity beside the promises and the spared jobs.
     left: Timeline
 
-    def later_than(self, other: Hurried) -> bool:
+    def later_than(self, other: EarliestFinishes) -> bool:
         """Whether fewer jobs find GPUs than in ``other``, or as many and their finish times sum to more."""
         if self.without_room != other.without_room:
             return self.without_room > other.without_room
         return self.ends > other.ends + TIME_TOLERANCE
 
 
-class Sparing:
+class JobsAtRisk:
     """Keeps newcomers from delaying jobs at risk (decision 0016). The published algorithm spares no job."""
 
     def __init__(self, admission: Promises) -> None:
         self._admission = admission
-        self._beside_present_plans: tuple[Plans, Hurried] | None = None
+        self._beside_present_plans: tuple[Plans, EarliestFinishes] | None = None
 
     def rows(self) -> list[int]:
         """The spared jobs, in deadline order: jobs at risk that have a level."""
@@ -73,24 +73,26 @@ class Sparing:
             return False
         return self._beside(plans, [*self._admission.rows, newcomer]).later_than(self._at_present())
 
-    def _at_present(self) -> Hurried:
+    def _at_present(self) -> EarliestFinishes:
         admission = self._admission
         if self._beside_present_plans is None or self._beside_present_plans[0] is not admission.plans:
             self._beside_present_plans = (admission.plans, self._beside(admission.plans, admission.rows))
         return self._beside_present_plans[1]
 
-    def _beside(self, plans: Plans, promised: list[int]) -> Hurried:
+    def _beside(self, plans: Plans, promised: list[int]) -> EarliestFinishes:
         """When the spared jobs would end beside the ``plans`` of the rows ``promised``."""
         rows = self.rows()
-        hurried, timeline = hurry(
+        early, timeline = plan_earliest_finish(
             self._admission.problem, copy_plans(plans), rows, self._admission.timeline(promised, plans)
         )
-        planned = hurried.length[rows] > 0
-        ends = hurried.finish[rows][planned]
-        return Hurried(len(rows) - ends.size, float(ends.sum()), timeline)
+        planned = early.length[rows] > 0
+        ends = early.finish[rows][planned]
+        return EarliestFinishes(len(rows) - ends.size, float(ends.sum()), timeline)
 
 
-def hurry(problem: Problem, plans: Plans, rows: Iterable[int], timeline: Timeline) -> tuple[Plans, Timeline]:
+def plan_earliest_finish(
+    problem: Problem, plans: Plans, rows: Iterable[int], timeline: Timeline
+) -> tuple[Plans, Timeline]:
     """Plan each of ``rows``, in this order, to end as early as the timeline allows.
 
     The jobs may use the failure reserve. They are not cut to their lowest level, as other work without a

@@ -117,7 +117,7 @@ class _OfferSearch:
     def _earliest_finish_beside_present_plans(self) -> float:
         """The earliest end of the job's last iteration beside the present plans."""
         problem = self.problem
-        timeline = self.admission.sparing.room_for_newcomers()
+        timeline = self.admission.jobs_at_risk.room_for_newcomers()
         draft = problem.scratch(timeline.pieces)
         return float(
             earliest_finish(

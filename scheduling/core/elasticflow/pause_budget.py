@@ -193,12 +193,12 @@ class PauseBudget:
         rows = np.asarray(promised, dtype=np.int64)
         return slack_of(self.problem.jobs, plans, rows, self._latest, charges)
 
-    def reluctance(self, promised: Sequence[int] | IntArray) -> IntArray:
+    def suspension_order(self, promised: Sequence[int] | IntArray) -> IntArray:
         """Order, by row, in which jobs are suspended to break a trade: jobs without a promise first, then
         the latest deadline."""
-        reluctance = self._rank_last.copy()
-        reluctance[np.asarray(promised, dtype=np.int64)] += reluctance.size
-        return reluctance
+        suspension_order = self._rank_last.copy()
+        suspension_order[np.asarray(promised, dtype=np.int64)] += suspension_order.size
+        return suspension_order
 
     def affordable(
         self,
@@ -298,7 +298,7 @@ class PauseBudget:
         an ``occupancy``.
         """
         self.work.add(PLANNED_CHANGE * int(plans.length[rows].sum()))
-        script = Script(plans, self._latest, self.reluctance(rows))
+        script = Script(plans, self._latest, self.suspension_order(rows))
         if occupancy is not None:
             feasible, charges, late = _charged_after(
                 self._stage, self.seating.seats, occupancy, script, rows, charges, self.problem.origin

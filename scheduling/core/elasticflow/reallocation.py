@@ -18,15 +18,15 @@ import numpy as np
 from scheduling.core.elasticflow.admission import Admission
 from scheduling.core.elasticflow.elastic_allocation import (
     LOWEST_LEVEL,
+    BeforeGrants,
     Growing,
-    LaidOut,
+    before_grants,
     fill_unpromised,
     granted_and_held,
-    laid_out,
 )
 from scheduling.core.elasticflow.first_growth import FirstGrowth, GrowthRules
 from scheduling.core.elasticflow.holding import next_wake
-from scheduling.core.elasticflow.jobs_at_risk import hurry
+from scheduling.core.elasticflow.jobs_at_risk import plan_earliest_finish
 from scheduling.core.elasticflow.minimum_satisfactory_share import NO_HEAD, Terms, fill
 from scheduling.core.elasticflow.pause_budget import PauseBudget
 from scheduling.core.elasticflow.search_limits import SearchLimits
@@ -286,7 +286,7 @@ class Planner:
         A refill could take the GPUs that newcomers left to jobs at risk.
         """
         admission = self.admission
-        if admission.sparing.rows():
+        if admission.jobs_at_risk.rows():
             return None
         afresh, failed = admission.refilled(admission.rows)
         admission.used_stored = bool(failed)
@@ -302,11 +302,11 @@ class Planner:
         """
         problem, admission = self.problem, self.admission
         jobs = problem.jobs
-        laid = laid_out(
+        before = before_grants(
             base, np.array(admission.rows, dtype=np.int64), np.array(unpromised, dtype=np.int64), jobs.locked,
             problem.due, float(problem.slack_seconds), problem.opened,
         )  # fmt: skip
-        admission.work.add(len(admission.rows) + laid.timeline.pieces)
+        admission.work.add(len(admission.rows) + before.timeline.pieces)
         start_order = np.zeros(problem.due.size, dtype=np.int64)
         own = [row for row in admission.rows if row < problem.count]
         rows = np.array(own + unpromised, dtype=np.int64)
@@ -314,32 +314,43 @@ class Planner:
         rules = self._growth_rules(growing)
         grown = 0
         if unpromised:
-            laid = self._with_unpromised(laid, unpromised, start_order)
+            before = self._with_unpromised(before, unpromised, start_order)
             if self.growth is not None:
                 plans, timeline, grown = self.growth(
-                    jobs, laid.plans, growing, laid.promised, laid.due, laid.timeline, rules, most_grants
+                    jobs,
+                    before.plans,
+                    growing,
+                    before.promised,
+                    before.due,
+                    before.timeline,
+                    rules,
+                    most_grants,
                 )
-                laid = laid._replace(plans=plans, timeline=timeline)
+                before = before._replace(plans=plans, timeline=timeline)
         plans, granted = granted_and_held(
-            jobs, laid, Growing(growing, laid.promised, laid.due, problem.by_deadline, start_order), rules,
-            most_grants - grown, rows, admission.offers, hold,
+            jobs, before, Growing(growing, before.promised, before.due, problem.by_deadline, start_order),
+            rules, most_grants - grown, rows, admission.offers, hold,
         )  # fmt: skip
         return plans, grown + granted
 
-    def _with_unpromised(self, laid: LaidOut, unpromised: list[int], start_order: IntArray) -> LaidOut:
+    def _with_unpromised(
+        self, before: BeforeGrants, unpromised: list[int], start_order: IntArray
+    ) -> BeforeGrants:
         """Plan jobs at risk to end as early as possible, then the others at their lowest level.
 
         Writes the serving order of the others to ``start_order``.
         """
         problem, at_risk = self.problem, self.admission.at_risk
-        hurried = [row for row in unpromised if row in at_risk]
-        plans, timeline = hurry(problem, laid.plans, self.admission.in_deadline_order(hurried), laid.timeline)
-        order = np.array([row for row in unpromised if row not in hurried], dtype=np.int64)
+        ending_early = [row for row in unpromised if row in at_risk]
+        plans, timeline = plan_earliest_finish(
+            problem, before.plans, self.admission.in_deadline_order(ending_early), before.timeline
+        )
+        order = np.array([row for row in unpromised if row not in ending_early], dtype=np.int64)
         start_order[order] = np.arange(order.size)
         plans, timeline = fill_unpromised(
             problem.jobs, plans, order, self._no_heads(), timeline, problem.slots
         )
-        return laid._replace(plans=plans, timeline=timeline)
+        return before._replace(plans=plans, timeline=timeline)
 
     def _growth_rules(self, rows: IntArray) -> GrowthRules:
         """The rules for growth in the next slot.
@@ -371,7 +382,9 @@ class Planner:
         before = plans
         plans, occupancy = placed
         rows = self.admission.rows
-        changes = changes_between(self.problem.present_placement, occupancy, self.budget.reluctance(rows))
+        changes = changes_between(
+            self.problem.present_placement, occupancy, self.budget.suspension_order(rows)
+        )
         promised = set(rows)
         charged = [row for row in changes.pauses if row in promised]
         charges = NO_CHARGES.and_then(

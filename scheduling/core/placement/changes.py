@@ -35,11 +35,11 @@ class Changes:
     pauses: dict[int, float]
 
 
-def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance: IntArray) -> Changes:
+def changes_between(present: PresentPlacement, occupancy: Occupancy, suspension_order: IntArray) -> Changes:
     """The changes that lead from the present placement to ``occupancy``.
 
-    Locked jobs have no change and keep their placement. ``reluctance``, by row: of jobs that wait for each
-    other in a circle, the one with the lowest value is suspended first.
+    Locked jobs have no change and keep their placement. ``suspension_order``, by row: of jobs that wait for
+    each other in a circle, the one with the lowest value is suspended first.
     """
     held = present.held
     addresses, offsets, changed = new_addresses(
@@ -51,7 +51,7 @@ def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance:
         return Changes((), (), wanted, {})
     suspended_rows = [row for row in rows if offsets[row + 1] == offsets[row]]
     changed_rows = [row for row in rows if offsets[row + 1] > offsets[row]]
-    order, first_out, waits = _order(present, occupancy, changed_rows, reluctance)
+    order, first_out, waits = _order(present, occupancy, changed_rows, suspension_order)
     changes = [_change(present, row, (), 0.0, False) for row in suspended_rows]
     pauses: dict[int, float] = {}
     for position in order:
@@ -64,7 +64,7 @@ def changes_between(present: PresentPlacement, occupancy: Occupancy, reluctance:
 
 
 def _order(
-    present: PresentPlacement, occupancy: Occupancy, changed: Sequence[int], reluctance: IntArray
+    present: PresentPlacement, occupancy: Occupancy, changed: Sequence[int], suspension_order: IntArray
 ) -> tuple[list[int], list[bool], list[float]]:
     """The result of `break_trades`: order of the changes, suspended flags, and extra seconds of each wait."""
     if not changed:
@@ -75,7 +75,7 @@ def _order(
         before[list(present.held.of(row))] = row
     pause = np.zeros(present.jobs.work.size)
     pause[rows] = [_pause(present, row, int(occupancy.size[row])) for row in changed]
-    order, suspended, waits = break_trades(present.blocks, occupancy, before, rows, pause, reluctance)
+    order, suspended, waits = break_trades(present.blocks, occupancy, before, rows, pause, suspension_order)
     return order.tolist(), suspended.tolist(), waits.tolist()
 
 

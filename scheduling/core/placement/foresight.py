@@ -51,7 +51,7 @@ class Script(NamedTuple):
     #: When the last iteration must end, in seconds from now.
     latest: FloatArray
     #: Of jobs that wait for each other's GPUs in a circle, the one with the lowest value is suspended first.
-    reluctance: IntArray
+    suspension_order: IntArray
 
 
 class Events(NamedTuple):
@@ -362,7 +362,7 @@ def foresee_moves(
             for index in range(len(placed)):
                 changed[index] = placed[index]
                 pause[placed[index]] = _pause_now(jobs, occupancy, placed[index])
-            _, _, waits = break_trades(blocks, occupancy, before, changed, pause, script.reluctance)
+            _, _, waits = break_trades(blocks, occupancy, before, changed, pause, script.suspension_order)
         for index in range(changed.size):
             row = changed[index]
             if prior.size[row] == occupancy.size[row] or homeless[row] or waits[index] > 0.0:

@@ -62,12 +62,12 @@ def _circle(start: int, offsets: IntArray, needs: list[int], waiting: BoolArray)
 
 
 @kernel
-def _least_reluctant(
-    changed: IntArray, reluctance: IntArray, offsets: IntArray, needs: list[int], stuck: BoolArray
+def _first_to_suspend(
+    changed: IntArray, suspension_order: IntArray, offsets: IntArray, needs: list[int], stuck: BoolArray
 ) -> tuple[int, BoolArray]:
-    """The stuck job with the lowest reluctance of those in a circle, and the jobs that it waits for."""
+    """The stuck job that is suspended first of those in a circle, and the jobs that it waits for."""
     stuck_ones = np.flatnonzero(stuck)
-    for index in stuck_ones[np.argsort(reluctance[changed[stuck_ones]], kind="mergesort")]:
+    for index in stuck_ones[np.argsort(suspension_order[changed[stuck_ones]], kind="mergesort")]:
         closed, reached = _circle(index, offsets, needs, stuck)
         if closed:
             return index, reached
@@ -81,14 +81,14 @@ def break_trades(
     before: IntArray,
     changed: IntArray,
     pause: FloatArray,
-    reluctance: IntArray,
+    suspension_order: IntArray,
 ) -> tuple[IntArray, BoolArray, FloatArray]:
     """An order in which the ``changed`` jobs can change, and the jobs that are suspended to break circles.
 
     ``before``: the job that holds each address before the changes, negative for none; jobs that end are left
-    out. ``pause`` (seconds) and ``reluctance`` are by row; the job with the lowest reluctance in a circle is
-    suspended. Returns (positions in ``changed``, in order; True for each suspended job; extra pause in
-    seconds). The extra pause of a suspended job is the longest pause of the jobs that it waits for.
+    out. ``pause`` (seconds) and ``suspension_order`` are by row; the job that is first in that order in a
+    circle is suspended. Returns (positions in ``changed``, in order; True for each suspended job; extra pause
+    in seconds). The extra pause of a suspended job is the longest pause of the jobs that it waits for.
     """
     count = changed.size
     if count == 1:
@@ -114,7 +114,7 @@ def break_trades(
                 done += 1
         if done > before_pass:
             continue
-        victim, reached = _least_reluctant(changed, reluctance, offsets, needs, waiting & ~suspended)
+        victim, reached = _first_to_suspend(changed, suspension_order, offsets, needs, waiting & ~suspended)
         suspended[victim] = True
         for index in range(count):
             if reached[index] and index != victim and pause[changed[index]] > waits[victim]:
