@@ -13,130 +13,40 @@ from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Server
-from recovery.life_cycle.facts import PHASES
 from scheduling.choices import (
     GenerationState,
     JobState,
-    ProtectionState,
     RecoveryKind,
     RecoveryOutcome,
     StateSource,
 )
-from scheduling.models import Generation, Incident, Job, JobEvent, JobProtection, Recovery
-from scheduling.selectors.memory_states import memory_state
-from scheduling.services import housekeeping, leases, recovering
+from scheduling.models import Generation, Job, JobEvent, Recovery
+from scheduling.services import leases, recovering
 from scheduling.services.drain import server_drain
 from scheduling.services.jobs import job_cancel, job_pause
 from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.planning import run_planner
-from scheduling.services.protection_watch import LONGEST_SECONDS, SHORTEST_SECONDS, recovery_seconds
 from scheduling.services.records import lock_cluster
 from scheduling.services.recoveries import begin_recovery, sources_of
 from tests.control_plane.conftest import SPEED
+from tests.control_plane.recoveries.scenes import (
+    Nodes,
+    Submit,
+    assert_phases_ascend,
+    both_train,
+    fail,
+    go_on,
+    lose,
+    memory_of,
+    only_recovery,
+    reached,
+    train_on,
+)
 from tests.control_plane.simulated_agent import SimulatedAgent, settle
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory
 
 pytestmark = pytest.mark.django_db(transaction=True)
-
-Submit = Callable[..., Job]
-Nodes = tuple[SimulatedAgent, SimulatedAgent]
-#: Between two looks at leases, in simulated time.
-LOOK_SECONDS = 4.0
-PHASE_TIMES = [f"{phase.value}_at" for phase in PHASES]
-
-
-@pytest.fixture
-def time(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
-    return SimulatedTime(monkeypatch)
-
-
-@pytest.fixture
-def nodes(time: SimulatedTime, cluster: Cluster) -> Nodes:
-    return SimulatedAgent.enrol("node-1", 4, SPEED), SimulatedAgent.enrol("node-2", 4, SPEED)
-
-
-def train_on(submit: Submit, here: SimulatedAgent, other: SimulatedAgent, durable: int = 0) -> Job:
-    """A job that trains on one server alone, whose state of an iteration is durable, if wanted."""
-    Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
-    job = submit("best_effort", iterations=100_000)
-    settle(here, other)
-    Server.objects.filter(pk=other.agent.server_id).update(drain="none")
-    worker = here.rank_zero(job.pk)
-    assert worker is not None
-    if durable:
-        here.state_stored(worker, durable)
-        here.report()
-    reached(job, durable + 7)
-    return Job.objects.get(pk=job.pk)
-
-
-def go_on(time: SimulatedTime, *agents: SimulatedAgent, rounds: int = 8) -> None:
-    """Let planner and agents talk while slots go by."""
-    for _ in range(rounds):
-        time.turn(0.1)
-        run_planner("test")
-        for agent in agents:
-            agent.obey()
-            agent.report()
-        reconcile()
-
-
-def reached(job: Job, iteration: int) -> None:
-    Job.objects.filter(pk=job.pk).update(iterations_done=iteration, iterations_per_second=10.0)
-
-
-def memory_of(agent: SimulatedAgent, job: Job, iteration: int) -> dict[str, Any]:
-    """What a server's store holds of the job's ranks there."""
-    live = job.generations.get(state=GenerationState.LIVE)
-    holdings = [
-        {
-            "job": job.pk, "generation": live.number, "rank": rank, "iteration": iteration, "bytes": 9,
-            "reserved_bytes": 18, "age_seconds": 0.1,
-        }
-        for rank in range(live.world_size)
-        if live.assignments.filter(rank=rank, gpu__server=agent.agent.server_id).exists()
-    ]  # fmt: skip
-    return {"memory_store": {"used_bytes": 18, "limit_bytes": 1_000_000, "holdings": holdings}}
-
-
-def fail(agent: SimulatedAgent, job: Job, reason: str = "killed") -> None:
-    """Rank 0's agent reports that the worker has ended."""
-    worker = agent.rank_zero(job.pk)
-    assert worker is not None
-    agent.event(worker, "failed", reason=reason, message="signal 9", traceback="")
-    agent.report()
-
-
-def look(cluster: Cluster, *alive: SimulatedAgent) -> None:
-    for agent in alive:
-        agent.report()
-    expire_leases()
-
-
-def lose(cluster: Cluster, time: SimulatedTime, *alive: SimulatedAgent) -> datetime:
-    """All others fall silent; looks and the living agents' reports go on until they are given up. Returns
-    when they were found silent."""
-    suspected_at = None
-    for _ in range(round((cluster.fence_seconds + cluster.fence_margin_seconds) / LOOK_SECONDS) + 2):
-        time.turn(LOOK_SECONDS)
-        look(cluster, *alive)
-        if suspected_at is None and Server.objects.filter(state="suspect").exists():
-            suspected_at = timezone.now()
-    assert suspected_at is not None
-    return suspected_at
-
-
-def only_recovery(job: Job) -> Recovery:
-    return Recovery.objects.get(job=job)
-
-
-def assert_phases_ascend(found: Recovery) -> None:
-    times = [getattr(found, name) for name in PHASE_TIMES]
-    known = [one for one in times if one is not None]
-    assert known == sorted(known)
-    assert times[-1] is not None
-    assert found.ended_at == found.running_at
 
 
 def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
@@ -191,17 +101,6 @@ def test_a_lost_server_is_detected_when_it_is_silent_and_shown_beside_its_fence(
     assert found.frozen_at >= found.fenced_at
     assert (found.source, found.iteration_resumed, found.iterations_lost()) == ("durable", 20, 7)
     assert_phases_ascend(found)
-
-
-def both_train(submit: Submit, nodes: Nodes) -> Job:
-    """A job over two servers."""
-    job = submit("best_effort", iterations=100_000, batch=64)
-    settle(*nodes)
-    live = job.generations.get(state=GenerationState.LIVE)
-    servers = set(live.assignments.values_list("gpu__server", flat=True))
-    assert len(servers) == 2, "it takes all GPUs"
-    reached(job, 50)
-    return job
 
 
 @pytest.mark.parametrize(("apart", "losses"), [(1.0, 1), (3.0, 2)])
@@ -508,137 +407,3 @@ def test_a_recovery_that_cannot_be_looked_at_stops_nobody(
         assert only_recovery(job).outcome == RecoveryOutcome.OPEN
     leases.reconcile()
     assert only_recovery(job).outcome == RecoveryOutcome.RECOVERED
-
-
-# What takes too long -----------------------------------------------------------------------------------
-
-
-def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_until_it_trains(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
-) -> None:
-    here, other = nodes
-    job = train_on(submit, here, other)
-    fail(here, job)
-    Server.objects.update(drain="drained")
-    patience = 2 * recovery_seconds(cluster)
-    assert patience > 2 * cluster.fence_seconds
-    time.turn(patience - 1.0)
-    reconcile()
-    late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED, job=job)
-    assert not late.exists()
-    time.turn(2.0)
-    reconcile()
-    reconcile()
-    told = late.get()
-    assert (told.resolved_at, told.count) == (None, 1)
-    assert "waits for GPUs" in told.message
-    run_planner("test")
-    assert late.filter(resolved_at=None).exists(), "being planned does not make it train"
-    Server.objects.update(drain="none")
-    go_on(time, here, other)
-    assert not late.filter(resolved_at=None).exists()
-
-
-def test_recoveries_that_were_quick_make_the_platform_impatient(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
-) -> None:
-    here, other = nodes
-    job = train_on(submit, here, other)
-    now = timezone.now()
-    for number, seconds in enumerate((20.0, 30.0, 40.0), start=100):
-        Recovery.objects.create(
-            job=job,
-            failed_generation=number,
-            outcome=RecoveryOutcome.RECOVERED,
-            detected_at=now - timedelta(seconds=seconds),
-            running_at=now,
-            ended_at=now,
-        )
-    assert recovery_seconds(cluster) == pytest.approx(30.0)
-    Recovery.objects.update(detected_at=now - timedelta(days=3))
-    assert recovery_seconds(cluster) == LONGEST_SECONDS
-    Recovery.objects.update(detected_at=now)
-    assert recovery_seconds(cluster) == SHORTEST_SECONDS
-
-
-def holding(job: Job, server: Server, rank: int, iteration: int, **more: int) -> None:
-    """A server's store keeps a rank's shard."""
-    live = job.generations.get(state=GenerationState.LIVE)
-    agent = Agent.objects.get(server=server)
-    agent.memory_store.setdefault("holdings", []).append(
-        {
-            "job": job.pk, "generation": live.number, "rank": rank, "iteration": iteration, "bytes": 10,
-            "completed_at": timezone.now().isoformat(), **more,
-        }
-    )  # fmt: skip
-    agent.save(update_fields=["memory_store"])
-
-
-def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
-) -> None:
-    first, second = nodes
-    job = both_train(submit, nodes)
-    ranks = job.generations.get(state=GenerationState.LIVE).world_size
-    for rank in range(ranks):
-        holding(job, first.agent.server, rank, 50, copies=1 if rank == 2 else 2, wanted_copies=2)
-    reconcile()
-    assert JobProtection.objects.get(job=job).state == ProtectionState.DEGRADED
-    time.turn(2 * recovery_seconds(cluster) + 1.0)
-    Agent.objects.update(last_report_at=timezone.now())
-    reconcile()
-    told = Incident.objects.get(kind=Incident.Kind.UNPROTECTED)
-    assert (told.job_id, "ranks 2 have" in told.message) == (job.pk, True)
-    Agent.objects.update(memory_store={})
-    for rank in range(ranks):
-        holding(job, first.agent.server, rank, 60, copies=2, wanted_copies=2)
-        holding(job, second.agent.server, rank, 60)
-    reconcile()
-    told.refresh_from_db()
-    assert told.resolved_at is not None
-    assert JobProtection.objects.get(job=job).state == ProtectionState.FULL
-
-
-def test_what_each_servers_death_would_cost(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
-) -> None:
-    first, second = nodes
-    job = both_train(submit, nodes)
-    live = job.generations.get(state=GenerationState.LIVE)
-    here = {"node-1": first.agent.server, "node-2": second.agent.server}
-    own = {one.rank: one.gpu.server for one in live.assignments.select_related("gpu__server")}
-    for rank in range(live.world_size):
-        holding(job, own[rank], rank, 49)
-    state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
-    assert state is not None
-    assert state.in_memory is not None
-    assert (state.in_memory.iteration, state.committed_lag()) == (49, 1)
-    assert [(one.name, len(one.ranks)) for one in state.holders()] == [("node-1", 4), ("node-2", 4)]
-    # Each keeps its own ranks' state alone: with one of them the point is gone.
-    assert state.protection == ProtectionState.DEGRADED
-    assert {(one.iterations, one.seconds, one.source) for one in state.losses()} == {(50, 5.0, "none")}
-    for rank in range(live.world_size):
-        peer = here["node-2"] if own[rank].name == "node-1" else here["node-1"]
-        holding(job, peer, rank, 48)
-    state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
-    assert state is not None
-    assert state.protection == ProtectionState.FULL
-    assert [(one.iterations, one.source) for one in state.losses()] == [(2, "peer_memory")] * 2
-
-
-def test_old_recoveries_are_forgotten_and_open_ones_never(
-    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here, other = nodes
-    job = train_on(submit, here, other)
-    now = timezone.now()
-    monkeypatch.setattr(housekeeping, "MOST_RECOVERIES", 3)
-    for number in range(100, 106):
-        Recovery.objects.create(
-            job=job, failed_generation=number, outcome=RecoveryOutcome.RECOVERED, ended_at=now
-        )
-    Recovery.objects.filter(failed_generation=105).update(ended_at=now - timedelta(days=91))
-    Recovery.objects.create(job=job, failed_generation=99, detected_at=now - timedelta(days=100))
-    housekeeping.trim_recoveries(now)
-    left = Recovery.objects.order_by("pk").values_list("failed_generation", flat=True)
-    assert list(left) == [103, 104, 99]

@@ -1,0 +1,21 @@
+"""Two servers, and the time that tests turn."""
+
+from __future__ import annotations
+
+import pytest
+
+from cluster.models import Cluster
+from tests.control_plane.conftest import SPEED
+from tests.control_plane.recoveries.scenes import Nodes
+from tests.control_plane.simulated_agent import SimulatedAgent
+from tests.control_plane.simulated_time import SimulatedTime
+
+
+@pytest.fixture
+def time(monkeypatch: pytest.MonkeyPatch) -> SimulatedTime:
+    return SimulatedTime(monkeypatch)
+
+
+@pytest.fixture
+def nodes(time: SimulatedTime, cluster: Cluster) -> Nodes:
+    return SimulatedAgent.enrol("node-1", 4, SPEED), SimulatedAgent.enrol("node-2", 4, SPEED)

@@ -1,0 +1,156 @@
+"""Recoveries and copies that take too long, and what is kept of them."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from cluster.models import Agent, Cluster, Server
+from scheduling.choices import (
+    GenerationState,
+    ProtectionState,
+    RecoveryOutcome,
+)
+from scheduling.models import Incident, Job, JobProtection, Recovery
+from scheduling.selectors.memory_states import memory_state
+from scheduling.services import housekeeping
+from scheduling.services.leases import reconcile
+from scheduling.services.planning import run_planner
+from scheduling.services.protection_watch import LONGEST_SECONDS, SHORTEST_SECONDS, recovery_seconds
+from tests.control_plane.recoveries.scenes import Nodes, Submit, both_train, fail, go_on, train_on
+from tests.control_plane.simulated_time import SimulatedTime
+
+pytestmark = pytest.mark.django_db(transaction=True)
+
+
+def test_a_job_that_is_not_recovered_after_two_recovery_times_is_an_incident_until_it_trains(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other)
+    fail(here, job)
+    Server.objects.update(drain="drained")
+    patience = 2 * recovery_seconds(cluster)
+    assert patience > 2 * cluster.fence_seconds
+    time.turn(patience - 1.0)
+    reconcile()
+    late = Incident.objects.filter(kind=Incident.Kind.UNRECOVERED, job=job)
+    assert not late.exists()
+    time.turn(2.0)
+    reconcile()
+    reconcile()
+    told = late.get()
+    assert (told.resolved_at, told.count) == (None, 1)
+    assert "waits for GPUs" in told.message
+    run_planner("test")
+    assert late.filter(resolved_at=None).exists(), "being planned does not make it train"
+    Server.objects.update(drain="none")
+    go_on(time, here, other)
+    assert not late.filter(resolved_at=None).exists()
+
+
+def test_recoveries_that_were_quick_make_the_platform_impatient(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other)
+    now = timezone.now()
+    for number, seconds in enumerate((20.0, 30.0, 40.0), start=100):
+        Recovery.objects.create(
+            job=job,
+            failed_generation=number,
+            outcome=RecoveryOutcome.RECOVERED,
+            detected_at=now - timedelta(seconds=seconds),
+            running_at=now,
+            ended_at=now,
+        )
+    assert recovery_seconds(cluster) == pytest.approx(30.0)
+    Recovery.objects.update(detected_at=now - timedelta(days=3))
+    assert recovery_seconds(cluster) == LONGEST_SECONDS
+    Recovery.objects.update(detected_at=now)
+    assert recovery_seconds(cluster) == SHORTEST_SECONDS
+
+
+def holding(job: Job, server: Server, rank: int, iteration: int, **more: int) -> None:
+    """A server's store keeps a rank's shard."""
+    live = job.generations.get(state=GenerationState.LIVE)
+    agent = Agent.objects.get(server=server)
+    agent.memory_store.setdefault("holdings", []).append(
+        {
+            "job": job.pk, "generation": live.number, "rank": rank, "iteration": iteration, "bytes": 10,
+            "completed_at": timezone.now().isoformat(), **more,
+        }
+    )  # fmt: skip
+    agent.save(update_fields=["memory_store"])
+
+
+def test_copies_that_were_ordered_and_lack_for_too_long_are_an_incident(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    first, second = nodes
+    job = both_train(submit, nodes)
+    ranks = job.generations.get(state=GenerationState.LIVE).world_size
+    for rank in range(ranks):
+        holding(job, first.agent.server, rank, 50, copies=1 if rank == 2 else 2, wanted_copies=2)
+    reconcile()
+    assert JobProtection.objects.get(job=job).state == ProtectionState.DEGRADED
+    time.turn(2 * recovery_seconds(cluster) + 1.0)
+    Agent.objects.update(last_report_at=timezone.now())
+    reconcile()
+    told = Incident.objects.get(kind=Incident.Kind.UNPROTECTED)
+    assert (told.job_id, "ranks 2 have" in told.message) == (job.pk, True)
+    Agent.objects.update(memory_store={})
+    for rank in range(ranks):
+        holding(job, first.agent.server, rank, 60, copies=2, wanted_copies=2)
+        holding(job, second.agent.server, rank, 60)
+    reconcile()
+    told.refresh_from_db()
+    assert told.resolved_at is not None
+    assert JobProtection.objects.get(job=job).state == ProtectionState.FULL
+
+
+def test_what_each_servers_death_would_cost(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    first, second = nodes
+    job = both_train(submit, nodes)
+    live = job.generations.get(state=GenerationState.LIVE)
+    here = {"node-1": first.agent.server, "node-2": second.agent.server}
+    own = {one.rank: one.gpu.server for one in live.assignments.select_related("gpu__server")}
+    for rank in range(live.world_size):
+        holding(job, own[rank], rank, 49)
+    state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
+    assert state is not None
+    assert state.in_memory is not None
+    assert (state.in_memory.iteration, state.committed_lag()) == (49, 1)
+    assert [(one.name, len(one.ranks)) for one in state.holders()] == [("node-1", 4), ("node-2", 4)]
+    # Each keeps its own ranks' state alone: with one of them the point is gone.
+    assert state.protection == ProtectionState.DEGRADED
+    assert {(one.iterations, one.seconds, one.source) for one in state.losses()} == {(50, 5.0, "none")}
+    for rank in range(live.world_size):
+        peer = here["node-2"] if own[rank].name == "node-1" else here["node-1"]
+        holding(job, peer, rank, 48)
+    state = memory_state(Job.objects.select_related("checkpoint").get(pk=job.pk))
+    assert state is not None
+    assert state.protection == ProtectionState.FULL
+    assert [(one.iterations, one.source) for one in state.losses()] == [(2, "peer_memory")] * 2
+
+
+def test_old_recoveries_are_forgotten_and_open_ones_never(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other)
+    now = timezone.now()
+    monkeypatch.setattr(housekeeping, "MOST_RECOVERIES", 3)
+    for number in range(100, 106):
+        Recovery.objects.create(
+            job=job, failed_generation=number, outcome=RecoveryOutcome.RECOVERED, ended_at=now
+        )
+    Recovery.objects.filter(failed_generation=105).update(ended_at=now - timedelta(days=91))
+    Recovery.objects.create(job=job, failed_generation=99, detected_at=now - timedelta(days=100))
+    housekeeping.trim_recoveries(now)
+    left = Recovery.objects.order_by("pk").values_list("failed_generation", flat=True)
+    assert list(left) == [103, 104, 99]
