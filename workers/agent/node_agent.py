@@ -472,13 +472,10 @@ class NodeAgent:
         if self._stopping != "workers":
             return self._stopping is not None
         busy = alive or len(self._outbox) > 0 or self._uploads.any_pending()
-        if now >= self._stop_deadline and alive:
+        overdue = now >= self._stop_deadline
+        if overdue and alive:
             self._kill_all("the agent stops, and it did not store its state in time")
-        return (
-            not busy
-            or now >= self._stop_deadline + KILL_SECONDS
-            or (now >= self._stop_deadline and not alive)
-        )
+        return not busy or (overdue and not alive) or now >= self._stop_deadline + KILL_SECONDS
 
     def _kill_all(self, reason: str) -> None:
         for record in self._pool.records.values():
