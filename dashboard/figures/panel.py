@@ -110,15 +110,21 @@ def base_figure(**layout: Any) -> go.Figure:
     return figure
 
 
-def mark_time(figure: go.Figure, moment: datetime, text: str, colour: str, dash: str = "dash") -> None:
-    """A vertical line at a time, named at its top. Kept out of the legend."""
+def mark_time(
+    figure: go.Figure, moment: datetime, text: str, colour: str, dash: str = "dash", side: str = "auto"
+) -> None:
+    """A vertical line at a time, named at its top. Kept out of the legend.
+
+    Args:
+        side: `right` ends the name at the line and `left` begins it there, as Plotly's anchors do.
+    """
     figure.add_shape(
         type="line", xref="x", yref="paper", x0=moment, x1=moment, y0=0, y1=1,
         line={"color": colour, "width": 1.5, "dash": dash},
     )  # fmt: skip
     figure.add_annotation(
         x=moment, xref="x", y=1, yref="paper", text=text, showarrow=False,
-        yanchor="bottom", font={"color": colour, "size": 11},
+        xanchor=side, yanchor="bottom", font={"color": colour, "size": 11},
     )  # fmt: skip
 
 

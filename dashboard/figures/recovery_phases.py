@@ -61,9 +61,9 @@ def figure(data: PhasesShown) -> go.Figure | None:
         )
     )
     if data.fenced_at is not None:
-        mark_time(drawn, data.fenced_at, "fenced", colours.BAD)
+        mark_time(drawn, data.fenced_at, "fenced", colours.BAD, side="right")
     if data.running_at is not None:
-        mark_time(drawn, data.running_at, "trains again", colours.GOOD)
+        mark_time(drawn, data.running_at, "trains again", colours.GOOD, side="left")
     drawn.update_xaxes(type="date")
     drawn.update_yaxes(autorange="reversed", automargin=True)
     return drawn
