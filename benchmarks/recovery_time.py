@@ -162,7 +162,9 @@ def settings(
     return PlatformSettings(
         data=data, first_port=18900, agent_port=ports[0], stream_port=ports[1], first_worker_port=30000,
         agents=len(SERVERS), slots=1,
-        environment=QUICK_PERIODS | {"PROFILE_SECONDS_PER_LEVEL": "1"}, examples=False, warm_workers=1,
+        # All levels in one go: those that lack are measured on idle GPUs alone, and the job leaves too few.
+        environment=QUICK_PERIODS | {"PROFILE_SECONDS_PER_LEVEL": "1", "PROFILE_MAXIMUM_SECONDS": "300"},
+        examples=False, warm_workers=1,
         device_model={"fixed_seconds": 0.0, "seconds_per_sample": ITERATION_SECONDS * len(SERVERS) / BATCH},
         links={"network": link, "spine": link, "disk": {"bytes_per_second": STORAGE_BYTES_PER_SECOND}},
         agent_configuration={} if in_memory else {"memory_store_bytes": 0},
