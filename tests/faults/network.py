@@ -70,6 +70,8 @@ class Networks:
 
     def _join(self, server: str, outer: str) -> None:
         name = self.namespace(server)
+        with suppress(NoNetworksError):  # the kernel takes a deleted namespace's link away a moment later
+            run("ip", "link", "delete", outer)
         run("ip", "netns", "add", name)
         run("ip", "link", "add", outer, "type", "veth", "peer", "name", "eth0", "netns", name)
         run("ip", "link", "set", outer, "master", self._bridge, "up")
