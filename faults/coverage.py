@@ -41,7 +41,10 @@ def stops_training(fault: Fault) -> bool:
 
 
 def cost_seconds(fault: Fault, charge: Charge) -> float:
-    """The most that it keeps one job from its work."""
+    """The most that it keeps one job from its work. A clock of the control plane that jumps brings deadlines
+    nearer by as much; an agent's does not matter to them."""
+    if fault.kind is Kind.JUMP:
+        return 0.0 if fault.target.server else abs(fault.amount)
     away = max(fault.seconds, RESTART_SECONDS)
     return away + charge.lost_seconds + charge.start_seconds if stops_training(fault) else away
 

@@ -56,6 +56,8 @@ class Means:
     #: Starts something that takes all the memory that one worker may have.
     fill_memory: Callable[[], Undo] | None = None
     peers: Sequence[str] = ()
+    #: Lets the clocks that a target names go wrong by so many seconds. Apart: see `schedule`.
+    clocks: Mapping[Target, Callable[[float], Undo]] = field(default_factory=dict)
 
     def targets(self) -> list[Target]:
         """Everything that faults may befall here."""
@@ -126,6 +128,8 @@ def _begin(fault: Fault, means: Means) -> tuple[Undo | None, str]:
         return change(fault.target.name), "begun"
     if part is Part.DISK:
         return fill(means.disks[server]), "full"
+    if part is Part.CLOCK:
+        return means.clocks[fault.target](fault.amount), "begun"
     if part is Part.MEMORY and means.fill_memory is not None:
         return means.fill_memory(), "begun"
     return _to_processes(fault, means)

@@ -18,7 +18,7 @@ from launch.folders import Folders
 from launch.state import read_state
 
 #: Parts that are processes: an operator's links and disks are left alone.
-PROCESSES = frozenset(Part) - {Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.MEMORY}
+PROCESSES = frozenset(Part) - {Part.CONTROL_LINK, Part.PEER_LINK, Part.DISK, Part.MEMORY, Part.CLOCK}
 LOOK_SECONDS = 1.0
 
 _UNFINISHED = """

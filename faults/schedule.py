@@ -29,6 +29,7 @@ class Part(StrEnum):
     PEER_LINK = "link between two agents"
     DISK = "an agent's disk"
     MEMORY = "a worker's memory"
+    CLOCK = "wall clock"
 
 
 class Kind(StrEnum):
@@ -42,6 +43,7 @@ class Kind(StrEnum):
     DOUBLE = "double messages"
     REORDER = "hold messages back"
     FILL = "fill"
+    JUMP = "let jump"
 
 
 @dataclass(frozen=True, order=True)
@@ -58,8 +60,9 @@ class Target:
 class Fault:
     """``at_seconds`` after the schedule's begin, ``kind`` befalls ``target`` for ``seconds`` (0: at once).
 
-    ``amount`` is what the kind needs beside: seconds that each message is delayed; which of several processes
-    of the same name it is, as a fraction from 0 to 1.
+    ``amount`` is what the kind needs beside: seconds that each message is delayed; seconds by which a clock
+    goes wrong, forward or (negative) back; which of several processes of the same name it is, as a fraction
+    from 0 to 1.
     """
 
     at_seconds: float
@@ -75,6 +78,8 @@ class Fault:
 
     def __str__(self) -> str:
         what = f"{self.at_seconds:6.2f} s  {self.kind} {self.target.part} {self.target.name}"
+        if self.kind is Kind.JUMP:
+            what += f" by {self.amount:+.0f} s"
         return what + (f" for {self.seconds:.1f} s" if self.seconds else "")
 
 
@@ -99,6 +104,7 @@ KINDS: dict[Part, dict[Kind, float]] = {
     Part.PEER_LINK: {Kind.CUT: 2, Kind.DELAY: 1},
     Part.DISK: {Kind.FILL: 1},
     Part.MEMORY: {Kind.FILL: 1},
+    Part.CLOCK: {Kind.JUMP: 1},
 }
 #: Those that last nothing: what is killed is started again by whoever watches it.
 AT_ONCE = frozenset({Kind.KILL, Kind.RESTART})
@@ -112,24 +118,33 @@ LONG_SECONDS = (8.0, 26.0)
 LONGEST_DELAY_SECONDS = 1.5
 #: Above this a delayed message comes after those that were sent later: agents wait no longer for an answer.
 HELD_BACK_SECONDS = (2.0, 12.0)
+#: By how much clocks go wrong: as often by seconds as by minutes or hours.
+JUMP_SECONDS = (1.0, 4 * 3600.0)
 
 
-def schedule(seed: int, seconds: float, processes: Iterable[Target]) -> list[Fault]:
+def schedule(
+    seed: int, seconds: float, processes: Iterable[Target], clocks: Iterable[Target] = ()
+) -> list[Fault]:
     """What befalls whom and when, in order of time: at least one fault if there is a target and time.
 
     All of it is over at ``seconds``. Two that last do not overlap on the same target. Targets are drawn by
-    part first, so that one planner is met as often as six workers.
+    part first, so that one planner is met as often as six workers. What befalls ``clocks`` is drawn apart:
+    all else that a seed gives is the same without them.
     Raises ValueError for a length that is no positive number.
     """
+    # A text, so that seeds beside each other have nothing in common.
+    faults = _drawn(random.Random(f"faults {seed}"), seconds, processes)
+    return sorted(faults + _drawn(random.Random(f"clocks {seed}"), seconds, clocks))
+
+
+def _drawn(chance: random.Random, seconds: float, among: Iterable[Target]) -> list[Fault]:
     if not 0.0 < seconds < float("inf"):
         raise ValueError(f"a schedule lasts a positive number of seconds, not {seconds}")
     targets: dict[Part, list[Target]] = {}
-    for target in sorted(set(processes)):
+    for target in sorted(set(among)):
         targets.setdefault(target.part, []).append(target)
     if not targets:
         return []
-    # A text, so that seeds beside each other have nothing in common.
-    chance = random.Random(f"faults {seed}")
     busy_until: dict[Target, float] = {}
     faults: list[Fault] = []
     at = min(chance.expovariate(1 / MEAN_SECONDS_BETWEEN), seconds * 0.5)
@@ -154,5 +169,14 @@ def _fault(chance: random.Random, at: float, end: float, targets: dict[Part, lis
         amount *= LONGEST_DELAY_SECONDS
     elif kind is Kind.REORDER:
         amount = HELD_BACK_SECONDS[0] + amount * (HELD_BACK_SECONDS[1] - HELD_BACK_SECONDS[0])
+    elif kind is Kind.JUMP:
+        amount = _jump_seconds(amount)
     at = round(at, 3)
     return Fault(at, kind, target, 0.0 if kind in AT_ONCE else min(lasts, end - at), amount)
+
+
+def _jump_seconds(fraction: float) -> float:
+    """Forward or back, by an amount whose logarithm is uniform."""
+    least, most = JUMP_SECONDS
+    size = least * (most / least) ** abs(2 * fraction - 1)
+    return round(size if fraction >= 0.5 else -size, 1)

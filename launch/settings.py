@@ -59,6 +59,8 @@ class PlatformSettings:
     redis_url: str | None = None
     #: More variables for the control plane's processes, such as SLOT_SECONDS.
     environment: Mapping[str, str] = field(default_factory=dict)
+    #: More variables for the process of that name, of the control plane or an agent.
+    each_environment: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: More entries for every agent's configuration file.
     agent_configuration: Mapping[str, Any] = field(default_factory=dict)
     #: More entries for the configuration file of the agent of that name.

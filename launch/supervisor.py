@@ -11,6 +11,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
@@ -259,7 +260,8 @@ class Supervisor:
             process.wait_ready(self._tick)
 
     def _begin(self, specification: ProcessSpecification) -> ManagedProcess:
-        process = ManagedProcess(specification)
+        own = self._settings.each_environment.get(specification.name, {})
+        process = ManagedProcess(replace(specification, environment={**specification.environment, **own}))
         process.start()
         self._processes[process.name] = process
         return process

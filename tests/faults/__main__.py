@@ -12,6 +12,7 @@ import uuid
 from collections.abc import Callable
 from pathlib import Path
 
+from faults.clocks import NoClocksError
 from launch.errors import LaunchError
 from tests.faults import record
 from tests.faults.record import Entry
@@ -19,6 +20,7 @@ from tests.faults.run import measure, run_schedule
 from tests.faults.scene import running_scene
 
 DEFAULT_RECORD = Path("data/chaos/schedules.jsonl")
+CLOCKS_RECORD = Path("data/chaos/clocks.jsonl")
 #: After so many schedules a platform has logs, rows and a history enough: the next has one of its own.
 PER_PLATFORM = 20
 
@@ -30,7 +32,8 @@ def main() -> int:
     parser.add_argument("--first-seed", type=int, default=1, help="the first of them [1]")
     parser.add_argument("--seconds", type=float, default=30.0, help="length of one schedule [30]")
     parser.add_argument("--seed", type=int, help="run this seed alone, also when it is in the record")
-    parser.add_argument("--record", type=Path, default=DEFAULT_RECORD, help=f"[{DEFAULT_RECORD}]")
+    parser.add_argument("--clock", action="store_true", help="let clocks jump too; needs libfaketime")
+    parser.add_argument("--record", type=Path, help=f"[{DEFAULT_RECORD}, with --clock {CLOCKS_RECORD}]")
     parser.add_argument(
         "--evidence", type=Path, help="where to keep what is known of broken schedules [/tmp]"
     )
@@ -40,7 +43,8 @@ def main() -> int:
         parser.error("--schedules is at least 1, --first-seed at least 0, --seconds from 1 to 3600")
     if chosen.evidence is not None:
         chosen.evidence.mkdir(parents=True, exist_ok=True)
-    done = record.read(chosen.record)
+    file = chosen.record or (CLOCKS_RECORD if chosen.clock else DEFAULT_RECORD)
+    done = record.read(file)
     seeds = record.to_do(done, chosen.first_seed, chosen.schedules, chosen.seconds)
     if chosen.seed is not None:
         seeds = [chosen.seed]
@@ -49,14 +53,17 @@ def main() -> int:
     ran: list[int] = []
     try:
         while seeds:
-            ran += _on_one_platform(seeds, chosen.seconds, chosen.record, chosen.evidence, _say)
+            ran += _on_one_platform(seeds, chosen.seconds, chosen.clock, file, chosen.evidence, _say)
             seeds = [seed for seed in seeds if seed not in ran]
     except KeyboardInterrupt:
         _say("stopped; the same command goes on with the next seed")
+    except NoClocksError as error:
+        print(f"no clock can be turned: {error} (pip install libfaketime)", file=sys.stderr)
+        return 2
     except LaunchError as error:
         print(f"the platform could not be started: {error}", file=sys.stderr)
         return 2
-    entries = record.read(chosen.record)
+    entries = record.read(file)
     if chosen.seed is not None:
         entries = [entry for entry in entries if entry.seed == chosen.seed]
     print("\n".join(["", *record.report(entries)]), flush=True)
@@ -64,13 +71,18 @@ def main() -> int:
 
 
 def _on_one_platform(
-    seeds: list[int], seconds: float, file: Path, evidence: Path | None, say: Callable[[str], None]
+    seeds: list[int],
+    seconds: float,
+    clocks: bool,
+    file: Path,
+    evidence: Path | None,
+    say: Callable[[str], None],
 ) -> list[int]:
     """As many of the seeds as one platform serves: a schedule that broke something is its last."""
     name = uuid.uuid4().hex[:6]
     ran: list[int] = []
     say(f"starting platform {name}")
-    with running_scene() as scene:
+    with running_scene(with_clocks=clocks) as scene:
         for text in scene.without:
             say(f"on this machine {text}")
         speed = measure(scene)

@@ -85,7 +85,7 @@ def run_schedule(
 ) -> Entry:
     """Carry out one schedule and judge it. What is known of it is kept if something broke."""
     began = time.monotonic()
-    faults = schedule(seed, seconds, scene.means.targets())
+    faults = schedule(seed, seconds, scene.means.targets(), scene.means.clocks)
     jobs, refused = _Submitter(scene, works(seed, seconds), speed), []
     jobs.start()
     seen: set[Violation] = set()
@@ -195,14 +195,18 @@ def judged_promises(
 
 
 def faults_in_the_life_of(job: Mapping[str, Any], deeds: Sequence[Deed]) -> list[Fault]:
-    """The faults that were there while a job was."""
+    """The faults that were there while a job was: all, where the clocks jumped that its times are by."""
+    jumped = any(deed.fault.kind is Kind.JUMP and not deed.fault.target.server for deed in deeds)
     return [
         deed.fault
         for deed in deeds
-        if deed.begun_at is not None
-        and (job["finished_at"] is None or deed.begun_at <= job["finished_at"])
-        and (deed.ended_at is None or deed.ended_at >= job["submitted_at"])
+        if deed.begun_at is not None and (jumped or _in_the_life(job, deed.begun_at, deed.ended_at))
     ]
+
+
+def _in_the_life(job: Mapping[str, Any], begun_at: datetime, ended_at: datetime | None) -> bool:
+    before_its_end = job["finished_at"] is None or begun_at <= job["finished_at"]
+    return before_its_end and (ended_at is None or ended_at >= job["submitted_at"])
 
 
 def _submit(scene: Scene, name: str, iterations: int, deadline: float | None, seed: int) -> Job:

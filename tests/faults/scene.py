@@ -11,16 +11,19 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from faults.clocks import Clocks, find_library
 from faults.injecting import Means, Undo
 from faults.processes import find
 from faults.proxy import Proxy
 from faults.reading import reader
+from faults.schedule import Part, Target
 from launch import Platform, PlatformSettings
 from punctual.client import Client
 from punctual.errors import PunctualError
@@ -36,6 +39,10 @@ WORKER_BYTES = 1536 * MEBIBYTE
 #: What an agent keeps on its disk here takes a tenth of it.
 DISK_BYTES = 512 * MEBIBYTE
 PROJECT_NAME = "faults"
+#: Processes of the control plane, each of which might run on a host with a clock of its own; and those that
+#: are there beside them, and whose clock jumps with all others' alone.
+CLOCKED = ("web", "agent-api", "celery-planner", "celery-control", "celery-long", "beat")
+ONE_HOST = (*CLOCKED, "streams", "postgresql", "valkey")
 
 
 @dataclass
@@ -55,14 +62,18 @@ class Scene:
 
 
 @contextmanager
-def running_scene() -> Iterator[Scene]:
-    """Start it; stop it and take everything away at the end."""
+def running_scene(*, with_clocks: bool = False) -> Iterator[Scene]:
+    """Start it; stop it and take everything away at the end.
+
+    Raises NoClocksError where clocks are asked for and cannot be turned.
+    """
     data = Path(tempfile.mkdtemp(prefix="punctual-faults-"))
     without: list[str] = []
     with ExitStack() as stack:
         stack.callback(shutil.rmtree, data, ignore_errors=True)
         networks = _networks(stack, without)
         disks = _disks(stack, data, without)
+        clocks = _clocks(stack) if with_clocks else None
         agent_port, stream_port = _free_port(), _free_port()
         proxies = {
             server: [
@@ -87,6 +98,7 @@ def running_scene() -> Iterator[Scene]:
                 agent_configuration={"worker_memory_bytes": WORKER_BYTES},
                 each_agent={server: _own(server, proxies[server], networks) for server in SERVERS},
                 agent_namespaces={server: networks.file(server) for server in SERVERS} if networks else {},
+                each_environment=_clocked(clocks) if clocks else {},
                 warm_workers=SLOTS,
                 examples=False,
             )
@@ -102,6 +114,7 @@ def running_scene() -> Iterator[Scene]:
             disks=disks,
             fill_memory=lambda: _glutton(client),
             peers=networks.pairs() if networks else (),
+            clocks=_turns(clocks) if clocks else {},
         )
         yield Scene(platform, client, means, without, RESERVE_SERVERS)
 
@@ -132,6 +145,27 @@ def _disks(stack: ExitStack, data: Path, without: list[str]) -> dict[str, Path]:
         stack.callback(subprocess.run, ["umount", "-l", str(folder)], check=False)
         disks[server] = folder
     return disks
+
+
+def _clocks(stack: ExitStack) -> Clocks:
+    """Readable for every user that processes run as, unlike the platform's own folder."""
+    library = find_library()
+    folder = Path(tempfile.mkdtemp(prefix="punctual-clocks-"))
+    stack.callback(shutil.rmtree, folder, ignore_errors=True)
+    folder.chmod(0o711)
+    return Clocks(library, folder)
+
+
+def _clocked(clocks: Clocks) -> dict[str, dict[str, str]]:
+    return {name: clocks.environment(name) for name in (*ONE_HOST, *(f"agent-{each}" for each in SERVERS))}
+
+
+def _turns(clocks: Clocks) -> dict[Target, Callable[[float], Undo]]:
+    """By what is turned together: an agent's clock, that of one process, that of the whole control plane."""
+    together = {Target(Part.CLOCK, f"agent-{server}", server): (f"agent-{server}",) for server in SERVERS}
+    together |= {Target(Part.CLOCK, name): (name,) for name in CLOCKED}
+    together[Target(Part.CLOCK, "control plane")] = ONE_HOST
+    return {target: partial(clocks.turn, names) for target, names in together.items()}
 
 
 def _own(server: str, proxies: list[Proxy], networks: Networks | None) -> dict[str, Any]:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from faults.coverage import Charge, is_covered, stops_training
-from faults.schedule import AT_ONCE, KINDS, Fault, Kind, Part, Target, schedule
+from faults.schedule import AT_ONCE, JUMP_SECONDS, KINDS, Fault, Kind, Part, Target, schedule
 
 targets = st.builds(
     Target, st.sampled_from(Part), st.sampled_from(("one", "two")), st.sampled_from(("", "node-1", "node-2"))
@@ -89,3 +89,29 @@ def test_more_faults_are_never_covered_better_nor_by_a_smaller_reserve(faults, r
     if is_covered(faults, reserve, CHARGE):
         assert is_covered(faults[1:], reserve, CHARGE)
         assert is_covered(faults, reserve + 1, CHARGE)
+
+
+@given(seeds, lengths, st.lists(targets, max_size=4))
+def test_clocks_that_jump_change_nothing_else_that_a_seed_gives(seed, seconds, processes):
+    clocks = [Target(Part.CLOCK, "control plane"), Target(Part.CLOCK, "agent-node-1", "node-1")]
+    others = [target for target in processes if target.part is not Part.CLOCK]
+    with_clocks = schedule(seed, seconds, others, clocks)
+    assert [fault for fault in with_clocks if fault.kind is not Kind.JUMP] == schedule(seed, seconds, others)
+    assert any(fault.kind is Kind.JUMP for fault in with_clocks)
+
+
+def test_clocks_go_wrong_by_seconds_and_by_hours_forward_and_back():
+    clock = Target(Part.CLOCK, "control plane")
+    amounts = [fault.amount for seed in range(50) for fault in schedule(seed, 30.0, [], [clock])]
+    assert all(JUMP_SECONDS[0] <= abs(amount) <= JUMP_SECONDS[1] for amount in amounts)
+    for least, most in ((-4 * 3600, -3600), (-10, 0), (0, 10), (3600, 4 * 3600)):
+        assert any(least <= amount <= most for amount in amounts)
+
+
+def test_a_clock_of_the_control_plane_costs_a_promise_what_it_jumps_and_an_agents_nothing():
+    far = 5 * CHARGE.seconds
+    assert is_covered([Fault(1.0, Kind.JUMP, Target(Part.CLOCK, "agent", "node-1"), 5.0, far)], 1, CHARGE)
+    own = Target(Part.CLOCK, "control plane")
+    for seconds in (far, -far):
+        assert not is_covered([Fault(1.0, Kind.JUMP, own, 5.0, seconds)], 1, CHARGE)
+    assert is_covered([Fault(1.0, Kind.JUMP, own, 5.0, CHARGE.seconds / 2)], 1, CHARGE)
