@@ -11,6 +11,7 @@ import shutil
 import signal
 import subprocess
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import quote
@@ -25,6 +26,8 @@ from launch.privileges import Identity, child_setup, others_can_reach
 USER = "punctual"
 #: Names the socket's file only: nothing listens on a port.
 _PORT = 5432
+#: How long what was killed may take to be gone: one that waits for the disk ends when that answers.
+_ORPHANS_SECONDS = 10.0
 
 
 @dataclass(frozen=True)
@@ -70,6 +73,7 @@ class EmbeddedPostgres:
         if (self.data / "PG_VERSION").exists():
             self._check_version()
             self._remove_stale_pid_file()
+            self._end_orphans()
         else:
             self._initialise()
         make_private(self.sockets)
@@ -174,6 +178,23 @@ class EmbeddedPostgres:
                 f"a PostgreSQL server (process {pid}) already serves {self.data}: stop it first"
             )
         pid_file.unlink()
+
+    def _end_orphans(self) -> None:
+        """End the processes that a killed server has left: each looks for it only now and then, and while one
+        of them lives the next server refuses. What they had begun is done again from the log."""
+        orphans = [process for process in psutil.process_iter() if self._is_orphan(process)]
+        for process in orphans:
+            with suppress(psutil.NoSuchProcess):
+                process.kill()
+        psutil.wait_procs(orphans, timeout=_ORPHANS_SECONDS)
+
+    def _is_orphan(self, process: psutil.Process) -> bool:
+        """Whether it is one of a server's own processes, which work in its data folder and sit in sessions of
+        their own. `_remove_stale_pid_file` has seen that the server itself is gone."""
+        try:
+            return process.name() == "postgres" and Path(process.cwd()) == self.data.resolve()
+        except (psutil.Error, OSError):
+            return False
 
     def _initialise(self) -> None:
         if self.data.exists() and any(self.data.iterdir()):

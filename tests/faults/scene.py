@@ -11,7 +11,7 @@ import socket
 import subprocess
 import tempfile
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial
@@ -162,7 +162,9 @@ def _clocked(clocks: Clocks) -> dict[str, dict[str, str]]:
 
 def _turns(clocks: Clocks) -> dict[Target, Callable[[float], Undo]]:
     """By what is turned together: an agent's clock, that of one process, that of the whole control plane."""
-    together = {Target(Part.CLOCK, f"agent-{server}", server): (f"agent-{server}",) for server in SERVERS}
+    together: dict[Target, Sequence[str]] = {
+        Target(Part.CLOCK, f"agent-{server}", server): (f"agent-{server}",) for server in SERVERS
+    }
     together |= {Target(Part.CLOCK, name): (name,) for name in CLOCKED}
     together[Target(Part.CLOCK, "control plane")] = ONE_HOST
     return {target: partial(clocks.turn, names) for target, names in together.items()}

@@ -7,9 +7,10 @@ import shutil
 import signal
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
+import psutil
 import psycopg2
 import pytest
 
@@ -59,6 +60,13 @@ def serving(server: EmbeddedPostgres, folder: Path) -> Iterator[ManagedProcess]:
         assert process.finish()
 
 
+def is_the_log_writer(process: psutil.Process) -> bool:
+    """Whether it is; those that end at this moment are not."""
+    with suppress(psutil.Error):
+        return "walwriter" in " ".join(process.cmdline())
+    return False
+
+
 def test_what_was_committed_is_there_after_kill_9(folder):
     server = server_in(folder)
     with serving(server, folder) as process:
@@ -75,6 +83,20 @@ def test_what_was_committed_is_there_after_kill_9(folder):
             cursor.execute("SELECT number FROM kept")
             assert cursor.fetchone() == (7,)
         connection.close()
+
+
+def test_a_server_that_was_killed_is_started_again_at_once_whatever_its_own_processes_do(folder):
+    """One that is frozen stands for one that does not look: the next server would refuse while it lives."""
+    server = server_in(folder)
+    with serving(server, folder) as process:
+        writer = next(each for each in psutil.Process(process.pid).children() if is_the_log_writer(each))
+        writer.suspend()
+        os.kill(process.pid, signal.SIGKILL)
+        while process.restarts == 0:
+            process.keep_running()
+        process.wait_ready()
+        assert process.restarts == 1
+        assert not writer.is_running()
 
 
 def test_a_pid_file_left_by_a_crash_is_removed_even_if_its_number_is_in_use_again(folder):
