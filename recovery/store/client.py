@@ -12,10 +12,11 @@ import socket
 import threading
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from recovery.store import wire
+from recovery.store.allowances import Sending
 from recovery.store.sockets import connect
 from recovery.store.wire import Inbox, Message, WireError
 
@@ -39,6 +40,21 @@ class _Room:
     descriptor: int
     capacity: int
     holds: int | None
+
+
+@dataclass(frozen=True)
+class Copied:
+    """What it took to copy a version to other stores.
+
+    Attributes:
+        bytes: to all of them. seconds: in which it was being sent. startup_seconds: of one message.
+    """
+
+    iteration: int
+    peers: int
+    bytes: int
+    seconds: float
+    startup_seconds: float
 
 
 class StoredShard:
@@ -88,6 +104,7 @@ class StoreClient:
         self._asked_at: float | None = None
         self._refused_at: float | None = None
         self._pending: tuple[int, int] | None = None
+        self._copied: Copied | None = None
         self._answers: list[tuple[Message, list[int]]] = []
         threading.Thread(target=self._dial_for_ever, name="memory-store", daemon=True).start()
 
@@ -128,11 +145,13 @@ class StoreClient:
         size: int,
         description_bytes: int,
         committed: int | None,
+        sending: Sending | None = None,
     ) -> bool:
         """Copy a shard into a free slot and have it completed; False where there is none.
 
         Args:
             buffers: description and values, `size` bytes in all. committed: the version that must stay.
+                sending: how copies go to other stores; None: at once.
         """
         with self._changed:
             place = self._free(size, committed)
@@ -147,10 +166,21 @@ class StoreClient:
                 logger.warning("the store's memory cannot be written: %s", error)
                 return False
             self._pending = (place, iteration)
-            self._say(
-                {"end": place, "iteration": iteration, "bytes": size, "description_bytes": description_bytes}
-            )
+            how = {} if sending is None else asdict(sending)
+            end = {"end": place, "iteration": iteration, "bytes": size}
+            self._say({**end, "description_bytes": description_bytes, **how})
             return True
+
+    def allow(self, size: int, within_seconds: float | None) -> None:
+        """Let copies of what was written last be sent: so many bytes within so many seconds, or without an
+        end. For any thread."""
+        with self._changed:
+            self._say({"allow": size, "within": within_seconds})
+
+    def copied(self) -> Copied | None:
+        """What the copies of the last complete version took; None where there are none."""
+        with self._changed:
+            return self._copied
 
     # What a start asks
 
@@ -253,6 +283,8 @@ class StoreClient:
                 if self._pending is not None and self._pending[1] == message["complete"]:
                     self._rooms[self._pending[0]].holds = self._pending[1]
                 self._pending = None
+                found = message.get("copied")
+                self._copied = None if found is None else Copied(int(message["complete"]), **found)
             elif "refused" in message and message.get("what") in ("reserve", "begin", "end"):
                 self._note_refusal(message)
             else:

@@ -2,17 +2,18 @@
 
 Both prove first that they know the secret of the generation whose shards it is about (HMAC-SHA256 over fresh
 nonces, as in a hand-over). Then come frames: a length, JSON, and an HMAC of the connection's own key over
-side, number and content. Chunks of a shard carry a CRC-32 each; the SHA-256 of all of them comes in a frame.
-What is sent is not encrypted.
+side, number and content. Chunks of a shard (`shard_stream.py`) carry a CRC-32 each; the SHA-256 of all of
+them comes in a frame. What is sent is not encrypted.
 
 From whoever has called, with the answer to it:
 
-    {"put": rank, "iteration", "bytes", "description_bytes", "capacity", "committed", "world_size"}
-        {"ready": true}, then the chunks come, and {"end": sha256}
+    {"put": rank, "iteration", "bytes", "description_bytes", "capacity", "committed", "world_size",
+     "pause_seconds", "seconds", "buffers"}          how it is sent: of all three the receiver sets bounds
+        {"ready": true, "rack": text | null}, then the chunks come, and {"end": sha256}
         {"whole": iteration}
     {"list": rank}
         {"versions": [[iteration, bytes, description_bytes, world_size], ...]}
-    {"get": rank, "iteration"}
+    {"get": rank, "iteration", "rack": text | null}
         {"sending": bytes, "description_bytes"}, then the chunks come, and {"end": sha256}
 
 Whatever is not done is answered by {"refused": reason}.
@@ -23,17 +24,13 @@ from __future__ import annotations
 import hashlib
 import hmac
 import json
-import os
 import secrets
 import socket
 import struct
 import time
-import zlib
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-from recovery.store.memory import CHUNK_BYTES
 
 HELLO_LIMIT_BYTES = 1 << 10
 FRAME_LIMIT_BYTES = 1 << 14
@@ -43,8 +40,8 @@ AUTHENTICATION_SECONDS = 5.0
 _NONCE_BYTES = 32
 _PROOF_BYTES = 32
 _LENGTH = struct.Struct(">I")
-_CHUNK = struct.Struct(">II")
 _FRAME_NUMBER = struct.Struct(">Q")
+_MARK = b"+"
 
 Message = dict[str, Any]
 
@@ -89,10 +86,15 @@ class Channel:
         self._check = check
         self._sent = self._received = 0
         self._ends_at = time.monotonic() + AUTHENTICATION_SECONDS
+        self._pause_seconds = SILENT_SECONDS
+        #: What a message to the other side and back took.
+        self.startup_seconds = 0.0
 
-    def allow(self, seconds: float) -> None:
-        """All that comes from now on may take so long together."""
+    def allow(self, seconds: float, pause_seconds: float = SILENT_SECONDS) -> None:
+        """All that comes from now on may take so long together; between two chunks the other side may be
+        silent for so long."""
         self._ends_at = time.monotonic() + seconds
+        self._pause_seconds = max(SILENT_SECONDS, pause_seconds)
 
     def send(self, message: Mapping[str, Any]) -> None:
         """Say something. Raises OSError."""
@@ -123,39 +125,27 @@ class Channel:
             raise PeerRefusedError(str(message["refused"])[:300])
         return message
 
-    def send_shard(self, view: memoryview, sha256: str) -> None:
-        """Send the chunks of a shard, and what their digest was when it was complete. Raises OSError."""
-        for start in range(0, len(view), CHUNK_BYTES):
-            self._check()
-            chunk = view[start : start + CHUNK_BYTES]
-            send_all(self._socket, _CHUNK.pack(len(chunk), zlib.crc32(chunk)), self._ends_at)
-            send_all(self._socket, chunk, self._ends_at)
-        self.send({"end": sha256})
+    def send_bytes(self, content: bytes | memoryview) -> None:
+        """Send bytes as they are, within what was allowed. Raises OSError."""
+        self._check()
+        send_all(self._socket, content, self._ends_at)
 
-    def receive_shard(self, size: int, descriptor: int) -> tuple[tuple[int, ...], str]:
-        """Write the chunks of a shard into memory; returns their checksums and the digest of all of them.
+    def receive_bytes(self, view: memoryview) -> None:
+        """Fill `view` with the next bytes, within what was allowed. Raises OSError."""
+        self._check()
+        _receive_into(self._socket, view, self._ends_at, self._pause_seconds)
 
-        Raises:
-            PeerError: one is not what its checksum says, or all are not what their digest says. OSError.
-        """
-        digest = hashlib.sha256()
-        checksums = []
-        buffer = memoryview(bytearray(min(size, CHUNK_BYTES)))
-        for start in range(0, size, CHUNK_BYTES):
-            self._check()
-            chunk = buffer[: min(CHUNK_BYTES, size - start)]
-            length, checksum = _CHUNK.unpack(receive(self._socket, _CHUNK.size, self._ends_at))
-            if length != len(chunk):
-                raise PeerError(f"a chunk of {length} bytes where {len(chunk)} come")
-            _receive_into(self._socket, chunk, self._ends_at)
-            if zlib.crc32(chunk) != checksum:
-                raise PeerError(f"the chunk at {start} was altered on its way")
-            digest.update(chunk)
-            _write(descriptor, chunk, start)
-            checksums.append(checksum)
-        if self.receive().get("end") != digest.hexdigest():
-            raise PeerError("the shard is not what it was when it was complete")
-        return tuple(checksums), digest.hexdigest()
+    def mark(self) -> None:
+        """Tell the other side that the chunk that came is where it belongs. Raises OSError.
+
+        For another thread than the one that receives: it leaves the socket's time limit alone."""
+        self._check()
+        self._socket.sendall(_MARK)
+
+    def take_mark(self) -> None:
+        """Wait for the other side to say so. Raises OSError."""
+        if receive(self._socket, len(_MARK), self._ends_at) != _MARK:
+            raise PeerError("it says something else than that a chunk is there")
 
     def messages(self, pause_seconds: float) -> Iterator[Message]:
         """What the other side asks, until it goes away; each question within this time."""
@@ -184,7 +174,9 @@ class Channel:
 def call(peer: Peer, job: str, generation: int, secret: str, check: Callable[[], None]) -> Channel:
     """Connect to another server's store, for one generation's shards. Raises OSError."""
     check()
+    began = time.monotonic()
     connection = socket.create_connection((peer.address, peer.port), timeout=SILENT_SECONDS)
+    startup_seconds = time.monotonic() - began
     try:
         connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         ends_at = time.monotonic() + AUTHENTICATION_SECONDS
@@ -197,7 +189,10 @@ def call(peer: Peer, job: str, generation: int, secret: str, check: Callable[[],
         if not hmac.compare_digest(proof, _proof(key, b"holder", hello, ours, theirs)):
             raise PeerError(f"what answers for {peer.server} does not know the secret of this generation")
         send_all(connection, _proof(key, b"owner", hello, ours, theirs), ends_at)
-        return Channel(connection, _proof(key, b"session", hello, ours, theirs), b"owner", b"holder", check)
+        session = _proof(key, b"session", hello, ours, theirs)
+        channel = Channel(connection, session, b"owner", b"holder", check)
+        channel.startup_seconds = startup_seconds
+        return channel
     except BaseException:
         connection.close()
         raise
@@ -217,6 +212,7 @@ def answer(
     Raises:
         PeerError: it does not know the secret. OSError: it went away.
     """
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     ends_at = time.monotonic() + AUTHENTICATION_SECONDS
     (length,) = _LENGTH.unpack(receive(connection, _LENGTH.size, ends_at))
     if length > HELLO_LIMIT_BYTES:
@@ -254,26 +250,22 @@ def receive(connection: socket.socket, size: int, ends_at: float) -> bytes:
     return bytes(content)
 
 
-def _receive_into(connection: socket.socket, view: memoryview, ends_at: float) -> None:
+def _receive_into(
+    connection: socket.socket, view: memoryview, ends_at: float, silent_seconds: float = SILENT_SECONDS
+) -> None:
     while view:
-        _wait_at_most(connection, ends_at)
+        _wait_at_most(connection, ends_at, silent_seconds)
         count = connection.recv_into(view)
         if count == 0:
             raise PeerError("the other store closed the connection")
         view = view[count:]
 
 
-def _wait_at_most(connection: socket.socket, ends_at: float) -> None:
+def _wait_at_most(connection: socket.socket, ends_at: float, silent_seconds: float = SILENT_SECONDS) -> None:
     left = ends_at - time.monotonic()
     if left <= 0:
         raise TimeoutError("it takes too long")
-    connection.settimeout(min(left, SILENT_SECONDS))
-
-
-def _write(descriptor: int, view: memoryview, place: int) -> None:
-    while view:
-        count = os.pwrite(descriptor, view, place)
-        view, place = view[count:], place + count
+    connection.settimeout(min(left, silent_seconds))
 
 
 def _proof(key: bytes, role: bytes, *parts: bytes) -> bytes:

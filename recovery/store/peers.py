@@ -8,30 +8,29 @@ for a bounded time; they ask the store's thread for what they need of it.
 from __future__ import annotations
 
 import logging
-import mmap
 import os
 import socket
 import threading
 from collections.abc import Callable
 from concurrent.futures import Future
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
-from recovery.store import peer_wire, wire
+from recovery.store import calls, peer_wire, wire
+from recovery.store.allowances import Allowance, Sending
 from recovery.store.callers import Callers
+from recovery.store.calls import FETCH_SECONDS, Sent
 from recovery.store.groups import Groups
 from recovery.store.holdings import Holdings, Owner, RefusedError, Slot, Version
+from recovery.store.links import StoreLinks
 from recovery.store.memory import Checksums, Region
 from recovery.store.peer_wire import Channel, Peer, PeerError, ShardSize
 from recovery.store.setbacks import Setbacks
+from recovery.store.shard_stream import receive_shard
 from recovery.store.wire import Message, boot_seconds
 
 logger = logging.getLogger(__name__)
 
-#: A copy that has not arrived by then is given up: training keeps its points without it.
-COPY_SECONDS = 30.0
-#: As long as a rank that starts waits for its shard.
-FETCH_SECONDS = 120.0
 #: A caller that asks nothing is let go.
 IDLE_SECONDS = 10.0
 _OWN_THREAD_SECONDS = 10.0
@@ -48,10 +47,17 @@ class Peers:
     """The store's dealings with others. Its methods are for the store's own thread."""
 
     def __init__(
-        self, holdings: Holdings, later: Callable[[Callable[[], None]], None], check_lease: Callable[[], None]
+        self,
+        holdings: Holdings,
+        later: Callable[[Callable[[], None]], None],
+        check_lease: Callable[[], None],
+        links: StoreLinks,
     ) -> None:
         """`later` runs something in the store's own thread; `check_lease` raises RefusedError."""
         self._holdings = holdings
+        self._links = links
+        #: Of the copies that are on their way.
+        self._allowances: dict[Owner, Allowance] = {}
         self._later = later
         self._check_lease = check_lease
         self._groups = Groups(None, {})
@@ -120,9 +126,11 @@ class Peers:
 
     # Copies of what is here
 
-    def copy(self, owner: Owner, place: int, version: Version, done: Callable[[], None]) -> None:
+    def copy(
+        self, owner: Owner, place: int, version: Version, sending: Sending, done: Callable[[list[Sent]], None]
+    ) -> None:
         """Have the peers keep a copy of a version that is complete here; `done` once it has as many as can
-        be, at once where there are no peers."""
+        be, at once where there are no peers. It hears of what was sent."""
         self._copies = {one: n for one, n in self._copies.items() if self._holdings.get(one) is not None}
         self._copies.setdefault(owner, 1)
         targets = self._groups.targets(owner)
@@ -133,16 +141,21 @@ class Peers:
         secret = self._groups.secret_of(owner.job, owner.generation)
         if not able or holding is None or region is None or secret is None:
             self._copies[owner] = 1
-            done()
+            self._allowances.pop(owner, None)
+            done([])
             return
         results: list[bool] = []
+        sent: list[Sent] = []
+        allowance = self._allowances.get(owner) or self.expect(owner, sending)
 
         def finished(peer: Peer, problem: str | None) -> None:
             self._note(peer, problem)
             results.append(problem is None)
             if len(results) == len(able):
                 self._copies[owner] = 1 + sum(results)
-                done()
+                if self._allowances.get(owner) is allowance:
+                    del self._allowances[owner]
+                done(sent)
 
         header = {
             "put": owner.rank,
@@ -159,8 +172,28 @@ class Peers:
             except OSError as error:  # there are no more descriptors
                 finished(peer, str(error))
                 continue
-            send = partial(_send, owner, secret, header, version, self._check_lease, descriptor)
-            self._in_thread(partial(send, peer), partial(finished, peer), partial(os.close, descriptor))
+            copying = calls.Copying(owner, secret, header, version, sending, allowance)
+
+            send = partial(calls.send, peer, copying, self._links, self._check_lease, descriptor)
+            self._in_thread(partial(_add, sent, send), partial(finished, peer), partial(os.close, descriptor))
+
+    def expect(self, owner: Owner, sending: Sending) -> Allowance:
+        """A version of that rank is to be copied once its checksums are known: from now on it may be allowed
+        to."""
+        self._allowances[owner] = Allowance(sending.pause_seconds)
+        return self._allowances[owner]
+
+    def allow(self, owner: Owner, size: int, within_seconds: float | None) -> None:
+        """That rank's copies may be sent now: so many bytes within so many seconds."""
+        allowance = self._allowances.get(owner)
+        if allowance is not None:
+            allowance.allow(size, within_seconds)
+
+    def lift(self, owner: Owner) -> None:
+        """Nobody says any more when that rank's copies may be sent."""
+        allowance = self._allowances.get(owner)
+        if allowance is not None:
+            allowance.lift()
 
     def _note(self, peer: Peer, problem: str | None) -> None:
         if problem is None:
@@ -236,7 +269,7 @@ class Peers:
         def ask() -> None:
             for peer in sources:
                 try:
-                    for size in _list(peer, owner, secret, self._check_lease):
+                    for size in calls.versions(peer, owner, secret, self._check_lease):
                         found.setdefault(size.iteration, (size, peer))
                 except (OSError, wire.WireError) as error:
                     logger.warning("server %s does not say what it has: %s", peer.server, error)
@@ -270,7 +303,8 @@ class Peers:
             problem = ""
             for peer in (nearest, *others):
                 try:
-                    come.append(_fetch(peer, owner, secret or "", size, descriptor, self._check_lease))
+                    fetching = calls.Fetching(owner, secret or "", size)
+                    come.append(calls.fetch(peer, fetching, self._links, self._check_lease, descriptor))
                     return
                 except (OSError, wire.WireError) as error:
                     problem = f"{problem}server {peer.server}: {error}; "
@@ -310,7 +344,7 @@ class Peers:
                     channel.send({"versions": self._in_own_thread(partial(self._listed, owner))})
                 elif "get" in message:
                     owner = Owner(job, generation, wire.number(message, "get"))
-                    self._give(channel, owner, wire.number(message, "iteration"))
+                    self._give(channel, owner, message)
                 else:
                     raise PeerError("no request")
             except RefusedError as error:
@@ -319,7 +353,9 @@ class Peers:
 
     def _take(self, channel: Channel, owner: Owner, message: Message) -> None:
         """Receive a copy. What is not whole in the end never counts."""
-        size = _size_of(message)
+        size = calls.size_of(message)
+        pause_seconds, seconds = wire.amount(message, "pause_seconds"), wire.amount(message, "seconds")
+        sending = Sending.bounded(pause_seconds, seconds, wire.number(message, "buffers"))
         capacity, committed = wire.number(message, "capacity"), wire.optional_number(message, "committed")
         if not size.description_bytes <= size.bytes <= capacity:
             raise RefusedError(f"{size.bytes} bytes in a slot of {capacity}")
@@ -347,9 +383,13 @@ class Peers:
         try:
             descriptor = self._in_own_thread(begin)
             try:
-                channel.allow(COPY_SECONDS)
-                channel.send({"ready": True})
-                chunks, sha256 = channel.receive_shard(size.bytes, descriptor)
+                way = self._links.back()
+                channel.allow(calls.allowed_seconds(size.bytes, way, sending), sending.pause_seconds)
+                rack = self._links.rack
+                channel.send({"ready": True} if rack is None else {"ready": True, "rack": rack})
+                chunks, sha256 = receive_shard(
+                    channel, size.bytes, descriptor, way, self._links.into_memory(), sending.buffers
+                )
             finally:
                 os.close(descriptor)
             whole = Version(
@@ -372,7 +412,9 @@ class Peers:
             for version in holding.versions()
         ]
 
-    def _give(self, channel: Channel, owner: Owner, iteration: int) -> None:
+    def _give(self, channel: Channel, owner: Owner, message: Message) -> None:
+        iteration = wire.number(message, "iteration")
+
         def find() -> tuple[Version, int]:
             holding = self._holdings.get(owner)
             slot = None if holding is None else holding.slot_of(iteration)
@@ -384,66 +426,10 @@ class Peers:
         try:
             channel.allow(FETCH_SECONDS)
             channel.send({"sending": version.bytes, "description_bytes": version.description_bytes})
-            _send_shard(channel, descriptor, version)
+            calls.send_version(channel, descriptor, version, self._links.to(calls.rack_of(message)))
         finally:
             os.close(descriptor)
 
 
-def _send_shard(channel: Channel, descriptor: int, version: Version) -> None:
-    if not version.bytes:
-        channel.send_shard(memoryview(b""), version.checksums.sha256)
-        return
-    with mmap.mmap(descriptor, version.bytes, prot=mmap.PROT_READ) as mapped, memoryview(mapped) as view:
-        channel.send_shard(view, version.checksums.sha256)
-
-
-def _send(
-    owner: Owner,
-    secret: str,
-    header: dict[str, Any],
-    version: Version,
-    check: Callable[[], None],
-    descriptor: int,
-    peer: Peer,
-) -> None:
-    """Have a peer keep a copy. Raises OSError and RefusedError."""
-    with peer_wire.call(peer, owner.job, owner.generation, secret, check) as channel:
-        channel.allow(COPY_SECONDS)
-        channel.send(header)
-        channel.receive()
-        _send_shard(channel, descriptor, version)
-        if channel.receive().get("whole") != version.iteration:
-            raise PeerError("it answers something else")
-
-
-def _list(peer: Peer, owner: Owner, secret: str, check: Callable[[], None]) -> list[ShardSize]:
-    with peer_wire.call(peer, owner.job, owner.generation, secret, check) as channel:
-        channel.send({"list": owner.rank})
-        names = ("iteration", "bytes", "description_bytes", "world_size")
-        return [
-            _size_of(dict(zip(names, one, strict=False))) for one in channel.receive().get("versions", [])[:8]
-        ]
-
-
-def _fetch(
-    peer: Peer, owner: Owner, secret: str, size: ShardSize, descriptor: int, check: Callable[[], None]
-) -> Version:
-    with peer_wire.call(peer, owner.job, owner.generation, secret, check) as channel:
-        channel.allow(FETCH_SECONDS)
-        channel.send({"get": owner.rank, "iteration": size.iteration})
-        coming = channel.receive()
-        if (coming.get("sending"), coming.get("description_bytes")) != (size.bytes, size.description_bytes):
-            raise PeerError("it sends something else")
-        chunks, sha256 = channel.receive_shard(size.bytes, descriptor)
-    found = Checksums(chunks, sha256)
-    return Version(size.iteration, size.bytes, size.description_bytes, found, boot_seconds())
-
-
-def _size_of(message: Message) -> ShardSize:
-    """Raises WireError."""
-    return ShardSize(
-        wire.number(message, "iteration"),
-        wire.number(message, "bytes"),
-        wire.number(message, "description_bytes"),
-        wire.number(message, "world_size", 1 << 20),
-    )
+def _add(sent: list[Sent], send: Callable[[], Sent]) -> None:
+    sent.append(send())

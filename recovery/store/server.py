@@ -21,8 +21,11 @@ from pathlib import Path
 from typing import Any
 
 from recovery.store import wire
+from recovery.store.allowances import SUB_BUFFERS, Sending
+from recovery.store.calls import Sent
 from recovery.store.groups import Groups
 from recovery.store.holdings import SLOTS, Holding, Holdings, Owner, RefusedError, Slot, Version
+from recovery.store.links import StoreLinks
 from recovery.store.memory import checksums, chunk_checksums
 from recovery.store.peers import Elsewhere, Peers
 from recovery.store.sockets import listen
@@ -92,7 +95,8 @@ class StoreServer:
         self._connections: set[_Connection] = set()
         self._control_identity = (0, 0)
         self._lonely_since: float | None = None
-        self._peers = Peers(self._holdings, self._run_later, self._require_lease)
+        self._links = StoreLinks(folder)
+        self._peers = Peers(self._holdings, self._run_later, self._require_lease, self._links)
         #: Where versions that are not here were found, for those who asked.
         self._elsewhere: dict[Owner, Elsewhere] = {}
         self._stopped = False
@@ -192,6 +196,8 @@ class StoreServer:
             self._connections.remove(connection)
             self._selector.unregister(connection.socket)
             connection.socket.close()
+            if connection.served is not None:
+                self._peers.lift(connection.served.owner)
 
     def _send(
         self, connection: _Connection, message: Mapping[str, Any], descriptors: tuple[int, ...] = ()
@@ -244,6 +250,7 @@ class StoreServer:
             peers = state.get("peers")
             groups = None if peers is None else Groups.from_message(peers)
             listen = None if peers is None or peers["port"] is None else (peers["address"], peers["port"])
+            self._links.obey(state.get("links"))
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"no state: {error!r}") from error
         self._serve(served)
@@ -317,6 +324,7 @@ class StoreServer:
             ("reserve", self._reserve),
             ("begin", self._begin),
             ("end", self._end),
+            ("allow", self._allow),
             ("find", self._find),
             ("open", self._open),
         ):
@@ -351,9 +359,14 @@ class StoreServer:
         place = wire.number(message, "end", SLOTS - 1)
         iteration, size = wire.number(message, "iteration"), wire.number(message, "bytes")
         description_bytes = wire.number(message, "description_bytes", LARGEST_DESCRIPTION_BYTES)
+        buffers = SUB_BUFFERS if message.get("buffers") is None else wire.number(message, "buffers")
+        sending = Sending.bounded(
+            wire.amount(message, "pause_seconds"), wire.amount(message, "seconds"), buffers
+        )
         region = self._holdings.end(served.owner, place, iteration, size, description_bytes)
         # A descriptor of its own: the slot may be given back while it is read.
         descriptor = region.open_to_read()
+        self._peers.expect(served.owner, sending)
 
         def compute() -> Version:
             try:
@@ -362,15 +375,36 @@ class StoreServer:
                 os.close(descriptor)
             return Version(iteration, size, description_bytes, found, boot_seconds())
 
-        self._in_background(compute, partial(self._checked, connection, served, place))
+        self._in_background(compute, partial(self._checked, connection, served, place, sending))
 
-    def _checked(self, connection: _Connection, served: Served, place: int, version: Version | None) -> None:
+    def _allow(self, connection: _Connection, served: Served, message: Message) -> None:
+        within = None if message.get("within") is None else wire.amount(message, "within")
+        self._peers.allow(served.owner, wire.number(message, "allow"), within)
+
+    def _checked(
+        self,
+        connection: _Connection,
+        served: Served,
+        place: int,
+        sending: Sending,
+        version: Version | None,
+    ) -> None:
         if version is None:
             self._holdings.unreadable(served.owner, place)
             self._send(connection, {"refused": "what was written cannot be read", "what": "end"})
         elif self._holdings.checked(served.owner, place, version):
-            whole = {"complete": version.iteration}
-            self._peers.copy(served.owner, place, version, lambda: self._send(connection, whole))
+            self._peers.copy(
+                served.owner, place, version, sending, partial(self._whole, connection, version.iteration)
+            )
+
+    def _whole(self, connection: _Connection, iteration: int, sent: list[Sent]) -> None:
+        copied = {
+            "peers": len(sent),
+            "bytes": sum(one.bytes for one in sent),
+            "seconds": max((one.seconds for one in sent), default=0.0),
+            "startup_seconds": max((one.startup_seconds for one in sent), default=0.0),
+        }
+        self._send(connection, {"complete": iteration, "copied": copied} if sent else {"complete": iteration})
 
     def _asked_for(self, served: Served, message: Message, what: str) -> tuple[Owner, Holding | None]:
         """A shard of an earlier generation of the worker's own job."""

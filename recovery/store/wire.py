@@ -6,8 +6,10 @@ From a worker, with the answer to it:
     {"reserve": bytes, "committed": iteration | null}
         {"slots": [bytes, bytes], "holds": [iteration | null, the same]} and a descriptor of each slot
     {"begin": slot, "iteration", "committed"}             the slot's content is void from now on
-    {"end": slot, "iteration", "bytes", "description_bytes"}
-        {"complete": iteration}
+    {"end": slot, "iteration", "bytes", "description_bytes", "pause_seconds", "seconds", "buffers"}
+        {"complete": iteration, "copied": {"peers", "bytes", "seconds", "startup_seconds"}}
+                                                          `copied` where other stores have it too
+    {"allow": bytes, "within": seconds | null}            copies may be sent, in an idle time of the network
     {"find": rank, "generation"}
         {"found": [iterations], "rank"}
     {"open": rank, "generation", "iteration"}
@@ -17,6 +19,7 @@ Whatever is not done is answered by {"refused": reason, "what"}. From the agent,
 
     {"state": {"lease", "jobs": [...] | null, "serve": [{"key", "box", "user_id", "job", "generation", "rank",
                "world_size", "limit_bytes"}],
+               "links": null | {"rates", "rack"},
                "peers": null | {"server", "address", "port" | null, "groups": [{"job", "generation", "secret",
                                 "send": [{"rank", "peers": [{"server", "address", "port"}]}], "keep": [ranks],
                                 "fetch": [{"rank", "peers"}]}]}}}
@@ -137,3 +140,15 @@ def number(message: Mapping[str, Any], name: str, most: int = 1 << 62) -> int:
 def optional_number(message: Mapping[str, Any], name: str) -> int | None:
     """The same, or null."""
     return None if message.get(name) is None else number(message, name)
+
+
+def amount(message: Mapping[str, Any], name: str) -> float:
+    """A number of at least 0 in a message; 0 where it is not there.
+
+    Raises:
+        WireError: it is something else.
+    """
+    value = message.get(name, 0.0)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= 1e9:
+        raise WireError(f"{name} must be a number of at least 0")
+    return float(value)

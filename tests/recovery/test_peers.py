@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 
 from recovery.store import peer_wire
+from recovery.store.allowances import Sending
 from recovery.store.client import StoreClient, StoreError
 from recovery.store.groups import Group, Groups
 from recovery.store.holdings import Holdings, Owner, Version
+from recovery.store.links import StoreLinks
 from recovery.store.memory import Region, checksums
 from recovery.store.peer_wire import Peer
 from recovery.store.peers import Peers
@@ -215,7 +217,7 @@ def test_where_a_peer_has_no_room_it_says_so_and_nothing_is_overcommitted(
 
 @pytest.mark.parametrize("lacking", ["threads", "descriptors"])
 def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
-    monkeypatch: pytest.MonkeyPatch, lacking: str
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, lacking: str
 ) -> None:
     holdings, owner = Holdings(1000), Owner("job", 1, 0)
     later: list[Callable[[], None]] = []
@@ -225,7 +227,7 @@ def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
     region = holdings.end(owner, 0, 7, 100, 0)
     version = Version(7, 100, 0, checksums(region.descriptor, 100), 0.0)
     holdings.checked(owner, 0, version)
-    peers = Peers(holdings, later.append, lambda: None)
+    peers = Peers(holdings, later.append, lambda: None, StoreLinks(tmp_path))
     others = (Peer("b", "127.0.0.1", 1), Peer("c", "127.0.0.1", 2))
     peers.obey(None, Groups("a", {("job", 1): Group(SECRET, send={0: others})}))
 
@@ -236,7 +238,7 @@ def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
         monkeypatch.setattr(threading.Thread, "start", none_left)
     else:
         monkeypatch.setattr(Region, "open_to_read", none_left)
-    peers.copy(owner, 0, version, lambda: told.append("whole"))
+    peers.copy(owner, 0, version, Sending(), lambda _sent: told.append("whole"))
     for work in later:
         work()
     assert told == ["whole"]
@@ -247,7 +249,7 @@ def test_a_store_that_can_ask_nobody_keeps_its_points_without_copies(
 def put(rank: int = 0, size: int = 10, **changes: Any) -> dict[str, Any]:
     return {
         "put": rank, "iteration": 9, "bytes": size, "description_bytes": 0, "capacity": size,
-        "committed": None, "world_size": 1, **changes,
+        "committed": None, "world_size": 1, "buffers": 4, **changes,
     }  # fmt: skip
 
 

@@ -43,6 +43,7 @@ class Node:
         self.boxes = folder / "boxes"
         self.served: dict[str, dict[str, Any]] = {}
         self.peers: dict[str, Any] | None = None
+        self.links: dict[str, Any] | None = None
         self.lease = time.clock_gettime(time.CLOCK_BOOTTIME) + 1000.0
         self.start()
 
@@ -66,6 +67,8 @@ class Node:
     def tell(self, jobs: list[str] | None = None) -> dict[str, Any]:
         """Say what is so; returns what the store holds."""
         state: dict[str, Any] = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
+        if self.links is not None:
+            state["links"] = self.links
         if self.peers is not None:
             state["peers"] = self.peers
         wire.send(self.connection, {"state": state})

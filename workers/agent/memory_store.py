@@ -32,13 +32,22 @@ ANSWER_SECONDS = 1.0
 class MemoryStore:
     """Keeps a store running while workers have state to keep. For the agent's main thread."""
 
-    def __init__(self, folder: Path, limit_bytes: int, worker_bytes: int, address: str) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        limit_bytes: int,
+        worker_bytes: int,
+        address: str,
+        links: Mapping[str, Any] | None = None,
+    ) -> None:
         """Find the store that an earlier agent left, if there is one.
 
         Args:
             limit_bytes: what all shards may take. worker_bytes: what those of one worker may. address: on
-                which it listens for other stores.
+                which it listens for other stores. links: emulated ones that its copies take (`rates`, and the
+                `rack` of this server), served in `folder`.
         """
+        self._links = links
         self._address = address
         self._folder = folder
         self._limit_bytes = limit_bytes
@@ -78,6 +87,7 @@ class MemoryStore:
             "lease": lease_deadline,
             "jobs": None if jobs is None else sorted(jobs),
             "serve": serve,
+            "links": self._links,
             "peers": None if peers is None else self._peers(peers.server, peers.port, peers.groups),
         }
         try:

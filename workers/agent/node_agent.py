@@ -94,7 +94,13 @@ class NodeAgent:
             memory_bytes,
             memory_bytes // max(1, len(accelerators)),
             configuration.interface or configuration.address,
+            None
+            if emulation is None
+            else {"rates": emulation.links.to_message(), "rack": configuration.rack},
         )
+        if self._links is not None:
+            # The store's copies share the links with what workers send.
+            self._links.listen("store", configuration.data / "memory")
         cache = NodeCache(configuration.data / "cache", configuration.cache_limit_bytes)
         self._uploads = Uploads(
             DurableStore(configuration.checkpoint_url, self._link_copies.sent),

@@ -20,6 +20,8 @@ from workers.links.wire import (
 
 #: How often a server that is away is looked for.
 RETRY_SECONDS = 0.5
+#: Transfers of one client that are on their way at once; fewer than the server takes from one worker.
+MOST_CONNECTIONS = 24
 
 
 def wait_until(at: float) -> None:
@@ -30,7 +32,8 @@ def wait_until(at: float) -> None:
 
 
 class LinkClient:
-    """Asks the links' server of the box. Threads may share it: each has a connection of its own.
+    """Asks the links' server of the box. Threads may share it: each transfer on its way has a connection of
+    its own, which the next one takes over.
 
     A worker outlives its agent, which serves the links. Without it a worker is held to its links' rates as if
     nobody else used them, and counts that: what is measured meanwhile says nothing about shared links.
@@ -45,12 +48,15 @@ class LinkClient:
         self._box = box
         self._own = Arbiter(links)
         self._lock = threading.Lock()
-        self._connections = threading.local()
-        self._open: set[socket.socket] = set()
+        self._may_ask = threading.BoundedSemaphore(MOST_CONNECTIONS)
+        self._idle: list[socket.socket] = []
+        self._retry_at = 0.0
 
     def close(self) -> None:
-        """Close the connections of all threads."""
-        for connection in self._open:
+        """Close the connections that nobody uses."""
+        with self._lock:
+            idle, self._idle = self._idle, []
+        for connection in idle:
             connection.close()
 
     def transfer(self, path: tuple[str, ...], traffic: str, size: int, started: float) -> float:
@@ -70,32 +76,35 @@ class LinkClient:
         return ended
 
     def _ask(self, request: Request) -> float:
-        connection = self._connection()
-        if connection is not None:
-            try:
-                connection.sendall(request.to_bytes())
-                return answer_from_bytes(_receive(connection))
-            except OSError:
-                self._open.discard(connection)
-                connection.close()
-                self._connections.socket = None
+        with self._may_ask:
+            connection = self._connection()
+            if connection is not None:
+                try:
+                    connection.sendall(request.to_bytes())
+                    ended = answer_from_bytes(_receive(connection))
+                except OSError:
+                    # The others go to a server that is gone too.
+                    connection.close()
+                    self.close()
+                else:
+                    with self._lock:
+                        self._idle.append(connection)
+                    return ended
         return self._ask_own(request)
 
     def _connection(self) -> socket.socket | None:
-        found: socket.socket | None = getattr(self._connections, "socket", None)
-        if found is not None:
-            return found
-        if time.monotonic() < getattr(self._connections, "retry_at", 0.0):
-            return None
+        with self._lock:
+            if self._idle:
+                return self._idle.pop()
+            if time.monotonic() < self._retry_at:
+                return None
         connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             _connect(connection, self._box)
         except OSError:
             connection.close()
-            self._connections.retry_at = time.monotonic() + RETRY_SECONDS
+            self._retry_at = time.monotonic() + RETRY_SECONDS
             return None
-        self._connections.socket = connection
-        self._open.add(connection)
         return connection
 
     def _ask_own(self, request: Request) -> float:

@@ -1,0 +1,141 @@
+"""A shard on its way from store to store, in chunks that go through a few sub-buffers of the receiver.
+
+A chunk is a length, a CRC-32 and its bytes. The receiver answers each with one byte once it is in its memory:
+the sub-buffer is free again. No more chunks are on their way than there are sub-buffers, so network and copy
+work side by side, and a receiver's memory is bounded.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import struct
+import time
+import zlib
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+
+from recovery.store.allowances import SUB_BUFFER_BYTES, SUB_BUFFERS
+from recovery.store.links import Way
+from recovery.store.memory import CHUNK_BYTES
+from recovery.store.peer_wire import Channel, PeerError
+
+_CHUNK = struct.Struct(">II")
+
+#: Waits until something may be sent; takes how much there is, returns how much may go.
+Take = Callable[[int], int]
+
+
+def all_at_once(left: int) -> int:
+    """Of a shard that waits for no idle time."""
+    return left
+
+
+def send_shard(
+    channel: Channel,
+    view: memoryview,
+    sha256: str,
+    way: Way,
+    take: Take = all_at_once,
+    buffers: int = SUB_BUFFERS,
+) -> float:
+    """Send the chunks of a shard, and what their digest was when it was complete; returns the seconds in
+    which it was sending, without those in which it might not. Raises OSError."""
+    place, on_their_way, seconds = 0, 0, 0.0
+    while place < len(view):
+        began = time.monotonic()
+        if on_their_way == buffers:
+            channel.take_mark()
+            on_their_way -= 1
+        seconds += time.monotonic() - began
+        # No chunk crosses a border of those whose checksums are kept.
+        border = CHUNK_BYTES - place % CHUNK_BYTES
+        size = take(min(SUB_BUFFER_BYTES, way.piece_bytes, border, len(view) - place))
+        began = time.monotonic()
+        chunk = view[place : place + size]
+        channel.send_bytes(_CHUNK.pack(size, zlib.crc32(chunk)))
+        channel.send_bytes(chunk)
+        way.carry(size, began)
+        seconds += time.monotonic() - began
+        on_their_way += 1
+        place += size
+    began = time.monotonic()
+    while on_their_way:
+        channel.take_mark()
+        on_their_way -= 1
+    way.arrive()
+    channel.send({"end": sha256})
+    return seconds + time.monotonic() - began
+
+
+def receive_shard(
+    channel: Channel, size: int, descriptor: int, way: Way, into_memory: Way, buffers: int = SUB_BUFFERS
+) -> tuple[tuple[int, ...], str]:
+    """Write the chunks of a shard into memory; returns checksums of all CHUNK_BYTES, and the digest.
+
+    Raises:
+        PeerError: one is not what its checksum says, or all are not what their digest says. OSError.
+    """
+    assembly = _Assembly(channel, descriptor, into_memory)
+    room = deque(memoryview(bytearray(min(size, SUB_BUFFER_BYTES))) for _ in range(buffers if size else 0))
+    copies: deque[tuple[Future[None], memoryview]] = deque()
+    place = 0
+    with ThreadPoolExecutor(1, thread_name_prefix="sub-buffers") as copier:
+        while place < size:
+            if not room:
+                copied, free = copies.popleft()
+                copied.result()
+                room.append(free)
+            head = bytearray(_CHUNK.size)
+            channel.receive_bytes(memoryview(head))
+            length, checksum = _CHUNK.unpack(head)
+            if not 0 < length <= min(SUB_BUFFER_BYTES, size - place):
+                raise PeerError(f"a chunk of {length} bytes at {place} of {size}")
+            began = time.monotonic()
+            buffer = room.popleft()
+            channel.receive_bytes(buffer[:length])
+            way.carry(length, began)
+            copies.append((copier.submit(assembly.add, buffer[:length], checksum), buffer))
+            place += length
+        for copied, _buffer in copies:
+            copied.result()
+    if channel.receive().get("end") != assembly.digest.hexdigest():
+        raise PeerError("the shard is not what it was when it was complete")
+    return tuple(assembly.checksums), assembly.digest.hexdigest()
+
+
+class _Assembly:
+    """What came so far."""
+
+    def __init__(self, channel: Channel, descriptor: int, into_memory: Way) -> None:
+        self.digest = hashlib.sha256()
+        self.checksums: list[int] = []
+        self._channel = channel
+        self._descriptor = descriptor
+        self._into_memory = into_memory
+        self._place = 0
+
+    def add(self, chunk: memoryview, checksum: int) -> None:
+        """Copy a chunk to where it belongs; then its sub-buffer is free."""
+        began = time.monotonic()
+        if zlib.crc32(chunk) != checksum:
+            raise PeerError(f"the chunk at {self._place} was altered on its way")
+        self.digest.update(chunk)
+        left, place = chunk, self._place
+        while left:
+            count = os.pwrite(self._descriptor, left, place)
+            left, place = left[count:], place + count
+        self._sum(chunk)
+        self._place = place
+        self._into_memory.carry(len(chunk), began)
+        self._channel.mark()
+
+    def _sum(self, chunk: memoryview) -> None:
+        place = self._place
+        while chunk:
+            if place % CHUNK_BYTES == 0:
+                self.checksums.append(0)
+            part = chunk[: CHUNK_BYTES - place % CHUNK_BYTES]
+            self.checksums[-1] = zlib.crc32(part, self.checksums[-1])
+            chunk, place = chunk[len(part) :], place + len(part)

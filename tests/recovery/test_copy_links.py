@@ -1,0 +1,216 @@
+"""Copies between stores of emulated servers: they take these servers' links, beside what training sends, and
+go when their worker says that the network is idle."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from recovery.store.allowances import LONGEST_COPY_SECONDS, LONGEST_PAUSE_SECONDS, Allowance, Sending, Span
+from recovery.store.client import StoreClient
+from tests.recovery.test_peers import Server, later_worker
+from tests.recovery.test_store import SECONDS, content, read, wait_until, write
+from workers.links.client import LinkClient
+from workers.links.rates import (
+    DECLARED_LINKS,
+    GRADIENTS,
+    HOST_TO_DEVICE,
+    NETWORK,
+    NETWORK_IN,
+    SPINE,
+    STATE,
+    ServerLinks,
+)
+from workers.links.server import LinkServer
+
+#: 10 Mbit/s.
+RATE = 1.25e6
+RATES = {
+    name: {"bytes_per_second": 100 * RATE if name == HOST_TO_DEVICE else RATE} for name in DECLARED_LINKS
+}
+SIZE = 250_000
+
+
+class Emulated(Server):
+    """A server with emulated links."""
+
+    def __init__(self, folder: Path, name: str, rack: str = "one") -> None:
+        self.server_links = ServerLinks.from_message(RATES)
+        self.server = LinkServer(self.server_links)
+        self.server.start()
+        super().__init__(folder, name)
+        self.server.listen("store", self.folder)
+        self.links = {"rates": RATES, "rack": rack}
+        self.tell()
+
+    def carried(self, link: str) -> float:
+        """Bytes of copies that a link has carried."""
+        return self.server.carried()[link][STATE]
+
+    def end(self) -> None:
+        super().end()
+        if self.server.is_alive():
+            self.server.stop()
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[..., Emulated]]:
+    made: list[Emulated] = []
+
+    def begin(name: str, rack: str = "one") -> Emulated:
+        made.append(Emulated(tmp_path / name, name, rack))
+        return made[-1]
+
+    yield begin
+    for server in made:
+        server.end()
+
+
+@pytest.fixture
+def first(start: Callable[..., Emulated]) -> Emulated:
+    return start("first")
+
+
+@pytest.fixture
+def second(start: Callable[..., Emulated], first: Emulated) -> Emulated:
+    """Keeps a copy of rank 0, whose worker is on the first server."""
+    other = start("second")
+    other.join(keep=[0])
+    first.join(send=[{"rank": 0, "peers": [other.as_peer]}])
+    return other
+
+
+def seconds_of_a_copy(worker: StoreClient, iteration: int) -> float:
+    """From the write until the version is whole on both servers."""
+    began = time.monotonic()
+    write(worker, iteration, size=SIZE)
+    return time.monotonic() - began
+
+
+def test_a_copy_takes_the_links_of_both_servers_and_no_less_than_they_allow(
+    first: Emulated, second: Emulated
+) -> None:
+    worker = first.worker()
+    assert seconds_of_a_copy(worker, 7) * RATE >= SIZE
+    assert first.carried(NETWORK) == pytest.approx(SIZE, rel=0.01)
+    assert second.carried(NETWORK_IN) == pytest.approx(SIZE, rel=0.01)
+    assert first.carried(SPINE) == 0.0, "they are in one rack"
+    copied = worker.copied()
+    assert copied is not None
+    assert (copied.peers, copied.bytes) == (1, SIZE + len(b"head"))
+    assert copied.bytes / copied.seconds <= RATE, "what was measured is no faster than the link"
+
+
+def test_a_copy_to_another_rack_takes_the_spine_and_a_fetch_takes_the_links_too(
+    first: Emulated, start: Callable[..., Emulated]
+) -> None:
+    far = start("far", "two")
+    far.join(keep=[0])
+    first.join(send=[{"rank": 0, "peers": [far.as_peer]}])
+    write(first.worker(), 7, size=SIZE)
+    assert first.carried(SPINE) == pytest.approx(SIZE, rel=0.01)
+    third = start("third")
+    later = later_worker(third, far)
+    assert later.find(0, 1, SECONDS) == {7}
+    began = time.monotonic()
+    assert read(later.open(0, 1, 7, SECONDS), SIZE) == content(7, SIZE)
+    assert (time.monotonic() - began) * RATE >= SIZE
+    assert far.carried(NETWORK) == far.carried(SPINE) == pytest.approx(SIZE, rel=0.01)
+    assert third.carried(NETWORK_IN) == pytest.approx(SIZE, rel=0.01)
+
+
+def test_copies_and_collectives_share_a_link(first: Emulated, second: Emulated, tmp_path: Path) -> None:
+    worker = first.worker()
+    box = tmp_path / "training"
+    box.mkdir()
+    first.server.listen("training", box)
+    collectives = LinkClient(first.server_links, box)
+    stopped = threading.Event()
+
+    def train() -> None:
+        while not stopped.is_set():
+            collectives.carry((NETWORK,), GRADIENTS, 50_000, time.monotonic())
+
+    thread = threading.Thread(target=train)
+    thread.start()
+    try:
+        wait_until(lambda: first.server.carried()[NETWORK][GRADIENTS] > 0, "training sends")
+        before = first.server.carried()[NETWORK][GRADIENTS]
+        seconds = seconds_of_a_copy(worker, 7)
+        sent = first.server.carried()[NETWORK][GRADIENTS] - before
+    finally:
+        stopped.set()
+        thread.join()
+        collectives.close()
+    # Training leaves small gaps between its transfers, in which the copy has all of the link.
+    assert seconds * RATE >= 1.3 * SIZE
+    assert sent >= 0.3 * SIZE, "and training is not held up by it"
+
+
+def test_a_planned_copy_sends_what_it_is_allowed_and_no_more(first: Emulated, second: Emulated) -> None:
+    worker = first.worker()
+    write(worker, 7, size=SIZE)
+    before = first.carried(NETWORK)
+    planned = Sending(pause_seconds=SECONDS, seconds=SECONDS)
+    wait_until(lambda: worker.fits(SIZE, 7), "there is room")
+    assert worker.write(8, [content(8, SIZE)], size=SIZE, description_bytes=0, committed=7, sending=planned)
+    for allowed in (50_000, 90_000):
+        worker.allow(allowed, 10 * SIZE / RATE)
+        before += allowed
+        # What is too little for a piece of its own is left.
+        wait_until(lambda: first.carried(NETWORK) > before - 4096, "what is allowed is sent")  # noqa: B023
+        assert first.carried(NETWORK) <= before + 1
+        assert not worker.holds(8)
+    worker.allow(SIZE, None)
+    wait_until(lambda: worker.holds(8), "all of it is allowed")
+    assert second.held() == [("job", 1, 0, 8)]
+
+
+def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
+    first: Emulated, second: Emulated
+) -> None:
+    worker = first.worker()
+    write(worker, 7, size=1000)
+    wait_until(lambda: worker.fits(1000, 7), "there is room")
+    for iteration, pause_seconds in ((8, 0.1), (9, SECONDS)):
+        assert worker.write(
+            iteration, [content(iteration, 1000)], size=1000, description_bytes=0, committed=iteration - 1,
+            sending=Sending(pause_seconds, SECONDS),
+        )  # fmt: skip
+        if iteration == 9:
+            first.served.clear()
+            first.tell()
+        expected = ("job", 1, 0, iteration)
+        wait_until(lambda: second.held() == [expected], "it is sent all the same")  # noqa: B023
+
+
+@given(
+    size=st.integers(1, 1 << 40), began=st.floats(0, 1e6), seconds=st.floats(1e-3, 1e3), late=st.floats(0, 2)
+)
+def test_what_is_begun_late_in_an_idle_time_still_ends_within_it(
+    size: int, began: float, seconds: float, late: float
+) -> None:
+    span = Span(size, size, began, began + seconds)
+    now = began + late * seconds
+    usable = span.usable(now)
+    assert 0 <= usable <= size
+    # Sent as fast as all of it was to be sent in all of the time.
+    if usable:
+        assert now + usable / size * seconds <= began + seconds + 1e-6
+    else:
+        assert late >= 1.0 - 1e-3 or size * (1.0 - late) <= 1.0 + 1e-3
+
+
+def test_without_a_plan_there_is_nothing_to_wait_for() -> None:
+    assert Allowance(0.0).take(77) == 77
+
+
+def test_what_a_worker_wishes_for_is_bounded() -> None:
+    assert Sending.bounded(1e9, 1e9, 1 << 60) == Sending(LONGEST_PAUSE_SECONDS, LONGEST_COPY_SECONDS, 4)
+    assert Sending.bounded(-1.0, -1.0, 0) == Sending(0.0, 0.0, 1)
