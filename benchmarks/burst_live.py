@@ -23,7 +23,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.burst import curves, newcomers
+from benchmarks.burst_newcomers import curves, newcomers
 from benchmarks.core_scaling import GPUS_PER_SERVER
 from scheduling.core.question.snapshot import NO_DEADLINE, JobSnapshot
 from scheduling.policies.punctual import Punctual

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 from datetime import datetime
+from importlib import import_module
 from typing import Any
 
+from django.conf import settings
 from django.contrib.auth.models import AbstractUser
 from django.contrib.postgres.fields import ArrayField
 from django.contrib.sessions.base_session import AbstractBaseSession
@@ -194,9 +196,8 @@ class BrowserSession(AbstractBaseSession):
 
     @classmethod
     def get_session_store_class(cls) -> type[Any]:
-        from projects.sessions import SessionStore
-
-        return SessionStore
+        store: type[Any] = import_module(settings.SESSION_ENGINE).SessionStore
+        return store
 
 
 def token_digest(token: str) -> str:

@@ -9,9 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, fields
 from pathlib import Path, PurePosixPath
-from typing import TYPE_CHECKING, Any, Unpack
+from typing import Any, Unpack
 from urllib.parse import quote
 
+from punctual.client.connection import Connection
 from punctual.client.durations import deadline_fields
 from punctual.client.models import (
     Artifact,
@@ -28,9 +29,6 @@ from punctual.client.requests import Deadline, JobOptions, override_body
 from punctual.client.watching import watch
 from punctual.errors import ChecksumError, InvalidInputError, PunctualError, WaitTimeoutError
 
-if TYPE_CHECKING:
-    from punctual.client.client import Client
-
 #: Longest time the server holds one answer for a verdict.
 LONGEST_WAIT_SECONDS = 30.0
 _SHORTEST_QUESTION_SECONDS = 0.5
@@ -43,10 +41,10 @@ DownloadProgress = Callable[[int, int], None]
 class Job(JobFacts):
     """A job and what can be done with it. Each call that asks the server also renews the fields."""
 
-    client: Client = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
+    client: Connection = field(default=None, repr=False, compare=False)  # type: ignore[assignment]
 
     @classmethod
-    def from_document(cls, client: Client, document: Any) -> Job:
+    def from_document(cls, client: Connection, document: Any) -> Job:
         """Build a job from the server's JSON."""
         job = read(cls, document)
         job.client = client

@@ -8,16 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from urllib.parse import quote
 
+from punctual.client.connection import Connection
 from punctual.client.models import TERMINAL_STATES, JobEvent, LogChunk, Metric
 from punctual.client.reading import read, unreadable
 from punctual.client.streams import WakeUps
 from punctual.errors import ConnectionFailedError, LimitReachedError, ServerError
-
-if TYPE_CHECKING:
-    from punctual.client.client import Client
 
 _RECENT_ITERATIONS = 100
 
@@ -39,7 +37,7 @@ class Watcher:
 
     def __init__(
         self,
-        client: Client,
+        client: Connection,
         job_id: str,
         *,
         events: bool = True,
@@ -100,7 +98,7 @@ class Watcher:
             self._last_iteration, self._new_metric = max(self._last_iteration, metric.iteration), metric
 
 
-def watch(client: Client, job_id: str, **selection: Any) -> Iterator[Update]:
+def watch(client: Connection, job_id: str, **selection: Any) -> Iterator[Update]:
     """Yield an update now and whenever something may have happened, until the job is finished.
 
     `selection` chooses what is asked for (see `Watcher`): `events` (the default), `logs`, `metrics`, `rank`,

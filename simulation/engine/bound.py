@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scheduling.core.elasticflow.relaxation import (
@@ -14,20 +12,18 @@ from scheduling.core.elasticflow.relaxation import (
     on_time_bound,
 )
 from scheduling.core.question.columns import SLO
+from simulation.engine.world import World
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS
 
-if TYPE_CHECKING:
-    from simulation.engine.run import Simulation
 
-
-def deadlines_bound(simulation: Simulation, *, cells: int = 64) -> Relaxation | None:
+def deadlines_bound(world: World, *, cells: int = 64) -> Relaxation | None:
     """The bound for the run's ``slo`` jobs as they really are, before it begins.
 
     None where GPUs are of several types or may be borrowed. Servers that are lost leave it a bound.
     """
-    if len(simulation.pools) != 1 or simulation.lender is not None or simulation.settings.sharing is not None:
+    if len(world.pools) != 1 or world.settings.sharing is not None:
         return None
-    pool, jobs = simulation.pools[0], simulation.jobs
+    pool, jobs = world.pools[0], world.jobs
     measured = pool.tables.measured
     rows = np.flatnonzero((jobs.service_class == SLO) & np.isfinite(jobs.deadline_at))
     usable = measured.levels[rows] <= pool.size.gpus
@@ -37,14 +33,14 @@ def deadlines_bound(simulation: Simulation, *, cells: int = 64) -> Relaxation | 
     shortest_pause = np.where(usable, measured.pause[rows], np.inf).min(axis=1, initial=np.inf)
     for position, row in enumerate(rows.tolist()):
         # Jobs of one model share a hull but for how far they really are from what was measured.
-        key = (int(simulation.workload.profile_of[row]), float(pool.tables.true_factor[row]))
+        key = (int(world.workload.profile_of[row]), float(pool.tables.true_factor[row]))
         if key not in known:
             known[key] = len(hulls)
             some = usable[position]
             speeds = measured.throughput[row, some] * key[1]
             hulls.append(hull_of_points(measured.levels[row, some], speeds))
         hull_of.append(known[key])
-    under_way = rows < simulation.jobs_under_way
+    under_way = rows < world.jobs_under_way
     start_at = np.maximum(0.0, jobs.submitted_at[rows]) if under_way.any() else jobs.submitted_at[rows]
     pause = np.where(under_way | ~np.isfinite(shortest_pause), 0.0, shortest_pause)
     return on_time_bound(

@@ -6,7 +6,6 @@ Checked when a run is asked to; a violation stops it with the invariant's name a
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,10 +16,8 @@ from scheduling.core.question.columns import BEST_EFFORT
 from scheduling.core.question.snapshot import FloatArray, IntArray, ServerSnapshot
 from scheduling.core.question.worker_counts import workers_by_gpus
 from simulation.engine.jobs import ACTIVE
-
-if TYPE_CHECKING:
-    from simulation.engine.pool import PoolState
-    from simulation.engine.run import Simulation
+from simulation.engine.pool import PoolState
+from simulation.engine.world import World
 
 NO_GPUS: IntArray = np.zeros(0, dtype=np.int64)
 ITERATION_TOLERANCE = 1e-6
@@ -50,25 +47,25 @@ class InvariantCheck:
         self._shadow: _Shadow | None = None
         self.checked = 0
 
-    def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
         """Raises InvariantViolation naming the first invariant that does not hold."""
         self.checked += 1
-        active = pool.rows[simulation.jobs.phase[pool.rows] == ACTIVE]
-        self._capacity(simulation, pool, answer)
-        self._levels(simulation, pool, active)
-        self._places(simulation, pool)
-        self._promises(simulation, pool, answer)
-        self._nothing_idle(simulation, pool, answer)
-        self._progress(simulation)
+        active = pool.rows[world.jobs.phase[pool.rows] == ACTIVE]
+        self._capacity(world, pool, answer)
+        self._levels(world, pool, active)
+        self._places(world, pool)
+        self._promises(world, pool, answer)
+        self._nothing_idle(world, pool, answer)
+        self._progress(world)
 
-    def _progress(self, simulation: Simulation) -> None:
+    def _progress(self, world: World) -> None:
         """I9: what was done since the last check is rate times time without pauses; only a setback takes from
         it."""
-        jobs, shadow = simulation.jobs, self._shadow
-        setbacks = self._setbacks(simulation)
+        jobs, shadow = world.jobs, self._shadow
+        setbacks = self._setbacks(world)
         if shadow is not None:
             active = np.flatnonzero(jobs.phase == ACTIVE)
-            productive = np.maximum(0.0, simulation.now - shadow.at - shadow.pause_left)
+            productive = np.maximum(0.0, world.now - shadow.at - shadow.pause_left)
             expected = np.maximum(0.0, shadow.remaining - shadow.rate * productive)
             tolerance = ITERATION_TOLERANCE * jobs.total
             ahead = active[(jobs.remaining < expected - tolerance)[active]]
@@ -76,18 +73,18 @@ class InvariantCheck:
             if ahead.size or (behind.size and setbacks == shadow.setbacks):
                 row = int((ahead if ahead.size else behind)[0])
                 raise InvariantViolation(
-                    f"I9: job {simulation.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations "
+                    f"I9: job {world.workload.job_id[row]} has {jobs.remaining[row]:.6g} iterations "
                     f"left, and its rate explains {expected[row]:.6g}"
                 )
         self._shadow = _Shadow(
-            simulation.now, setbacks, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
+            world.now, setbacks, jobs.remaining.copy(), jobs.rate.copy(), jobs.pause_left.copy()
         )
 
-    def _setbacks(self, simulation: Simulation) -> int:
+    def _setbacks(self, world: World) -> int:
         """How many events there were so far that stop jobs between two decisions: lost servers."""
-        return simulation.recorder.counts["failures"]
+        return world.recorder.counts["failures"]
 
-    def _capacity(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def _capacity(self, world: World, pool: PoolState, answer: Answer) -> None:
         """I1: at no time are more GPUs planned than there are.
 
         Between reallocations that is asked of promises alone: the rest are forecasts, which are made anew at
@@ -97,7 +94,7 @@ class InvariantCheck:
         plans = answer.plans
         counted = (plans.length[: problem.count] > 0) & ~answer.declined
         if problem.origin > TIME_TOLERANCE:
-            counted &= simulation.jobs.promised[pool.rows]
+            counted &= world.jobs.promised[pool.rows]
             counted[list(answer.at_risk)] = False
         kept = np.flatnonzero(counted)
         times = np.unique(
@@ -105,8 +102,8 @@ class InvariantCheck:
         )
         # Until GPUs change hands, jobs stay on servers whose end has just become known, and for longer where
         # nobody can tell them.
-        leaving = sum(self._held(simulation, pool, position).size for position in range(pool.rows.size))
-        leaving -= sum(self._owned(simulation, pool, position).size for position in range(pool.rows.size))
+        leaving = sum(self._held(world, pool, position).size for position in range(pool.rows.size))
+        leaving -= sum(self._owned(world, pool, position).size for position in range(pool.rows.size))
         for at in times.tolist():
             used = sum(_held(plans, row, at) for row in kept.tolist())
             if used > pool.capacity.gpus + (
@@ -115,15 +112,15 @@ class InvariantCheck:
                 raise InvariantViolation(
                     f"I1: {used} of {pool.capacity.gpus} GPUs planned {at:.6g} s from now"
                 )
-        held = sum(self._owned(simulation, pool, position).size for position in range(pool.rows.size))
+        held = sum(self._owned(world, pool, position).size for position in range(pool.rows.size))
         if held > pool.size.gpus:
             raise InvariantViolation(f"I1: {held} of {pool.size.gpus} GPUs held")
 
-    def _levels(self, simulation: Simulation, pool: PoolState, active: np.ndarray) -> None:
+    def _levels(self, world: World, pool: PoolState, active: np.ndarray) -> None:
         """I2 and I8: every job holds one of its levels, which divides its global batch."""
-        workload = simulation.workload
+        workload = world.workload
         for row in active.tolist():
-            gpus = int(simulation.jobs.gpus[row])
+            gpus = int(world.jobs.gpus[row])
             if gpus == 0:
                 continue
             if gpus not in self._sizes(pool, row):
@@ -136,15 +133,15 @@ class InvariantCheck:
             if not pool.policy.any_measured_size and gpus not in workers:
                 raise InvariantViolation(f"I8: {gpus} GPUs do not divide the global batch of {batch}")
 
-    def _owned(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
+    def _owned(self, world: World, pool: PoolState, position: int) -> IntArray:
         """GPUs of the pool's own servers that last which an active job holds, by its position in the pool's
         rows; ascending."""
-        held = self._held(simulation, pool, position)
+        held = self._held(world, pool, position)
         return np.sort(held[pool.lasting(held)])
 
-    def _held(self, simulation: Simulation, pool: PoolState, position: int) -> IntArray:
+    def _held(self, world: World, pool: PoolState, position: int) -> IntArray:
         """All GPUs that an active job holds."""
-        if simulation.jobs.phase[pool.rows[position]] != ACTIVE:
+        if world.jobs.phase[pool.rows[position]] != ACTIVE:
             return NO_GPUS
         return pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
 
@@ -154,20 +151,18 @@ class InvariantCheck:
         sizes: IntArray = table.levels[row]
         return sizes
 
-    def _places(self, simulation: Simulation, pool: PoolState) -> None:
+    def _places(self, world: World, pool: PoolState) -> None:
         """I3 and I4: a GPU has one job; a job sits in an aligned part of a block, or on whole blocks."""
         if np.unique(pool.addresses).size != pool.addresses.size:
             raise InvariantViolation("I3: a GPU has two jobs")
         blocks = pool.capacity.blocks
         width = pool.size.gpus_per_server
         for position, row in enumerate(pool.rows.tolist()):
-            held = self._owned(simulation, pool, position)
-            name = simulation.workload.job_id[row]
+            held = self._owned(world, pool, position)
+            name = world.workload.job_id[row]
             placed = int(pool.offsets[position + 1] - pool.offsets[position])
-            if simulation.jobs.phase[row] == ACTIVE and placed and placed != simulation.jobs.gpus[row]:
-                raise InvariantViolation(
-                    f"I3: job {name} holds {placed} GPUs, not {simulation.jobs.gpus[row]}"
-                )
+            if world.jobs.phase[row] == ACTIVE and placed and placed != world.jobs.gpus[row]:
+                raise InvariantViolation(f"I3: job {name} holds {placed} GPUs, not {world.jobs.gpus[row]}")
             if not held.size:
                 continue
             lost = (blocks.block_of[held] == NOWHERE) & ~pool.silent[held // width]
@@ -176,48 +171,46 @@ class InvariantCheck:
             if not sits_well(held, width):
                 raise InvariantViolation(f"I4: job {name} sits on {held.tolist()}")
 
-    def _promises(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def _promises(self, world: World, pool: PoolState, answer: Answer) -> None:
         """I5 and I6: every promise is planned to be kept; none is taken back."""
         problem = answer.problem
         at_risk = set(answer.at_risk)
         finish = answer.plans.finish
         for row in range(problem.count):
             known = int(pool.rows[row])
-            if simulation.jobs.phase[known] != ACTIVE:
+            if world.jobs.phase[known] != ACTIVE:
                 continue
-            if self._promised.get(known, False) and not simulation.jobs.promised[known]:
+            if self._promised.get(known, False) and not world.jobs.promised[known]:
                 raise InvariantViolation(
-                    f"I6: the promise to job {simulation.workload.job_id[known]} was taken back"
+                    f"I6: the promise to job {world.workload.job_id[known]} was taken back"
                 )
-            promised = bool(simulation.jobs.promised[known])
+            promised = bool(world.jobs.promised[known])
             self._promised[known] = promised
             if promised and row not in at_risk and finish[row] > problem.due[row] + 3 * TIME_TOLERANCE:
                 if answer.planned[row] and finish[row] < np.inf:
                     raise InvariantViolation(
-                        f"I5: job {simulation.workload.job_id[known]} is planned to end "
+                        f"I5: job {world.workload.job_id[known]} is planned to end "
                         f"{finish[row] - problem.due[row]:.6g} s late"
                     )
 
-    def _nothing_idle(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def _nothing_idle(self, world: World, pool: PoolState, answer: Answer) -> None:
         """I7: no GPU idles while a best-effort job waits that would fit (grants may be refused for
         pauses)."""
         if not pool.policy.promises or not answer.changes and answer.problem.origin > 0:
             return
         if answer.problem.origin > TIME_TOLERANCE or answer.notes or pool.silent.any():
             return
-        rows = pool.rows[simulation.jobs.phase[pool.rows] == ACTIVE]
+        rows = pool.rows[world.jobs.phase[pool.rows] == ACTIVE]
         idle = pool.capacity.gpus - sum(
-            self._owned(simulation, pool, position).size for position in range(pool.rows.size)
+            self._owned(world, pool, position).size for position in range(pool.rows.size)
         )
-        waiting = rows[
-            (simulation.jobs.gpus[rows] == 0) & (simulation.jobs.service_class[rows] == BEST_EFFORT)
-        ]
+        waiting = rows[(world.jobs.gpus[rows] == 0) & (world.jobs.service_class[rows] == BEST_EFFORT)]
         for row in waiting.tolist():
             smallest = int(pool.tables.planned.levels[row, 0])
             pause = float(pool.tables.planned.pause[row, 0])
             if smallest <= idle and pause == 0.0:
                 raise InvariantViolation(
-                    f"I7: {idle} GPUs idle while job {simulation.workload.job_id[row]} waits for {smallest}"
+                    f"I7: {idle} GPUs idle while job {world.workload.job_id[row]} waits for {smallest}"
                 )
 
 

@@ -4,7 +4,6 @@ section 3.3; spec 2.1 to 2.4)."""
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -28,12 +27,10 @@ from simulation.engine.shared_pool import SharedPool
 from simulation.engine.sharing import Lending, SharingSettings
 from simulation.engine.tables import CurveTables, curve_tables
 from simulation.engine.worker_tables import speeds_of_rows, worker_tables
+from simulation.engine.world import World
 from simulation.loans import LoanHistory, ReclaimRecord
 from simulation.workloads.scenarios import worker_ranges
 from simulation.workloads.tuning import Tuning
-
-if TYPE_CHECKING:
-    from simulation.engine.run import Simulation
 
 
 @dataclass
@@ -58,9 +55,9 @@ class Lender:
         lent_at = np.full(pool.on_loan.size, -np.inf)
         return cls(lending, pool, rule, forecasts_of(lending), lent_at, next_at=lending.period_seconds)
 
-    def act(self, simulation: Simulation) -> bool:
+    def act(self, world: World) -> bool:
         """Lend or reclaim what this instant asks for. Returns whether the pool must be planned at once."""
-        if self.next_at > simulation.now + TIME_TOLERANCE:
+        if self.next_at > world.now + TIME_TOLERANCE:
             return False
         usage = self.lending.usage
         known = (self.sample - 1) % usage.usage.size
@@ -68,23 +65,23 @@ class Lender:
         expected = float(self.forecast[known])
         # A broken server at home serves as little as one that is away.
         on_loan = int((self.pool.on_loan | self.pool.broken).sum())
-        owned_busy, lent_busy = self._busy_gpus(simulation)
+        owned_busy, lent_busy = self._busy_gpus(world)
         decision = self.rule.decide(
             measured,
             None if np.isnan(expected) else expected,
             on_loan=on_loan,
-            recent_peak=self._recent_peak(measured, expected, simulation.now),
-            settled=self._settled(simulation.now),
+            recent_peak=self._recent_peak(measured, expected, world.now),
+            settled=self._settled(world.now),
         )
         moved = 0
         if decision.reclaim:
             ahead = self.rule.decide(measured, None, on_loan=on_loan).reclaim == 0
-            moved = self._reclaim(simulation, decision.reclaim, ahead)
+            moved = self._reclaim(world, decision.reclaim, ahead)
         elif decision.lend:
-            moved = self._lend(decision.lend, simulation.now)
+            moved = self._lend(decision.lend, world.now)
         lent_now = int(self.pool.on_loan.sum())
         self.instants.append(
-            (simulation.now, measured, expected, lent_now, decision.shortfall, owned_busy, lent_busy)
+            (world.now, measured, expected, lent_now, decision.shortfall, owned_busy, lent_busy)
         )
         self.sample += 1
         self.next_at = self.sample * self.lending.period_seconds
@@ -118,9 +115,9 @@ class Lender:
         self.lent_at[lent] = now
         return int(lent.size)
 
-    def _reclaim(self, simulation: Simulation, count: int, ahead: bool) -> int:
+    def _reclaim(self, world: World, count: int, ahead: bool) -> int:
         """Servers go home, fewer than ``count`` where others cannot be emptied now. Returns how many did."""
-        pool, jobs = self.pool, simulation.jobs
+        pool, jobs = self.pool, world.jobs
         pool.forget_ended(jobs)
         rows = pool.rows
         running = int((jobs.gpus[rows] > 0).sum())
@@ -133,15 +130,15 @@ class Lender:
             remaining_iterations=pool.believed_remaining(jobs, rows),
             lent=speeds_of_rows(pool.workers.lent, rows),
             servers=count,
-            seed=simulation.settings.seed + self.sample,
+            seed=world.settings.seed + self.sample,
             **chosen(ReclaimRules, self.lending),
         )
         reclaim = choose_servers(question, self.lending.reclaim)
         preempted, scaled_in = pool.give_back(reclaim.returned)
         for position in preempted.tolist():
-            _preempt(simulation, pool, position)
+            _preempt(world, pool, position)
         for position in scaled_in.tolist():
-            _scale_in(simulation, pool, position)
+            _scale_in(world, pool, position)
         # Broken ones only where there are too few others: nobody wants a dead server back.
         broken = np.flatnonzero(pool.on_loan & pool.broken)[: count - reclaim.returned.size]
         returned = np.concatenate((reclaim.returned, broken))
@@ -150,13 +147,14 @@ class Lender:
         pool.clear_roles()
         # One that brings nothing is asked for again a period later, and counted then.
         if returned.size:
-            self.reclaims.append(_record(simulation.now, count, running, reclaim, broken.size, ahead))
+            world.reclaims += 1
+            self.reclaims.append(_record(world.now, count, running, reclaim, broken.size, ahead))
         return int(returned.size)
 
-    def _busy_gpus(self, simulation: Simulation) -> tuple[int, int]:
+    def _busy_gpus(self, world: World) -> tuple[int, int]:
         """GPUs in the hands of jobs, on owned servers and on servers on loan."""
         pool = self.pool
-        pool.forget_ended(simulation.jobs)
+        pool.forget_ended(world.jobs)
         borrowed = pool.addresses >= pool.size.gpus
         owner = np.repeat(pool.rows, np.diff(pool.offsets))
         self.borrowers.update(np.unique(owner[borrowed]).tolist())
@@ -197,44 +195,44 @@ def _record(
     )
 
 
-def _preempt(simulation: Simulation, pool: SharedPool, position: int) -> None:
+def _preempt(world: World, pool: SharedPool, position: int) -> None:
     """A job has lost all its GPUs because servers are returned, and without a checkpoint of its own all
     progress."""
     row = int(pool.rows[position])
     pool.restarting.add(row)
-    simulation.jobs.vacate(row)
+    world.jobs.vacate(row)
     if not pool.workers.ranges.keeps_progress[row]:
-        simulation.jobs.remaining[row] = simulation.jobs.total[row]
-    simulation.fates.preemptions[row] += 1
-    simulation.recorder.count("preemptions")
-    simulation.recorder.allocation(simulation.now, row, 0)
+        world.jobs.remaining[row] = world.jobs.total[row]
+    world.fates.preemptions[row] += 1
+    world.recorder.count("preemptions")
+    world.recorder.allocation(world.now, row, 0)
 
 
-def _scale_in(simulation: Simulation, pool: SharedPool, position: int) -> None:
+def _scale_in(world: World, pool: SharedPool, position: int) -> None:
     """A job goes on without its flexible workers on servers that are returned."""
     row = int(pool.rows[position])
     pool.drop_to_level(position)
     gpus = int(pool.offsets[position + 1] - pool.offsets[position])
     pause = pool.scale_in_pause(position)
-    simulation.jobs.take_gpus(row, gpus, pool.rate_now(position), pause, simulation.now)
-    simulation.jobs.forecast_finish(np.array([row]), simulation.now)
-    simulation.fates.rescales[row] += 1
-    simulation.recorder.count("rescales")
-    simulation.recorder.allocation(simulation.now, row, gpus)
+    world.jobs.take_gpus(row, gpus, pool.rate_now(position), pause, world.now)
+    world.jobs.forecast_finish(np.array([row]), world.now)
+    world.fates.rescales[row] += 1
+    world.recorder.count("rescales")
+    world.recorder.allocation(world.now, row, gpus)
 
 
-def _curves_on_loan(simulation: Simulation, lending: Lending) -> CurveTables:
+def _curves_on_loan(world: World, lending: Lending) -> CurveTables:
     """Curves of all jobs on the inference cluster's kind of GPU, no larger than all that can be on loan.
 
     Where training servers are of that kind too, a job may have GPUs of both.
     """
-    plain, settings = simulation.pools[0], simulation.settings
+    plain, settings = world.pools[0], world.settings
     beside = plain.size.servers if _same_kind(plain.size, lending) else 0
     return curve_tables(
-        simulation.workload,
+        world.workload,
         PoolSize(lending.inference_gpu_type, lending.servers + beside, plain.size.gpus_per_server),
         settings.pauses,
-        charges_pauses=facts_of(simulation.policy.name).charges_pauses,
+        charges_pauses=facts_of(world.policy.name).charges_pauses,
         promise_margin=settings.imperfections.promise_margin,
         agent_latency_seconds=settings.imperfections.agent_latency_seconds,
         true_factor=plain.tables.true_factor,
@@ -245,40 +243,40 @@ def _same_kind(pool: PoolSize, lending: Lending) -> bool:
     return pool.gpu_type == lending.inference_gpu_type
 
 
-def _require_ends_can_be_planned(simulation: Simulation, sharing: SharingSettings) -> None:
+def _require_ends_can_be_planned(world: World, sharing: SharingSettings) -> None:
     """Raises ValueError of one line where servers with a known end cannot be treated as on loan."""
     if not sharing.by_curves:
         raise ValueError("--server-ends is for jobs with measured curves, not for a scenario's")
     lending = sharing.lending
-    if lending is not None and not _same_kind(simulation.pools[0].size, lending):
+    if lending is not None and not _same_kind(world.pools[0].size, lending):
         raise ValueError(
             "--server-ends beside --inference-servers: one kind of GPU is borrowed at a time; give "
-            f"--inference-gpu-type {simulation.pools[0].size.gpu_type}"
+            f"--inference-gpu-type {world.pools[0].size.gpu_type}"
         )
 
 
-def share_pool(simulation: Simulation) -> Lender | None:
+def share_pool(world: World) -> Lender | None:
     """Let the simulation's one pool be shared as its settings ask; returns who lends, if anybody does.
 
     Raises ValueError where there are several pools.
     """
-    settings = simulation.settings
+    settings = world.settings
     sharing = settings.sharing
     if sharing is None:
         if not settings.known_ends:
             return None
         sharing = SharingSettings(rules=None)  # jobs are what their curves say, and nothing is lent
-    if len(simulation.pools) != 1:
+    if len(world.pools) != 1:
         raise ValueError("inference servers are lent to one pool of training servers, not to several")
     if settings.known_ends:
-        _require_ends_can_be_planned(simulation, sharing)
-    workload = simulation.workload
-    plain = simulation.pools[0]
+        _require_ends_can_be_planned(world, sharing)
+    workload = world.workload
+    plain = world.pools[0]
     lending = sharing.lending
     lent_tables = None
     if sharing.rules is None and sharing.ranges is None:
         if lending is not None:
-            lent_tables = _curves_on_loan(simulation, lending)
+            lent_tables = _curves_on_loan(world, lending)
         elif settings.known_ends:
             lent_tables = plain.tables
         workers = curve_ranges(workload, plain.tables, lent_tables)
@@ -294,7 +292,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
             workload.requested_seconds,
             expansion=sharing.expansion,
             scaling=sharing.scaling,
-            tuning=Tuning() if facts_of(simulation.policy.name).adapts_batch else None,
+            tuning=Tuning() if facts_of(world.policy.name).adapts_batch else None,
         )
     pool = SharedPool.beside(
         plain,
@@ -304,7 +302,7 @@ def share_pool(simulation: Simulation) -> Lender | None:
         lent_tables=lent_tables,
         same_kind=lent_tables is not None and (lending is None or _same_kind(plain.size, lending)),
     )
-    simulation.pools[0] = pool
-    simulation.jobs.total[:] = workers.work
-    simulation.jobs.remaining[:] = workers.work
+    world.pools[0] = pool
+    world.jobs.total[:] = workers.work
+    world.jobs.remaining[:] = workers.work
     return None if lending is None else Lender.of(lending, pool)

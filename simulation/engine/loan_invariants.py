@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scheduling.core.problem.answer import Answer
@@ -12,30 +10,28 @@ from scheduling.core.question.arrays import BoolArray
 from scheduling.core.question.snapshot import IntArray
 from simulation.engine.invariants import InvariantCheck, InvariantViolation
 from simulation.engine.jobs import ACTIVE
+from simulation.engine.pool import PoolState
 from simulation.engine.shared_pool import SharedPool
-
-if TYPE_CHECKING:
-    from simulation.engine.pool import PoolState
-    from simulation.engine.run import Simulation
+from simulation.engine.world import World
 
 
 class LoanInvariantCheck(InvariantCheck):
     """I1 to I9 on the owned servers that last, and that no promise rests on one that is borrowed or ends."""
 
-    def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
         """Raises InvariantViolation naming the first invariant that does not hold."""
-        super().__call__(simulation, pool, answer)
+        super().__call__(world, pool, answer)
         assert isinstance(pool, SharedPool)
         server_of = pool.servers.server_of()
         there = pool.on_loan & ~pool.broken
-        there[: pool.size.servers] = [server.ends_at > simulation.now for server in pool.own_servers]
+        there[: pool.size.servers] = [server.ends_at > world.now for server in pool.own_servers]
         there |= pool.silent
         for position, row in enumerate(pool.rows.tolist()):
             held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
             borrowed = ~pool.lasting(held)
-            if simulation.jobs.phase[row] != ACTIVE or not borrowed.any():
+            if world.jobs.phase[row] != ACTIVE or not borrowed.any():
                 continue
-            name = simulation.workload.job_id[row]
+            name = world.workload.job_id[row]
             if not there[server_of[held[borrowed]]].all():
                 raise InvariantViolation(f"L2: job {name} is on a server that is lost, over or not on loan")
             if (held[borrowed] < pool.size.gpus).any() and (answer.problem.origin > 0 or pool.silent.any()):
@@ -43,13 +39,12 @@ class LoanInvariantCheck(InvariantCheck):
             marks = pool.flexible[pool.offsets[position] : pool.offsets[position + 1]]
             if not borrowed.all():
                 _check_extension(pool, name, marks[borrowed])
-            elif simulation.jobs.promised[row] and not simulation.jobs.at_risk[row]:
+            elif world.jobs.promised[row] and not world.jobs.at_risk[row]:
                 raise InvariantViolation(f"L7: the promise to job {name} rests on borrowed servers alone")
 
-    def _setbacks(self, simulation: Simulation) -> int:
+    def _setbacks(self, world: World) -> int:
         """A reclaim stops and shrinks jobs between two decisions too."""
-        reclaims = 0 if simulation.lender is None else len(simulation.lender.reclaims)
-        return super()._setbacks(simulation) + reclaims
+        return super()._setbacks(world) + world.reclaims
 
     def _sizes(self, pool: PoolState, row: int) -> IntArray:
         """Levels measured on the training cluster's GPUs, and on the inference cluster's."""

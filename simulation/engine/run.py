@@ -9,6 +9,7 @@ from __future__ import annotations
 import resource
 import time
 from collections.abc import Callable, Sequence
+from functools import cache
 from math import inf
 
 import numpy as np
@@ -25,29 +26,24 @@ from scheduling.core.problem.answer import Answer
 from scheduling.core.question.arrays import TIME_TOLERANCE
 from scheduling.core.question.decision import ChangeKind, Verdict
 from scheduling.core.question.known_ends import wake_for_ends
-from scheduling.core.question.snapshot import IntArray, PlannerSettings
-from scheduling.policies import policy_named
-from scheduling.policies.base import Policy
+from scheduling.core.question.snapshot import IntArray
 from simulation.engine.bound import deadlines_bound
 from simulation.engine.description import described
-from simulation.engine.fates import Fates
 from simulation.engine.happenings import Happening, HappeningKind, HappeningQueue
 from simulation.engine.interruption import interruptible
 from simulation.engine.invariants import InvariantCheck
-from simulation.engine.jobs import ACTIVE, NOBODY, OVER, JobStates
+from simulation.engine.jobs import ACTIVE, NOBODY, OVER
 from simulation.engine.kinds_in_turn import KindsInTurn
 from simulation.engine.lender import share_pool
 from simulation.engine.loan_invariants import LoanInvariantCheck
-from simulation.engine.memory_points import MemoryPoints
 from simulation.engine.policy_facts import facts_of
 from simulation.engine.pool import PoolState
-from simulation.engine.recording import Recorder
 from simulation.engine.server_ends import end_happenings
-from simulation.engine.settings import Recovery, SimulationSettings, require_pricing
+from simulation.engine.settings import SimulationSettings
 from simulation.engine.shared_invariants import SharedInvariantCheck
 from simulation.engine.shared_pool import SharedPool
-from simulation.engine.tables import curve_tables
-from simulation.engine.warmup import load_kernels
+from simulation.engine.warmup import few_jobs
+from simulation.engine.world import World, seeds_of
 from simulation.outcome import ON_TIME_TOLERANCE_SECONDS, JobEnd, JobOutcomes, RunOutcome
 from simulation.workloads.workload import Workload
 
@@ -55,8 +51,8 @@ Progress = Callable[[int, int, float], None]
 """Told now and then: jobs that ended, all jobs, and the simulated time in seconds."""
 
 
-class Simulation:
-    """One run of one workload under one policy."""
+class Simulation(World):
+    """One run of one workload under one policy: a world and the loop that moves it."""
 
     def __init__(
         self,
@@ -68,16 +64,8 @@ class Simulation:
         watch: Callable[[Simulation, PoolState, Answer], None] | None = None,
     ) -> None:
         began = time.perf_counter()
-        self.workload = workload
-        self.settings = settings
-        self.policy: Policy = policy_named(settings.policy)
-        require_pricing(settings)
-        self.jobs = JobStates.of(workload, len(self.policy.memory_columns))
-        self.fates = Fates.of(workload.jobs)
-        self.recorder = Recorder()
-        self.broken: dict[str, str] = {}
-        self.now = 0.0
-        self._ids = workload.job_id
+        super().__init__(workload, settings)
+        self.lender = share_pool(self)
         self._happenings = HappeningQueue((*happenings, *end_happenings(settings, workload)))
         self._next_arrival = 0
         self._ended = 0
@@ -85,48 +73,7 @@ class Simulation:
         self._idle_since = 0.0
         self._progress = progress
         self._watch = _check_for(settings) if settings.check_invariants else watch
-        seeds = np.random.SeedSequence(settings.seed).spawn(2)
-        self._draws = np.random.default_rng(seeds[0])
-        error = settings.imperfections.profile_error
-        factor = 1.0 + np.random.default_rng(seeds[1]).uniform(-error, error, workload.jobs)
-        planner = PlannerSettings(
-            slot_seconds=settings.slot_seconds,
-            fill=settings.fill,
-            admission=settings.admission,
-            stored_plans=settings.stored_plans,
-            reserve_servers=settings.reserve_servers,
-            reserve_slack_seconds=settings.reserve_slack_seconds,
-            newcomers=settings.newcomers,
-            ageing_weight=settings.ageing_weight,
-            two_phase=None if settings.sharing is None else settings.sharing.choices,
-            worker_memory_bytes=settings.worker_memory_bytes,
-        )
-        self.pools = [
-            PoolState.empty(
-                number,
-                size,
-                self.policy,
-                planner,
-                curve_tables(
-                    workload,
-                    size,
-                    settings.pauses,
-                    charges_pauses=facts_of(self.policy.name).charges_pauses,
-                    adapts_batch=facts_of(self.policy.name).adapts_batch,
-                    promise_margin=settings.imperfections.promise_margin,
-                    agent_latency_seconds=settings.imperfections.agent_latency_seconds,
-                    true_factor=factor,
-                ),
-                settings.server_memory_bytes,
-            )
-            for number, size in enumerate(settings.pools)
-        ]
-        self.lender = share_pool(self)
-        self.points = None
-        if settings.recovery is Recovery.MEMORY:
-            racks = [size.servers_per_rack for size in settings.pools]
-            self.points = MemoryPoints(settings.replicas, racks)
-        self.jobs_under_way = 0
+        self._draws = np.random.default_rng(seeds_of(settings)[0])
         self.setup_seconds = time.perf_counter() - began
 
     def leave_out_arrivals(self, count: int) -> None:
@@ -209,7 +156,9 @@ class Simulation:
             slot_and_wake = tick_from(self.now, self.settings.slot_seconds), inf
         can_change = due or changes_allowed(self.now, *slot_and_wake)
         slot_at = changes_allowed_from(*slot_and_wake)
-        problem = pool.problem(self.jobs, self._ids, newcomers, self.now, self.now if can_change else slot_at)
+        problem = pool.problem(
+            self.jobs, self.workload.job_id, newcomers, self.now, self.now if can_change else slot_at
+        )
         if can_change:
             answer = pool.reallocate(problem)
         else:
@@ -287,7 +236,7 @@ class Simulation:
 
     def _note_broken(self, row: int, at: float) -> None:
         late = at - float(self.jobs.deadline_at[row])
-        self.broken[self._ids[row]] = f"ended {late:.3g} s after its deadline"
+        self.broken[self.workload.job_id[row]] = f"ended {late:.3g} s after its deadline"
 
     def _let_happen(self) -> set[int]:
         """Returns the pools that must be planned again at once."""
@@ -437,7 +386,7 @@ class Simulation:
         jobs, fates, workload = self.jobs, self.fates, self.workload
         for row in np.flatnonzero((jobs.phase == ACTIVE) & jobs.promised).tolist():
             if not interrupted or self.now > jobs.deadline_at[row]:
-                self.broken[self._ids[row]] = "did not end"
+                self.broken[self.workload.job_id[row]] = "did not end"
         kinds = [size.gpu_type for size in self.settings.pools]
         return RunOutcome(
             settings=described(self.settings, workload),
@@ -482,3 +431,9 @@ def _check_for(settings: SimulationSettings) -> InvariantCheck | SharedInvariant
         return SharedInvariantCheck()
     lends = sharing is not None and sharing.lending is not None
     return LoanInvariantCheck() if lends or settings.known_ends else InvariantCheck()
+
+
+@cache
+def load_kernels(policy: str) -> None:
+    """Have a policy's compiled loops loaded before its decisions are timed: a few jobs, once a process."""
+    Simulation(*few_jobs(policy)).loop()

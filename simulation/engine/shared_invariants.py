@@ -3,8 +3,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from scheduling.core.lyra.fleet import FLEXIBLE
@@ -12,11 +10,9 @@ from scheduling.core.problem.answer import Answer
 from scheduling.core.question.snapshot import IntArray
 from simulation.engine.invariants import InvariantViolation
 from simulation.engine.jobs import ACTIVE
+from simulation.engine.pool import PoolState
 from simulation.engine.shared_pool import SharedPool
-
-if TYPE_CHECKING:
-    from simulation.engine.pool import PoolState
-    from simulation.engine.run import Simulation
+from simulation.engine.world import World
 
 
 class SharedInvariantCheck:
@@ -25,7 +21,7 @@ class SharedInvariantCheck:
     def __init__(self) -> None:
         self.checked = 0
 
-    def __call__(self, simulation: Simulation, pool: PoolState, answer: Answer) -> None:
+    def __call__(self, world: World, pool: PoolState, answer: Answer) -> None:
         """Raises InvariantViolation naming the first invariant that does not hold."""
         self.checked += 1
         assert isinstance(pool, SharedPool)
@@ -35,9 +31,9 @@ class SharedInvariantCheck:
         there = np.concatenate((pool.usable, (pool.on_loan & ~pool.broken)[pool.usable.size :]))
         for position, row in enumerate(pool.rows.tolist()):
             held = pool.addresses[pool.offsets[position] : pool.offsets[position + 1]]
-            if simulation.jobs.phase[row] != ACTIVE or not held.size:
+            if world.jobs.phase[row] != ACTIVE or not held.size:
                 continue
-            name = simulation.workload.job_id[row]
+            name = world.workload.job_id[row]
             servers, gpus = np.unique(server_of[held], return_counts=True)
             if not there[servers].all():
                 raise InvariantViolation(f"L2: job {name} is on a server that is lost or not on loan")

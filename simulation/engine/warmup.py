@@ -1,12 +1,9 @@
-"""Have a policy's compiled loops loaded before its decisions are timed.
+"""A few jobs on a small cluster, whose simulation reaches a policy's compiled loops.
 
-Compiled code is kept on disk; reading it takes about a second, once a process. A few jobs on a small cluster,
-simulated once, reach it.
+Compiled code is kept on disk; reading it takes about a second, once a process.
 """
 
 from __future__ import annotations
-
-from functools import cache
 
 import numpy as np
 
@@ -20,13 +17,11 @@ TOGETHER = 5
 GPU_TYPE = "warm-up"
 
 
-@cache
-def load_kernels(policy: str) -> None:
-    """Simulate a few jobs under ``policy``, once a process."""
-    from simulation.engine.run import Simulation  # a run loads its kernels first
-
-    settings = SimulationSettings(policy=policy, pools=(PoolSize(GPU_TYPE, 2, 4),), slot_seconds=10.0)
-    Simulation(_workload(), settings).loop()
+def few_jobs(policy: str) -> tuple[Workload, SimulationSettings]:
+    """Jobs and a cluster that reach what a run under ``policy`` compiles."""
+    return _workload(), SimulationSettings(
+        policy=policy, pools=(PoolSize(GPU_TYPE, 2, 4),), slot_seconds=10.0
+    )
 
 
 def _workload() -> Workload:
