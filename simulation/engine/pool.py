@@ -182,6 +182,7 @@ class PoolState:
             gpus=jobs.gpus[rows],
             pause_left=jobs.pause_left[rows],
             finishing=np.zeros(rows.size),
+            failure_slack=np.zeros(rows.size),
             addresses=addresses,
             offsets=offsets,
             requested_gpus=tables.requested_gpus[rows],

@@ -187,6 +187,7 @@ def _job(
         requested_seconds=number(0.0, 1e4),
         lent_curve=draw(st.sampled_from((None, _curve(draw, number, whole)))),
         flexible=tuple(draw(st.booleans()) for _ in placement) if draw(st.booleans()) else (),
+        failure_slack_seconds=number(0.0, 20.0),
     )
 
 

@@ -320,7 +320,7 @@ class Admission:
     def _fitting_beside(self, row: int, variants: tuple[bool, ...]) -> Plans | None:
         """Plans with the newcomer's beside all others, pauses charged; tried are these variants of
         filling."""
-        due = float(self.problem.due[row]) - self.problem.slack_seconds
+        due = float(self.problem.due[row] - self.problem.slack_seconds[row])
         for suffix in variants:
             beside = self.filled_beside(row, due, suffix=suffix)
             affordable = None if beside is None else self.budget.affordable(beside, [*self.rows, row])
@@ -425,7 +425,7 @@ class Admission:
         problem = self.problem
         jobs = problem.count
         order = self.in_deadline_order([row for row in rows if row < jobs])
-        reserve = problem.promise_gpus < problem.gpus or problem.slack_seconds > 0
+        reserve = problem.promise_gpus < problem.gpus or bool((problem.slack_seconds > 0).any())
         plans, failed = self.plans, NO_JOBS
         for careful in (True, False) if reserve and not promising else (True,):
             due = problem.due - problem.slack_seconds if careful else problem.due
@@ -464,7 +464,7 @@ class Admission:
         problem = self.problem
         now = problem.now
         job = self._facts(row)
-        due = float(problem.due[row]) - problem.slack_seconds
+        due = float(problem.due[row] - problem.slack_seconds[row])
         needed = peak_gpus_alone(problem, row, due)
         timeline = self.jobs_at_risk.room_for_newcomers()
         before_due = rows_where(timeline.times[: timeline.pieces] < due)

@@ -27,7 +27,7 @@ def impossible(problem: Problem, row: int, job: reasons.JobFacts) -> Verdict | N
         return None
     if job.deadline_at <= problem.now:
         return reasons.deadline_passed(job, problem.now)
-    if not peak_gpus_alone(problem, row, float(problem.due[row]) - problem.slack_seconds):
+    if not peak_gpus_alone(problem, row, float(problem.due[row] - problem.slack_seconds[row])):
         fastest, gpus = _fastest_alone(problem, row)
         if gpus == 0:
             return reasons.no_levels(job, problem.promise_gpus)
@@ -57,4 +57,4 @@ def _fastest_alone(problem: Problem, row: int) -> tuple[float, int]:
     seconds = jobs.pause[row, :last] + jobs.work[row] / jobs.throughput[row, :last]
     best = int(np.argmin(seconds))
     total = problem.origin + float(seconds[best]) + float(jobs.finishing[row])
-    return total + problem.slack_seconds, int(jobs.levels[row, best])
+    return total + float(problem.slack_seconds[row]), int(jobs.levels[row, best])

@@ -95,7 +95,7 @@ class BidPrices:
 
     def _asked_by(self, row: int) -> tuple[float, float]:
         """The newcomer's GPU seconds, and when its last iteration must end in seconds from now."""
-        due = float(self.problem.due[row]) - self.problem.slack_seconds
+        due = float(self.problem.due[row] - self.problem.slack_seconds[row])
         return gpu_time_needed(self.problem, row, due - self.problem.origin), due
 
     def _full(self, needed: float, due: float) -> bool:

@@ -168,7 +168,7 @@ class GpuTimeNeeded:
         """
         problem = self._problem
         self._count(rows)
-        due = float(problem.due[row]) - problem.slack_seconds
+        due = float(problem.due[row] - problem.slack_seconds[row])
         own = np.zeros(INSTANTS)
         add_needs(problem.jobs, row, due, problem.slots, self._instants, own)
         tolerated = 1.0 + ROUNDING * (1 + len(rows))

@@ -227,7 +227,7 @@ def before_grants(
     others: IntArray,
     locked: BoolArray,
     due: FloatArray,
-    slack_seconds: float,
+    slack_seconds: FloatArray,
     opened: Timeline,
 ) -> BeforeGrants:
     """Copy the plans ``base``, and take the promised ones out of the free capacity ``opened``.
@@ -247,7 +247,7 @@ def before_grants(
         if not kept[row]:
             plans.length[row] = 0
         if promised[row]:
-            careful = due[row] - slack_seconds
+            careful = due[row] - slack_seconds[row]
             latest[row] = careful if plans.finish[row] <= careful + TIME_TOLERANCE else due[row]
     return BeforeGrants(plans, timeline, promised, latest)
 

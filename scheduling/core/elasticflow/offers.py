@@ -70,6 +70,7 @@ class _OfferSearch:
         hold = self.problem.settings.offer_hold_seconds
         self.start = float(slot_end(hold, self.problem.slots))
         self.problem.jobs.earliest[row] = self.start
+        self._slack_seconds = float(self.problem.slack_seconds[row])
         self.asked = float(self.problem.columns.deadline_at[row]) - self.problem.now
 
     def found(self) -> FoundOffer | None:
@@ -95,7 +96,7 @@ class _OfferSearch:
         deadline = self._rounded(self._deadline_for(earliest_finish))
         horizon = deadline - self.start
         for _ in range(WIDENINGS):
-            self.problem.due[self.row] = self._due(deadline) + self.problem.slack_seconds
+            self.problem.due[self.row] = self._due(deadline) + self._slack_seconds
             plans = None if self._room_is_kept(deadline) else self._filled_beside(deadline)
             if plans is not None:
                 return deadline, plans
@@ -106,7 +107,7 @@ class _OfferSearch:
     def _deadline_for(self, finish: float) -> float:
         """The earliest deadline that a last iteration at ``finish`` meets with failure slack and stored
         weights."""
-        return finish + float(self.problem.jobs.finishing[self.row]) + self.problem.slack_seconds
+        return finish + float(self.problem.jobs.finishing[self.row]) + self._slack_seconds
 
     def _rounded(self, deadline: float) -> float:
         """The deadline rounded up to a whole second of the snapshot's time, at least the one asked for."""
@@ -144,4 +145,4 @@ class _OfferSearch:
 
     def _due(self, deadline: float) -> float:
         """When the last iteration must end to meet ``deadline`` with failure slack and stored weights."""
-        return deadline - float(self.problem.jobs.finishing[self.row]) - self.problem.slack_seconds
+        return deadline - float(self.problem.jobs.finishing[self.row]) - self._slack_seconds

@@ -304,7 +304,7 @@ class Planner:
         jobs = problem.jobs
         before = before_grants(
             base, np.array(admission.rows, dtype=np.int64), np.array(unpromised, dtype=np.int64), jobs.locked,
-            problem.due, float(problem.slack_seconds), problem.opened,
+            problem.due, problem.slack_seconds, problem.opened,
         )  # fmt: skip
         admission.work.add(len(admission.rows) + before.timeline.pieces)
         start_order = np.zeros(problem.due.size, dtype=np.int64)

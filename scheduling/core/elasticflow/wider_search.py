@@ -32,7 +32,7 @@ def searched(admission: Promises, row: int, limits: SearchLimits) -> Plans | Non
     """Plans that keep all promises and the newcomer's (``row``), with all pauses; None if none was found."""
     problem = admission.problem
     rows = [*admission.rows, row]
-    due = float(problem.due[row]) - problem.slack_seconds
+    due = float(problem.due[row] - problem.slack_seconds[row])
     beside = admission.filled_beside(row, due, suffix=not problem.suffix)
     affordable = None if beside is None else admission.budget.affordable(beside, rows)
     if affordable is not None:

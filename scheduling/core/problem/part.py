@@ -20,7 +20,7 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
         for name in (
             "service_class", "submitted_at", "deadline_at", "remaining_iterations", "total_iterations",
             "newcomer",
-            "promised", "at_risk", "locked", "finishing", "requested_gpus", "requested_seconds",
+            "promised", "at_risk", "locked", "finishing", "failure_slack", "requested_gpus", "requested_seconds",
             "attained_gpu_seconds", "memory", "project",
         )
     }  # fmt: skip
@@ -88,7 +88,7 @@ def part_of(problem: Problem, rows: IntArray, waiting: BoolArray | None = None) 
         blocks=problem.blocks,
         gpus=problem.gpus,
         promise_gpus=problem.promise_gpus,
-        slack_seconds=problem.slack_seconds,
+        slack_seconds=problem.slack_seconds[kept],
         blocked=problem.blocked,
         blocked_until=problem.blocked_until,
         cluster_memory=problem.cluster_memory,

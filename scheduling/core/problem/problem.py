@@ -98,8 +98,8 @@ class Problem:
     gpus: int
     #: Number of GPUs that may back promises.
     promise_gpus: int
-    #: Slack that a new promise keeps for failures, in seconds.
-    slack_seconds: float
+    #: Slack that a new promise of each row keeps for failures and late changes, in seconds.
+    slack_seconds: FloatArray
     #: Addresses that may not be used at ``origin``.
     blocked: IntArray
     #: When each of these is free again, in seconds since ``now``.
@@ -322,12 +322,25 @@ def problem_from(
         blocks=capacity.blocks,
         gpus=capacity.gpus,
         promise_gpus=capacity.promise_gpus,
-        slack_seconds=settings.change_slack_seconds
-        + (settings.reserve_slack_seconds if settings.reserve_servers > 0 else 0.0),
+        slack_seconds=_slack_of_rows(settings, columns, offers),
         blocked=addresses,
         blocked_until=until,
         cluster_memory=np.zeros(0) if cluster_memory is None else cluster_memory,
     )
+
+
+def _slack_of_rows(
+    settings: PlannerSettings, columns: JobColumns, offers: Sequence[HeldOffer]
+) -> FloatArray:
+    """Slack that a new promise of each row keeps. Without a reserve nothing is kept for failures."""
+    own = columns.failure_slack
+    if offers:
+        offered = [0.0 if offer.job is None else offer.job.failure_slack_seconds for offer in offers]
+        own = np.concatenate((own, offered))
+    if not settings.reserve_servers:
+        return np.full(own.size, settings.change_slack_seconds)
+    slack: FloatArray = settings.change_slack_seconds + settings.reserve_slack_seconds + own
+    return slack
 
 
 def _dense_ranks(deadline_at: FloatArray, offers: int) -> IntArray:

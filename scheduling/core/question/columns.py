@@ -69,6 +69,7 @@ class JobColumns:
     gpus: IntArray
     pause_left: FloatArray
     finishing: FloatArray
+    failure_slack: FloatArray
     #: GPU addresses by job.
     addresses: IntArray
     #: Job i holds ``addresses[offsets[i]:offsets[i + 1]]``.
@@ -98,9 +99,13 @@ def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns
         table: np.ndarray = facts.reshape(len(jobs), len(names)).T.copy()
         return table
 
-    submitted_at, deadline_at, remaining, total, pause_left, finishing, requested_seconds, attained = columns(
+    (
+        submitted_at, deadline_at, remaining, total, pause_left, finishing, failure_slack, requested_seconds,
+        attained,
+    ) = columns(
         np.float64, "submitted_at", "deadline_at", "remaining_iterations", "total_iterations",
-        "pause_left_seconds", "finishing_seconds", "requested_seconds", "attained_gpu_seconds",
+        "pause_left_seconds", "finishing_seconds", "failure_slack_seconds", "requested_seconds",
+        "attained_gpu_seconds",
     )  # fmt: skip
     newcomer, promised, at_risk, locked = columns(np.bool_, "newcomer", "promised", "at_risk", "locked")
     gpus, requested_gpus, project = columns(np.int64, "gpus_now", "requested_gpus", "project")
@@ -132,6 +137,7 @@ def columns_of(jobs: Sequence[JobSnapshot], memory_width: int = 0) -> JobColumns
         gpus=gpus,
         pause_left=pause_left,
         finishing=finishing,
+        failure_slack=failure_slack,
         addresses=addresses,
         offsets=np.cumsum(lengths),
         requested_gpus=requested_gpus,

@@ -141,6 +141,9 @@ class JobSnapshot:
     #: Which GPUs of `placement` flexible workers hold. If empty, all GPUs beyond the lowest level count as
     #: flexible.
     flexible: tuple[bool, ...] = ()
+    #: What the failures that the reserve covers may cost this job together: fence and margin, lost
+    #: iterations, restart. A new promise keeps as much slack, beside what the settings ask of every job.
+    failure_slack_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +207,8 @@ class PlannerSettings:
     stored_plans: bool = True
     #: Number of whole servers that back no promise (contracts 6).
     reserve_servers: int = 0
-    #: Slack that a new promise keeps for all failures that the reserve covers together: fence and margin,
-    #: lost iterations, restart.
+    #: Slack for failures that every new promise keeps where servers are in reserve, beside that of its own
+    #: job (`JobSnapshot.failure_slack_seconds`).
     reserve_slack_seconds: float = 0.0
     #: Seconds for which an offer is held.
     offer_hold_seconds: float = 120.0

@@ -194,8 +194,8 @@ def check_columns(columns: JobColumns) -> None:
         row = int(np.flatnonzero(bad)[0])
         raise ValueError(
             f"job {columns.ids[row]}: remaining iterations {columns.remaining_iterations[row]}, deadline "
-            f"{columns.deadline_at[row]}, pause left {columns.pause_left[row]} or finishing time "
-            f"{columns.finishing[row]} is not a number within its bounds"
+            f"{columns.deadline_at[row]}, pause left {columns.pause_left[row]}, finishing time "
+            f"{columns.finishing[row]} or failure slack {columns.failure_slack[row]} is not a number within its bounds"
         )
     named = [("curve", columns.curves)]
     if columns.measured is not columns.curves:
@@ -211,6 +211,7 @@ def _bad_numbers(columns: JobColumns) -> np.ndarray:
     good = (columns.remaining_iterations >= 0) & (columns.remaining_iterations <= MOST_ITERATIONS)
     good &= (columns.pause_left >= 0) & (columns.pause_left <= LONGEST_PAUSE_SECONDS)
     good &= (columns.finishing >= 0) & (columns.finishing <= LONGEST_PAUSE_SECONDS)
+    good &= (columns.failure_slack >= 0) & (columns.failure_slack <= LATEST)
     good &= np.abs(columns.submitted_at) <= LATEST
     good &= (columns.deadline_at >= -LATEST) & (
         (columns.deadline_at <= LATEST) | (columns.deadline_at == inf)
@@ -288,6 +289,7 @@ def _faults(job: JobSnapshot) -> Iterator[str]:
 _MOST = (
     (MOST_ITERATIONS, ("remaining_iterations", "total_iterations")),
     (LONGEST_PAUSE_SECONDS, ("pause_left_seconds", "finishing_seconds")),
+    (LATEST, ("failure_slack_seconds",)),
     (inf, ("attained_gpu_seconds", "requested_seconds")),
     (MOST_GPUS, ("requested_gpus", "gpus_now")),
 )
