@@ -83,7 +83,7 @@ def test_the_free_place_is_the_best_of_all(seed: int, size: int) -> None:
 @settings(max_examples=200, deadline=None)
 @given(
     listed=st.lists(st.tuples(st.integers(0, 6), st.booleans(), st.sampled_from((4, 8))), max_size=30),
-    most=st.integers(1, 12),
+    most=st.integers(0, 12),
 )
 def test_the_cheapest_blocks_are_the_first_of_all_sorted(
     listed: list[tuple[int, bool, int]], most: int

@@ -91,8 +91,8 @@ def cheapest(sizes: IntArray, allowed: BoolArray, key: IntArray, room: int, most
             keys[count] = key[block]
             candidates[count] = block
             count += 1
-    if count <= most:
-        return candidates[:count]
+    if count <= most or most <= 0:  # no block of that size is small enough for what is needed
+        return candidates[: min(count, most)]
     highest = np.partition(keys[:count], most - 1)[most - 1]
     below = 0
     for position in range(count):
