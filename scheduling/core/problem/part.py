@@ -19,8 +19,8 @@ def columns_part(columns: JobColumns, rows: IntArray, waiting: BoolArray) -> Job
         name: getattr(columns, name)[rows]
         for name in (
             "service_class", "submitted_at", "deadline_at", "remaining_iterations", "total_iterations",
-            "newcomer",
-            "promised", "at_risk", "locked", "finishing", "failure_slack", "requested_gpus", "requested_seconds",
+            "newcomer", "promised", "at_risk", "locked", "finishing", "failure_slack", "requested_gpus",
+            "requested_seconds",
             "attained_gpu_seconds", "memory", "project",
         )
     }  # fmt: skip

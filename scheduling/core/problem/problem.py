@@ -329,9 +329,7 @@ def problem_from(
     )
 
 
-def _slack_of_rows(
-    settings: PlannerSettings, columns: JobColumns, offers: Sequence[HeldOffer]
-) -> FloatArray:
+def _slack_of_rows(settings: PlannerSettings, columns: JobColumns, offers: Sequence[HeldOffer]) -> FloatArray:
     """Slack that a new promise of each row keeps. Without a reserve nothing is kept for failures."""
     own = columns.failure_slack
     if offers:

@@ -195,7 +195,8 @@ def check_columns(columns: JobColumns) -> None:
         raise ValueError(
             f"job {columns.ids[row]}: remaining iterations {columns.remaining_iterations[row]}, deadline "
             f"{columns.deadline_at[row]}, pause left {columns.pause_left[row]}, finishing time "
-            f"{columns.finishing[row]} or failure slack {columns.failure_slack[row]} is not a number within its bounds"
+            f"{columns.finishing[row]} or failure slack {columns.failure_slack[row]} is not a number "
+            "within its bounds"
         )
     named = [("curve", columns.curves)]
     if columns.measured is not columns.curves:
