@@ -19,7 +19,8 @@ PHASE_LOOKS = {
     RecoveryPhase.FROZEN: ("Frozen: GPUs are found", colours.CHANGING),
     RecoveryPhase.RESOURCED: ("Resourced: sources are chosen", colours.SOFT),
     RecoveryPhase.SOURCES_CHOSEN: ("Sources chosen: workers are told", colours.PROMISED),
-    RecoveryPhase.LOADING: ("Loading: workers start and load", colours.PROFILING),
+    RecoveryPhase.STARTING: ("Starting: processes, models, connections", colours.NEUTRAL),
+    RecoveryPhase.LOADING: ("Loading: the state is fetched and taken", colours.PROFILING),
     RecoveryPhase.VERIFIED: ("Verified: the first iteration", colours.BEST_EFFORT),
 }
 

@@ -33,10 +33,15 @@ Uri = Annotated[str, Field(max_length=2000)]
 
 
 class FirstIteration(Message):
-    """Rank 0 has finished its first iteration after loading: the generation trains."""
+    """Rank 0 has finished its first iteration after loading: the generation trains.
+
+    Of the pause `waiting_seconds` went by until its state was found, `loading_seconds` until it was loaded.
+    """
 
     iteration: Count
     pause_seconds: Pause
+    waiting_seconds: Pause = 0.0
+    loading_seconds: Pause = 0.0
 
 
 class ProfileLevel(Message):

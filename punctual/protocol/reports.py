@@ -73,6 +73,8 @@ class WorkerEntry(Message):
     gpu_index: GpuIndex
     phase: Phase
     iteration: Count | None = None
+    #: Since when it has had nothing left to do but to load its state; None before.
+    ready_age_seconds: Age | None = None
     exit: Exit | None = None
 
 

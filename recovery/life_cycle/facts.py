@@ -17,6 +17,8 @@ class RecoveryPhase(StrEnum):
     RESOURCED = "resourced"
     #: Every rank knows where its state is.
     SOURCES_CHOSEN = "sources_chosen"
+    #: Workers start: a process for every rank, its model, the connections between them.
+    STARTING = "starting"
     #: Ranks load their state.
     LOADING = "loading"
     #: Every rank has loaded the same version.
@@ -37,6 +39,7 @@ class RecoveryFacts:
     stands in for it, was lost since then. ``stopped``: ranks
     whose workers of older generations are gone. ``fenced``: lost ranks whose server has stopped itself.
     ``resourced``: lost ranks that have another server. ``sources_version``: the version chosen; None before.
+    ``started``: ranks whose worker has nothing left to do but to load its state.
     ``loaded``: for each rank that has loaded, its version. ``training``: whether an iteration was completed.
     ``phase_since``: when the phase began. ``attempts``: how often ranks did not load their state in time.
     ``placed_anew``: whether all ranks are given servers anew, survivors' too, as the live planner does.
@@ -54,6 +57,7 @@ class RecoveryFacts:
     fenced: frozenset[int] = frozenset()
     resourced: frozenset[int] = frozenset()
     sources_chosen: bool = False
+    started: frozenset[int] = frozenset()
     loaded: tuple[tuple[int, int | None], ...] = ()
     training: bool = False
     attempts: int = 0
@@ -72,6 +76,11 @@ class RecoveryFacts:
         return frozenset(range(self.ranks)) - self.failed
 
     @property
+    def loading_ranks(self) -> int:
+        """How many ranks load the state."""
+        return self.ranks if self.readers is None else self.readers
+
+    @property
     def unplaced(self) -> frozenset[int]:
         """Ranks that wait for a server."""
         return (frozenset(range(self.ranks)) if self.placed_anew else self.failed) - self.resourced
@@ -82,8 +91,11 @@ class RecoveryBounds:
     """How long a phase may take, in seconds, before it is begun anew. Waiting for a server has no bound.
 
     ``freeze_seconds``: None where nothing is won by beginning anew: there, survivors' workers are waited for.
+    ``prepare_seconds``: until all workers have started. ``start_seconds``: from then, once all have loaded,
+    to the first iteration.
     """
 
     freeze_seconds: float | None
+    prepare_seconds: float
     load_seconds: float
     start_seconds: float

@@ -101,7 +101,16 @@ def _resourced(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list
 
 
 def _sources_chosen(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
-    return [MoveTo(RecoveryPhase.LOADING)]
+    return [MoveTo(RecoveryPhase.STARTING)]
+
+
+def _starting(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
+    # Whoever has loaded has started, also where nobody saw it.
+    if len(facts.started | {rank for rank, _ in facts.loaded}) >= facts.loading_ranks:
+        return [MoveTo(RecoveryPhase.LOADING)]
+    if now - facts.phase_since > bounds.prepare_seconds:
+        return [BeginAnew(facts.failed, "a worker did not start in time")]
+    return []
 
 
 def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[RecoveryInstruction]:
@@ -109,7 +118,7 @@ def _loading(facts: RecoveryFacts, bounds: RecoveryBounds, now: float) -> list[R
     versions = set(loaded.values())
     if len(versions) > 1:
         return [BeginAnew(facts.failed, "ranks loaded different versions", durable=True)]
-    if len(loaded) == (facts.ranks if facts.readers is None else facts.readers):
+    if len(loaded) == facts.loading_ranks:
         return [MoveTo(RecoveryPhase.VERIFIED)]
     if now - facts.phase_since > bounds.load_seconds:
         # A peer that does not answer a second time is not asked a third time.
@@ -135,6 +144,7 @@ _STEPS: dict[RecoveryPhase, Callable[[RecoveryFacts, RecoveryBounds, float], lis
     RecoveryPhase.FROZEN: _frozen,
     RecoveryPhase.RESOURCED: _resourced,
     RecoveryPhase.SOURCES_CHOSEN: _sources_chosen,
+    RecoveryPhase.STARTING: _starting,
     RecoveryPhase.LOADING: _loading,
     RecoveryPhase.VERIFIED: _verified,
     RecoveryPhase.RUNNING: _running,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from datetime import UTC, datetime
 from typing import Any
 
@@ -9,11 +10,12 @@ from django.utils import timezone
 from drf_spectacular.utils import extend_schema_field
 from rest_framework import serializers
 
-from scheduling.choices import JobState, PromiseOutcome, ServiceClass, VoidReason
+from scheduling.choices import JobState, PromiseOutcome, ServiceClass, StateSource, VoidReason
 from scheduling.models import Artifact, Checkpoint, CurveLevel, Generation, Job, JobEvent, JobMetric, LogChunk
 from scheduling.moments import rfc3339
 from scheduling.selectors.job_times import planned_finish_at, planned_start_at, progress_share
 from scheduling.selectors.standing import standing
+from scheduling.selectors.state_sources import sources_of_shards
 from scheduling.stored_verdict import StoredVerdict, pending
 
 
@@ -345,14 +347,26 @@ class CurveSerializer(serializers.Serializer):
     levels = CurveLevelSerializer(many=True)
 
 
+class ShardSourcesSerializer(serializers.Serializer):
+    """How many shards of a state were read from where."""
+
+    source = serializers.ChoiceField(StateSource.choices)  # type: ignore[assignment]
+    shards = serializers.IntegerField()
+
+
 class GenerationSerializer(serializers.ModelSerializer):
-    """GPUs that the job really had from `start` to `end` (null: still has)."""
+    """GPUs that the job really had from `start` to `end` (null: still has).
+
+    `pause_seconds`: from being told to train to the first iteration; of these, `waiting_seconds` until its
+    state was found and `loading_seconds` from then until it was loaded.
+    """
 
     start = serializers.DateTimeField(source="live_at", allow_null=True)
     end = serializers.DateTimeField(source="retired_at", allow_null=True)
     gpus = serializers.IntegerField(source="world_size")
     generation = serializers.IntegerField(source="number")
     servers = serializers.SerializerMethodField()
+    state_from = serializers.SerializerMethodField()
 
     class Meta:
         model = Generation
@@ -364,12 +378,25 @@ class GenerationSerializer(serializers.ModelSerializer):
             "servers",
             "start_iteration",
             "pause_seconds",
+            "waiting_seconds",
+            "loading_seconds",
+            "state_from",
             "reason",
         )
 
     @extend_schema_field(serializers.ListField(child=serializers.CharField()))
     def get_servers(self, generation: Generation) -> list[str]:
         return sorted({assignment.gpu.server.name for assignment in generation.assignments.all()})
+
+    @extend_schema_field(ShardSourcesSerializer(many=True))
+    def get_state_from(self, generation: Generation) -> list[dict[str, Any]]:
+        by_rank = {one.rank: one.gpu.server_id for one in generation.assignments.all()}
+        counted = Counter(
+            sources_of_shards(generation.start, [by_rank[rank] for rank in range(generation.world_size)])
+        )
+        return [
+            {"source": source.value, "shards": counted[source]} for source in StateSource if counted[source]
+        ]
 
 
 class PlanSerializer(serializers.Serializer):

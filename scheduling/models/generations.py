@@ -48,6 +48,9 @@ class Generation(models.Model):
     #: The same in a sentence.
     retire_reason = models.CharField(max_length=300, blank=True)
     pause_seconds = models.FloatField(null=True, blank=True)
+    #: Of the pause: until its state was found, and from then until it was loaded. The rest is an iteration.
+    waiting_seconds = models.FloatField(null=True, blank=True)
+    loading_seconds = models.FloatField(null=True, blank=True)
     created_at = models.DateTimeField(default=timezone.now)
     #: When the present step gives up; null while it waits for GPUs or trains.
     step_expires_at = models.DateTimeField(null=True, blank=True)
@@ -131,6 +134,8 @@ class Worker(models.Model):
     phase = models.CharField(max_length=20)
     exit = models.JSONField(null=True, blank=True)
     changed_at = models.DateTimeField(default=timezone.now)
+    #: Since when it has had nothing left to do but to load its state; null before.
+    ready_at = models.DateTimeField(null=True, blank=True)
     gone = models.BooleanField(default=False)
 
     class Meta:

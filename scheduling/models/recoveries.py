@@ -55,6 +55,7 @@ class Recovery(models.Model):
     frozen_at = models.DateTimeField(null=True, blank=True)
     resourced_at = models.DateTimeField(null=True, blank=True)
     sources_chosen_at = models.DateTimeField(null=True, blank=True)
+    starting_at = models.DateTimeField(null=True, blank=True)
     loading_at = models.DateTimeField(null=True, blank=True)
     verified_at = models.DateTimeField(null=True, blank=True)
     running_at = models.DateTimeField(null=True, blank=True)

@@ -20,6 +20,7 @@ from scheduling.selectors.own_work import OwnWork
 from scheduling.services.generations import let_go, retire
 from scheduling.services.host_memory import raised, smallest_share, to_reserve
 from scheduling.services.lifecycle import advance, became_live, worker_failed
+from scheduling.services.pauses import note_pause, tell_pause
 from scheduling.services.records import move, planning_fact_changed, record
 from scheduling.services.recovering import advance_recoveries
 from scheduling.services.recovery_points import take_shard
@@ -79,9 +80,9 @@ def _first_iteration(
 ) -> None:
     if generation.purpose != Purpose.TRAINING or job.finished():
         return
-    generation.pause_seconds = _pause_seconds(generation, event["pause_seconds"])
-    generation.save(update_fields=["pause_seconds"])
+    note_pause(generation, event, _pause_seconds(generation, event["pause_seconds"]))
     became_live(job, generation, event["iteration"], cluster)
+    tell_pause(job, generation)
     advance_recoveries(cluster, [job.pk])
 
 

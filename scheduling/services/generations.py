@@ -206,11 +206,14 @@ def _workers(wanted: Sequence[NewGeneration], curves: Mapping[str, ScalingCurve]
 
 def begin_training(generation: Generation, job: Job) -> None:
     """Tell a generation that has no living predecessor to start from the newest state that there is."""
-    members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
-    servers = list(members.values_list("gpu__server_id", flat=True))
-    _set_training(generation, job, servers, PointsInMemory([job]))
+    _set_training(generation, job, _servers_of_ranks(generation), PointsInMemory([job]))
     generation.save(update_fields=["goal", "start", "start_iteration", "state"])
     tell_agents(generation)
+
+
+def _servers_of_ranks(generation: Generation) -> list[int]:
+    members = generation.assignments.filter(rank__lt=generation.world_size).order_by("rank")
+    return list(members.values_list("gpu__server_id", flat=True))
 
 
 def _set_training(
@@ -257,7 +260,7 @@ def begin_handover(generation: Generation, predecessor: Generation, cluster: Clu
     generation.goal = Goal.TRAIN
     generation.state = GenerationState.HANDOVER
     generation.step_expires_at = expires_at
-    generation.start = start_from_predecessor(predecessor, generation.world_size)
+    generation.start = start_from_predecessor(predecessor, _servers_of_ranks(generation))
     generation.save(update_fields=["goal", "state", "start", "step_expires_at"])
     tell_agents(predecessor)
     tell_agents(generation)

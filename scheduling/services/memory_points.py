@@ -14,6 +14,7 @@ from typing import Any
 from cluster.models import Agent, Server
 from punctual.protocol.memory import Holding, StoreReport
 from punctual.protocol.reports import RefusedItem, check
+from recovery.points.readers import choose_readers
 from scheduling.models import Generation, Job
 from scheduling.selectors.memory_points import MemoryPoint, Place
 from scheduling.selectors.own_work import OwnWork
@@ -58,17 +59,8 @@ def start_from_memory(point: MemoryPoint, servers: Sequence[int]) -> dict[str, A
             there is one, else by one that reads little yet, whose server fetches it.
     """
     racks = dict(Server.objects.filter(pk__in=servers).values_list("pk", "rack"))
-    given = [0] * len(servers)
-    readers: dict[int, int] = {}
     shards = range(len(point.holders))
-    local = {
-        number: [rank for rank, server in enumerate(servers) if server in _servers(point.holders[number])]
-        for number in shards
-    }
-    for number in sorted(shards, key=lambda one: not local[one]):
-        reader = min(local[number] or range(len(servers)), key=lambda rank: (given[rank], rank))
-        readers[number] = reader
-        given[reader] += 1
+    readers = choose_readers([_servers(places) for places in point.holders], servers)
 
     def from_near_to_far(number: int) -> list[Place]:
         home = servers[readers[number]]

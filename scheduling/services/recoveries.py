@@ -5,7 +5,7 @@ How one goes on is said in `recovering.py`. Nothing here restarts anything: gene
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -15,6 +15,7 @@ from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from scheduling.choices import AssignmentState, Purpose, RecoveryKind, RecoveryOutcome, StateSource
 from scheduling.models import Assignment, Generation, Job, Recovery
 from scheduling.selectors.memory_points import PointsInMemory
+from scheduling.selectors.state_sources import sources_of
 from scheduling.services.records import record
 
 #: Servers that fall silent within so long of each other were lost at once.
@@ -181,31 +182,6 @@ def note_sources(found: Recovery, generation: Generation) -> None:
     order = list(StateSource)
     farthest = max((order.index(StateSource(one["source"])) for one in found.sources), default=None)
     found.source = "" if farthest is None else order[farthest]
-
-
-def sources_of(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[dict[str, Any]]:
-    """Each rank's server, where its state comes from, and the servers that hold what it reads.
-
-    Args:
-        start: the order to start; its shards name their holders, nearest first. servers: those of the ranks.
-
-    A rank that reads no shard itself gets what the others have read.
-    """
-    read: dict[int, list[Mapping[str, Any]]] = {rank: [] for rank in range(len(servers))}
-    for shard in (start or {}).get("shards", ()):
-        if shard["holders"] and shard["reader"] in read:
-            read[shard["reader"]].append(shard["holders"][0])
-    come_from = {"memory": StateSource.PEER_MEMORY, "handover": StateSource.PEER_MEMORY}
-    come_from["checkpoint"] = StateSource.DURABLE
-    of_all = come_from.get((start or {}).get("from", ""), StateSource.NONE)
-    found = []
-    for rank, server in enumerate(servers):
-        holders = sorted({one["server"] for one in read[rank] if one["tier"] == "memory"})
-        source = of_all
-        if of_all == StateSource.PEER_MEMORY and holders == [server]:
-            source = StateSource.OWN_MEMORY
-        found.append({"rank": rank, "server": server, "source": source.value, "holders": holders})
-    return found
 
 
 def words_on_going_on(job: Job, durable: int) -> str:

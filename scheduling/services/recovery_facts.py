@@ -70,7 +70,9 @@ def recovery_bounds(cluster: Cluster) -> RecoveryBounds:
     """The bounds of a generation's own steps. Workers that do not stop hold GPUs, which the planner knows:
     nothing is won by beginning anew for them."""
     seconds = cluster.prepare_timeout_seconds + cluster.handover_timeout_seconds
-    return RecoveryBounds(freeze_seconds=None, load_seconds=seconds, start_seconds=seconds)
+    return RecoveryBounds(
+        freeze_seconds=None, prepare_seconds=seconds, load_seconds=seconds, start_seconds=seconds
+    )
 
 
 def recovery_facts(rows: RecoveryRows) -> RecoveryFacts:
@@ -92,6 +94,7 @@ def recovery_facts(rows: RecoveryRows) -> RecoveryFacts:
         fenced=gone & lost,
         resourced=frozenset(range(ranks)) if successor is not None and successor.held_at else frozenset(),
         sources_chosen=successor is not None and successor.goal != Goal.PREPARE and bool(successor.start),
+        started=frozenset(one.rank for one in rows.workers if one.ready_at is not None),
         loaded=tuple((rank, successor.start_iteration) for rank in sorted(loaded)) if successor else (),
         training=successor is not None and successor.live_at is not None,
         attempts=rows.attempts,
@@ -123,9 +126,12 @@ def _fact_time(rows: RecoveryRows, phase: RecoveryPhase) -> datetime | None:
         return None
     if phase is RecoveryPhase.RESOURCED:
         return successor.held_at
-    if phase in (RecoveryPhase.SOURCES_CHOSEN, RecoveryPhase.LOADING):
+    if phase in (RecoveryPhase.SOURCES_CHOSEN, RecoveryPhase.STARTING):
         # Its order to start is there from the beginning; workers may begin once all GPUs are held.
         return successor.held_at if successor.start else None
+    if phase is RecoveryPhase.LOADING:
+        ready = [one.ready_at for one in rows.workers if one.ready_at is not None]
+        return max(ready) if len(ready) == successor.world_size else None
     if phase is RecoveryPhase.VERIFIED:
         loaded = [one.changed_at for one in rows.workers if one.phase in LOADED]
         return max(loaded) if len(loaded) == successor.world_size else None

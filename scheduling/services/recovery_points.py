@@ -5,11 +5,13 @@ A restart, a migration, a resumption and a hand-over are one order with other ho
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from django.db.models import Sum
 from django.utils import timezone
 
+from recovery.points.readers import choose_readers
 from scheduling.models import Checkpoint, Generation, Job, StateShard
 
 
@@ -35,13 +37,20 @@ def start_from_checkpoint(point: Checkpoint, readers: int) -> dict[str, Any]:
     }
 
 
-def start_from_predecessor(predecessor: Generation, readers: int) -> dict[str, Any]:
-    """The order to take the state over from the memory of a generation's ranks."""
-    members = predecessor.assignments.select_related("gpu__server").order_by("rank")[: predecessor.world_size]
+def start_from_predecessor(predecessor: Generation, servers: Sequence[int]) -> dict[str, Any]:
+    """The order to take the state over from the memory of a generation's ranks.
+
+    Args:
+        servers: of each rank of the new generation. One that stays where a rank was reads that rank's shard.
+    """
+    members = list(
+        predecessor.assignments.select_related("gpu__server").order_by("rank")[: predecessor.world_size]
+    )
+    readers = choose_readers([{member.gpu.server_id} for member in members], servers)
     shards = [
         {
             "id": member.rank,
-            "reader": member.rank % readers,
+            "reader": readers[place],
             "holders": [
                 {
                     "tier": "memory",
@@ -51,7 +60,7 @@ def start_from_predecessor(predecessor: Generation, readers: int) -> dict[str, A
                 }
             ],
         }
-        for member in members
+        for place, member in enumerate(members)
     ]
     return {
         "from": "handover",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
@@ -108,17 +108,18 @@ def _note_worker(agent: Agent, place: Place, entry: Mapping[str, Any], now: date
     generation = Generation.objects.filter(job_id=job_id, number=number).first()
     if generation is None:
         return set()
-    Worker.objects.update_or_create(
-        generation=generation,
-        rank=rank,
-        defaults={
-            "server_id": agent.server_id,
-            "key": entry["key"],
-            "gpu_index": entry["gpu_index"],
-            "phase": entry["phase"],
-            "exit": entry["exit"],
-            "changed_at": now,
-            "gone": False,
-        },
-    )
+    known = {
+        "server_id": agent.server_id,
+        "key": entry["key"],
+        "gpu_index": entry["gpu_index"],
+        "phase": entry["phase"],
+        "exit": entry["exit"],
+        "changed_at": now,
+        "gone": False,
+    }
+    if entry["ready_age_seconds"] is not None:
+        # No worker was ready before its generation was made, whatever its agent says.
+        ready_at = now - timedelta(seconds=entry["ready_age_seconds"])
+        known["ready_at"] = max(ready_at, generation.created_at)
+    Worker.objects.update_or_create(generation=generation, rank=rank, defaults=known)
     return {job_id}

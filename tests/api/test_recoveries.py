@@ -47,6 +47,7 @@ def recovery(world: World) -> Recovery:
         frozen_at=now - timedelta(seconds=4),
         resourced_at=now - timedelta(seconds=3),
         sources_chosen_at=now - timedelta(seconds=3),
+        starting_at=now - timedelta(seconds=3),
         loading_at=now - timedelta(seconds=3),
         verified_at=now - timedelta(seconds=1),
         running_at=now,
@@ -60,7 +61,8 @@ def test_a_recovery_is_told_phase_by_phase_with_names_of_servers(world: World, r
     answer = world.client(world.viewer).get(f"/api/v1/jobs/{world.job.pk}/recoveries/").json()
     (told,) = answer["results"]
     assert [(one["phase"], one["seconds"]) for one in told["phases"]] == [
-        ("detected", 6.0), ("frozen", 1.0), ("resourced", 0.0), ("sources_chosen", 0.0), ("loading", 2.0),
+        ("detected", 6.0), ("frozen", 1.0), ("resourced", 0.0), ("sources_chosen", 0.0),
+        ("starting", 0.0), ("loading", 2.0),
         ("verified", 1.0),
     ]  # fmt: skip
     assert (told["iterations_lost"], told["lost_work_seconds"], told["down_seconds"]) == (3, 1.5, 10.0)

@@ -9,7 +9,10 @@ from __future__ import annotations
 import uuid
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any
+
+from django.utils import timezone
 
 from cluster.models import Agent
 from lending.models import InferenceCluster
@@ -32,6 +35,13 @@ class SimulatedWorker:
     phase: str = "preparing"
     iteration: int = 0
     stored: tuple[int, str] | None = None
+    #: Since when it has been ready; None before.
+    ready_at: datetime | None = None
+
+    def ready_age_seconds(self) -> float | None:
+        if self.ready_at is None and self.phase not in ("starting", "preparing"):
+            self.ready_at = timezone.now()
+        return None if self.ready_at is None else (timezone.now() - self.ready_at).total_seconds()
 
 
 @dataclass
@@ -101,6 +111,7 @@ class SimulatedAgent:
                         "rank": rank,
                         "gpu_index": worker.gpu_index,
                         "phase": worker.phase,
+                        "ready_age_seconds": worker.ready_age_seconds(),
                     }
                     for (job, generation, rank), worker in self.workers.items()
                 ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,10 +10,12 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
+from scheduling.api.job_serializers import GenerationSerializer
 from scheduling.choices import Purpose
-from scheduling.models import Checkpoint, Generation, Job, StateShard
+from scheduling.models import Checkpoint, Generation, Job, JobEvent, StateShard
 from scheduling.selectors.desired_state import desired_state
-from scheduling.services.generations import begin_training, create_generation
+from scheduling.selectors.state_sources import sources_of
+from scheduling.services.generations import begin_handover, begin_training, create_generation
 from scheduling.services.housekeeping import delete_old_checkpoints
 from scheduling.services.recovery_points import start_from_predecessor
 from tests.control_plane.agent_api import busy_server, event, send, training_job
@@ -126,12 +129,47 @@ def test_a_start_names_each_shard_its_reader_its_digest_and_its_holders(
         assert holder["uri"].endswith(f"jobs/{pair.job_id}/checkpoints/1-9/{one['id']}.pt")
 
 
-@pytest.mark.parametrize("readers", [1, 2, 3])
-def test_a_hand_over_differs_in_the_holders_alone(pair: Generation, readers: int) -> None:
-    start = start_from_predecessor(pair, readers)
-    assert [(one["id"], one["reader"]) for one in start["shards"]] == [(0, 0), (1, 1 % readers)]
+@pytest.mark.parametrize(
+    ("places", "readers"),
+    [
+        ([0], [0, 0]),
+        ([0, 1], [0, 1]),
+        # Its second rank is where the first one was: each reads what is on its own server.
+        ([1, 0], [1, 0]),
+        ([1, 1, 0], [2, 0]),
+    ],
+)
+def test_a_hand_over_differs_in_the_holders_and_is_read_where_its_ranks_were(
+    servers: tuple[Server, Server], pair: Generation, places: list[int], readers: list[int]
+) -> None:
+    there = [servers[place].pk for place in places]
+    start = start_from_predecessor(pair, there)
+    assert [(one["id"], one["reader"]) for one in start["shards"]] == list(enumerate(readers))
+    sources = {one["rank"]: one["source"] for one in sources_of(start, there)}
+    alone = len(set(places)) < 2
+    assert sources[readers[0]] == ("peer_memory" if alone else "own_memory")
     ports = [one["holders"][0]["port"] for one in start["shards"]]
     assert ports == [member.handover_port for member in pair.assignments.order_by("rank")]
+
+
+def test_a_hand_overs_pause_is_told_by_parts_and_by_where_its_state_was(
+    servers: tuple[Server, Server], pair: Generation
+) -> None:
+    gpus = [Gpu.objects.get(server=servers[0], index=index) for index in (1, 2)]
+    made = create_generation(job_of(pair), gpus, epoch=1, reason="test")
+    assert isinstance(made, Generation)
+    begin_handover(made, pair, made.job.cluster)
+    first = event(made, "first_iteration", iteration=6, pause_seconds=0.9, waiting_seconds=0.1)
+    Generation.objects.filter(pk=made.pk).update(created_at=timezone.now() - timedelta(seconds=5))
+    send(servers[0], {"events": [{**first, "loading_seconds": 99.0}]})
+    made.refresh_from_db()
+    assert (made.pause_seconds, made.waiting_seconds, made.loading_seconds) == (0.9, 0.1, pytest.approx(0.8))
+    told = JobEvent.objects.get(job=made.job, kind="state_taken").message
+    assert "it took 0.90 s: 0.10 s until its state was there" in told
+    assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in told
+    assert GenerationSerializer(made).data["state_from"] == [
+        {"source": "own_memory", "shards": 1}, {"source": "peer_memory", "shards": 1},
+    ]  # fmt: skip
 
 
 @pytest.mark.parametrize("purpose", [Purpose.TRAINING, Purpose.PROFILING])

@@ -69,7 +69,7 @@ def test_a_recovery_point_names_the_plan_that_it_was_written_under(servers: tupl
     job.refresh_from_db()
     begin_training(generation, job)
     assert (generation.start or {})["runtime_plan"] == digest
-    assert start_from_predecessor(generation, 1)["runtime_plan"] == digest
+    assert start_from_predecessor(generation, [servers[0].pk])["runtime_plan"] == digest
 
 
 def test_a_curve_is_reused_whatever_the_shape(servers: tuple[Server, Server]) -> None:

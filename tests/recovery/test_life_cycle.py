@@ -22,7 +22,7 @@ from recovery.life_cycle.steps import (
     next_steps,
 )
 
-BOUNDS = RecoveryBounds(freeze_seconds=30.0, load_seconds=60.0, start_seconds=90.0)
+BOUNDS = RecoveryBounds(freeze_seconds=30.0, prepare_seconds=50.0, load_seconds=60.0, start_seconds=90.0)
 
 
 FRESH = RecoveryFacts(RecoveryPhase.DETECTED, generation=4, ranks=3, phase_since=0.0)
@@ -46,8 +46,8 @@ def carried_out(before, step, now):
         return replace(before, training=True)
     return replace(
         before, phase=RecoveryPhase.DETECTED, generation=before.generation + 1, failed=step.failed,
-        newly_failed=frozenset(), stopped=frozenset(), resourced=frozenset(), sources_chosen=False, loaded=(),
-        phase_since=now,
+        newly_failed=frozenset(), stopped=frozenset(), resourced=frozenset(), sources_chosen=False,
+        started=frozenset(), loaded=(), phase_since=now,
     )  # fmt: skip
 
 
@@ -60,6 +60,8 @@ def run(state, *, load=7, now=1.0):
         if not due:
             if state.phase is RecoveryPhase.DETECTED and state.failed - state.fenced:
                 state = replace(state, fenced=state.failed)
+            elif state.phase is RecoveryPhase.STARTING and len(state.started) < state.ranks:
+                state = replace(state, started=frozenset(range(state.ranks)))
             elif state.phase is RecoveryPhase.LOADING and len(state.loaded) < state.ranks:
                 state = replace(state, loaded=tuple((rank, load) for rank in range(state.ranks)))
             else:
@@ -124,6 +126,15 @@ def test_ranks_that_loaded_different_versions_all_load_the_durable_state():
     assert step.reason == "ranks loaded different versions"
 
 
+def test_loading_begins_once_all_workers_have_started():
+    state = facts(phase=RecoveryPhase.STARTING, started=frozenset({0, 1}))
+    assert next_steps(state, BOUNDS, 49.0) == []
+    due = [MoveTo(RecoveryPhase.LOADING)]
+    assert next_steps(replace(state, started=frozenset({0, 1, 2})), BOUNDS, 0.0) == due
+    assert next_steps(replace(state, readers=2), BOUNDS, 0.0) == due, "fewer ranks go on"
+    assert next_steps(replace(state, loaded=((2, 7),)), BOUNDS, 0.0) == due, "who has loaded has started"
+
+
 def test_nothing_trains_before_every_rank_has_loaded():
     state = facts(phase=RecoveryPhase.LOADING, loaded=((0, 7), (1, 7)))
     assert next_steps(state, BOUNDS, 59.0) == []
@@ -133,6 +144,7 @@ def test_nothing_trains_before_every_rank_has_loaded():
     ("state", "reason"),
     [
         (facts(), "workers did not stop in time"),
+        (facts(phase=RecoveryPhase.STARTING), "a worker did not start in time"),
         (facts(phase=RecoveryPhase.LOADING), "a rank did not load its state in time"),
         (facts(phase=RecoveryPhase.VERIFIED), "training did not go on in time"),
     ],

@@ -80,6 +80,17 @@ def test_a_second_successor_gets_it_too(server: HandoverServer) -> None:
     assert torch.equal(_receive(server.port, generation=5), WEIGHTS)
 
 
+def test_who_hands_over_knows_when_the_whole_shard_was_taken(server: HandoverServer) -> None:
+    server.publish(SHARD)
+    assert not server.wait_until_taken(0.05), "nobody came"
+    assert _open(server.port, secret="guessed", wanted=_asked(1)) is None
+    assert not server.wait_until_taken(0.05), "a stranger took nothing"
+    waiting = threading.Thread(target=_receive, args=(server.port,))
+    waiting.start()
+    assert server.wait_until_taken(20.0)
+    waiting.join(20)
+
+
 def test_without_the_secret_there_is_no_shard(server: HandoverServer) -> None:
     server.publish(SHARD)
     assert _open(server.port, secret="guessed", wanted=_asked(3)) is None

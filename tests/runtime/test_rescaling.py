@@ -7,14 +7,17 @@ last digits of a float32, and a smooth model keeps such differences small.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.runtime.conftest import REGRESSION, emulated, regression
+from workers.links.rates import WITHIN_SERVER, ServerLinks
 from workers.runtime.local_agent import LOOPBACK, Generation, LocalAgent, Message, free_port
 
 TOLERANCE = 1e-5
+LARGE_STATE = Path(__file__).parents[2] / "benchmarks/large_state.py"
 PACE = emulated(fixed_seconds=0.03)
 
 
@@ -145,3 +148,20 @@ def test_a_generation_that_waits_in_vain_can_be_suspended(agent: LocalAgent) -> 
     for worker in generation.workers:
         assert "iteration" not in worker.wait_for_phase("suspended")
         assert worker.end() == 0
+
+
+def test_ranks_that_start_send_no_model_before_they_are_told_to_begin_from_nothing(agent: LocalAgent) -> None:
+    """A state that is loaded would write over it."""
+    size = 4 << 20
+    device = emulated(network=1e9)
+    assignment = {
+        "function": {"entry": "large_state:LargeState"},
+        "hyperparameters": {"global_batch_size": 8, "state_bytes": size},
+        "termination": {"max_iterations": 3, "target": None},
+        "device": device,
+    }  # fmt: skip
+    links = agent.link_server(ServerLinks.from_message(device["links"]), 0)
+    generation = agent.start_generation(LARGE_STATE, assignment, 2).wait_until_ready()
+    assert sum(map(sum, (one.values() for one in links.carried().values()))) < size / 10
+    generation.train_from_nothing().leader.wait_for_event("first_iteration")
+    assert sum(links.carried()[WITHIN_SERVER].values()) >= size, "then all get the first one's"

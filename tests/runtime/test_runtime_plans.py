@@ -113,6 +113,9 @@ class Biases(GradientSynchroniser):
         self.seen.extend(parameters)
         return None
 
+    def begin_alike(self) -> None:
+        return
+
     def after_backward(self) -> None:
         self.seen.append("after the backward pass")
 
@@ -166,6 +169,8 @@ class Residuals(GradientSynchroniser):
         return {}
     def wrap(self, parts, group, parameters):
         return None
+    def begin_alike(self):
+        pass
     def after_backward(self):
         pass
     def state(self):

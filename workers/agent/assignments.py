@@ -32,6 +32,7 @@ from workers.agent.worker_pool import STOP_GRACE_SECONDS, WorkerPool
 from workers.agent.worker_record import (
     ENDING_PHASES,
     LEASE_ENDED,
+    READY_STEPS,
     STARTING_PHASES,
     STEP_OF_PHASE,
     Assignment,
@@ -337,6 +338,8 @@ class Assignments:
         record.warm = False
         if record.phase != message.phase:
             record.phase = message.phase
+            if record.ready_at is None and STEP_OF_PHASE[message.phase] in READY_STEPS:
+                record.ready_at = clock.boot_time_seconds()
             record.save_progress()
             self._changed()
 

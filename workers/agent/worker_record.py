@@ -28,6 +28,8 @@ _STEPS: tuple[tuple[str, ...], ...] = (
     ("handed_over", "suspended", "completed"),
     ("failed",),
 )
+#: In these it has started, and loads its state or has loaded it.
+READY_STEPS = range(2, 7)
 STEP_OF_PHASE: Mapping[str, int] = {phase: step for step, phases in enumerate(_STEPS) for phase in phases}
 
 
@@ -84,6 +86,8 @@ class WorkerRecord:
     warm: bool = False
     phase: str = "starting"
     iteration: int = 0
+    #: When it was ready to take its state, by the boot clock; None before.
+    ready_at: float | None = None
     heard_at: float = field(default_factory=clock.boot_time_seconds)
     lease_deadline: float = 0.0
     #: When it is killed whatever the lease says; None: only the lease ends it.
@@ -160,6 +164,9 @@ class WorkerRecord:
             "phase": self.phase if self.alive else "exited",
             "iteration": self.iteration,
             "age_seconds": max(0.0, clock.boot_time_seconds() - self.heard_at),
+            "ready_age_seconds": (
+                None if self.ready_at is None else max(0.0, clock.boot_time_seconds() - self.ready_at)
+            ),
             "exit": None if self.exit is None else self.exit.to_json(),
         }
 
@@ -188,6 +195,7 @@ class WorkerRecord:
             {
                 "phase": self.phase,
                 "iteration": self.iteration,
+                "ready_at": self.ready_at,
                 "log_offset": self.log_offset,
                 "kill_reason": self.kill_reason,
             },

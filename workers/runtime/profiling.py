@@ -169,9 +169,11 @@ class ProfilingGeneration:
         """Measure one level; None when the accelerator's memory does not hold it."""
         host_memory.forget_peak()
         parts = build_parts(self.context.function, self.device, self.assignment.seed)
+        synchronisation = Synchronisation(self.assignment.runtime_plan, parts, group)
+        synchronisation.begin_alike()
         runner = IterationRunner(
             parts,
-            Synchronisation(self.assignment.runtime_plan, parts, group),
+            synchronisation,
             build_loader(self.assignment, self.context.function, self.dataset, level, self.device),
             group=group,
             world_size=level,

@@ -51,6 +51,9 @@ from workers.runtime.synchronisation.together import Synchronisation
 
 _log = logging.getLogger(__name__)
 
+#: Nobody who takes a state over is silent for so long.
+_TAKEN_IDLE_SECONDS = 2.0
+
 
 @dataclass(frozen=True)
 class WorkerContext:
@@ -100,6 +103,8 @@ class TrainingGeneration:
         self._store: StoreClient | None = None
         self._memory_points: MemoryPoints | None = None
         self._reported_first = False
+        #: Of the pause: until the state was found, and from then until it was loaded.
+        self._waiting_seconds = self._loading_seconds = 0.0
 
     def run(self) -> int:
         """Live the generation; returns the worker's exit code.
@@ -180,6 +185,12 @@ class TrainingGeneration:
             self.progress = restore(self.parts, state.content, global_batch_size=batch)
             self.synchronisation.load_state(state.own)
             self.moves.copied(state_bytes(self.parts), begun)
+        else:
+            self.synchronisation.begin_alike()
+        since_told = self.goals.seconds_since_train
+        if source.found_at is not None:
+            self._loading_seconds = min(since_told, time.monotonic() - source.found_at)
+        self._waiting_seconds = since_told - self._loading_seconds
         _log.info("starts at iteration %d", self.progress.iteration)
         return True
 
@@ -277,6 +288,8 @@ class TrainingGeneration:
                 "first_iteration",
                 iteration=self.progress.iteration,
                 pause_seconds=self.goals.seconds_since_train,
+                waiting_seconds=self._waiting_seconds,
+                loading_seconds=self._loading_seconds,
             )
 
     def _own_shard(self, *, copy: bool) -> Shard:
@@ -331,12 +344,14 @@ class TrainingGeneration:
         return 0
 
     def _hand_over(self) -> None:
-        """Serve this rank's shard to the successor, keep a durable copy, stay until told to stop. Does not
-        return."""
+        """Serve this rank's shard to the successor, then keep a durable copy; stay until told to stop. Does
+        not return."""
         self.connection.phase("handing_over", self.progress.iteration)
         shard = self._own_shard(copy=False)
         if self._handover is not None:
             self._handover.publish(shard)
+            # Training waits for the successor, not for the disk: writing would take its processor from it.
+            self._handover.wait_until_taken(_TAKEN_IDLE_SECONDS)
         self.writer.write_now(shard, "handover")
         self.connection.phase("handed_over", self.progress.iteration)
         threading.Event().wait()

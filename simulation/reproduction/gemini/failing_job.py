@@ -30,7 +30,9 @@ from recovery.points.versions import KeptState, Slot
 
 SECONDS_PER_DAY = 86_400.0
 #: No phase of the published times comes near its bound.
-BOUNDS = RecoveryBounds(freeze_seconds=3600.0, load_seconds=7200.0, start_seconds=3600.0)
+BOUNDS = RecoveryBounds(
+    freeze_seconds=3600.0, prepare_seconds=3600.0, load_seconds=7200.0, start_seconds=3600.0
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -191,6 +193,9 @@ class FailingJob:
 
     def _wait(self, facts: RecoveryFacts) -> RecoveryFacts:
         """Nothing is due: time passes until the next report."""
+        if facts.phase is RecoveryPhase.STARTING:
+            # Published times count it into the warm-up, which comes last.
+            return replace(facts, started=frozenset(range(facts.ranks)))
         if facts.phase is RecoveryPhase.LOADING:
             self._now += self._load_seconds
             # Newcomers have their own state; what they keep for others comes with the next iteration.

@@ -21,13 +21,15 @@ from scheduling.choices import (
     StateSource,
 )
 from scheduling.models import Generation, Job, JobEvent, Recovery
+from scheduling.selectors.recoveries import phase_spans
+from scheduling.selectors.state_sources import sources_of
 from scheduling.services import leases, recovering
 from scheduling.services.drain import server_drain
 from scheduling.services.jobs import job_cancel, job_pause
 from scheduling.services.leases import expire_leases, reconcile
 from scheduling.services.planning import run_planner
 from scheduling.services.records import lock_cluster
-from scheduling.services.recoveries import begin_recovery, sources_of
+from scheduling.services.recoveries import begin_recovery
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.recoveries.scenes import (
     Nodes,
@@ -42,7 +44,7 @@ from tests.control_plane.recoveries.scenes import (
     reached,
     train_on,
 )
-from tests.control_plane.simulated_agent import SimulatedAgent, settle
+from tests.control_plane.simulated_agent import SimulatedAgent, SimulatedWorker, settle
 from tests.control_plane.simulated_time import SimulatedTime
 from tests.factories import UserFactory
 
@@ -80,6 +82,48 @@ def test_a_killed_workers_job_recovers_from_the_memory_of_its_server(
     assert_phases_ascend(found)
     said = JobEvent.objects.get(job=job, kind="recovered")
     assert "3.0 s after the failure was noticed, from iteration 25" in said.message
+
+
+def test_the_start_of_workers_is_a_phase_before_loading(
+    time: SimulatedTime, cluster: Cluster, nodes: Nodes, submit: Submit
+) -> None:
+    here, other = nodes
+    job = train_on(submit, here, other, durable=20)
+    Server.objects.filter(pk=other.agent.server_id).update(drain="drained")
+    fail(here, job)
+    ranks: list[SimulatedWorker] = []
+    for _ in range(8):
+        time.turn(0.1)
+        run_planner("test")
+        here.obey()
+        ranks = [one for (owner, _, _), one in here.workers.items() if owner == job.pk]
+        # As the agent sees it: processes are up, but no worker is ready.
+        here.events.clear()
+        for worker in ranks:
+            worker.phase = "preparing"
+        here.report()
+        reconcile()
+        if ranks:
+            break
+    assert only_recovery(job).phase == "starting"
+    time.turn(4.0)
+    began = timezone.now()
+    for place, worker in enumerate(ranks):
+        worker.phase, worker.ready_at = "loading", began - timedelta(seconds=0.5 + place)
+    here.report()
+    assert only_recovery(job).phase == "loading"
+    # The last rank's, by its own clock, however late the report is.
+    assert only_recovery(job).loading_at == began - timedelta(seconds=0.5)
+    time.turn(2.0)
+    for worker in ranks:
+        worker.phase = "training"
+    here.event(ranks[0], "first_iteration", iteration=21, pause_seconds=0.1)
+    here.report()
+    found = only_recovery(job)
+    assert found.outcome == RecoveryOutcome.RECOVERED
+    seconds = {span.phase.value: span.seconds(timezone.now()) for span in phase_spans(found)}
+    assert (seconds["starting"], seconds["loading"]) == (pytest.approx(3.5), pytest.approx(2.5))
+    assert_phases_ascend(found)
 
 
 def test_a_lost_server_is_detected_when_it_is_silent_and_shown_beside_its_fence(

@@ -62,6 +62,8 @@ class HandoverServer:
         self._shard: Shard | None = None
         self._description = b""
         self._published = threading.Event()
+        self._taken = threading.Event()
+        self._moved_at = 0.0
         self._seats = threading.Semaphore(_MOST_WAITING)
         self._listener = listen_on(address, port)
         threading.Thread(target=self._accept, name="handover", daemon=True).start()
@@ -75,7 +77,15 @@ class HandoverServer:
         """Serve `shard` to everyone who waits or comes later; its memory must not change any more."""
         self._description = describe_as_bytes(shard)
         self._shard = shard
+        self._moved_at = time.monotonic()
         self._published.set()
+
+    def wait_until_taken(self, idle_seconds: float) -> bool:
+        """Sleep until somebody has the whole shard, or nothing of it has left for so long."""
+        while not self._taken.wait(max(0.0, self._moved_at + idle_seconds - time.monotonic())):
+            if time.monotonic() >= self._moved_at + idle_seconds:
+                return False
+        return True
 
     def _accept(self) -> None:
         while True:
@@ -114,7 +124,9 @@ class HandoverServer:
                 # While the other side still has to read what was sent.
                 digest.update(part)
                 begun = self._moves.sent(len(part), begun, receiver)
+                self._moved_at = time.monotonic()
         connection.sendall(_proof(self._secret, b"state", seal, digest.digest()))
+        self._taken.set()
 
     def _authenticate(self, connection: socket.socket) -> tuple[bytes, bytes]:
         """What was said on both sides, and the other side's place."""

@@ -50,6 +50,8 @@ class StateSource:
     ) -> None:
         """`homes`: where the state's tensors are to lie in the end. store: this node's recovery points in
         memory."""
+        #: When every rank had found what it is to read, by the monotonic clock; None before.
+        self.found_at: float | None = None
         self._store = store
         self._moves = moves
         self._homes = homes
@@ -111,6 +113,7 @@ class StateSource:
             if not agree(found):
                 return None
             self._begun = True
+            self.found_at = time.monotonic()
             return load_state(opened, readers, rank=self._assignment.rank, homes=self._homes)
         finally:
             for shard in opened.values():

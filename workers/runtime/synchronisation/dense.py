@@ -22,6 +22,7 @@ class DenseSynchroniser(GradientSynchroniser):
 
     def __init__(self, choices: Mapping[str, Any]) -> None:
         self._gradients_in_buckets = bool(choices["gradients_in_buckets"])
+        self._model: DistributedModel | None = None
 
     def takes(self, module: nn.Module, left: Mapping[str, nn.Parameter]) -> dict[str, nn.Parameter]:
         """All of them."""
@@ -33,7 +34,7 @@ class DenseSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel:
-        """The model under DDP, which gives every rank the first one's parameters and buffers.
+        """The model under DDP, as yet with each rank's own values.
 
         Raises:
             WorkerFailureError: DDP cannot train this model.
@@ -47,13 +48,26 @@ class DenseSynchroniser(GradientSynchroniser):
         ]
         DistributedModel._set_params_and_buffers_to_ignore_for_model(parts.module, others)
         with blaming_the_function("the model under DistributedDataParallel"):
-            return DistributedModel(
+            self._model = DistributedModel(
                 parts.module,
                 device_ids=[parts.device.index] if parts.device.type == "cuda" else None,
                 process_group=group,
                 find_unused_parameters=parts.function.unused_parameters,
                 gradient_as_bucket_view=self._gradients_in_buckets,
+                # It would send the whole model, which a state that is loaded writes over.
+                init_sync=False,
             )
+        return self._model
+
+    def begin_alike(self) -> None:
+        """Give every rank the first one's parameters and buffers.
+
+        Raises:
+            WorkerFailureError: they are of other shapes on other ranks.
+        """
+        assert self._model is not None
+        with blaming_the_function("the model under DistributedDataParallel"):
+            self._model.begin_alike()
 
     def after_backward(self) -> None:
         """DDP has ended the backward pass with the last all-reduce."""

@@ -34,11 +34,17 @@ class GradientSynchroniser(ABC):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> DistributedModel | None:
-        """Begin to look after `parameters`; all ranks of the group call this together.
+        """Begin to look after `parameters`, whose values the ranks need not have alike yet; all ranks of the
+        group call this together.
 
         Returns:
             What `train()` calls in the model's place; None where this kind needs nothing there.
         """
+
+    @abstractmethod
+    def begin_alike(self) -> None:
+        """Give every rank the group's first rank's values. All ranks call this together where they begin from
+        nothing; where they load a state, it makes them alike."""
 
     @abstractmethod
     def after_backward(self) -> None:

@@ -45,14 +45,17 @@ class SparseSynchroniser(GradientSynchroniser):
         group: dist.ProcessGroup | None,
         parameters: Mapping[str, nn.Parameter],
     ) -> None:
-        """Give every rank the group's first rank's tables, as DDP does with the parameters it looks after."""
+        """Nothing is wrapped."""
         self._parameters = list(parameters.values())
         self._group = group
         self._world_size = dist.get_world_size(group)
+
+    def begin_alike(self) -> None:
+        """Give every rank the group's first rank's tables."""
         if self._world_size > 1:
-            first = dist.get_global_rank(group, 0) if group is not None else 0
+            first = 0 if self._group is None else dist.get_global_rank(self._group, 0)
             for parameter in self._parameters:
-                dist.broadcast(parameter.detach(), src=first, group=group)
+                dist.broadcast(parameter.detach(), src=first, group=self._group)
 
     def after_backward(self) -> None:
         """Replace each gradient by the mean over ranks."""

@@ -48,6 +48,15 @@ class Synchronisation:
             raise _refused("no kind of it wraps the model")
         self.model = wrapped
 
+    def begin_alike(self) -> None:
+        """Begin from nothing: every rank gets the first one's values, whatever it has made itself.
+
+        Raises:
+            WorkerFailureError: the ranks have made different models.
+        """
+        for synchroniser in self._synchronisers.values():
+            synchroniser.begin_alike()
+
     def after_backward(self) -> None:
         """Let every kind do what is left after the backward pass."""
         for synchroniser in self._synchronisers.values():

@@ -1,0 +1,51 @@
+"""From where the ranks of a generation take their state, by the order that they were given to start."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from scheduling.choices import StateSource
+
+_COME_FROM = {
+    "memory": StateSource.PEER_MEMORY,
+    "handover": StateSource.PEER_MEMORY,
+    "checkpoint": StateSource.DURABLE,
+}
+
+
+def sources_of_shards(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[StateSource]:
+    """Where each shard is read from; empty for a start from nothing. Arguments as of `sources_of`."""
+    order = start or {}
+    come_from = _COME_FROM.get(order.get("from", ""), StateSource.NONE)
+    if come_from == StateSource.NONE:
+        return []
+    found = []
+    for shard in order["shards"]:
+        nearest = next(iter(shard["holders"]), {}).get("server")
+        own = come_from == StateSource.PEER_MEMORY and servers[shard["reader"]] == nearest
+        found.append(StateSource.OWN_MEMORY if own else come_from)
+    return found
+
+
+def sources_of(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[dict[str, Any]]:
+    """Each rank's server, where its state comes from, and the servers that hold what it reads.
+
+    Args:
+        start: the order to start; its shards name their holders, nearest first. servers: those of the ranks.
+
+    A rank that reads no shard itself gets what the others have read.
+    """
+    read: dict[int, list[Mapping[str, Any]]] = {rank: [] for rank in range(len(servers))}
+    for shard in (start or {}).get("shards", ()):
+        if shard["holders"] and shard["reader"] in read:
+            read[shard["reader"]].append(shard["holders"][0])
+    of_all = _COME_FROM.get((start or {}).get("from", ""), StateSource.NONE)
+    found = []
+    for rank, server in enumerate(servers):
+        holders = sorted({one["server"] for one in read[rank] if one["tier"] == "memory"})
+        source = of_all
+        if of_all == StateSource.PEER_MEMORY and holders == [server]:
+            source = StateSource.OWN_MEMORY
+        found.append({"rank": rank, "server": server, "source": source.value, "holders": holders})
+    return found
