@@ -11,7 +11,7 @@ import os
 import socket
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -125,6 +125,11 @@ class StoreClient:
         """Whether the store has said that it has that version whole."""
         with self._changed:
             return any(room.holds == iteration for room in self._rooms)
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        """Sleep until that holds, looked at whenever the store has said something; whether it does."""
+        with self._changed:
+            return self._changed.wait_for(condition, seconds)
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
         """Ask for slots of that size. The answer comes later; a refusal holds for a while."""

@@ -100,6 +100,8 @@ class Holdings:
 
     def __init__(self, limit_bytes: int) -> None:
         self.limit_bytes = limit_bytes
+        #: Jobs whose state is durable as well: it is given up where others want the memory.
+        self.spare: frozenset[str] = frozenset()
         self._holdings: dict[Owner, Holding] = {}
 
     def __iter__(self) -> Iterator[tuple[Owner, Holding]]:
@@ -142,6 +144,7 @@ class Holdings:
             raise RefusedError(f"{wanted} bytes in memory where one worker may have {most_bytes}")
         if self.used_bytes - holding.bytes + wanted > self.limit_bytes:
             self._make_room(owner)
+            self._give_up_spare(owner.job, wanted - holding.bytes)
         left = self.limit_bytes - (self.used_bytes - holding.bytes)
         if wanted > left:
             raise RefusedError(
@@ -242,6 +245,7 @@ class Holdings:
         Raises:
             RefusedError: there is none.
         """
+        self._give_up_spare(owner.job, size)
         if self.used_bytes + size > self.limit_bytes:
             left = self.limit_bytes - self.used_bytes
             raise RefusedError(f"{size} bytes in memory where {left} of {self.limit_bytes} are left")
@@ -327,6 +331,14 @@ class Holdings:
             for slot in holding.slots:
                 if slot.checking is None and (slot.version is None or slot.version not in newest):
                     _clear(slot)
+
+    def _give_up_spare(self, job: str, size: int) -> None:
+        """Give up what is spare of other jobs, until there is room for so many bytes more."""
+        for owner in sorted(self._holdings):
+            if self.used_bytes + size <= self.limit_bytes:
+                return
+            if owner.job in self.spare and owner.job != job:
+                self._forget(owner)
 
     def _forget(self, owner: Owner) -> None:
         for slot in self._holdings.pop(owner).slots:

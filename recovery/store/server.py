@@ -247,6 +247,7 @@ class StoreServer:
             served = {entry["key"]: Served.from_message(entry) for entry in state["serve"]}
             self._lease_deadline = float(state["lease"])
             jobs = state["jobs"]
+            spare = frozenset(map(str, state.get("spare", ())))
             peers = state.get("peers")
             groups = None if peers is None else Groups.from_message(peers)
             listen = None if peers is None or peers["port"] is None else (peers["address"], peers["port"])
@@ -254,6 +255,7 @@ class StoreServer:
         except (KeyError, TypeError, ValueError) as error:
             raise WireError(f"no state: {error!r}") from error
         self._serve(served)
+        self._holdings.spare = spare
         if jobs is not None:
             self._holdings.forget_all_but({str(job) for job in jobs})
         if groups is not None:

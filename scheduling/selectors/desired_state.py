@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from django.db.models import F
+from django.utils import timezone
 
 from cluster.models import Cluster, Server
 from scheduling.checkpoint_interval import checkpoint_interval_seconds
@@ -44,6 +45,7 @@ def desired_state(server_id: int) -> dict[str, Any]:
     )
     places = _places(members)
     secrets = _job_secrets({generation.job_id for generation in generations})
+    remembered = jobs_to_remember(server_id, timezone.now())
     return {
         "epoch": cluster.epoch,
         "desired_version": server.desired_version,
@@ -55,7 +57,9 @@ def desired_state(server_id: int) -> dict[str, Any]:
             }
             for generation in generations
         ],
-        "remembered": jobs_to_remember(server_id),
+        "remembered": remembered.needed,
+        # Whoever starts here reads what is spare: until then nobody else gets its memory.
+        "spare": [job for job in remembered.spare if job not in secrets],
         "memory": peers_of(
             server, {one: [member["rank"] or 0 for member in members[one.pk]] for one in generations}
         ),

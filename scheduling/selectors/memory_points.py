@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime, timedelta
 
 from cluster.choices import ServerState
 from cluster.models import Agent
@@ -13,6 +14,8 @@ from scheduling.models import Generation, Job
 
 #: Ends of a generation that began to read a point and did not get as far as an iteration.
 _FAILED_STARTS = (RetireReason.FAILED, RetireReason.GIVEN_UP)
+#: How long a state stays in memory that is durable as well, where its job does not run.
+SPARE_FOR = timedelta(minutes=15)
 #: A server that dies while a point is read says nothing about the point; at some time it is enough.
 _MOST_LOST_STARTS = 3
 
@@ -75,8 +78,8 @@ class PointsInMemory:
                     shards[entry["rank"]].append(_Copy(entry["iteration"], entry["bytes"], place))
 
     def newest(self, job: Job, servers: Collection[int]) -> MemoryPoint | None:
-        """The job's newest state that is whole in memory within reach of these servers, and newer than the
-        durable one; None where there is none."""
+        """The job's newest state that is whole in memory within reach of these servers, and not older than
+        the durable one; None where there is none."""
         found = self._copies.get(job.pk)
         if not found:
             return None
@@ -90,7 +93,9 @@ class PointsInMemory:
             if whole and not _failed_before(job, generation.number):
                 points.append(_point(generation, shards))
         newest = max(points, key=lambda point: (point.iteration, point.generation.number), default=None)
-        return newest if newest is not None and newest.iteration > _durable(job) else None
+        if newest is None or (newest.iteration, newest.generation.number) < _durable(job):
+            return None
+        return newest
 
     def state_bytes(self, job: Job) -> int:
         """What the job's state takes, as far as anybody has seen it: 0 where nobody has."""
@@ -101,18 +106,50 @@ class PointsInMemory:
         return max(*known, 0, 0 if job.checkpoint is None else int(job.checkpoint.size_bytes))
 
 
-def jobs_to_remember(server_id: int) -> list[str]:
-    """Jobs of which a server holds a state in memory that may be wanted yet: none as new is durable."""
+@dataclass(frozen=True)
+class Remembered:
+    """Jobs of which a server is to keep the state in memory, whether or not they run there.
+
+    ``needed``: what is durable is older. ``spare``: as new a state is durable, so this one only saves time;
+    it stays for a while, as long as nobody else wants the memory.
+    """
+
+    needed: list[str]
+    spare: list[str]
+
+
+def jobs_to_remember(server_id: int, now: datetime) -> Remembered:
+    """What a server has in memory that may be wanted yet."""
     found = Agent.objects.filter(server_id=server_id).values_list("memory_store", flat=True).first() or {}
-    newest: dict[str, int] = {}
+    newest: dict[str, tuple[int, int]] = {}
     for entry in found.get("holdings", ()):
-        newest[entry["job"]] = max(newest.get(entry["job"], 0), entry["iteration"])
-    jobs = Job.objects.filter(pk__in=newest).select_related("checkpoint")
-    return sorted(job.pk for job in jobs if not job.finished() and newest[job.pk] > _durable(job))
+        place = (entry["iteration"], entry["generation"])
+        newest[entry["job"]] = max(newest.get(entry["job"], (0, 0)), place)
+    kept = Remembered([], [])
+    for job in Job.objects.filter(pk__in=newest).select_related("checkpoint").order_by("pk"):
+        if job.finished():
+            continue
+        iteration, generation = newest[job.pk]
+        if iteration > _durable(job)[0]:
+            kept.needed.append(job.pk)
+        elif _just_stored(job, generation, now):
+            kept.spare.append(job.pk)
+    return kept
 
 
-def _durable(job: Job) -> int:
-    return 0 if job.checkpoint is None else int(job.checkpoint.iteration)
+def _just_stored(job: Job, generation: int, now: datetime) -> bool:
+    """Whether the workers that left a state here have just stored it as well, as those of a job that is
+    suspended do. The last report may be older than that."""
+    point = job.checkpoint
+    if point is None or point.stored_at is None or point.generation != generation:
+        return False
+    return now - point.stored_at <= SPARE_FOR
+
+
+def _durable(job: Job) -> tuple[int, int]:
+    """Iteration and generation of the job's newest durable state."""
+    point = job.checkpoint
+    return (0, 0) if point is None else (int(point.iteration), int(point.generation))
 
 
 def _point(generation: Generation, shards: Mapping[int, Sequence[_Copy]]) -> MemoryPoint:

@@ -86,6 +86,7 @@ class FakeControlPlane:
         self.version = 1
         self.generations: list[dict[str, Any]] = []
         self.remembered: list[str] = []
+        self.spare: list[str] = []
         self.memory: dict[str, Any] | None = None
         self.bundles: dict[str, bytes] = {BUNDLE_DIGEST: BUNDLE}
         self.environments: dict[str, bytes] = {}
@@ -192,6 +193,7 @@ class FakeControlPlane:
                 "desired_version": self.version,
                 "generations": list(self.generations),
                 "remembered": list(self.remembered),
+                "spare": list(self.spare),
                 "memory": self.memory,
             }
 

@@ -137,6 +137,33 @@ def test_a_killed_worker_costs_at_most_one_iteration_and_no_bit(
 
 
 @pytest.mark.timeout(400)
+def test_a_suspended_job_goes_on_from_the_memory_of_its_server(
+    agent: RunningAgent, plane: FakeControlPlane
+) -> None:
+    training = Training(agent, plane)
+    agent.start()
+    first = training.wanted(1)
+    plane.want(first)
+    training.wait_for_points(1, 5)
+    plane.want({**first, "goal": "suspend"})
+    wait_until(lambda: len(plane.events_of("shard_stored")) == 2, "its state is durable")
+    (stopped,) = {event["iteration"] for event in plane.events_of("shard_stored")}
+    with plane.lock:
+        plane.spare = ["job"]
+    plane.want()
+    wait_until(lambda: not plane.workers, "its workers are gone")
+    training.wait_for_points(1, stopped)
+    plane.want(training.wanted(2, start=from_memory(1)))
+    begun = wait_until(
+        lambda: [one for one in plane.events_of("first_iteration") if one["generation"] == 2],
+        "it goes on",
+        90,
+    )
+    assert begun[0]["iteration"] == stopped + 1, "exactly where it stopped"
+    assert begun[0]["waiting_seconds"] + begun[0]["loading_seconds"] <= begun[0]["pause_seconds"]
+
+
+@pytest.mark.timeout(400)
 def test_agent_and_store_die_one_after_the_other_and_the_state_is_there(
     agent: RunningAgent, plane: FakeControlPlane
 ) -> None:

@@ -9,10 +9,11 @@ import pytest
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster, Gpu, Server
-from scheduling.choices import GenerationState, JobState
-from scheduling.models import Generation, Job, JobEvent
+from scheduling.choices import GenerationState, JobState, RetireReason
+from scheduling.models import Checkpoint, Generation, Job, JobEvent
 from scheduling.selectors.desired_state import desired_state
-from scheduling.services.generations import create_generation
+from scheduling.selectors.memory_points import SPARE_FOR
+from scheduling.services.generations import create_generation, retire
 from scheduling.services.leases import fence_server
 from scheduling.services.lifecycle import became_live, fail_job
 from tests.control_plane.agent_api import busy_server, event, send, training_job
@@ -140,9 +141,9 @@ def test_a_point_that_is_not_whole_where_the_job_goes_on_is_not_named(
     assert again.start == {"from": "nothing"}
 
 
-def test_a_durable_state_that_is_as_new_is_taken(servers: tuple[Server, Server], pair: Generation) -> None:
+def test_a_durable_state_that_is_newer_is_taken(servers: tuple[Server, Server], pair: Generation) -> None:
     for rank, server in enumerate(servers):
-        stored = event(pair, "shard_stored", rank=rank, iteration=41, sha256="0" * 64)
+        stored = event(pair, "shard_stored", rank=rank, iteration=42, sha256="0" * 64)
         send(server, {"events": [stored]})
         hold(server, holding(pair, rank, 41))
     fail(servers, pair)
@@ -150,6 +151,31 @@ def test_a_durable_state_that_is_as_new_is_taken(servers: tuple[Server, Server],
     assert again.start is not None
     assert again.start["from"] == "checkpoint"
     assert all(desired_state(server.pk)["remembered"] == [] for server in servers)
+
+
+def test_a_suspended_job_goes_on_from_memory_while_nobody_else_wanted_it(
+    servers: tuple[Server, Server], pair: Generation
+) -> None:
+    for rank, server in enumerate(servers):
+        stored = event(pair, "shard_stored", rank=rank, iteration=41, reason="suspend", sha256="0" * 64)
+        # What was last heard of the store is older than what it has.
+        hold(server, holding(pair, rank, 40))
+        send(server, {"events": [stored]})
+    retire(pair, RetireReason.SUSPENDED, "suspended")
+    Job.objects.filter(pk=pair.job_id).update(state=JobState.SUSPENDED)
+    for server in servers:
+        desired = desired_state(server.pk)
+        assert (desired["remembered"], desired["spare"]) == ([], [pair.job_id])
+    for rank, server in enumerate(servers):
+        hold(server, holding(pair, rank, 41))
+    again = restart(pair, servers)
+    assert again.start is not None
+    assert (again.start["from"], again.start["generation"], again.start["iteration"]) == ("memory", 1, 41)
+    # Its memory is nobody else's now, where it is read.
+    assert all(desired_state(server.pk)["spare"] == [] for server in servers)
+    retire(again, RetireReason.LET_GO, "test")
+    Checkpoint.objects.update(stored_at=timezone.now() - SPARE_FOR - timedelta(seconds=1))
+    assert all(desired_state(server.pk)["spare"] == [] for server in servers), "and not for ever"
 
 
 def test_what_could_not_be_read_once_is_not_tried_again(

@@ -44,6 +44,7 @@ class Node:
         self.served: dict[str, dict[str, Any]] = {}
         self.peers: dict[str, Any] | None = None
         self.links: dict[str, Any] | None = None
+        self.spare: list[str] = []
         self.lease = time.clock_gettime(time.CLOCK_BOOTTIME) + 1000.0
         self.start()
 
@@ -69,6 +70,7 @@ class Node:
         state: dict[str, Any] = {"lease": self.lease, "jobs": jobs, "serve": list(self.served.values())}
         if self.links is not None:
             state["links"] = self.links
+        state["spare"] = self.spare
         if self.peers is not None:
             state["peers"] = self.peers
         wire.send(self.connection, {"state": state})
@@ -227,6 +229,20 @@ def test_a_worker_gets_no_more_memory_than_it_may_have_nor_than_there_is(node: N
     assert not late.fits(1, None)
     assert node.tell()["used_bytes"] == LIMIT_BYTES
     assert len(node.held()) == 2, "those that were there before are not touched"
+
+
+def test_what_is_spare_gives_way_to_what_is_needed(node: Node) -> None:
+    half = WORKER_BYTES // 2 - 4
+    write(node.worker("suspended"), 7, size=half)
+    write(node.worker("trains"), 7, size=half)
+    node.spare = ["suspended"]
+    node.tell()
+    assert node.tell()["used_bytes"] == LIMIT_BYTES, "nobody else has wanted the memory yet"
+    later = node.worker("suspended", generation=2)
+    assert later.find(0, 1, SECONDS) == {7}
+    write(node.worker("newcomer"), 9, size=half)
+    assert {job for job, *_ in node.held()} == {"trains", "newcomer"}
+    assert later.find(0, 1, SECONDS) == set()
 
 
 def test_nothing_is_written_or_read_when_the_servers_lease_is_over(node: Node) -> None:

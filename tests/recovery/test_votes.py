@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -38,6 +38,9 @@ class UnreliableRooms:
 
     def holds(self, iteration: int) -> bool:
         return iteration in self.slots
+
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool:
+        return condition()
 
     def ask_for_room(self, size: int, committed: int | None) -> None:
         self._room = self._chance.random() > self._trouble

@@ -72,24 +72,28 @@ class DesiredState:
     generations: tuple[GenerationDesire, ...]
     #: Jobs whose recovery points in this server's memory are of use, though none of them may run here now.
     remembered: frozenset[str] = frozenset()
+    #: Others whose points stay as long as nobody else wants the memory.
+    spare: frozenset[str] = frozenset()
     memory: StorePeers | None = None
 
     def jobs_in_memory(self) -> set[str]:
         """Jobs whose recovery points in memory stay."""
         kept = () if self.memory is None else (group["job"] for group in self.memory.groups)
-        return {*self.remembered, *kept, *(desire.job for desire in self.generations)}
+        return {*self.remembered, *self.spare, *kept, *(desire.job for desire in self.generations)}
 
 
 def parse_desired_state(body: Any) -> DesiredState:
     """The desired state in an answer's JSON `body`. Raises DesiredStateError with the field that is wrong."""
     generations = tuple(_parse_generation(entry) for entry in _list(body, "generations"))
     remembered = frozenset(map(str, _list(body, "remembered") if "remembered" in body else ()))
+    spare = frozenset(map(str, _list(body, "spare") if "spare" in body else ()))
     memory = body.get("memory") if isinstance(body, dict) else None
     return DesiredState(
         _integer(body, "epoch"),
         _integer(body, "desired_version"),
         generations,
         remembered,
+        spare,
         None if memory is None else _parse_peers(memory),
     )
 

@@ -72,12 +72,14 @@ class MemoryStore:
         lease_deadline: float,
         jobs: Collection[str] | None,
         peers: StorePeers | None,
+        spare: Collection[str] = (),
     ) -> None:
         """Tell the store what is so now, and hear what it holds.
 
         Args:
             jobs: those that are to be remembered; None while that is not known. peers: what it has to do with
-                other stores; None while that is not known.
+                other stores; None while that is not known. spare: of the jobs, those whose memory others may
+                have where they want it.
         """
         serve = [entry for record in records if (entry := self._entry(record)) is not None]
         wanted = bool(serve) or (peers is not None and peers.keeps_copies())
@@ -86,6 +88,7 @@ class MemoryStore:
         state = {
             "lease": lease_deadline,
             "jobs": None if jobs is None else sorted(jobs),
+            "spare": sorted(spare),
             "serve": serve,
             "links": self._links,
             "peers": None if peers is None else self._peers(peers.server, peers.port, peers.groups),

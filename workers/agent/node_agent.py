@@ -197,7 +197,8 @@ class NodeAgent:
             desired = self._desired
             jobs = None if desired is None else desired.jobs_in_memory()
             peers = None if desired is None else desired.memory
-            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs, peers)
+            spare = frozenset() if desired is None else desired.spare
+            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs, peers, spare)
         self._fetch_desired()
         self._report()
 

@@ -53,6 +53,8 @@ _log = logging.getLogger(__name__)
 
 #: Nobody who takes a state over is silent for so long.
 _TAKEN_IDLE_SECONDS = 2.0
+#: How long the last recovery point in memory waits for the one before it.
+_ROOM_SECONDS = 1.0
 
 
 @dataclass(frozen=True)
@@ -333,7 +335,9 @@ class TrainingGeneration:
             self._hand_over()
         if reason == "suspend":
             self.connection.phase("suspending", iteration)
-            path = self.writer.write_now(self._own_shard(copy=False), "suspend")
+            shard = self._own_shard(copy=False)
+            self._keep_last(shard)
+            path = self.writer.write_now(shard, "suspend")
             self.connection.wait_until_stored(path)
             self.connection.phase("suspended", iteration)
             return 0
@@ -351,10 +355,17 @@ class TrainingGeneration:
         if self._handover is not None:
             self._handover.publish(shard)
             # Training waits for the successor, not for the disk: writing would take its processor from it.
-            self._handover.wait_until_taken(_TAKEN_IDLE_SECONDS)
+            if not self._handover.wait_until_taken(_TAKEN_IDLE_SECONDS):
+                self._keep_last(shard)
         self.writer.write_now(shard, "handover")
         self.connection.phase("handed_over", self.progress.iteration)
         threading.Event().wait()
+
+    def _keep_last(self, shard: Shard) -> None:
+        """A recovery point in memory at the iteration at which all ranks stopped: whoever goes on here soon
+        takes it from there."""
+        if self._memory_points is not None and not self._memory_points.keep_last(shard, _ROOM_SECONDS):
+            _log.info("the last state is not in memory: there was no room for it in time")
 
     def _store_results(self, reason: str) -> None:
         progress = self.progress

@@ -59,6 +59,8 @@ class Rooms(Protocol):
 
     def holds(self, iteration: int) -> bool: ...
 
+    def wait(self, condition: Callable[[], bool], seconds: float) -> bool: ...
+
     def ask_for_room(self, size: int, committed: int | None) -> None: ...
 
     def write(
@@ -124,6 +126,33 @@ class MemoryPoints:
         self._written_at = time.monotonic()
         self._cost_seconds = (self._cost_seconds + self._written_at - begun) / 2
         return True
+
+    def keep_last(self, shard: Shard, seconds: float) -> bool:
+        """After the last iteration, at which all ranks have stopped: write this rank's shard, once the store
+        has done with the one before and has room for it. Returns whether it is written; the store completes
+        it.
+
+        Args:
+            seconds: to wait at most. Where it is not written, what was committed stays.
+        """
+        description = describe_as_bytes(shard)
+        iteration = int(shard.description["iteration"])
+        size = len(description) + shard.bytes
+
+        def there_is_room() -> bool:
+            return self._store.idle() and self._store.fits(size, self._committed)
+
+        if iteration == self._started:
+            return True
+        if not self._store.wait(there_is_room, seconds):
+            return False
+        return self._store.write(
+            iteration,
+            [description, *shard.pieces()],
+            size=size,
+            description_bytes=len(description),
+            committed=self._committed,
+        )
 
     def _ask(self) -> None:
         self._store.ask_for_room(self._needed * 5 // 4 + _SPARE_BYTES, self._committed)
