@@ -1,0 +1,252 @@
+"""One job is moved four times and loses two servers on its way: it ends as if nothing had been."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.agent.conftest import PROJECT, RunningAgent, wait_until
+from tests.agent.fake_control_plane import FakeControlPlane, generation
+from tests.agent.test_memory_points import Training
+from tests.agent.test_peer_memory import Node
+from tests.agent.test_with_the_runtime import free_ports
+
+#: Smooth, so that sums in another order stay small. It goes slowly while it is moved about.
+FUNCTION = b"""
+import time
+import torch
+from punctual import TrainingFunction
+
+class Smooth(TrainingFunction):
+    def init_model(self):
+        return torch.nn.Sequential(torch.nn.Linear(8, 32), torch.nn.Tanh(), torch.nn.Linear(32, 1))
+    def init_dataset(self):
+        x = torch.randn(256, 8, generator=torch.Generator().manual_seed(1))
+        return torch.utils.data.TensorDataset(x, x.sum(1, keepdim=True).tanh())
+    def init_optimizer(self, model):
+        return torch.optim.SGD(model.parameters(), lr=0.05, momentum=0.9)
+    def init_scheduler(self, optimizer):
+        return torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
+    def train(self, batch, model):
+        time.sleep(self.hyperparameters["pace"])
+        x, y = batch
+        return torch.nn.functional.mse_loss(model(x), y)
+"""
+DIGEST = hashlib.sha256(FUNCTION).hexdigest()
+ITERATIONS = 500
+SLOWLY, QUICKLY = 0.5, 0.0
+SECRET = "known to the stores of this generation alone"
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Callable[[str], Node]]:
+    nodes: list[Node] = []
+
+    def begin(name: str) -> Node:
+        (tmp_path / name).mkdir()
+        plane = FakeControlPlane()
+        plane.bundles[DIGEST] = FUNCTION
+        made = Node(name, RunningAgent(tmp_path / name, plane), plane, free_ports(1)[0])
+        made.agent.runtime = PROJECT
+        made.agent.settings |= {
+            "name": name, "warm_workers": 1, "memory_point_share": 1.0,
+            "emulate": {"name": "test", "fixed_seconds": 0.0, "seconds_per_sample": 0.0},
+        }  # fmt: skip
+        nodes.append(made)
+        made.agent.start()
+        return made
+
+    yield begin
+    for node in nodes:
+        print(node.name, node.agent.log)
+        node.agent.close()
+        node.plane.close()
+
+
+@dataclass
+class Members:
+    """One generation: its entry as a control plane tells it, its ranks' servers and who keeps its copies."""
+
+    entry: dict[str, Any]
+    ranks: list[Node]
+    ports: list[int]
+    keeper: Node
+
+    @property
+    def number(self) -> int:
+        return int(self.entry["generation"])
+
+    def part_of(self, node: Node, **changes: Any) -> list[dict[str, Any]]:
+        """What a server's agent is told of it."""
+        workers = [
+            {"rank": rank, "gpu_index": 2 * (self.number % 2) + rank, "handover_port": port}
+            for rank, (own, port) in enumerate(zip(self.ranks, self.ports, strict=True))
+            if own is node
+        ]
+        return [{**self.entry, **changes, "workers": workers}] if workers else []
+
+    def group_of(self, node: Node) -> dict[str, Any]:
+        """What a server's store has to do with it: each rank has one copy, on another server."""
+        peers = {rank: self._peer(own) for rank, own in enumerate(self.ranks)}
+        return {
+            "job": "job", "generation": self.number, "secret": SECRET, "fetch": [],
+            "send": [
+                {"rank": rank, "peers": [{"server": peer.name, "address": "127.0.0.1", "port": peer.port}]}
+                for rank, peer in peers.items()
+                if peer is not None and self.ranks[rank] is node
+            ],
+            "keep": [rank for rank, peer in peers.items() if peer is node],
+        }  # fmt: skip
+
+    def _peer(self, own: Node) -> Node | None:
+        others = [node for node in (self.keeper, *self.ranks) if node is not own]
+        return others[0] if others else None
+
+    def first(self) -> int:
+        """The first iteration that it trained; waits for it."""
+        plane = self.ranks[0].plane
+        found = wait_until(
+            lambda: [
+                event
+                for event in plane.events_of("first_iteration")
+                if (event["job"], event["generation"]) == ("job", self.number)
+            ],
+            f"generation {self.number} trains", 120,
+        )  # fmt: skip
+        return int(found[0]["iteration"])
+
+    def wait_for_copies(self) -> None:
+        """Until the keeper has a point of all ranks that this generation has trained."""
+        began, keeper = self.first(), Training(self.keeper.agent, self.keeper.plane)
+
+        def kept() -> bool:
+            held = keeper.held(self.number)
+            return len(held) == len(self.ranks) and min(held.values()) > began
+
+        wait_until(kept, "there are copies", 60)
+
+
+class Moves:
+    """Orders generations one after the other, as a control plane does."""
+
+    def __init__(self, beside: Node, entry: dict[str, Any]) -> None:
+        """`beside`: a server that trains another job all the while."""
+        self._beside, self._entry_beside = beside, entry
+        self._made: list[Members] = []
+
+    def begin(self, ranks: list[Node], keeper: Node, start: dict[str, Any], pace: float = SLOWLY) -> Members:
+        """A generation that has no living predecessor."""
+        made = self._make(ranks, keeper, pace)
+        made.entry |= {"goal": "train", "start": start}
+        self._tell(made)
+        return made
+
+    def rescale(self, ranks: list[Node], keeper: Node) -> Members:
+        """Prepare a successor, then have the state handed over."""
+        old, new = self._made[-1], self._make(ranks, keeper, SLOWLY)
+        self._tell(old, new)
+        wait_until(
+            lambda: all(
+                node.plane.phase("job", new.number, rank) == "ready" for rank, node in enumerate(new.ranks)
+            ),
+            "the successor is ready", 90,
+        )  # fmt: skip
+        shards = [
+            {
+                "id": number, "reader": number % len(ranks),
+                "holders": [{"tier": "memory", "address": "127.0.0.1", "port": port}],
+            }
+            for number, port in enumerate(old.ports)
+        ]  # fmt: skip
+        start = {"from": "handover", "generation": old.number, "shards": shards}
+        old.entry["goal"] = "hand_over"
+        new.entry |= {"goal": "train", "start": start}
+        self._tell(old, new)
+        assert new.first() > old.first()
+        self._tell(new, also=old.ranks)
+        return new
+
+    def lose(self, lost: Node) -> dict[str, Any]:
+        """A server dies; returns the order to go on from what the keeper has."""
+        last = self._made[-1]
+        last.wait_for_copies()
+        lost.dies()
+        holder = {"tier": "memory", "server": last.keeper.name}
+        return {
+            "from": "memory", "generation": last.number, "world_size": len(last.ranks),
+            "shards": [{"id": rank, "reader": 0, "holders": [holder]} for rank in range(len(last.ranks))],
+        }  # fmt: skip
+
+    def _make(self, ranks: list[Node], keeper: Node, pace: float) -> Members:
+        *ports, master_port = free_ports(len(ranks) + 1)
+        entry = wanted("job", len(self._made) + 1, len(ranks), master_port, pace)
+        self._made.append(Members(entry, list(ranks), ports, keeper))
+        return self._made[-1]
+
+    def _tell(self, *members: Members, also: Sequence[Node] = ()) -> None:
+        """Tell every server that has to do with these generations all that it has to do."""
+        nodes = [*also, *(node for one in members for node in (one.keeper, *one.ranks))]
+        for node in {node.name: node for node in nodes}.values():
+            with node.plane.lock:
+                node.plane.remembered = ["job"]
+                groups = [one.group_of(node) for one in self._made[-2:]]
+                node.plane.memory = {"server": node.name, "port": node.port, "groups": groups}
+            beside = [self._entry_beside] if node is self._beside else []
+            node.plane.want(*beside, *(part for one in members for part in one.part_of(node)))
+
+
+def wanted(job: str, number: int, world_size: int, master_port: int, pace: float) -> dict[str, Any]:
+    """A generation of the function, which is to prepare."""
+    return generation(
+        job,
+        number,
+        goal="prepare",
+        start=None,
+        world_size=world_size,
+        master_port=master_port,
+        function={"digest": DIGEST, "entry": "smooth:Smooth", "requirements_digest": None},
+        hyperparameters={"global_batch_size": 16, "pace": pace},
+        termination={"max_iterations": ITERATIONS, "target": None},
+        seed=5,
+        checkpoint_seconds=600,
+    )
+
+
+@pytest.mark.slow  # seven starts of workers
+@pytest.mark.timeout(900)
+def test_four_rescales_and_two_lost_servers_change_no_more_than_the_order_of_sums_does(
+    start: Callable[[str], Node],
+) -> None:
+    first, keeper, last = start("first"), start("keeper"), start("last")
+    ports = free_ports(2)
+    undisturbed = wanted("undisturbed", 1, 1, ports[0], QUICKLY) | {
+        "goal": "train", "start": {"from": "nothing"},
+        "workers": [{"rank": 0, "gpu_index": 3, "handover_port": ports[1]}],
+    }  # fmt: skip
+    moves = Moves(keeper, undisturbed)
+    moves.begin([first, first], keeper, {"from": "nothing"}).first()
+    moves.rescale([first], keeper)
+    moves.rescale([keeper, first], keeper)
+    from_memory = moves.lose(first)
+    moves.begin([keeper], last, from_memory).first()
+    moves.rescale([keeper, last], keeper)
+    moves.rescale([last], keeper)
+    from_memory = moves.lose(last)
+    ended = moves.begin([keeper], keeper, from_memory, QUICKLY)
+
+    expected, whole = Training(keeper.agent, keeper.plane, "undisturbed").weights()
+    found, completed = Training(keeper.agent, keeper.plane).weights()
+    assert (completed["generation"], completed["iteration"]) == (ended.number, ITERATIONS)
+    assert completed["sample_order_digest"] == whole["sample_order_digest"], "each sample once, in order"
+    for name, value in expected.items():
+        torch.testing.assert_close(found[name], value, rtol=1e-4, atol=1e-5)
+    stored = [
+        event["reason"] for node in (first, keeper, last) for event in node.plane.events_of("shard_stored")
+    ]
+    assert set(stored) <= {"handover"}, "nobody loaded from storage"
