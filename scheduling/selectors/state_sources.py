@@ -16,14 +16,14 @@ _COME_FROM = {
 
 def sources_of_shards(start: Mapping[str, Any] | None, servers: Sequence[int]) -> list[StateSource]:
     """Where each shard is read from; empty for a start from nothing. Arguments as of `sources_of`."""
-    order = start or {}
+    order: Mapping[str, Any] = start or {}
     come_from = _COME_FROM.get(order.get("from", ""), StateSource.NONE)
     if come_from == StateSource.NONE:
         return []
-    found = []
+    found: list[StateSource] = []
     for shard in order["shards"]:
-        nearest = next(iter(shard["holders"]), {}).get("server")
-        own = come_from == StateSource.PEER_MEMORY and servers[shard["reader"]] == nearest
+        nearest: Mapping[str, Any] = next(iter(shard["holders"]), {})
+        own = come_from == StateSource.PEER_MEMORY and servers[shard["reader"]] == nearest.get("server")
         found.append(StateSource.OWN_MEMORY if own else come_from)
     return found
 

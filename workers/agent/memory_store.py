@@ -11,14 +11,14 @@ import os
 import socket
 import subprocess
 import sys
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from recovery.store import process, wire
 from recovery.store.sockets import connect
 from workers.agent import clock
-from workers.agent.desired_state import StorePeers
+from workers.agent.desired_state import DesiredState
 from workers.agent.runtime_staging import SOURCE_ROOT
 from workers.agent.worker_record import WorkerRecord
 
@@ -70,25 +70,23 @@ class MemoryStore:
         self,
         records: Iterable[WorkerRecord],
         lease_deadline: float,
-        jobs: Collection[str] | None,
-        peers: StorePeers | None,
-        spare: Collection[str] = (),
+        desired: DesiredState | None,
     ) -> None:
         """Tell the store what is so now, and hear what it holds.
 
         Args:
-            jobs: those that are to be remembered; None while that is not known. peers: what it has to do with
-                other stores; None while that is not known. spare: of the jobs, those whose memory others may
-                have where they want it.
+            desired: which jobs it remembers, and what it has to do with other stores; None while that is not
+                known.
         """
+        peers = None if desired is None else desired.memory
         serve = [entry for record in records if (entry := self._entry(record)) is not None]
         wanted = bool(serve) or (peers is not None and peers.keeps_copies())
         if self._connection is None and not (wanted and self.enabled and self._start()):
             return
         state = {
             "lease": lease_deadline,
-            "jobs": None if jobs is None else sorted(jobs),
-            "spare": sorted(spare),
+            "jobs": None if desired is None else sorted(desired.jobs_in_memory()),
+            "spare": [] if desired is None else sorted(desired.spare),
             "serve": serve,
             "links": self._links,
             "peers": None if peers is None else self._peers(peers.server, peers.port, peers.groups),

@@ -194,11 +194,7 @@ class NodeAgent:
             if self._has_lease():
                 self._pool.keep_warm(self._lease_deadline)
         if not self._fenced and not self._revoked:
-            desired = self._desired
-            jobs = None if desired is None else desired.jobs_in_memory()
-            peers = None if desired is None else desired.memory
-            spare = frozenset() if desired is None else desired.spare
-            self._memory.look(self._pool.records.values(), self._lease_deadline, jobs, peers, spare)
+            self._memory.look(self._pool.records.values(), self._lease_deadline, self._desired)
         self._fetch_desired()
         self._report()
 
@@ -293,11 +289,8 @@ class NodeAgent:
         ]
 
     def _view(self, record: WorkerRecord) -> WorkerView | None:
-        settled = (
-            not record.alive
-            and not self._uploads.pending(record.key)
-            and record.log_offset >= record.log_size
-        )
+        told = record.log_offset >= record.log_size
+        settled = not record.alive and not self._uploads.pending(record.key) and told
         return record.view(settled=settled)
 
     # What is
