@@ -71,6 +71,8 @@ class Cluster(models.Model):
     leases_checked_at = models.DateTimeField(null=True, blank=True)
     #: No lease expires before this time (set after such a gap).
     leases_hold_until = models.DateTimeField(null=True, blank=True)
+    #: By the boot of each machine that checks leases: the database's clock less its seconds since boot.
+    leases_clocks = models.JSONField(default=dict, blank=True)
 
     def __str__(self) -> str:
         return self.name

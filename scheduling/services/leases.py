@@ -7,13 +7,15 @@ from datetime import datetime, timedelta
 
 import structlog
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import F, Q, Value
+from django.db.models.functions import Least
 from django.utils import timezone
 
 from cluster.choices import ServerState
 from cluster.models import Agent, Cluster, Server
 from scheduling.choices import AssignmentState, GenerationState, JobState, OfferState, Purpose, RetireReason
 from scheduling.models import Assignment, Generation, Job, Offer, Worker
+from scheduling.services import lease_clock
 from scheduling.services.generations import free_assignments, hold_gpus, retire, tell_agents
 from scheduling.services.lifecycle import advance, lose_generation
 from scheduling.services.protection import replace_lost_copies
@@ -35,8 +37,9 @@ def expire_leases() -> None:
 
 
 def _expire_in(cluster: Cluster) -> None:
-    now = timezone.now()
-    hold_until = _hold_after_gap(cluster, now)
+    watch = _look(cluster)
+    now, hold_until = watch.checked_at, watch.hold_until
+    assert now is not None, "this look"
     agents = (
         Agent.objects.filter(server__cluster=cluster)
         .select_related("server")
@@ -56,15 +59,31 @@ def _expire_in(cluster: Cluster) -> None:
             _suspect(agent, cluster, silent)
 
 
-def _hold_after_gap(cluster: Cluster, now: datetime) -> datetime | None:
-    """Note this look. After a gap longer than the suspicion time, agents may have been silent only because
-    nobody listened."""
-    last = cluster.leases_checked_at
-    hold_until = cluster.leases_hold_until
-    if last is None or (now - last).total_seconds() > cluster.suspect_seconds:
-        hold_until = now + timedelta(seconds=cluster.fence_seconds)
-    Cluster.objects.filter(pk=cluster.pk).update(leases_checked_at=now, leases_hold_until=hold_until)
-    return hold_until
+def _look(cluster: Cluster) -> lease_clock.Watch:
+    """Note this look. Where the clock was set since the last one, agents are as long silent as before."""
+    before = lease_clock.Watch(
+        cluster.leases_checked_at, cluster.leases_hold_until, dict(cluster.leases_clocks)
+    )
+    reading = lease_clock.read()
+    watch, jump = lease_clock.look(before, reading, cluster.suspect_seconds, cluster.fence_seconds)
+    with transaction.atomic():
+        Cluster.objects.filter(pk=cluster.pk).update(
+            leases_checked_at=watch.checked_at,
+            leases_hold_until=watch.hold_until,
+            leases_clocks=watch.offsets,
+        )
+        if jump:
+            log.warning("the database's clock was set", seconds=round(jump, 1))
+            _set_silences(cluster, jump, reading.now)
+    return watch
+
+
+def _set_silences(cluster: Cluster, jump: float, now: datetime) -> None:
+    """A clock that was set forward must make nobody silent, and one that was set back nobody heard in time to
+    come: he would not be missed until then."""
+    agents = Agent.objects.filter(server__cluster=cluster, last_report_at__isnull=False)
+    moved = F("last_report_at") + timedelta(seconds=max(0.0, jump))
+    agents.update(last_report_at=Least(moved, Value(now)))
 
 
 @transaction.atomic
@@ -86,7 +105,7 @@ def fence_server(agent: Agent, cluster: Cluster) -> None:
     lock_cluster(cluster.pk)
     now = timezone.now()
     agent = Agent.objects.select_for_update().select_related("server").get(pk=agent.pk)
-    if agent.silent_seconds(now) <= cluster.fence_seconds:
+    if agent.silent_seconds(lease_clock.now()) <= cluster.fence_seconds:
         return
     log.warning("server is fenced", server=agent.server.name)
     Server.objects.filter(pk=agent.server_id).update(state=ServerState.DOWN, state_changed_at=now)

@@ -27,6 +27,7 @@ from cluster.models import Agent, Cluster, Server
 from punctual.protocol.links import LoadOfLinks
 from punctual.protocol.reports import CheckedItem, Inventory, RefusedItem, check, check_items
 from scheduling.models import AppliedEvent
+from scheduling.services import lease_clock
 from scheduling.services.agent_events import apply_event
 from scheduling.services.inventory import inventory_update
 from scheduling.services.memory_points import take_store_report
@@ -115,7 +116,7 @@ def renew_lease(agent: Agent) -> float:
         current = Agent.objects.select_for_update().get(pk=agent.pk)
         if current.fenced_at is not None:
             raise Fenced
-        Agent.objects.filter(pk=agent.pk).update(last_report_at=timezone.now())
+        Agent.objects.filter(pk=agent.pk).update(last_report_at=lease_clock.now())
     return float(Cluster.objects.values_list("fence_seconds", flat=True).get(pk=agent.server.cluster_id))
 
 
@@ -164,7 +165,7 @@ def _greet(agent: Agent, report: Mapping[str, Any], alive: bool, now: datetime) 
             ServerState.SUSPECT,
             ServerState.DOWN,
         )
-        current.last_report_at = now
+        current.last_report_at = lease_clock.now()
         current.boot_id = report["boot_id"]
         current.sequence = report["sequence"]
         current.epoch_seen = report.get("epoch_seen", 0)

@@ -8,6 +8,8 @@ import pytest
 from django.apps import apps
 from django.utils import timezone
 
+from scheduling.services import lease_clock
+
 
 class SimulatedTime:
     """Stands still until it is turned. ``second``: of the next minute, at which it begins; None: now."""
@@ -18,6 +20,10 @@ class SimulatedTime:
             self._now = self._now.replace(second=0, microsecond=0) + timedelta(minutes=1, seconds=second)
         real = timezone.now
         monkeypatch.setattr(timezone, "now", self.now)
+        monkeypatch.setattr(lease_clock, "now", self.now)
+        monkeypatch.setattr(
+            lease_clock, "read", lambda: lease_clock.Reading(self._now, "simulated", self._now.timestamp())
+        )
         for model in apps.get_models():
             for field in model._meta.fields:
                 if field.default is real:
