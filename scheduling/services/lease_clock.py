@@ -47,7 +47,7 @@ def now() -> datetime:
     with connection.cursor() as cursor:
         cursor.execute("select clock_timestamp()")
         (found,) = cursor.fetchone()
-    return found  # type: ignore[no-any-return]
+    return found
 
 
 def read() -> Reading:
