@@ -7,11 +7,13 @@ import os
 from celery import Celery
 
 from config.celery_settings import PLANNER_LOOKS_EVERY_SECONDS
+from workers.tasks import broker
 from workers.tasks.loaded_kernels import LoadedKernels
 from workers.tasks.pool_watch import PoolWatch
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "config.settings")
 
+broker.use()
 app = Celery("punctual")
 app.config_from_object("django.conf:settings", namespace="CELERY")
 app.steps["worker"].update((LoadedKernels, PoolWatch))

@@ -40,8 +40,6 @@ CELERY_BROKER_TRANSPORT_OPTIONS: dict[str, Any] = {
 CELERY_TASK_PUBLISH_RETRY = False
 CELERY_TASK_DEFAULT_QUEUE = "control"
 CELERY_WORKER_HIJACK_ROOT_LOGGER = False
-#: Celery's own ends with the broker, if that dies at a bad moment.
-CELERY_WORKER_CONSUMER = "workers.tasks.broker_loss:OutlivingConsumer"
 CELERY_WORKER_MAX_TASKS_PER_CHILD = 20_000
 CELERY_TIMEZONE = "UTC"
 
