@@ -67,6 +67,8 @@ def test_a_message_that_a_dead_broker_cannot_take_back_does_not_end_the_worker(
     worker.pool = SimpleNamespace(num_processes=1)
     worker.on_connection_error_after_connected(ConnectionResetError("the broker died"))
     assert worker.connection is None, "the next connection is a new one"
+    # Its task ends after that.
+    held[0].ack_log_error(logging.getLogger(), connection.connection_errors)
 
 
 @pytest.mark.parametrize("answer", ["ack_log_error", "reject_log_error"])

@@ -17,6 +17,9 @@ class QoS(redis.QoS):
     def ack(self, delivery_tag: str) -> None:
         """Acknowledge a message. Where the broker does not answer it counts as done all the same: Celery goes
         on without another word, and a worker that may hold one message at a time would never get the next."""
+        if self._is_cut_off():
+            virtual.QoS.ack(self, delivery_tag)
+            return
         try:
             super().ack(delivery_tag)
         except self.channel.connection_errors:
@@ -25,6 +28,9 @@ class QoS(redis.QoS):
 
     def reject(self, delivery_tag: str, requeue: bool = False) -> None:
         """Give one message back, with the same care."""
+        if self._is_cut_off():
+            virtual.QoS.ack(self, delivery_tag)
+            return
         try:
             super().reject(delivery_tag, requeue=requeue)
         except self.channel.connection_errors:
@@ -32,11 +38,15 @@ class QoS(redis.QoS):
             raise
 
     def restore_unacked(self, client: Any = None) -> None:
-        """Give everything back. Celery 5.7 closes a lost connection twice; the second time there is no way to
-        the broker any more, and an AttributeError would end the worker."""
-        transport = self.channel.connection
-        if transport is not None and transport.client is not None:
+        """Give everything back, as long as there is a way to the broker."""
+        if not self._is_cut_off():
             super().restore_unacked(client)
+
+    def _is_cut_off(self) -> bool:
+        """Whether the connection was given up. Celery 5.7 closes such a one again, and acknowledges what
+        came by it when the task ends: an AttributeError would end the worker."""
+        transport = self.channel.connection
+        return transport is None or transport.client is None
 
 
 class Channel(redis.Channel):
