@@ -11,7 +11,14 @@ from dashboard import colours
 from dashboard.figures.panel import Panel, PanelRequest, base_figure, plain_text
 from dashboard.templatetags.punctual_display import duration_text
 from scheduling.choices import StateSource
-from scheduling.selectors.memory_states import MemoryState, Point, durable_point, memory_state
+from scheduling.selectors.memory_states import (
+    CopyTraffic,
+    MemoryState,
+    Point,
+    copy_traffic,
+    durable_point,
+    memory_state,
+)
 
 SOURCE_COLOURS = {
     StateSource.OWN_MEMORY: colours.GOOD,
@@ -25,17 +32,18 @@ _SMALLEST = 0.015
 
 @dataclass(frozen=True)
 class RecoveryPoints:
-    """A job's newest states. ``state``: None while it does not train."""
+    """A job's newest states. ``state``: None while it does not train. ``traffic``: how copies are sent."""
 
     state: MemoryState | None
     durable: Point
     now: datetime
+    traffic: CopyTraffic | None = None
 
 
 def load(request: PanelRequest) -> RecoveryPoints:
     """What agents last reported."""
     job = request.the_job()
-    return RecoveryPoints(memory_state(job), durable_point(job), request.now)
+    return RecoveryPoints(memory_state(job), durable_point(job), request.now, copy_traffic(job))
 
 
 def figure(data: RecoveryPoints) -> go.Figure | None:
@@ -80,7 +88,29 @@ def caption(data: RecoveryPoints) -> str:
     if data.state is not None:
         why = f" ({data.state.reason})" if data.state.reason else ""
         words.append(f"Protection: {data.state.protection.label.lower()}{why}.")
+    if data.traffic is not None:
+        words.append(_copies(data.traffic))
     return " ".join(words)
+
+
+def _copies(traffic: CopyTraffic) -> str:
+    """When copies are sent, how often, and what they cost."""
+    often = "each iteration" if traffic.every == 1 else f"every {traffic.every} iterations"
+    spread = "" if traffic.iterations == 1 else f", spread over {traffic.iterations} iterations"
+    cost = traffic.cost
+    measured = (
+        "" if cost is None else f" Measured, the time of iterations with copies differs by {cost:+.1%}."
+    )
+    return (
+        f"Copies: the network is idle for {_milliseconds(traffic.idle_seconds)} of an iteration's "
+        f"{_milliseconds(traffic.iteration_seconds)}; a copy takes {_milliseconds(traffic.copy_seconds)}"
+        f"{spread}, lengthens an iteration by {_milliseconds(traffic.extension_seconds)} by the plan, and is "
+        f"made {often}.{measured}"
+    )
+
+
+def _milliseconds(seconds: float) -> str:
+    return f"{seconds * 1000:.0f} ms" if seconds < 10 else f"{seconds:.1f} s"
 
 
 def _newest(where: str, point: Point | None, now: datetime) -> str:

@@ -66,6 +66,30 @@ class ProfileDone(Message):
     reason: Literal["no_gain", "all_levels", "time", "out_of_memory"]
 
 
+class CopyTraffic(Message):
+    """How rank 0 plans the copies of its recovery points, and what it has measured of them.
+
+    Attributes:
+        every: iterations from one point to the next. iterations: over which its copies are spread, in so many
+            idle spans of each. bytes: to all peers. idle_seconds: of an iteration. copy_seconds: on the
+            network. extension_seconds: by which a point lengthens an iteration, by the plan. write_seconds:
+            to leave a point with the store. with_seconds, without_seconds: medians of iterations with and
+            without copies on their way.
+    """
+
+    every: Annotated[int, Field(ge=1, le=limits.LARGEST_COUNT)]
+    iterations: Annotated[int, Field(ge=1, le=1000)]
+    spans: Number
+    bytes: Count
+    iteration_seconds: TrainSeconds
+    idle_seconds: TrainSeconds
+    copy_seconds: TrainSeconds
+    extension_seconds: TrainSeconds
+    write_seconds: TrainSeconds
+    with_seconds: TrainSeconds | None = None
+    without_seconds: TrainSeconds | None = None
+
+
 class Failed(Message):
     """This rank cannot go on."""
 
@@ -131,6 +155,7 @@ FROM_WORKERS: Mapping[str, type[Message]] = {
     "first_iteration": FirstIteration,
     "profile_level": ProfileLevel,
     "profile_done": ProfileDone,
+    "copy_traffic": CopyTraffic,
     "failed": Failed,
 }
 EVENTS: Mapping[str, type[Message]] = {

@@ -13,7 +13,9 @@ import sys
 STAGED = (
     "punctual",
     "recovery/__init__.py",
+    "recovery/costs",
     "recovery/store",
+    "recovery/traffic",
     "workers/__init__.py",
     "workers/links",
     "workers/runtime",

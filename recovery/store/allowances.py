@@ -44,20 +44,21 @@ class Sending:
 
 @dataclass
 class Span:
-    """An idle time of the network, and the bytes that may be sent in it, some of which are left."""
+    """An idle time of the network until `ends`, and the bytes that may be sent in it, some of which are
+    left."""
 
     bytes: int
     left: int
-    began: float
+    takes_seconds: float
     ends: float
 
     def usable(self, now: float) -> int:
-        """What may still be sent: what began late is not sent late."""
+        """What may still be sent: no more than what ends in time, where all takes `takes_seconds`."""
         if now >= self.ends:
             return 0
-        if self.ends == _WITHOUT_END:
+        if self.ends == _WITHOUT_END or self.takes_seconds <= 0.0:
             return self.left
-        return min(self.left, int(self.bytes * (self.ends - now) / (self.ends - self.began)))
+        return min(self.left, int(self.bytes * (self.ends - now) / self.takes_seconds))
 
 
 class Allowance:
@@ -69,13 +70,16 @@ class Allowance:
         self._span: Span | None = None
         self._open = pause_seconds <= 0.0
 
-    def allow(self, size: int, within_seconds: float | None) -> None:
-        """From now on so many bytes, within so many seconds; what was allowed before is over. None: there is
-        no end to it."""
+    def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
+        """From now on so many bytes, within so many seconds; what was allowed before is over.
+
+        Args:
+            within_seconds: None: there is no end to it. takes_seconds: to send all of them; 0: not known.
+        """
         now = time.monotonic()
         ends = _WITHOUT_END if within_seconds is None else now + within_seconds
         with self._changed:
-            self._span = Span(size, size, now, ends)
+            self._span = Span(size, size, takes_seconds, ends)
             self._changed.notify_all()
 
     def lift(self) -> None:

@@ -47,7 +47,8 @@ class Copied:
     """What it took to copy a version to other stores.
 
     Attributes:
-        bytes: to all of them. seconds: in which it was being sent. startup_seconds: of one message.
+        bytes: to all of them. seconds: in which it was being sent. startup_seconds: of one message. at: when
+            that was known, by the monotonic clock.
     """
 
     iteration: int
@@ -55,6 +56,7 @@ class Copied:
     bytes: int
     seconds: float
     startup_seconds: float
+    at: float
 
 
 class StoredShard:
@@ -176,11 +178,11 @@ class StoreClient:
             self._say({**end, "description_bytes": description_bytes, **how})
             return True
 
-    def allow(self, size: int, within_seconds: float | None) -> None:
+    def allow(self, size: int, within_seconds: float | None, takes_seconds: float = 0.0) -> None:
         """Let copies of what was written last be sent: so many bytes within so many seconds, or without an
-        end. For any thread."""
+        end; all of them take `takes_seconds`. For any thread."""
         with self._changed:
-            self._say({"allow": size, "within": within_seconds})
+            self._say({"allow": size, "within": within_seconds, "takes": takes_seconds})
 
     def copied(self) -> Copied | None:
         """What the copies of the last complete version took; None where there are none."""
@@ -288,8 +290,7 @@ class StoreClient:
                 if self._pending is not None and self._pending[1] == message["complete"]:
                     self._rooms[self._pending[0]].holds = self._pending[1]
                 self._pending = None
-                found = message.get("copied")
-                self._copied = None if found is None else Copied(int(message["complete"]), **found)
+                self._copied = _read_copied(message)
             elif "refused" in message and message.get("what") in ("reserve", "begin", "end"):
                 self._note_refusal(message)
             else:
@@ -319,3 +320,17 @@ def _write_all(descriptor: int, buffers: Sequence[memoryview | bytes]) -> None:
             count -= len(waiting.pop(0))
         if count:
             waiting[0] = waiting[0][count:]
+
+
+def _read_copied(message: Message) -> Copied | None:
+    found = message.get("copied")
+    if found is None:
+        return None
+    return Copied(
+        int(message["complete"]),
+        int(found["peers"]),
+        int(found["bytes"]),
+        float(found["seconds"]),
+        float(found["startup_seconds"]),
+        time.monotonic(),
+    )

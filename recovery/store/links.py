@@ -11,7 +11,7 @@ from workers.links.client import LinkClient, wait_until
 from workers.links.rates import HOST_TO_DEVICE, NETWORK, NETWORK_IN, SPINE, STATE, ServerLinks
 
 #: A link is asked for what it carries in this time, so that what may be sent now is known soon.
-PIECE_SECONDS = 0.05
+PIECE_SECONDS = 0.02
 LEAST_PIECE_BYTES = 16 << 10
 #: Where the way has no rate.
 ANY_BYTES = 1 << 62

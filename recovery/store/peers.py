@@ -183,11 +183,11 @@ class Peers:
         self._allowances[owner] = Allowance(sending.pause_seconds)
         return self._allowances[owner]
 
-    def allow(self, owner: Owner, size: int, within_seconds: float | None) -> None:
+    def allow(self, owner: Owner, size: int, within_seconds: float | None, takes_seconds: float) -> None:
         """That rank's copies may be sent now: so many bytes within so many seconds."""
         allowance = self._allowances.get(owner)
         if allowance is not None:
-            allowance.allow(size, within_seconds)
+            allowance.allow(size, within_seconds, takes_seconds)
 
     def lift(self, owner: Owner) -> None:
         """Nobody says any more when that rank's copies may be sent."""

@@ -381,7 +381,8 @@ class StoreServer:
 
     def _allow(self, connection: _Connection, served: Served, message: Message) -> None:
         within = None if message.get("within") is None else wire.amount(message, "within")
-        self._peers.allow(served.owner, wire.number(message, "allow"), within)
+        takes = wire.amount(message, "takes")
+        self._peers.allow(served.owner, wire.number(message, "allow"), within, takes)
 
     def _checked(
         self,

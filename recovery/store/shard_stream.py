@@ -22,6 +22,8 @@ from recovery.store.memory import CHUNK_BYTES
 from recovery.store.peer_wire import Channel, PeerError
 
 _CHUNK = struct.Struct(">II")
+_CHUNKS_OF_A_SHARD = 16
+_LEAST_CHUNK_BYTES = 64 << 10
 
 #: Waits until something may be sent; takes how much there is, returns how much may go.
 Take = Callable[[int], int]
@@ -43,6 +45,8 @@ def send_shard(
     """Send the chunks of a shard, and what their digest was when it was complete; returns the seconds in
     which it was sending, without those in which it might not. Raises OSError."""
     place, on_their_way, seconds = 0, 0, 0.0
+    # A small shard goes in several chunks too: the first is being copied while the next one comes.
+    largest = min(SUB_BUFFER_BYTES, way.piece_bytes, max(_LEAST_CHUNK_BYTES, len(view) // _CHUNKS_OF_A_SHARD))
     while place < len(view):
         began = time.monotonic()
         if on_their_way == buffers:
@@ -51,7 +55,7 @@ def send_shard(
         seconds += time.monotonic() - began
         # No chunk crosses a border of those whose checksums are kept.
         border = CHUNK_BYTES - place % CHUNK_BYTES
-        size = take(min(SUB_BUFFER_BYTES, way.piece_bytes, border, len(view) - place))
+        size = take(min(largest, border, len(view) - place))
         began = time.monotonic()
         chunk = view[place : place + size]
         channel.send_bytes(_CHUNK.pack(size, zlib.crc32(chunk)))

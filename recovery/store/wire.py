@@ -9,7 +9,8 @@ From a worker, with the answer to it:
     {"end": slot, "iteration", "bytes", "description_bytes", "pause_seconds", "seconds", "buffers"}
         {"complete": iteration, "copied": {"peers", "bytes", "seconds", "startup_seconds"}}
                                                           `copied` where other stores have it too
-    {"allow": bytes, "within": seconds | null}            copies may be sent, in an idle time of the network
+    {"allow": bytes, "within": seconds | null, "takes": seconds}
+                                                          copies may be sent, in an idle time of the network
     {"find": rank, "generation"}
         {"found": [iterations], "rank"}
     {"open": rank, "generation", "iteration"}

@@ -41,6 +41,9 @@ class Generation(models.Model):
     runtime_plan = models.JSONField(default=dict)
     #: On which servers recovery points in memory are kept (docs/protocols.md 2.7); empty: nowhere by order.
     protection = models.JSONField(default=dict, blank=True)
+    #: How it sends copies of its recovery points, as its rank 0 says (docs/protocols.md 2.7); empty: not
+    #: said. For people: nothing is decided by it.
+    copy_traffic = models.JSONField(default=dict, blank=True)
     #: With it the stores of these servers prove themselves to each other. No worker gets it.
     store_secret = models.CharField(max_length=64, blank=True)
     reason = models.CharField(max_length=300, blank=True)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from datetime import datetime
 from functools import cached_property
 from typing import Any
@@ -64,6 +64,41 @@ class Loss:
     iterations: int
     seconds: float | None
     source: StateSource
+
+
+@dataclass(frozen=True)
+class CopyTraffic:
+    """How a job sends copies of its points, as its rank 0 plans and measures it (docs/protocols.md 2.7)."""
+
+    every: int
+    iterations: int
+    bytes: int
+    iteration_seconds: float
+    idle_seconds: float
+    copy_seconds: float
+    extension_seconds: float
+    with_seconds: float | None
+    without_seconds: float | None
+
+    @property
+    def cost(self) -> float | None:
+        """By which share iterations with copies on their way are longer; None while that is not measured."""
+        if self.with_seconds is None or not self.without_seconds:
+            return None
+        return self.with_seconds / self.without_seconds - 1.0
+
+
+def copy_traffic(job: Job) -> CopyTraffic | None:
+    """Of the generation that trains; None while it has not said."""
+    found = (
+        job.generations.filter(purpose=Purpose.TRAINING, state=GenerationState.LIVE)
+        .order_by("-number")
+        .values_list("copy_traffic", flat=True)
+        .first()
+    )
+    if not found:
+        return None
+    return CopyTraffic(**{each.name: found[each.name] for each in fields(CopyTraffic)})
 
 
 @dataclass(frozen=True)

@@ -11,6 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from cluster.models import Agent, Cluster
+from punctual.protocol.events import CopyTraffic
 from punctual.protocol.limits import LONGEST_PAUSE_SECONDS, MEMORY_EXCEEDED
 from scheduling.choices import CurveState, GenerationState, JobState, Purpose, RetireReason
 from scheduling.core.problem.reasons import gpus_text, memory_text
@@ -300,6 +301,15 @@ def _failed(
         measuring_ended(curve)
 
 
+def _copy_traffic(
+    job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
+) -> None:
+    """How the generation sends copies of its recovery points: for people; nothing is decided by it."""
+    if generation.purpose == Purpose.TRAINING:
+        generation.copy_traffic = {name: event[name] for name in CopyTraffic.model_fields}
+        generation.save(update_fields=["copy_traffic"])
+
+
 def _refused(
     job: Job, generation: Generation, event: Mapping[str, Any], cluster: Cluster, happened_at: datetime
 ) -> None:
@@ -318,6 +328,7 @@ HANDLERS: dict[str, Handler] = {
     "profile_level": _profile_level,
     "profile_done": _profile_done,
     "completed": _completed,
+    "copy_traffic": _copy_traffic,
     "failed": _failed,
     "refused": _refused,
 }

@@ -16,6 +16,7 @@ from recovery.life_cycle.facts import PHASES, RecoveryPhase
 from scheduling.models import Job, JobProtection
 from scheduling.selectors.memory_states import Point
 from scheduling.selectors.recoveries import PhaseSpan, RecoverySummary
+from tests.control_plane.agent_api import EVENT_FIELDS
 from tests.dashboard.scenario import Scenario, recovered
 from tests.factories import CheckpointFactory
 
@@ -67,6 +68,13 @@ def test_a_jobs_page_says_what_each_servers_death_would_cost(scenario: Scenario,
     (bars,) = after["figure"]["data"]
     assert bars["name"] == "Goes on from: a peer's memory"
     assert set(bars["text"]) == {"1"}
+    assert "Copies:" not in after["note"]
+    live.copy_traffic = EVENT_FIELDS["copy_traffic"]
+    live.save()
+    told = as_user(scenario.owner).get(panel).json()["note"]
+    assert "idle for 300 ms of an iteration's 400 ms; a copy takes 40 ms" in told
+    assert "every 2 iterations" in told
+    assert "+1.0%" in told
 
 
 def test_the_overview_counts_protection_failures_and_sources(scenario: Scenario, as_user: LogIn) -> None:

@@ -191,20 +191,21 @@ def test_a_copy_whose_worker_is_gone_or_stands_still_waits_for_nobody(
 
 
 @given(
-    size=st.integers(1, 1 << 40), began=st.floats(0, 1e6), seconds=st.floats(1e-3, 1e3), late=st.floats(0, 2)
+    size=st.integers(1, 1 << 40),
+    seconds=st.floats(1e-3, 1e3),
+    usable_share=st.floats(0.1, 1.0),
+    late=st.floats(0, 2),
 )
 def test_what_is_begun_late_in_an_idle_time_still_ends_within_it(
-    size: int, began: float, seconds: float, late: float
+    size: int, seconds: float, usable_share: float, late: float
 ) -> None:
-    span = Span(size, size, began, began + seconds)
-    now = began + late * seconds
-    usable = span.usable(now)
+    takes = usable_share * seconds
+    usable = Span(size, size, takes, ends=seconds).usable(late * seconds)
     assert 0 <= usable <= size
-    # Sent as fast as all of it was to be sent in all of the time.
-    if usable:
-        assert now + usable / size * seconds <= began + seconds + 1e-6
-    else:
-        assert late >= 1.0 - 1e-3 or size * (1.0 - late) <= 1.0 + 1e-3
+    # Sent as fast as all of it can be.
+    assert usable == 0 or late * seconds + usable / size * takes <= seconds * (1 + 1e-9)
+    if late <= 1.0 - usable_share - 1e-6:
+        assert usable == size, "what is not too late is sent whole"
 
 
 def test_without_a_plan_there_is_nothing_to_wait_for() -> None:

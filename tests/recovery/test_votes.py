@@ -53,6 +53,7 @@ class UnreliableRooms:
         size: int,
         description_bytes: int,
         committed: int | None,
+        sending: object = None,
     ) -> bool:
         if not self._room:
             return False

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from recovery.traffic.modes import TrafficMode
 from workers.links.rates import ServerLinks
 from workers.runtime.device_models import DeviceModel
 from workers.runtime.synchronisation.plan import RuntimePlan
@@ -97,6 +98,8 @@ class Assignment:
     runtime_plan: RuntimePlan
     #: Share of the time that copying recovery points into memory may take; None: the node has no store.
     memory_share: float | None
+    #: How copies of these points are sent to other servers.
+    copy_mode: TrafficMode = TrafficMode.GEMINI
 
     @property
     def global_batch_size(self) -> int:
@@ -151,6 +154,7 @@ class Assignment:
             ),
             runtime_plan=RuntimePlan.from_message(message["runtime_plan"]),
             memory_share=_read_memory_share(message.get("memory_points")),
+            copy_mode=TrafficMode((message.get("memory_points") or {}).get("copies", TrafficMode.GEMINI)),
         )
 
 

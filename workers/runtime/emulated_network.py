@@ -43,6 +43,7 @@ class Emulation:
 
     Attributes:
         received_at: emulated time at which the last collective ended here.
+        noted: hears of each collective between servers when it began and ended, in emulated time.
     """
 
     def __init__(self, links: ServerLinks, places: Places, box: Path) -> None:
@@ -50,6 +51,7 @@ class Emulation:
         self.client = LinkClient(links, box)
         self.places = places
         self.received_at = self.clock.at
+        self.noted: Callable[[float, float], None] | None = None
         self._machine = _machine_number()
 
     def path(self, sender: int, receiver: int) -> tuple[str, ...]:
@@ -96,6 +98,7 @@ class EmulatedGroup(dist.ProcessGroup):
         self._ranks = ranks
         self._emulation = emulation
         self.latency_bytes = emulation.latency_bytes(ranks)
+        self._between_servers = len({emulation.places.servers[rank] for rank in ranks}) > 1
         self._work: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._at = emulation.clock.at
         self._collectives = 0
@@ -176,9 +179,12 @@ class EmulatedGroup(dist.ProcessGroup):
             raised: list[BaseException] = []
             self._at = max(self._at, asked_at)
             self._collectives += 1
+            began = self._at
             try:
                 collective()
                 wait_until(self._at)
+                if self._between_servers and self._emulation.noted is not None:
+                    self._emulation.noted(began, self._at)
                 self._emulation.received_at = max(self._emulation.received_at, self._at)
             except BaseException as error:  # noqa: BLE001 - it is raised where the collective is waited for
                 raised.append(error)

@@ -27,6 +27,7 @@ from workers.runtime.failures import WorkerFailureError, blaming_the_function
 from workers.runtime.pace import Pace
 from workers.runtime.parts import TrainingParts
 from workers.runtime.process_group import sum_beside
+from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.memory_points import Vote, Votes
 from workers.runtime.synchronisation.together import Synchronisation
 
@@ -89,6 +90,8 @@ class IterationRunner:
         self._seed = seed
         self._clip_norm = clip_norm
         self._clock = TrainClock(parts)
+        #: Learns when the network is idle, where copies of recovery points are sent.
+        self.traffic: CopyTraffic | None = None
 
     def run(
         self, iteration: int, control: Control = Control.GO_ON, vote: Callable[[], Vote] = Vote
@@ -105,12 +108,18 @@ class IterationRunner:
         started = time.perf_counter()
         if self.pace is not None:
             self.pace.begin()
+        if self.traffic is not None:
+            self.traffic.begins()
         batch = self.loader.load(iteration)
         loss, metrics = self._forward(iteration, batch)
         # The exchange travels while the backward pass computes.
         exchange = Exchange(control, vote(), loss, metrics, batch, self._group, self._rank, self._world_size)
+        backward_began = time.monotonic()
         self._backward(loss, batch)
         self._synchronisation.after_backward()
+        if self.traffic is not None and self.pace is None:
+            # Of a real device it is not known when between the two the network is idle.
+            self.traffic.collective(backward_began, time.monotonic())
         self._clip()
         with blaming_the_function("the optimizer"):
             self.parts.optimizer.step()
@@ -121,6 +130,8 @@ class IterationRunner:
         if self.pace is not None:
             self.pace.end()
             train_seconds = max(train_seconds, self.pace.compute_seconds)
+        if self.traffic is not None:
+            self.traffic.ends()
         return IterationResult(
             control, values, time.perf_counter() - started, train_seconds, batch.global_indices, votes
         )

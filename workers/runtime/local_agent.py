@@ -27,7 +27,9 @@ from workers.runtime.synchronisation.plan import content_digest
 
 LOOPBACK = "127.0.0.1"
 _REPOSITORY = Path(__file__).resolve().parents[2]
-_STAGED = ("punctual", "recovery/store", "workers/links", "workers/runtime")
+_STAGED = (
+    "punctual", "recovery/costs", "recovery/store", "recovery/traffic", "workers/links", "workers/runtime",
+)  # fmt: skip
 
 Message = dict[str, Any]
 
@@ -282,6 +284,12 @@ class LocalAgent:
         """
         workers = self.warm_workers(world_size, auto_store=auto_store, seconds=seconds)
         return Generation(self, workers, source, assignment, by_rank)
+
+    def begin(
+        self, workers: Sequence[LocalWorker], source: Path, assignment: Mapping[str, Any]
+    ) -> Generation:
+        """Give warm workers a generation on the function in `source`."""
+        return Generation(self, workers, source, assignment, {})
 
     def warm_workers(
         self, count: int, *, auto_store: bool = True, seconds: float = 60.0

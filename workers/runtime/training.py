@@ -7,13 +7,16 @@ import threading
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.distributed as dist
 
 from punctual.function import TrainingFunction
 from punctual.randomness import derive_seed, seed_generators
+from recovery.store.allowances import LONGEST_COPY_SECONDS
 from recovery.store.client import StoreClient
+from recovery.traffic.modes import TrafficMode
 from workers.runtime.assignment import Assignment
 from workers.runtime.checkpoints import CheckpointWriter, write_final
 from workers.runtime.connection import AgentConnection
@@ -33,6 +36,7 @@ from workers.runtime.parts import (
 from workers.runtime.process_group import open_process_group
 from workers.runtime.progress_reports import ProgressReports, history_stride
 from workers.runtime.sample_order import chain_digest, largest_local_batch
+from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.handover import HandoverServer
 from workers.runtime.state.memory_points import MemoryPoints, Vote, Votes
 from workers.runtime.state.moves import StateMoves
@@ -166,9 +170,34 @@ class TrainingGeneration:
         )
         if assignment.memory_share is not None:
             self._store = StoreClient(self.context.box)
-            self._memory_points = MemoryPoints(self._store, assignment.memory_share)
+            self._memory_points = MemoryPoints(
+                self._store,
+                assignment.memory_share,
+                self._copy_traffic(self._store, assignment.memory_share, emulation),
+            )
         # The first collective of a group sets up connections: have that behind us before the old one stops.
         dist.all_reduce(torch.zeros(1))
+
+    def _copy_traffic(self, store: StoreClient, share: float, emulation: Emulation | None) -> CopyTraffic:
+        """What has this rank's copies sent when the network is idle."""
+
+        def tell(fields: dict[str, Any]) -> None:
+            if self.leads:
+                self.connection.event("copy_traffic", **fields)
+
+        traffic = CopyTraffic(
+            store,
+            mode=self.assignment.copy_mode,
+            share=share,
+            servers=len(set(self.assignment.places.servers)),
+            durable_seconds=self.assignment.checkpoint_seconds,
+            now=time.monotonic if emulation is None else lambda: emulation.clock.at,
+            tell=tell,
+        )
+        self.runner.traffic = traffic
+        if emulation is not None:
+            emulation.noted = traffic.collective
+        return traffic
 
     # -- load
 
@@ -320,6 +349,8 @@ class TrainingGeneration:
         """Copy this rank's shard into the node's store, if all ranks do."""
         if self._memory_points is not None:
             if self._memory_points.keep(votes, lambda: self._own_shard(copy=False)):
+                if self.assignment.copy_mode is TrafficMode.BLOCKING and self._store is not None:
+                    self._store.wait(self._store.idle, LONGEST_COPY_SECONDS)
                 self._restart_pace()
 
     def _restart_pace(self) -> None:

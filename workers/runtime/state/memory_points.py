@@ -17,7 +17,9 @@ from typing import Any, Protocol
 import torch
 import torch.distributed as dist
 
+from recovery.store.allowances import Sending
 from recovery.store.client import StoreClient, StoredShard, StoreError
+from workers.runtime.state.copy_traffic import CopyTraffic
 from workers.runtime.state.shards import Shard, ShardError, describe_as_bytes, read_description
 
 _log = logging.getLogger(__name__)
@@ -71,15 +73,18 @@ class Rooms(Protocol):
         size: int,
         description_bytes: int,
         committed: int | None,
+        sending: Sending | None = None,
     ) -> bool: ...
 
 
 class MemoryPoints:
     """One rank's part in its generation's recovery points in memory."""
 
-    def __init__(self, store: Rooms, share: float) -> None:
-        """`share`: of the time that passes, at most so much goes into copying."""
+    def __init__(self, store: Rooms, share: float, traffic: CopyTraffic | None = None) -> None:
+        """`share`: of the time that passes, at most so much goes into writing. `traffic`: says how often
+        points are worth their copies, and how these are sent."""
         self._store = store
+        self._traffic = traffic
         self._share = share
         self._started: int | None = None
         self._committed: int | None = None
@@ -89,6 +94,8 @@ class MemoryPoints:
 
     def vote(self) -> Vote:
         """What this rank has to say. Asks again for room where it was refused."""
+        if self._traffic is not None:
+            self._traffic.votes()
         if not self._store.idle():
             return Vote()
         if self._needed and not self._store.fits(self._needed, self._committed):
@@ -96,6 +103,7 @@ class MemoryPoints:
             return Vote()
         pause_seconds = self._cost_seconds * (1 - self._share) / self._share
         affordable = time.monotonic() - self._written_at >= pause_seconds
+        affordable = affordable and (self._traffic is None or self._traffic.due())
         spoiled = self._started is not None and not self._store.holds(self._started)
         return Vote(affordable, spoiled)
 
@@ -120,11 +128,14 @@ class MemoryPoints:
             size=self._needed,
             description_bytes=len(description),
             committed=self._committed,
+            sending=None if self._traffic is None else self._traffic.sending(),
         )
         if not written:
             self._ask()
         self._written_at = time.monotonic()
         self._cost_seconds = (self._cost_seconds + self._written_at - begun) / 2
+        if self._traffic is not None and written:
+            self._traffic.written(self._needed, self._cost_seconds)
         return True
 
     def keep_last(self, shard: Shard, seconds: float) -> bool:
@@ -142,6 +153,8 @@ class MemoryPoints:
         def there_is_room() -> bool:
             return self._store.idle() and self._store.fits(size, self._committed)
 
+        if self._traffic is not None:
+            self._traffic.stops()
         if iteration == self._started:
             return True
         if not self._store.wait(there_is_room, seconds):

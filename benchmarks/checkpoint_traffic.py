@@ -1,0 +1,260 @@
+"""What copies of recovery points cost training: iterations with a point after each of them against none.
+
+Two emulated servers with one accelerator each train the example GPT; what both send really goes over the
+emulated links, and each server's in-memory store keeps a copy of the other's state. Ways to send the copies
+take turns (ABAB), so that a machine that is busy for a while is so for all of them.
+
+* `none`: no recovery points.
+* `gemini`: chunks in the idle times of the network, through sub-buffers.
+* `interleaving without a pipeline`: the same through one buffer.
+* `blocking`: training waits for the copies of each point.
+
+Setting `idle` leaves enough idle time for a point after each iteration; setting `narrow` does not.
+
+    python -m benchmarks.checkpoint_traffic [--setting idle|narrow] [--modes none gemini] [--rounds 2]
+                                            [--iterations 60] [--json OUT]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from recovery.store import process, wire
+from recovery.store.sockets import connect
+from recovery.traffic.modes import TrafficMode
+from workers.links.rates import NETWORK, STATE, ServerLinks
+from workers.links.server import LinkServer
+from workers.runtime.local_agent import LocalAgent, Message, free_port
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "character_model.py"
+REPOSITORY = Path(__file__).resolve().parents[1]
+SERVERS = 2
+BATCH = 16
+LIMIT_BYTES = 256 << 20
+SECRET = "known to the two stores of this benchmark"
+#: Before the iterations that count: warm-up and the profile of idle spans, with a little to spare.
+FIRST_ITERATIONS = 60
+#: The same where there is no profile to wait for.
+WARM_ITERATIONS = 20
+#: The example, and when each of its iterations began.
+FUNCTION = """
+import time
+from pathlib import Path
+from typing import Any
+from torch import Tensor, nn
+import character_model
+
+class Timed(character_model.CharacterModel):
+    def train(self, batch: Any, model: nn.Module) -> Tensor:
+        with open("began.txt", "a") as file:
+            print(time.monotonic(), file=file)
+        return super().train(batch, model)
+"""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """Emulated servers: what they compute in an iteration, and what their links carry."""
+
+    iteration_seconds: float
+    network_bytes_per_second: float
+
+    @property
+    def device(self) -> Message:
+        """As workers are told it."""
+        model = {"fixed_seconds": self.iteration_seconds, "seconds_per_sample": 0.0}
+        fast = {"bytes_per_second": 4e9}
+        links = {
+            "within_server": fast,
+            "network": {"bytes_per_second": self.network_bytes_per_second, "latency_seconds": 0.0005},
+            "spine": fast,
+            # Copies from sub-buffers to memory are as fast as the network, as on the paper's V100 servers.
+            "host_to_device": {"bytes_per_second": self.network_bytes_per_second},
+            "disk": fast,
+        }
+        return {"kind": "emulated", "name": "emulated-gpu", "model": model, "links": links}
+
+
+SETTINGS = {"idle": Setting(0.36, 20e6), "narrow": Setting(0.36, 4e6)}
+
+
+class Store:
+    """The in-memory store of one emulated server, and its agent's side."""
+
+    def __init__(self, folder: Path, number: int, links: LinkServer, rates: Mapping[str, Any]) -> None:
+        folder.mkdir()
+        self.folder, self.number = folder, number
+        self.port = free_port()
+        links.listen("store", folder)
+        self._rates = rates
+        self.process = subprocess.Popen(process.command(sys.executable, REPOSITORY, folder, LIMIT_BYTES))
+        self._connection = self._dial()
+
+    @property
+    def as_peer(self) -> Message:
+        """How others are told of it."""
+        return {"server": str(self.number), "address": "127.0.0.1", "port": self.port}
+
+    def serve(self, rank: int, box: Path, peer: Store) -> None:
+        """Serve a rank's worker, whose copies the peer keeps, and keep the copies of its rank."""
+        worker = {
+            "key": "worker", "box": str(box), "user_id": None, "job": "local", "generation": 1, "rank": rank,
+            "world_size": SERVERS, "limit_bytes": LIMIT_BYTES // 2,
+        }  # fmt: skip
+        group = {
+            "job": "local", "generation": 1, "secret": SECRET, "keep": [peer.number], "fetch": [],
+            "send": [{"rank": rank, "peers": [peer.as_peer]}],
+        }  # fmt: skip
+        state = {
+            "lease": wire.boot_seconds() + 3600.0, "jobs": None, "serve": [worker],
+            "links": {"rates": self._rates, "rack": ""},
+            "peers": {**self.as_peer, "groups": [group]},
+        }  # fmt: skip
+        wire.send(self._connection, {"state": state})
+
+    def end(self) -> None:
+        """End the process."""
+        self._connection.close()
+        self.process.kill()
+        self.process.wait()
+
+    def _dial(self) -> socket.socket:
+        end = time.monotonic() + 20.0
+        while True:
+            try:
+                return connect(self.folder, wire.CONTROL_NAME)
+            except OSError:
+                if time.monotonic() > end:
+                    raise
+                time.sleep(0.02)
+
+
+def train(setting: Setting, mode: TrafficMode, iterations: int) -> dict[str, Any]:
+    """One run: the times of its iterations, how many points it made, and what its plan was."""
+    first = WARM_ITERATIONS if mode in (TrafficMode.NONE, TrafficMode.BLOCKING) else FIRST_ITERATIONS
+    assignment: Message = {
+        "function": {"entry": "timed:Timed"},
+        "hyperparameters": {"global_batch_size": BATCH},
+        "termination": {"max_iterations": first + iterations + 1, "target": None},
+        "device": setting.device,
+        "places": {"servers": list(range(SERVERS)), "racks": [0] * SERVERS},
+        "memory_points": None if mode is TrafficMode.NONE else {"share": 1.0, "copies": mode.value},
+    }
+    with tempfile.TemporaryDirectory() as name, LocalAgent() as agent:
+        source = Path(name) / "bundle"
+        source.mkdir()
+        (source / "timed.py").write_text(FUNCTION)
+        (source / EXAMPLE.name).write_text(EXAMPLE.read_text())
+        links = ServerLinks.from_message(setting.device["links"])
+        servers = [agent.link_server(links, number) for number in range(SERVERS)]
+        rates = setting.device["links"]
+        stores = [Store(Path(name) / str(n), n, server, rates) for n, server in enumerate(servers)]
+        try:
+            workers = agent.warm_workers(SERVERS)
+            for rank, store in enumerate(stores):
+                store.serve(rank, workers[rank].box, stores[1 - rank])
+            generation = agent.begin(workers, source, assignment).wait_until_ready().train_from_nothing()
+            generation.wait_for_iteration(first, 120.0)
+            before = servers[0].carried()[NETWORK][STATE]
+            seconds = 20.0 + 10 * iterations * setting.iteration_seconds
+            generation.leader.wait_for_file("final", seconds)
+            carried = servers[0].carried()[NETWORK][STATE] - before
+            events = generation.leader.of_kind("event")
+            began = [float(line) for line in _began(workers[0].box).read_text().split()]
+        finally:
+            for store in stores:
+                store.end()
+    plans = [event for event in events if event["kind"] == "copy_traffic"]
+    periods = [later - one for one, later in zip(began[first:], began[first + 1 :], strict=False)]
+    size = plans[-1]["bytes"] if plans else None
+    return {
+        "mode": mode.value,
+        "iteration_seconds": median(periods),
+        "mean_seconds": sum(periods) / len(periods),
+        "copied_bytes_per_iteration": carried / len(periods),
+        "points_per_iteration": None if size is None else carried / len(periods) / size,
+        "plan": plans[-1] if plans else None,
+    }
+
+
+def _began(box: Path) -> Path:
+    return next(path for path in (box / "began.txt", box / "bundle" / "began.txt") if path.exists())
+
+
+def compare(runs: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Each way against none: the median over rounds of how much longer its iterations are."""
+    by_mode: dict[str, list[Mapping[str, Any]]] = {}
+    for run in runs:
+        by_mode.setdefault(run["mode"], []).append(run)
+    without = by_mode[TrafficMode.NONE.value]
+    rows = []
+    for mode, found in by_mode.items():
+        pairs = [
+            one["mean_seconds"] / other["mean_seconds"] - 1.0
+            for one, other in zip(found, without, strict=True)
+        ]
+        points = [run["points_per_iteration"] for run in found if run["points_per_iteration"] is not None]
+        rows.append(
+            {
+                "mode": mode,
+                "iteration_seconds": median(run["mean_seconds"] for run in found),
+                "over_none": median(pairs),
+                "over_none_by_round": pairs,
+                "points_per_iteration": median(points) if points else None,
+            }
+        )
+    return rows
+
+
+def main() -> None:
+    """Print the comparison."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
+    parser.add_argument("--setting", choices=sorted(SETTINGS), default="idle")
+    parser.add_argument(
+        "--modes", nargs="+", type=TrafficMode, default=[TrafficMode.NONE, TrafficMode.GEMINI]
+    )
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--iterations", type=int, default=60)
+    parser.add_argument("--json", type=Path)
+    chosen = parser.parse_args()
+    setting = SETTINGS[chosen.setting]
+    load = os.getloadavg()[0]
+    print(f"{SERVERS} emulated servers on {platform.machine()}, {os.cpu_count()} cores, load {load:.1f}")
+    runs = []
+    for _round in range(chosen.rounds):
+        for mode in dict.fromkeys([TrafficMode.NONE, *chosen.modes]):
+            runs.append(train(setting, mode, chosen.iterations))
+            print(json.dumps(runs[-1]), flush=True)
+    rows = compare(runs)
+    for row in rows:
+        points = row["points_per_iteration"]
+        print(
+            f"{row['mode']:32} {row['iteration_seconds'] * 1000:7.1f} ms, {row['over_none']:+.2%}"
+            + ("" if points is None else f", {points:.2f} points for each iteration")
+        )
+    if chosen.json is not None:
+        result = {
+            "setting": chosen.setting,
+            "load": load,
+            "cores": os.cpu_count(),
+            "rows": rows,
+            "runs": runs,
+        }
+        chosen.json.write_text(json.dumps(result, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()

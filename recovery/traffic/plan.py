@@ -1,0 +1,169 @@
+"""When a job sends copies of its recovery points, and how often it makes any: one pure function.
+
+Copies go into the idle spans of the iterations between two points (`partition.py`). Where those of one
+iteration do not carry them, either they are spread over the spans of several, or one iteration is lengthened
+by what does not fit; whichever costs less time (`costs/frequency.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import ceil
+
+from recovery.costs.frequency import points_every, share_of_time
+from recovery.traffic.idle_spans import IdleProfile
+from recovery.traffic.link import Link, SubBuffers
+from recovery.traffic.partition import USABLE_SHARE, Chunk, partition
+
+#: Copies are not spread over more iterations than this; beyond it the iteration is lengthened.
+MOST_ITERATIONS = 64
+
+
+@dataclass(frozen=True, slots=True)
+class CopyTask:
+    """What is to be sent for one point, over what.
+
+    Attributes:
+        bytes: of one replica. replicas: the local one included. delay_seconds: from the point until its first
+            byte can be sent (checksums, connections). spans_before_vote: how many of the profile's spans lie
+            before the moment of an iteration at which ranks agree on the next point: by then the last one has
+            to be whole.
+    """
+
+    bytes: int
+    replicas: int
+    link: Link
+    buffers: SubBuffers
+    delay_seconds: float = 0.0
+    spans_before_vote: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedSpan:
+    """An idle span that is used: which gap it is, its length, and the most that is sent in it."""
+
+    place: int
+    seconds: float
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPlan:
+    """How the copies of a job's points are sent.
+
+    Attributes:
+        every: iterations from one point to the next. iterations: over which a point's copies are spread.
+        spans: idle spans in which something may be sent, in order of an iteration.
+        chunks: what is sent; `span` counts the spans of all these iterations. extension_seconds: by how much
+            they lengthen an iteration, once in `every`. idle_seconds: of one iteration, all spans together.
+            copy_seconds: on the network, for one point.
+    """
+
+    every: int
+    iterations: int
+    spans: tuple[PlannedSpan, ...]
+    chunks: tuple[Chunk, ...]
+    extension_seconds: float
+    idle_seconds: float
+    copy_seconds: float
+
+    @property
+    def overflows(self) -> bool:
+        """Whether something is sent that fits no idle span."""
+        return self.extension_seconds > 0.0
+
+
+def plan_copies(
+    profile: IdleProfile,
+    task: CopyTask,
+    failures_per_second: float,
+    *,
+    cost_seconds: float = 0.0,
+    most_share: float = 0.02,
+    most_every: int = 1_000_000,
+    usable_share: float = USABLE_SHARE,
+) -> CopyPlan:
+    """The cheapest way to send the copies of a job's points in the idle time that was measured.
+
+    Args:
+        failures_per_second: of the job's servers; above 0. cost_seconds: by how much a point was measured to
+            lengthen its iterations, beyond what was planned. most_share: of the time, such costs take no
+            more. most_every: points are never rarer.
+
+    Raises ValueError for what `partition` and `points_every` refuse.
+    """
+    link, iteration_seconds = task.link, profile.iteration_seconds
+    spans = tuple(
+        PlannedSpan(span.place, span.seconds, bytes_in_span(span.seconds, link, task.buffers, usable_share))
+        for span in profile.spans
+    )
+    seconds = [span.seconds for span in profile.spans]
+
+    unplanned = ceil(cost_seconds / (most_share * iteration_seconds))
+
+    def best_every(extension_seconds: float, at_least: int) -> int:
+        wanted = points_every(extension_seconds, iteration_seconds, failures_per_second)
+        return min(max(1, most_every), max(at_least, unplanned, wanted))
+
+    def share(every: int, extension_seconds: float) -> float:
+        return share_of_time(every, extension_seconds, iteration_seconds, failures_per_second)
+
+    lengthened = partition(
+        _later(seconds, task.delay_seconds), task.bytes, task.replicas, link, task.buffers, usable_share
+    )
+    # What fits an iteration, but not the time before the next vote, waits for the vote after it.
+    extension = lengthened.extension_seconds
+    chunks, iterations, every = lengthened.chunks, 1, best_every(extension, 1 if extension else 2)
+    spread = _spread(seconds, task, min(MOST_ITERATIONS, max(1, most_every)), usable_share)
+    if spread is not None:
+        spread_chunks, over = spread
+        spread_every = best_every(0.0, over)
+        if share(spread_every, 0.0) <= share(every, extension):
+            chunks, iterations, every, extension = spread_chunks, over, spread_every, 0.0
+    return CopyPlan(
+        every,
+        iterations,
+        spans,
+        chunks,
+        extension,
+        profile.idle_seconds,
+        sum(link.seconds(chunk.size) for chunk in chunks),
+    )
+
+
+def bytes_in_span(seconds: float, link: Link, buffers: SubBuffers, usable_share: float = USABLE_SHARE) -> int:
+    """The most that is sent in an idle span, in chunks as `partition` cuts them."""
+    usable = usable_share * seconds
+    whole = int(usable // link.seconds(buffers.chunk_bytes))
+    rest = link.bytes_in(usable - whole * link.seconds(buffers.chunk_bytes))
+    return whole * buffers.chunk_bytes + min(rest, buffers.chunk_bytes)
+
+
+def _spread(
+    seconds: Sequence[float], task: CopyTask, most_iterations: int, usable_share: float
+) -> tuple[tuple[Chunk, ...], int] | None:
+    """The chunks over the fewest iterations in whose spans all of them fit before a vote; None where they do
+    not."""
+    for iterations in range(1, most_iterations + 1):
+        cycle = [*seconds] * (iterations - 1) + [*seconds[: task.spans_before_vote]]
+        if not cycle:
+            continue
+        cycle = _later(cycle, task.delay_seconds)
+        found = partition(cycle, task.bytes, task.replicas, task.link, task.buffers, usable_share)
+        in_last = sum(task.link.seconds(one.size) for one in found.chunks if one.span == len(cycle) - 1)
+        if in_last <= usable_share * cycle[-1]:
+            return found.chunks, iterations
+        if iterations > 1 and not any(one.span < len(cycle) - 1 for one in found.chunks):
+            return None  # no span carries anything
+    return None
+
+
+def _later(seconds: Sequence[float], delay_seconds: float) -> list[float]:
+    """The spans without the first so many seconds of the first ones."""
+    left, found = delay_seconds, []
+    for one in seconds:
+        lost = min(one, left)
+        left -= lost
+        found.append(one - lost)
+    return found

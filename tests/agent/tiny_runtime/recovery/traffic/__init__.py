@@ -1,0 +1,1 @@
+"""Nothing: this runtime keeps nothing in memory."""

@@ -1,0 +1,197 @@
+"""The runtime obeys its plan: it lets its store send in idle spans alone, and measures what that costs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from recovery.store.client import Copied
+from recovery.traffic.idle_spans import WARM_UP_ITERATIONS
+from recovery.traffic.modes import TrafficMode
+from workers.runtime.state.copy_traffic import (
+    MOST_ATTEMPTS,
+    POINTS_BETWEEN_REVIEWS,
+    PROFILED_ITERATIONS,
+    CopyTraffic,
+)
+
+MB = 1_000_000
+RATE = 10 * MB
+STARTUP_SECONDS = 0.001
+
+
+class Training:
+    """A job by a clock of its own, and a store whose copies go over a link that nobody else delays.
+
+    An iteration: `forward` seconds, a vote, then collectives of these lengths with pauses between them.
+    """
+
+    def __init__(self, *, forward: float, collectives: list[tuple[float, float]], size: int = MB) -> None:
+        self.forward, self.collectives, self.size = forward, collectives, size
+        self.at = 100.0
+        self.told: list[dict[str, Any]] = []
+        #: What was allowed: when, bytes, within. And when training used the network.
+        self.allowed: list[tuple[float, int, float | None]] = []
+        self.used: list[tuple[float, float]] = []
+        self.points: list[int] = []
+        self.iteration = 0
+        #: By how much copies lengthen an iteration in which they are on their way.
+        self.interference = 0.0
+        self._left = 0
+        self._last: Copied | None = None
+        self.traffic = CopyTraffic(
+            self, mode=TrafficMode.GEMINI, share=0.02, servers=2, durable_seconds=60.0,
+            now=lambda: self.at, tell=self.told.append,
+        )  # fmt: skip
+
+    # The store
+
+    def idle(self) -> bool:
+        return self._left <= 0
+
+    def allow(self, size: int, within_seconds: float | None, takes_seconds: float) -> None:
+        self.allowed.append((self.at, size, within_seconds))
+        if within_seconds is not None:
+            assert size / RATE <= within_seconds, "no more than the link carries in that time"
+        self._send(size)
+
+    def copied(self) -> Copied | None:
+        return self._last
+
+    def _send(self, size: int) -> None:
+        if self._left > 0:
+            self._left -= size
+            if self._left <= 0:
+                seconds = self.size / RATE
+                self._last = Copied(
+                    self.points[-1], 1, self.size, seconds, STARTUP_SECONDS, self.at + seconds
+                )
+
+    # Training
+
+    def run(self, iterations: int) -> None:
+        for _ in range(iterations):
+            self._iterate()
+
+    def _iterate(self) -> None:
+        self.iteration += 1
+        busy = not self.idle()
+        self.traffic.begins()
+        self.at += self.forward
+        ready = self.idle()
+        self.traffic.votes()
+        ready = ready and self.traffic.due()
+        for pause, length in self.collectives:
+            self.at += pause
+            began = self.at
+            self.at += length
+            self.used.append((began, self.at))
+            self.traffic.collective(began, self.at)
+        self.at += 0.005 + (self.interference if busy else 0.0)
+        self.traffic.ends()
+        if ready:
+            self.points.append(self.iteration)
+            self._left = self.size
+            planned = self.traffic.sending().pause_seconds > 0
+            self.traffic.written(self.size, 0.001)
+            if not planned:
+                self._send(self.size)
+
+    @property
+    def plan(self) -> dict[str, Any]:
+        return self.told[-1]
+
+    def every(self, last: int = 8) -> set[int]:
+        """Iterations between the last points."""
+        late = self.points[-last:]
+        return {after - before for before, after in zip(late, late[1:], strict=False)}
+
+
+def idle_enough(**changes: Any) -> Training:
+    """Each iteration leaves 0.3 s before its vote; a copy takes 0.1 s."""
+    return Training(**{"forward": 0.3, "collectives": [(0.1, 0.1), (0.2, 0.1)], **changes})
+
+
+def test_copies_are_sent_in_idle_spans_once_these_are_known() -> None:
+    training = idle_enough()
+    training.run(WARM_UP_ITERATIONS + PROFILED_ITERATIONS)
+    assert not training.told, "it stamps iterations without copies first"
+    assert len(training.points) >= 5, "and points go on being made"
+    while not training.told and training.iteration < 120:
+        training.run(1)
+    assert training.plan["every"] == 1
+    assert training.plan["idle_seconds"] == pytest.approx(0.605, abs=0.01)
+    assert training.plan["copy_seconds"] == pytest.approx(0.1, rel=0.1)
+    training.allowed.clear()
+    training.run(POINTS_BETWEEN_REVIEWS - 2)
+    assert training.every() == {1}, "each iteration has a point"
+    assert training.allowed
+    for began, _size, within in training.allowed:
+        assert within is not None
+        assert not any(
+            one < began + within - 1e-6 and began < other - 1e-6 for one, other in training.used
+        ), "an idle span, in which training does not use the network"
+
+
+def test_a_copy_that_one_iteration_cannot_carry_is_spread_over_several() -> None:
+    training = idle_enough(size=5 * MB)
+    training.run(160)
+    # Half a second on the network; 0.24 s of the first span may be used, 0.48 s of all of an iteration.
+    assert training.plan["iterations"] == 2
+    assert training.plan["extension_seconds"] == 0.0
+    assert training.every() == {2}
+
+
+def test_without_idle_time_points_are_rare_and_what_is_left_is_sent_after_the_last_collective() -> None:
+    training = Training(forward=0.0, collectives=[(0.0, 0.4), (0.0, 0.4)])
+    training.run(100)
+    assert training.plan["extension_seconds"] > 0.0
+    # No rarer than the durable ones, which are 60 s apart.
+    assert training.plan["every"] == int(60.0 / 0.805)
+    training.allowed.clear()
+    training.run(2 * training.plan["every"])
+    assert {within for _at, _size, within in training.allowed} == {None}
+    assert training.every(2) == {training.plan["every"]}
+
+
+def test_where_copies_cost_more_than_was_planned_points_become_rarer() -> None:
+    training = idle_enough()
+    training.interference = 0.1
+    training.run(250)
+    assert training.plan["with_seconds"] - training.plan["without_seconds"] == pytest.approx(0.1)
+    # 0.1 s for a point, which may take 2 % of the time.
+    every = training.plan["every"]
+    assert 0.1 / (every * training.plan["iteration_seconds"]) <= 0.02
+    assert training.every(3) == {every}
+    training.interference = 0.0
+    training.run(every * 150)
+    assert training.every(4) == {1}, "and more frequent again once it is gone"
+
+
+def test_iterations_that_are_never_alike_give_no_plan_and_points_go_on_as_before() -> None:
+    training = idle_enough()
+    for number in range(60 * (MOST_ATTEMPTS + 2)):
+        training.collectives = [(0.1, 0.1)] * (1 + number % 3)
+        training.run(1)
+    assert not training.told
+    late = len(training.points)
+    training.run(10)
+    assert len(training.points) - late >= 9
+
+
+def test_a_job_whose_copies_go_nowhere_needs_no_plan() -> None:
+    training = idle_enough()
+    training.copied = lambda: None  # type: ignore[method-assign]
+    training.run(2 * PROFILED_ITERATIONS)
+    assert len(training.points) == 2 * PROFILED_ITERATIONS
+    assert not training.allowed
+
+
+def test_where_training_stops_a_copy_waits_for_no_idle_span() -> None:
+    training = idle_enough(size=5 * MB)
+    training.run(160)
+    while training.idle():
+        training.run(1)
+    training.traffic.stops()
+    assert training.idle()
