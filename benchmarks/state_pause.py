@@ -1,14 +1,16 @@
 """How long training stands still for its state: a hand-over through memory, and a suspension.
 
     python -m benchmarks.state_pause [--megabytes 500] [--workers 4] [--to WORKERS] [--rounds 3]
-        [--against FOLDER] [--json OUT]
+        [--against FOLDER] [--handover-only] [--json OUT]
 
 A function with frozen weights of the asked size and nearly free iterations trains on that many workers of
 this machine; with `--to` the new generation has another number. *Hand-over*: seconds from telling a running
 and a ready generation to change until the first iteration of the new one; *grown*: the most that a rank of
 either needed for it beyond what it had before, as a part of the smallest shard. *Suspend*: seconds from
 telling a running generation to suspend until its state is written. `--against` names another checkout of the
-repository: its runs alternate with this one's, so that both see the same machine.
+repository: its runs alternate with this one's, so that both see the same machine. `--handover-only` leaves
+the suspension out. *Worked*: seconds that processors worked for the workers in a hand-over's pause, which
+hardly depends on how busy the machine is.
 """
 
 from __future__ import annotations
@@ -77,30 +79,42 @@ def _kibibytes(pid: int, name: str) -> int:
     return next(int(line.split()[1]) for line in lines if line.startswith(f"{name}:"))
 
 
-def handover(agent: LocalAgent, assignment: Message, workers: int, to: int) -> tuple[float, int]:
-    """The pause of one hand-over to so many workers, and by how many bytes a rank grew for it at most."""
-    old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
-    old.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
-    new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, to, seconds=120)
-    new.wait_until_ready(120)
+def processor_seconds(pids: Iterable[int]) -> float:
+    """What processes have worked so far, all together."""
+    ticks = 0
+    for pid in pids:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+        ticks += int(fields[11]) + int(fields[12])  # in user mode and in the kernel
+    return ticks / os.sysconf("SC_CLK_TCK")
+
+
+def handover(agent: LocalAgent, assignment: Message, workers: int, to: int) -> tuple[float, float, int]:
+    """The pause of one hand-over to so many workers, what their processors worked in it, and by how many
+    bytes a rank grew for it at most."""
+    old = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=400)
+    old.wait_until_ready(400).train_from_nothing().wait_for_iteration(5, 120)
+    new = agent.start_generation(FUNCTION, {**assignment, "generation": 2}, to, seconds=400)
+    new.wait_until_ready(400)
     pids = [worker.process.pid for worker in (*old.workers, *new.workers)]
     growth = PeakGrowth(pids)
+    worked = processor_seconds(pids)
     begun = time.perf_counter()
     new.train_from(old)
     new.leader.wait_for_event("first_iteration", 300)
     pause = time.perf_counter() - begun
+    worked = processor_seconds(pids) - worked
     for worker in old.workers:
         worker.wait_for_phase("handed_over", 300)
     grown = max(growth.bytes_of(pids))
     old.stop()
     new.stop()
-    return pause, grown
+    return pause, worked, grown
 
 
 def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> float:
     """Seconds from telling a running generation to suspend until every rank has written what it keeps."""
-    generation = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=120)
-    generation.wait_until_ready(120).train_from_nothing().wait_for_iteration(5, 120)
+    generation = agent.start_generation(FUNCTION, {**assignment, "generation": 1}, workers, seconds=400)
+    generation.wait_until_ready(400).train_from_nothing().wait_for_iteration(5, 120)
     begun = time.perf_counter()
     generation.goal("suspend")
     for worker in generation.workers:
@@ -110,21 +124,23 @@ def suspend_seconds(agent: LocalAgent, assignment: Message, workers: int) -> flo
     return taken
 
 
-def measure_here(megabytes: int, workers: int, to: int) -> Message:
-    """One hand-over and one checkpoint with this checkout's runtime."""
+def measure_here(megabytes: int, workers: int, to: int, handover_only: bool) -> Message:
+    """One hand-over, and one checkpoint unless that is left out, with this checkout's runtime."""
     assignment = assignment_of(megabytes)
     with LocalAgent() as agent:
-        pause, grown = handover(agent, assignment, workers, to)
-    with LocalAgent() as agent:
-        suspended = suspend_seconds(agent, assignment, workers)
-    return {"handover": pause, "suspend": suspended, "grown": grown * max(workers, to) / (megabytes << 20)}
+        pause, worked, grown = handover(agent, assignment, workers, to)
+    found = {"handover": pause, "worked": worked, "grown": grown * max(workers, to) / (megabytes << 20)}
+    if not handover_only:
+        with LocalAgent() as agent:
+            found["suspend"] = suspend_seconds(agent, assignment, workers)
+    return found
 
 
-def measure_in(folder: Path, megabytes: int, workers: int, to: int) -> Message:
+def measure_in(folder: Path, megabytes: int, workers: int, to: int, handover_only: bool) -> Message:
     """The same in a process of a checkout's own."""
     answer = subprocess.run(
         [sys.executable, str(Path(__file__).resolve()), "--once", "--megabytes", str(megabytes),
-         "--workers", str(workers), "--to", str(to)],
+         "--workers", str(workers), "--to", str(to), *(["--handover-only"] if handover_only else [])],
         cwd=folder, env={**os.environ, "PYTHONPATH": str(folder)}, stdout=subprocess.PIPE, check=True,
     )  # fmt: skip
     result: Message = json.loads(answer.stdout)
@@ -139,22 +155,27 @@ def main() -> int:
     parser.add_argument("--to", type=int, help="workers of the new generation; as many unless told")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--against", type=Path, help="another checkout, whose runs alternate with this one's")
+    parser.add_argument("--handover-only", action="store_true", help="do not measure a suspension")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--once", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     to = arguments.to or arguments.workers
     if arguments.once:
-        print(json.dumps(measure_here(arguments.megabytes, arguments.workers, to)))
+        print(json.dumps(measure_here(arguments.megabytes, arguments.workers, to, arguments.handover_only)))
         return 0
     folders = {"here": HERE} | ({"against": arguments.against.resolve()} if arguments.against else {})
     found: dict[str, list[Message]] = {name: [] for name in folders}
     for _round in range(arguments.rounds):
         for name, folder in folders.items():
-            found[name].append(measure_in(folder, arguments.megabytes, arguments.workers, to))
+            found[name].append(
+                measure_in(folder, arguments.megabytes, arguments.workers, to, arguments.handover_only)
+            )
             print(name, found[name][-1], flush=True)
     machine = f"{platform.machine()}, {os.cpu_count()} cores"
     print(f"{arguments.megabytes} MB, {arguments.workers} workers to {to}, {machine}")
-    for what, unit in (("handover", "s"), ("suspend", "s"), ("grown", "of a shard")):
+    units = {"handover": "s", "worked": "s of processors", "suspend": "s", "grown": "of a shard"}
+    for what in found["here"][0]:
+        unit = units[what]
         medians = {name: statistics.median(one[what] for one in rounds) for name, rounds in found.items()}
         text = ", ".join(f"{name} {median:.3f} {unit}" for name, median in medians.items())
         ratio = f", ratio {medians['here'] / medians['against']:.3f}" if "against" in medians else ""

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch.distributed as dist
 
 from tests.runtime.nursery import Nursery
 from workers.runtime.local_agent import LocalAgent, stage_packages
@@ -63,3 +64,11 @@ def agent(nursery: Nursery) -> Iterator[LocalAgent]:
     """An agent whose workers start quickly."""
     with LocalAgent(nursery.start_worker) as running:
         yield running
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """This process is the only rank of its process group."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()

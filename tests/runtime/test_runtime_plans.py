@@ -79,13 +79,6 @@ def test_another_choice_of_the_plan_is_followed_and_trains_the_same(agent: Local
     assert reports[0]["final"] == reports[1]["final"]
 
 
-@pytest.fixture
-def alone() -> Iterator[None]:
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
-    yield
-    dist.destroy_process_group()
-
-
 def parts_of_the_recommender() -> TrainingParts:
     function = Recommender({"global_batch_size": 8})
     return build_parts(function, torch.device("cpu"), 0)

@@ -12,9 +12,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from workers.runtime.state.layout import TensorEntry, cut, put_together, slice_bytes, take_apart
+from workers.runtime.state.loading import ShardInMemory, load_state
 from workers.runtime.state.shards import (
+    STATE_FORMAT,
+    UNFAIR_FORMAT,
     Shard,
     ShardError,
+    _part,
     describe_as_bytes,
     own_shard,
     read_description,
@@ -44,12 +48,48 @@ def test_every_element_is_in_one_slice_and_the_replicated_ones_are_spread_evenly
     assert seen == [(n, element) for n, entry in enumerate(layout) for element in range(entry.count)]
     for slices in cuts[1:]:
         assert all(layout[piece.entry].replicated for piece in slices)
-    replicated = [
-        sum(slice_bytes(layout, piece) for piece in slices if layout[piece.entry].replicated)
-        for slices in cuts
-    ]
+    sizes = [sum(slice_bytes(layout, piece) for piece in slices) for slices in cuts]
+    alone = sum(entry.count * entry.element_bytes for entry in layout if not entry.replicated)
     largest_element = max((entry.element_bytes for entry in layout), default=0)
-    assert max(replicated) <= math.ceil(sum(replicated) / shards) + largest_element
+    assert max(sizes) <= max(alone, math.ceil(sum(sizes) / shards)) + largest_element
+    # Where rank 0's own part is more than its share, the others share all the rest.
+    if shards > 1 and alone >= sum(sizes) / shards:
+        assert max(sizes[1:]) <= math.ceil((sum(sizes) - alone) / (shards - 1)) + largest_element
+
+
+@given(LAYOUTS, st.integers(1, 9))
+def test_earlier_versions_cut_without_regard_to_what_is_rank_0s_alone(
+    layout: list[TensorEntry], shards: int
+) -> None:
+    replicated = [entry for entry in layout if entry.replicated]
+    alike = cut(replicated, shards)
+    for slices, expected in zip(cut(layout, shards, fair=False), alike, strict=True):
+        mine = [(layout[piece.entry].path, piece.start, piece.count) for piece in slices]
+        same = [(replicated[piece.entry].path, piece.start, piece.count) for piece in expected]
+        assert mine[len(mine) - len(same) :] == same, "what is rank 0's alone comes first"
+
+
+@pytest.mark.parametrize("state_format", [STATE_FORMAT, UNFAIR_FORMAT])
+def test_shards_of_this_version_and_of_the_one_before_are_loaded(
+    state_format: int, monkeypatch: pytest.MonkeyPatch, alone: None
+) -> None:
+    monkeypatch.setattr("workers.runtime.state.shards.STATE_FORMAT", state_format)
+    _part.cache_clear()
+    state: dict[str, Any] = {
+        "generation": 3, "iteration": 8, "model": {"weight": torch.arange(100.0), "seen": torch.arange(30)},
+        "optimizer": {"state": {}},
+    }  # fmt: skip
+    shards = [
+        own_shard(state, frozenset({"weight"}), rank=rank, world_size=2, copy=False) for rank in range(2)
+    ]
+    _part.cache_clear()
+    sizes = [shard.bytes for shard in shards]
+    assert sizes == ([320, 320] if state_format == STATE_FORMAT else [440, 200])
+    opened = {number: ShardInMemory(shard) for number, shard in enumerate(shards)}
+    loaded = load_state(opened, [0, 0], rank=0)
+    assert loaded is not None
+    for name, value in state["model"].items():
+        assert torch.equal(loaded.content["model"][name], value)
 
 
 LEAVES = st.one_of(

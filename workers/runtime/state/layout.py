@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import math
+from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -162,16 +163,23 @@ def digest_of(layout: Sequence[TensorEntry]) -> str:
     return digest.hexdigest()
 
 
-def cut(layout: Sequence[TensorEntry], shards: int) -> list[list[Slice]]:
+def cut(layout: Sequence[TensorEntry], shards: int, *, fair: bool = True) -> list[list[Slice]]:
     """Each shard's slices, in the order of the layout.
 
-    What is rank 0's alone is in shard 0. The replicated tensors are cut into `shards` runs of about the same
-    number of bytes, without regard to where one tensor ends; every element is in one slice.
+    What is rank 0's alone is in shard 0. The replicated tensors are cut into `shards` runs, without regard to
+    where one tensor ends; every element is in one slice. All shards have about the same number of bytes, what
+    is rank 0's alone included; where that is more than a shard's part, shard 0 has nothing else.
+
+    Args:
+        fair: without it, the runs have the same number of bytes whatever is rank 0's alone, as earlier
+            versions cut.
     """
     cuts: list[list[Slice]] = [[] for _ in range(shards)]
     own = [place for place, entry in enumerate(layout) if not entry.replicated]
     cuts[0] += [Slice(place, 0, layout[place].count) for place in own if layout[place].count]
-    total = sum(entry.count * entry.element_bytes for entry in layout if entry.replicated)
+    sizes = [entry.count * entry.element_bytes for entry in layout]
+    alone = sum(sizes[place] for place in own)
+    ends = _ends(alone if fair else 0, sum(sizes) - alone, shards)
     begun = 0
     for place, entry in enumerate(layout):
         if not entry.replicated or not entry.count:
@@ -181,14 +189,20 @@ def cut(layout: Sequence[TensorEntry], shards: int) -> list[list[Slice]]:
         start = 0
         while start < entry.count:
             # The shard of this element, and the first element of this tensor that is the next one's.
-            shard = max(shard, min(shards - 1, (begun + start * size) * shards // total))
-            limit = -(-total * (shard + 1) // shards) if shard < shards - 1 else total
-            end = min(entry.count, max(start + 1, -(-(limit - begun) // size)))
+            shard = max(shard, min(shards - 1, bisect_right(ends, begun + start * size)))
+            end = min(entry.count, max(start + 1, -(-(ends[shard] - begun) // size)))
             cuts[shard].append(Slice(place, start, end - start))
             start = end
             shard = min(shards - 1, shard + 1)
         begun += entry.count * size
     return cuts
+
+
+def _ends(alone: int, replicated: int, shards: int) -> list[int]:
+    """Where each shard's run of the replicated bytes ends. `alone`: bytes that shard 0 has besides."""
+    if alone * shards > alone + replicated and shards > 1:
+        return [-(-replicated * number // (shards - 1)) for number in range(shards)]
+    return [-(-(alone + replicated) * (number + 1) // shards) - alone for number in range(shards)]
 
 
 def slice_bytes(layout: Sequence[TensorEntry], piece: Slice) -> int:

@@ -25,14 +25,13 @@ from workers.runtime.state.layout import (
     Path,
     Slice,
     TensorEntry,
-    cut,
     digest_of,
     flat_bytes,
     put_together,
     read_layout,
     torch_dtype,
 )
-from workers.runtime.state.shards import Shard, ShardError, describe_as_bytes, read_description
+from workers.runtime.state.shards import Shard, ShardError, cut_as, describe_as_bytes, read_description
 
 _log = logging.getLogger(__name__)
 
@@ -120,7 +119,7 @@ def load_state(
     head = _exchange_head(opened, readers, group)
     try:
         layout = read_layout(head["layout"])
-        cuts = cut(layout, len(readers))
+        cuts = cut_as(head["format"], layout, len(readers))
         problem = _misfit(opened, head, layout, cuts)
     except (ValueError, KeyError, TypeError) as error:
         raise ShardError(f"the state's layout makes no sense: {error}") from error

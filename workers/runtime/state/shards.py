@@ -32,7 +32,9 @@ from workers.runtime.state.layout import (
     take_apart,
 )
 
-STATE_FORMAT = 2
+STATE_FORMAT = 3
+#: Of versions whose shard 0 had rank 0's own part beside as much of the rest as the others.
+UNFAIR_FORMAT = 2
 #: Of versions that wrote a state whole: it is read as its only shard.
 WHOLE_STATE_FORMAT = 1
 _UNREADABLE = (
@@ -133,12 +135,17 @@ class _Part:
     described: bytes
 
 
+def cut_as(state_format: int, layout: Sequence[TensorEntry], shards: int) -> list[list[Slice]]:
+    """The slices of each shard of a state that was written in this format."""
+    return cut(layout, shards, fair=state_format > UNFAIR_FORMAT)
+
+
 # A state has thousands of tensors, and the same ones after every iteration.
 @lru_cache(maxsize=4)
 def _part(
     layout: tuple[TensorEntry, ...], own_layout: tuple[TensorEntry, ...], rank: int, world_size: int
 ) -> _Part:
-    slices = cut(layout, world_size)[rank]
+    slices = cut_as(STATE_FORMAT, layout, world_size)[rank]
     description: dict[str, Any] = {
         "layout_digest": digest_of(layout),
         "slices": [_describe(layout[piece.entry], piece) for piece in slices],
@@ -249,7 +256,7 @@ def read_shard(path: FilePath) -> Shard:
 def _checked(content: Any) -> dict[str, Any]:
     if not isinstance(content, dict) or "format" not in content:
         raise ShardError("this is no shard of a state")
-    if content["format"] != STATE_FORMAT:
+    if content["format"] not in (STATE_FORMAT, UNFAIR_FORMAT):
         raise ShardError(f"a shard has the unknown format {content['format']!r}")
     missing = {
         "generation",
