@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 from functools import reduce
 from operator import or_
+from typing import Any
 
 from django.conf import settings
 from django.core.validators import MinValueValidator
@@ -188,8 +189,9 @@ class GpuQuerySet(models.QuerySet["Gpu"]):
         """Of servers that are part of their cluster; those that an operator removed have only a history."""
         return self.exclude(server__state=ServerState.REMOVED)
 
-    def own(self, cluster: Cluster) -> GpuQuerySet:
-        """The cluster's own: promises stand on these, never on borrowed ones."""
+    def own(self, cluster: Cluster | models.QuerySet[Cluster, Any]) -> GpuQuerySet:
+        """The cluster's own: promises stand on these, never on borrowed ones. The cluster may be a question
+        that finds one."""
         return self.filter(server__cluster=cluster, server__inference_cluster__isnull=True)
 
     def on_loan(self, cluster: Cluster) -> GpuQuerySet:

@@ -18,18 +18,29 @@ from projects.models import Project, Role, User
 project_closing = Signal()
 
 
-def lock_open_project(project: Project) -> Project:
+def lock_open_project(project: Project, *, and_its_creator: bool = False) -> Project:
     """The project's row with its quota, locked until the transaction ends: nothing new while it is being
-    closed.
+    closed. With ``and_its_creator`` also the creator's row with their quota, if the project has a creator.
 
     Raises:
         Conflict: it is archived.
     """
-    rows = Project.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
-    locked = rows.get(pk=project.pk)
+    locked = _lock_with_creator(project.pk) if and_its_creator else None
+    if locked is None:
+        rows = Project.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
+        locked = rows.get(pk=project.pk)
     if locked.archived_at is not None:
         raise Conflict(f"Project {project.name} is archived and takes nothing new; an owner can restore it.")
     return locked
+
+
+def _lock_with_creator(project_id: int) -> Project | None:
+    """Both rows in one question, the project's first; None where it has no creator by now."""
+    rows = Project.objects.select_for_update(no_key=True, of=("self", "created_by"))
+    # PostgreSQL locks no row that an outer join may leave out; a condition on the creator makes it an inner
+    # one.
+    with_creator = rows.filter(pk=project_id, created_by__username__isnull=False)
+    return with_creator.select_related("quota", "created_by__quota").order_by().first()
 
 
 @transaction.atomic

@@ -15,6 +15,7 @@ from projects.models import Role, User
 from scheduling.choices import AssignmentState
 from scheduling.models import Assignment, Generation, Job
 from scheduling.selectors.jobs_table import gpus_now
+from scheduling.selectors.prepared import Prepared
 from scheduling.selectors.standing import with_history, without_history
 from scheduling.selectors.visibility import visible_jobs
 
@@ -34,13 +35,18 @@ def jobs_shown_to(user: User) -> QuerySet[Job]:
     )
 
 
+_EMULATED = Prepared(
+    lambda kind: Gpu.objects.filter(kind=kind, emulated=True).order_by().values_list("pk")[:1]
+)
+
+
 def as_submitted(job: Job) -> Job:
     """A job that was stored just now, with what `jobs_shown_to` would say of it: nobody has given it anything
     yet."""
     assert job.curve is not None  # every submission has one
     shown: Any = without_history(job)
     shown.gpus, shown.gpu_kind = 0, job.curve.gpu_kind
-    shown.emulated = Gpu.objects.filter(kind=job.curve.gpu_kind, emulated=True).exists()
+    shown.emulated = bool(_EMULATED.ask(job.curve.gpu_kind))
     return job
 
 

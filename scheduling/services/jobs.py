@@ -10,7 +10,6 @@ from datetime import datetime
 from typing import Any
 
 from django.db import transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 from redis.exceptions import RedisError
 
@@ -24,7 +23,7 @@ from scheduling.curve_keys import curve_key, data_digest
 from scheduling.life_cycle.steps import PAUSED
 from scheduling.models import FunctionVersion, Job, ScalingCurve
 from scheduling.services.generations import let_go
-from scheduling.services.kinds import first_kind
+from scheduling.services.kinds import first_kind, newcomers_kind
 from scheduling.services.lifecycle import suspend
 from scheduling.services.quotas import check_active_jobs
 from scheduling.services.records import lock_cluster, move, planning_fact_changed, record
@@ -52,13 +51,13 @@ class JobRequest:
         return int(self.hyperparameters["global_batch_size"])
 
 
-def default_cluster(clusters: QuerySet[Cluster] | None = None) -> Cluster:
-    """The cluster that jobs go to, with the columns that ``clusters`` reads; all unless told.
+def default_cluster() -> Cluster:
+    """The cluster that jobs go to.
 
     Raises:
         Unavailable: no cluster has been set up yet.
     """
-    cluster = (Cluster.objects.all() if clusters is None else clusters).order_by("id").first()
+    cluster = Cluster.objects.order_by("id").first()
     if cluster is None:
         raise Unavailable("No cluster is set up yet; an operator has to enrol a server first.")
     return cluster
@@ -119,14 +118,16 @@ def job_submit(
             may. Conflict: the project is archived. Unavailable: no GPU is connected. InvalidRequest: the
             function's numbers of workers do not divide the batch.
     """
-    cluster = default_cluster(Cluster.objects.only("pk"))
+    cluster_id, kind = newcomers_kind(request.service_class) or _none_yet(request.service_class)
+    curve = curve_for(request, kind)
+    # As late as possible: from here on others of the project wait.
     check_active_jobs(project)
     job = Job.objects.create(
         project=project,
         owner=owner,
-        cluster=cluster,
+        cluster_id=cluster_id,
         function_version=request.function_version,
-        curve=curve_for(request, first_kind(cluster, request.service_class)),
+        curve=curve,
         name=request.name,
         labels=dict(request.labels),
         hyperparameters=dict(request.hyperparameters),
@@ -144,6 +145,16 @@ def job_submit(
     # No planning fact: what is computed for those who came before holds without the newcomer.
     wake("plan", trigger=f"submitted {job.pk}")
     return job
+
+
+def _none_yet(service_class: str) -> tuple[int, str]:
+    """Says what is missing where jobs can go nowhere, unless it came just now.
+
+    Raises:
+        Unavailable: no cluster has been set up yet, or no GPU is connected.
+    """
+    cluster = default_cluster()
+    return cluster.pk, first_kind(cluster, service_class)
 
 
 def wait_for_verdict(job_id: str, seconds: float) -> Job:

@@ -7,13 +7,14 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from django.db.models import Count
+from django.db.models import Count, QuerySet
 
 from cluster.models import Cluster, Gpu
 from projects.errors import Unavailable
 from scheduling.choices import TERMINAL_STATES, CurveState, ServiceClass
 from scheduling.core.question.kinds import KindOfGpu, asking_order, next_kind
 from scheduling.models import Job, ScalingCurve
+from scheduling.selectors.prepared import Prepared
 from scheduling.services.borrowed import curve_on, curves_made_on
 from scheduling.services.bulk import update_rows
 from scheduling.services.records import JobNote, record_all
@@ -32,10 +33,13 @@ class KindRefusal:
 def kinds_to_ask(cluster: Cluster, service_class: str) -> tuple[str, ...]:
     """The kinds that are there now, in the order in which a job of the class is asked for. Borrowed GPUs do
     not count."""
-    counts = Gpu.objects.own(cluster).working().by_kind()
+    return _in_order(cluster.pk, Gpu.objects.own(cluster).working().by_kind(), service_class)
+
+
+def _in_order(cluster_id: int, counts: Mapping[str, int], service_class: str) -> tuple[str, ...]:
     jobs: Mapping[str, int] = {}
     if service_class == ServiceClass.BEST_EFFORT and len(counts) > 1:
-        unfinished = Job.objects.filter(cluster=cluster, curve__gpu_kind__in=counts).exclude(
+        unfinished = Job.objects.filter(cluster=cluster_id, curve__gpu_kind__in=counts).exclude(
             state__in=TERMINAL_STATES
         )
         jobs = dict(unfinished.order_by().values_list("curve__gpu_kind").annotate(count=Count("pk")))
@@ -53,6 +57,26 @@ def first_kind(cluster: Cluster, service_class: str) -> str:
     if not kinds:
         raise Unavailable("No server with GPUs is connected; try again when one is.")
     return kinds[0]
+
+
+def _working_gpus(_: object) -> QuerySet[Gpu, tuple[int, str, int]]:
+    """Of the cluster that jobs go to: its id with each kind of its own GPUs and how many work."""
+    default = Cluster.objects.order_by("pk").values("pk")[:1]
+    own = Gpu.objects.own(default).working().order_by().values_list("server__cluster", "kind")
+    return own.annotate(count=Count("pk"))
+
+
+_WORKING_GPUS = Prepared(_working_gpus)
+
+
+def newcomers_kind(service_class: str) -> tuple[int, str] | None:
+    """The id of the cluster that jobs go to, and the kind of GPU on which a new one is asked for there first;
+    None without any. One question, as every submission asks it."""
+    rows = _WORKING_GPUS.ask()
+    if not rows:
+        return None
+    cluster_id = rows[0][0]
+    return cluster_id, _in_order(cluster_id, {kind: count for _, kind, count in rows}, service_class)[0]
 
 
 def kind_left(

@@ -8,15 +8,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db.models import Q, Sum
+from django.db.models import Count, Q, QuerySet, Sum
 
 from projects.errors import QuotaExceeded
-from projects.models import Project, User
+from projects.models import Project
 from projects.selectors import project_quota, user_quota
 from projects.services.openness import lock_open_project
 from scheduling.choices import TERMINAL_STATES, Purpose
 from scheduling.core.question.snapshot import StoredPlan
 from scheduling.models import Bundle, Generation, Job
+from scheduling.selectors.prepared import Prepared
 from scheduling.services.plan_json import plan_from_json
 
 
@@ -27,6 +28,8 @@ class Limit:
     whose: str
     amount: float
     project_ids: Any
+    #: Who created the projects, where it is on all of theirs and not on one alone.
+    creator_id: int | None = None
 
 
 def limits_on(project: Project, name: str) -> Iterator[Limit]:
@@ -41,7 +44,16 @@ def limits_on(project: Project, name: str) -> Iterator[Limit]:
     in_sum = getattr(user_quota(creator), name)
     if in_sum is not None:
         ids = Project.objects.filter(created_by=creator).values("pk")
-        yield Limit(f"All projects that {creator.username} created", in_sum, ids)
+        yield Limit(f"All projects that {creator.username} created", in_sum, ids, creator.pk)
+
+
+def _unfinished_jobs(**projects: Any) -> QuerySet[Job, tuple[int, int]]:
+    found = Job.objects.filter(**projects).exclude(state__in=TERMINAL_STATES).order_by()
+    return found.values_list("project").annotate(count=Count("pk"))
+
+
+_UNFINISHED_IN_PROJECT = Prepared(lambda project: _unfinished_jobs(project=project))
+_UNFINISHED_OF_CREATOR = Prepared(lambda creator: _unfinished_jobs(project__created_by=creator))
 
 
 def check_active_jobs(project: Project) -> None:
@@ -52,12 +64,15 @@ def check_active_jobs(project: Project) -> None:
         QuotaExceeded: there are as many unfinished jobs as there may be.
         Conflict: the project is archived.
     """
-    locked = lock_open_project(project)
-    if locked.created_by_id is not None:
-        users = User.objects.select_for_update(no_key=True, of=("self",)).select_related("quota")
-        locked.created_by = users.get(pk=locked.created_by_id)
-    for limit in limits_on(locked, "active_jobs"):
-        active = Job.objects.filter(project__in=limit.project_ids).exclude(state__in=TERMINAL_STATES).count()
+    limits = list(limits_on(lock_open_project(project, and_its_creator=True), "active_jobs"))
+    creator = next((limit.creator_id for limit in limits if limit.creator_id is not None), None)
+    if creator is not None:
+        unfinished = dict(_UNFINISHED_OF_CREATOR.ask(creator))
+    else:
+        unfinished = dict(_UNFINISHED_IN_PROJECT.ask(project.pk) if limits else [])
+    for limit in limits:
+        in_sum = limit.creator_id is not None
+        active = sum(unfinished.values()) if in_sum else unfinished.get(project.pk, 0)
         if active >= limit.amount:
             raise QuotaExceeded(
                 f"{limit.whose} has {active} unfinished jobs and may have {limit.amount}; "

@@ -1,0 +1,87 @@
+"""A submission asks the database little, and holds what its quotas count."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.db import OperationalError, connection, transaction
+from django.test.utils import CaptureQueriesContext
+from rest_framework.test import APIClient
+
+from cluster.models import Gpu
+from projects.models import Project, User
+from scheduling.models import Job
+from scheduling.selectors.prepared import Prepared
+from scheduling.services.quotas import check_active_jobs
+from tests import factories as make
+from tests.api.conftest import World
+
+
+def statements(world: World, client: APIClient) -> int:
+    with CaptureQueriesContext(connection) as captured:
+        answer = client.post("/api/v1/jobs/", world.body(), format="json")
+    assert answer.status_code == 201, answer.content
+    return sum(query["sql"].startswith(("SELECT", "INSERT", "UPDATE")) for query in captured)
+
+
+def test_a_submission_asks_the_database_ten_times_however_many_jobs_there_are(world: World) -> None:
+    Project.objects.filter(pk=world.project.pk).update(created_by=world.colleague)
+    client = world.client(world.colleague)
+    statements(world, client)  # the curve is made, and that the token was used is noted
+    assert statements(world, client) == 10
+    make.JobFactory.create_batch(5, project=world.project)
+    assert statements(world, client) == 10
+
+
+def test_a_prepared_question_has_the_rows_of_the_question_it_was_made_of(world: World) -> None:
+    def of_project(project: Any) -> Any:
+        return Job.objects.filter(project=project).exclude(state="completed").values_list("pk", "state")
+
+    jobs = Prepared(of_project)
+    make.JobFactory.create(project=world.project, state="completed")
+    for project in (world.project, world.foreign_project):
+        assert jobs.ask(project.pk) == list(of_project(project))
+    assert len(jobs.ask(world.project.pk)) == 1
+    kinds = Prepared(lambda kind: Gpu.objects.filter(kind=kind, emulated=True).values_list("pk"))
+    (kind,) = set(Gpu.objects.values_list("kind", flat=True))
+    Gpu.objects.update(emulated=True)
+    assert len(kinds.ask(kind)) == Gpu.objects.count()
+    assert kinds.ask("'; drop table cluster_gpu; --") == []
+
+
+@pytest.mark.django_db(transaction=True)
+@pytest.mark.parametrize("has_creator", [True, False])
+def test_who_lets_a_job_in_holds_the_project_and_its_creator(has_creator: bool) -> None:
+    creator = make.UserFactory.create()
+    project = make.ProjectFactory.create(created_by=creator if has_creator else None)
+
+    def locked_for_others(model: type[Project | User], pk: int) -> bool:
+        found: list[bool] = []
+
+        def look() -> None:
+            try:
+                with transaction.atomic():
+                    model._default_manager.select_for_update(nowait=True).get(pk=pk)
+                found.append(False)
+            except OperationalError:
+                found.append(True)
+            finally:
+                connection.close()
+
+        _in_a_thread(look)
+        return found[0]
+
+    with transaction.atomic():
+        check_active_jobs(project)
+        assert locked_for_others(Project, project.pk)
+        assert locked_for_others(User, creator.pk) == has_creator
+    assert not locked_for_others(Project, project.pk)
+
+
+def _in_a_thread(action: Callable[[], None]) -> None:
+    thread = threading.Thread(target=action)
+    thread.start()
+    thread.join()
