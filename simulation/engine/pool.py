@@ -13,7 +13,7 @@ import numpy as np
 from scheduling.core.elasticflow.pause_budget import published_pause_seconds
 from scheduling.core.plans.stored_plans import recut
 from scheduling.core.problem.answer import Answer
-from scheduling.core.problem.problem import Capacity, Problem, capacity_of, problem_from
+from scheduling.core.problem.problem import ClusterCapacity, Problem, capacity_of, problem_from
 from scheduling.core.question.arrays import BoolArray, Plans, no_plans
 from scheduling.core.question.columns import CurveColumns, JobColumns, regather
 from scheduling.core.question.decision import ChangeKind, Verdict
@@ -51,7 +51,7 @@ class PoolState:
     tables: CurveTables
     usable: BoolArray
     silent: BoolArray
-    capacity: Capacity
+    capacity: ClusterCapacity
     own_servers: tuple[ServerSnapshot, ...]
     planned_servers: tuple[ServerSnapshot, ...]
     rows: IntArray = field(default_factory=lambda: NO_ROWS)

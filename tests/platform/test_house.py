@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ast
 import sys
 import tomllib
+from collections import Counter
 from graphlib import TopologicalSorter
 from pathlib import Path
 
@@ -21,3 +23,15 @@ def test_no_modules_import_each_other_in_a_circle(monkeypatch: pytest.MonkeyPatc
     above = {module: imports.find_modules_directly_imported_by(module) for module in imports.modules}
     assert "simulation.engine.world" in above["simulation.engine.run"], "imports are not read"
     TopologicalSorter(above).prepare()
+
+
+def test_no_two_things_of_the_core_have_one_name() -> None:
+    """Who searches for a term finds one thing; names that begin with an underscore belong to their file."""
+    found = Counter(
+        node.name
+        for file in (PROJECT / "scheduling" / "core").rglob("*.py")
+        for node in ast.parse(file.read_text()).body
+        if isinstance(node, ast.ClassDef | ast.FunctionDef) and not node.name.startswith("_")
+    )
+    assert found["Admission"] == 1, "the core's files are not read"
+    assert [name for name, count in found.items() if count > 1] == []

@@ -55,7 +55,7 @@ from scheduling.core.question.validation import check_columns, check_settings, c
 
 
 @dataclass(frozen=True, slots=True)
-class Capacity:
+class ClusterCapacity:
     """The cluster's usable GPUs."""
 
     #: The GPUs as aligned blocks.
@@ -262,13 +262,13 @@ def build_problem(snapshot: Snapshot, memory_width: int = 0, *, measured: bool =
     return problem
 
 
-def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> Capacity:
+def capacity_of(servers: Sequence[ServerSnapshot], reserve_servers: int) -> ClusterCapacity:
     """The usable GPUs of the servers. All but the reserve's and the borrowed ones may back promises."""
     own = tuple(replace(server, usable=False) if server.on_loan else server for server in servers)
     blocks = blocks_of(own)
     gpus = int(blocks.size.sum())
     reserve = reserved_gpus([server.gpus for server in own if server.usable], reserve_servers)
-    return Capacity(blocks, gpus, max(0, gpus - reserve))
+    return ClusterCapacity(blocks, gpus, max(0, gpus - reserve))
 
 
 def problem_from(
@@ -278,7 +278,7 @@ def problem_from(
     settings: PlannerSettings,
     columns: JobColumns,
     stored: Plans,
-    capacity: Capacity,
+    capacity: ClusterCapacity,
     offers: tuple[HeldOffer, ...] = (),
     blocked: dict[int, float] | None = None,
     cluster_memory: FloatArray | None = None,

@@ -42,7 +42,7 @@ from scheduling.core.together.sharing import (
     put_back,
     set_aside,
     speeds_of,
-    workers_of,
+    workers_in,
 )
 
 Question = Callable[[Problem], Answer]
@@ -166,7 +166,7 @@ def _extensions(
         speeds=demands.lent,
         pause_seconds=view.home.jobs.pause[: columns.count].max(axis=1),
     )
-    present = workers_of(view.sharing.workers(view.lent), able & ~view.borrowing)
+    present = workers_in(view.sharing.workers(view.lent), able & ~view.borrowing)
     relief = max(1, columns.count) / max(1, view.home.gpus)
     return grown_onto_loans(view.sharing.fleet, seated, present, growers, relief)
 
@@ -302,7 +302,7 @@ def _division(view: View, candidates: BoolArray, rules: TwoPhase) -> WorkerMap:
     nothing = no_workers(candidates.size)
     nowhere = Speeds(nothing.offsets, nothing.server, np.zeros(0))
     asked = demands._replace(owned=nowhere, lent=speeds_of(demands.lent, candidates))
-    present = workers_of(sharing.workers(view.lent), view.borrowing & candidates)
+    present = workers_in(sharing.workers(view.lent), view.borrowing & candidates)
     return divide(only_borrowed, present, asked, rules).workers
 
 

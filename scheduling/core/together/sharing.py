@@ -178,7 +178,7 @@ class Sharing:
             self.demands.gpus_per_worker,
         )
         if self.aside is not None:
-            workers = workers_of(workers, ~self.aside)
+            workers = workers_in(workers, ~self.aside)
         return usable_workers(workers, self.fleet)
 
 
@@ -236,7 +236,7 @@ def held_by(columns: JobColumns, rows: BoolArray) -> Placements:
     return Placements(addresses, offsets)
 
 
-def workers_of(workers: WorkerMap, rows: BoolArray) -> WorkerMap:
+def workers_in(workers: WorkerMap, rows: BoolArray) -> WorkerMap:
     """The workers of the jobs that ``rows`` marks; other jobs have none."""
     inside, offsets = _entries_of(workers.offsets, rows)
     return WorkerMap(offsets, workers.server[inside], workers.base[inside], workers.flexible[inside])
