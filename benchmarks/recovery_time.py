@@ -6,7 +6,7 @@ For root on Linux. Two platforms, one after the other, each of four agents with 
 namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. What durable storage gives to the two workers
 that are left is a twentieth of that. The same function, whose state has the asked size, trains on all four;
 then the agent of one server, its workers and its store are killed and stay dead. *Memory*: points are kept in
-memory as often as the agents' share of the time allows. *Storage*: there are no stores, and the state is
+memory after each iteration. *Storage*: there are no stores, and the state is
 written anew as soon as it is stored, so every ceil(time of a checkpoint / time of an iteration) iterations:
 the published baseline (HighFreq). Servers are lost at a random moment of such a period.
 
@@ -54,6 +54,8 @@ STORAGE_BYTES_PER_SECOND = NETWORK_BYTES_PER_SECOND / 40
 #: On all four; two take twice as long.
 ITERATION_SECONDS = 2.0
 BATCH = 24
+#: Of the time that may go into copying: enough for a point after each iteration.
+MEMORY_SHARE = 0.1
 
 
 @dataclass(frozen=True)
@@ -183,7 +185,7 @@ def settings(
         examples=False, warm_workers=1,
         device_model={"fixed_seconds": 0.0, "seconds_per_sample": ITERATION_SECONDS * len(SERVERS) / BATCH},
         links={"network": link, "spine": link, "disk": {"bytes_per_second": STORAGE_BYTES_PER_SECOND}},
-        agent_configuration={} if in_memory else {"memory_store_bytes": 0},
+        agent_configuration={"memory_point_share": MEMORY_SHARE} if in_memory else {"memory_store_bytes": 0},
         each_agent={server: {"address": networks.address(server), **urls} for server in SERVERS},
         agent_namespaces={server: networks.file(server) for server in SERVERS},
     )  # fmt: skip
