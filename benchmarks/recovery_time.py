@@ -6,9 +6,9 @@ For root on Linux. Two platforms, one after the other, each of four agents with 
 namespaces whose links really carry `NETWORK_BYTES_PER_SECOND`. What durable storage gives to the two workers
 that are left is a twentieth of that. The same function, whose state has the asked size, trains on all four;
 then the agent of one server, its workers and its store are killed and stay dead. *Memory*: points are kept in
-memory after each iteration. *Storage*: there are no stores, and the state is
-written anew as soon as it is stored, so every ceil(time of a checkpoint / time of an iteration) iterations:
-the published baseline (HighFreq). Servers are lost at a random moment of such a period.
+memory after each iteration. *Storage*: there are no stores, and the state is written anew as soon as it is
+stored, so every ceil(time of a checkpoint / time of an iteration) iterations: the published baseline
+(HighFreq). Servers are lost at a random moment of such a period.
 
 Wasted time is what Gemini calls so (specification 1.2): lost work and loading. Detection, the fence, the wait
 for servers and the start of workers are shown beside it; they are the same for both. `expected` is the mean
