@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from scheduling.choices import StateSource
+from scheduling.choices import GenerationState, StateSource
 from scheduling.models import Generation, Job
 from scheduling.selectors.state_sources import sources_of_shards
 from scheduling.services.records import record
@@ -27,9 +27,9 @@ def note_pause(generation: Generation, event: Mapping[str, Any], pause_seconds: 
 
 
 def tell_pause(job: Job, generation: Generation) -> None:
-    """A line in the job's history, where a state was taken."""
-    servers = servers_of_ranks(generation)
-    counted = Counter(sources_of_shards(generation.start, servers))
+    """A line in the job's history, where a state was taken and the generation trains with it."""
+    trains = Generation.objects.filter(pk=generation.pk, state=GenerationState.LIVE).exists()
+    counted = Counter(sources_of_shards(generation.start, servers_of_ranks(generation)) if trains else ())
     if not counted or generation.pause_seconds is None:
         return
     waiting, loading = generation.waiting_seconds or 0.0, generation.loading_seconds or 0.0

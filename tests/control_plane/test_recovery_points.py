@@ -5,17 +5,18 @@ from __future__ import annotations
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import pytest
 from django.utils import timezone
 
 from cluster.models import Gpu, Server
 from scheduling.api.job_serializers import GenerationSerializer
-from scheduling.choices import Purpose
+from scheduling.choices import Purpose, RetireReason
 from scheduling.models import Checkpoint, Generation, Job, JobEvent, StateShard
 from scheduling.selectors.desired_state import desired_state
 from scheduling.selectors.state_sources import sources_of
-from scheduling.services.generations import begin_handover, begin_training, create_generation
+from scheduling.services.generations import begin_handover, begin_training, create_generation, retire
 from scheduling.services.housekeeping import delete_old_checkpoints
 from scheduling.services.recovery_points import start_from_predecessor
 from tests.control_plane.agent_api import busy_server, event, send, training_job
@@ -167,6 +168,9 @@ def test_a_hand_overs_pause_is_told_by_parts_and_by_where_its_state_was(
     told = JobEvent.objects.get(job=made.job, kind="state_taken").message
     assert "it took 0.90 s: 0.10 s until its state was there" in told
     assert "Of 2 shards: 1 in the memory of the server that read it, 1 from the memory of another" in told
+    retire(made, RetireReason.LET_GO, "test")
+    send(servers[0], {"events": [{**first, "id": str(uuid4())}]})
+    assert JobEvent.objects.filter(job=made.job, kind="state_taken").count() == 1, "it trains no more"
     assert GenerationSerializer(made).data["state_from"] == [
         {"source": "own_memory", "shards": 1}, {"source": "peer_memory", "shards": 1},
     ]  # fmt: skip
