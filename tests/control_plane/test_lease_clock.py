@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
@@ -15,8 +16,10 @@ from cluster.models import Cluster, Server
 from scheduling.services import lease_clock
 from scheduling.services.lease_clock import Reading, Watch, look
 from scheduling.services.leases import expire_leases
+from scheduling.services.reports import renew_lease
 from tests.control_plane.conftest import SPEED
 from tests.control_plane.simulated_agent import SimulatedAgent
+from tests.factories import ServerFactory
 
 SUSPECT, FENCE = 10.0, 60.0
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -95,6 +98,36 @@ def test_a_process_whose_own_clock_is_wrong_changes_no_lease(
     monkeypatch.setattr(timezone, "now", lambda: right() + timedelta(seconds=seconds))
     clock.look_for(3, *nodes)
     assert states() == [ServerState.UP, ServerState.UP]
+
+
+@pytest.mark.django_db(transaction=True)
+def test_fifty_servers_that_die_are_missed_within_the_band_that_the_settings_give(
+    cluster: Cluster, clock: DatabaseClock
+) -> None:
+    """No sooner than `suspect_seconds` after the last report, which is up to a period old when its agent
+    dies, and at the next look after that. `benchmarks/detection.py` measures it on real agents."""
+    period, chance = 1.0, random.Random(1)
+    servers = [ServerFactory.create(cluster=cluster, gpus=1, state=ServerState.UP) for _ in range(50)]
+    agents = {server.name: server.agent for server in servers}
+    expire_leases()
+    dies_at = {name: chance.uniform(0.0, 5.0) for name in agents}
+    reported_at = {name: at - chance.uniform(0.0, min(at, period)) for name, at in dies_at.items()}
+    missed_at: dict[str, float] = {}
+    looks = [0.5 + look for look in range(20)]
+    moments = sorted([(at, name) for name, at in reported_at.items()] + [(at, "") for at in looks])
+    began, boot = clock.reading.now, clock.reading.boot_seconds
+    for at, name in moments:
+        clock.reading = replace(clock.reading, now=began + timedelta(seconds=at), boot_seconds=boot + at)
+        if name:
+            renew_lease(agents[name])
+            continue
+        expire_leases()
+        for found in Server.objects.filter(state=ServerState.SUSPECT).values_list("name", flat=True):
+            missed_at.setdefault(found, at)
+    after = [missed_at[name] - dies_at[name] for name in agents]
+    assert min(after) >= cluster.suspect_seconds - period
+    assert max(after) <= cluster.suspect_seconds + 1.0
+    assert max(after) - min(after) > period, "the moments are spread over the band"
 
 
 seconds_passed = st.floats(min_value=0.0, max_value=9.0)
