@@ -283,6 +283,15 @@ def _near(template: dict[str, Any]) -> st.SearchStrategy[Any]:
     ).map(lambda change: {k: v for k, v in {**template, **change[0]}.items() if k not in change[1]})
 
 
+def test_how_copies_are_sent_is_kept_for_people_if_it_can_be(server: Server, hostile: Generation) -> None:
+    good = event(hostile, "copy_traffic", what_a_newer_worker_adds="x" * 1000)
+    bad = event(hostile, "copy_traffic", every=0)
+    answer = send(server, {"events": [good, bad]}).json()
+    assert [item["index"] for item in answer["refused"]] == [1]
+    hostile.refresh_from_db()
+    assert hostile.copy_traffic == agent_api.EVENT_FIELDS["copy_traffic"], "what is known of it, and no more"
+
+
 @pytest.mark.parametrize("part", ["workers", "events", "metrics", "logs", "inventory"])
 @settings(max_examples=15, deadline=None, suppress_health_check=list(HealthCheck))
 @given(data=st.data())

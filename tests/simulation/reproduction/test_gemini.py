@@ -17,6 +17,7 @@ from simulation.reproduction.gemini.failing_job import FailingJob
 from simulation.reproduction.gemini.figures import FIGURES
 from simulation.reproduction.gemini.figures.frequency import reduction
 from simulation.reproduction.gemini.figures.interference import gpt2_40b
+from simulation.reproduction.gemini.measured import measured, measured_tables
 from simulation.reproduction.gemini.published import VALUES
 from simulation.reproduction.gemini.specs import FailureSpec, PromiseSpec
 
@@ -56,6 +57,25 @@ def test_naive_interleaving_is_out_of_memory_and_has_no_value(found):
     (naive,) = (row for row in interference["rows"] if row["quantity"] == TrafficMode.NAIVE.value)
     assert naive["ours"] is None
     assert naive["missing"] == "out of memory"
+
+
+def test_what_was_measured_is_shown_apart_from_what_the_model_says(found, tmp_path):
+    (interference,) = (figure for figure in found["figures"] if figure["name"] == "interference")
+    shown = [table for table in interference["tables"] if table["title"] == "Measured on emulated links"]
+    assert [row["mode"] for table in shown for row in table["rows"]] == [
+        row["mode"] for result in measured().values() for row in result["rows"]
+    ]
+    file = tmp_path / "measured.json"
+    assert measured_tables(measured(file)) == (), "nothing was measured, so nothing is shown"
+    row = {"mode": "gemini", "iteration_seconds": 0.25, "over_none": 0.004, "points_per_iteration": 1.0}
+    plan = {"with_seconds": 0.2505, "without_seconds": 0.25}
+    result = {"rows": [row], "plan": plan, "machine": "x", "load": 0.2, "rounds": 2}
+    file.write_text(json.dumps({"idle": result}))
+    (table,) = measured_tables(measured(file))
+    assert table.rows == (("idle", "gemini", "250 ms", "+0.4%", "+0.2%", "1.00", "0"),)
+    file.write_text("[]")
+    with pytest.raises(ValueError, match="does not hold"):
+        measured(file)
 
 
 def test_the_full_version_asks_for_more_days():

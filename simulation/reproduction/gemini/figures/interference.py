@@ -8,6 +8,7 @@ from recovery.traffic.link import Link
 from recovery.traffic.modes import IterationTraffic, ModeOutcome, TrafficMode, compare, iteration_under
 from recovery.traffic.partition import USABLE_SHARE
 from simulation.reproduction.figure import Check, Context, FigureDefinition, FigureReport, Table
+from simulation.reproduction.gemini.measured import measured, measured_tables
 from simulation.reproduction.gemini.model import COPY_BYTES_PER_SECOND, GPUS_PER_MACHINE, gpt2_100b
 from simulation.reproduction.gemini.rows import ModelRow, row
 from simulation.reproduction.gemini.specs import FailureSpec
@@ -79,7 +80,7 @@ def report(context: Context) -> FigureReport:
     return FigureReport(
         name=FIGURE.name,
         title=FIGURE.title,
-        made="computed by recovery/traffic/modes.py for one GPU",
+        made="computed by recovery/traffic/modes.py for one GPU; the last table is measured",
         notes=(
             (
                 "Neither the iteration time nor the spans of GPT-2 40B are published. Its iteration is "
@@ -89,7 +90,7 @@ def report(context: Context) -> FigureReport:
             ),
         ),
         rows=_rows(context, found),
-        tables=(_table(shapes),),
+        tables=(_table(shapes), *measured_tables(measured())),
         checks=(
             Check(
                 "Naive interleaving runs out of memory",
